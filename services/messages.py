@@ -1,0 +1,244 @@
+"""Every message between the services, in the order in which a request meets them.
+
+This file is the table of contents of the system. A message is a frozen struct; its kind on the wire is the
+struct's tag; `KINDS` is the whole table of what may be decoded. Nothing here knows sockets or torch.
+Field order is wire order (structs travel as arrays): append, never reorder (docs/protocol.md, "Versions").
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Base of everything that crosses a process boundary as the body of an envelope."""
+
+
+# 1. streamer -> tokenizer ------------------------------------------------------------------------------
+
+
+class ChatTurn(Message):
+    role: str
+    content: str
+    name: str | None = None
+
+
+class Encode(Message):
+    """Turn text or a conversation into token ids. Exactly one of `turns` and `text` is set."""
+
+    turns: list[ChatTurn] | None = None
+    text: str | None = None
+    add_generation_prompt: bool = True
+    add_special_tokens: bool = True
+    # A prompt longer than this is answered with an error: the count is known here first.
+    max_tokens: int = 0
+
+
+class Encoded(Message):
+    token_ids: list[int]
+
+
+class Decode(Message):
+    token_ids: list[int]
+    skip_special_tokens: bool = True
+
+
+class Decoded(Message):
+    text: str
+
+
+# 2. streamer -> target, one stream per choice -----------------------------------------------------------
+
+
+class Sampling(Message):
+    """What the next token may be, with one meaning under every strategy. Defaults: greedy, no filter."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int = -1  # -1: none; 0: of the chosen token; k: and of the k most likely
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+
+
+class Speculation(Message):
+    """What the request asks of the proposers; the server's settings bound it."""
+
+    method: str = ""  # "": the server's choice; "naive": no drafts
+    num_speculative_tokens: int = -1  # -1: the server's choice
+    verify_strategy: str = ""  # "": greedy at temperature 0, else target_match
+
+
+class Generate(Message):
+    """Continue `token_ids`. On a later attempt they hold the tokens already delivered, too: the first
+    `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens."""
+
+    request_id: str
+    attempt: int
+    token_ids: list[int]
+    prompt_tokens: int
+    sampling: Sampling
+    speculation: Speculation = Speculation()
+    priority: int = 0
+    cache_salt: str = ""
+
+
+# 3. target -> proposer, one for the whole batch of a step -----------------------------------------------
+
+
+class ProposeItem(Message):
+    """One sequence of the step. `tokens` are those committed since the last Propose this proposer answered
+    for it (all of them when `first` is set); `committed` is the length after them."""
+
+    sequence_id: int
+    committed: int
+    tokens: list[int]
+    first: bool = False
+    prompt_tokens: int = 0
+    budget: int = 0  # drafts longer than this are cut by the target
+    method: str = ""
+
+
+class Propose(Message):
+    step: int
+    epoch: int  # the target's: a new one empties what is known of its sequences
+    target: str
+    items: list[ProposeItem]
+    forget: list[int] = []
+
+
+class DraftItem(Message):
+    """A guess for what follows position `committed`. A chain when `parents` is empty."""
+
+    sequence_id: int
+    committed: int
+    tokens: list[int]
+    source: str
+    match_length: int = 0
+    parents: list[int] = []
+
+
+class Proposed(Message):
+    step: int
+    drafts: list[DraftItem]
+    # Sequences this proposer has no text for (it restarted): the next Propose sends them whole.
+    unknown: list[int] = []
+
+
+# 4. target -> streamer, items of the Generate stream ------------------------------------------------------
+
+
+class TopToken(Message):
+    id: int
+    logprob: float
+
+
+class TokenLogprob(Message):
+    logprob: float
+    top: list[TopToken] = []
+
+
+class Run(Message):
+    """One verify step's tokens within `Tokens.ids`: `accepted` of them were drafted by `source`, and
+    the one after them is the target's own."""
+
+    length: int
+    drafted: int
+    accepted: int
+    source: str = ""
+    match_length: int = 0
+
+
+class Tokens(Message):
+    """`seq` is the index of ids[0] among the generated tokens of the request (all attempts): a receiver
+    that holds more drops what it has, one that holds less knows of a gap."""
+
+    request_id: str
+    attempt: int
+    seq: int
+    ids: list[int]
+    runs: list[Run] = []
+    logprobs: list[TokenLogprob] | None = None
+
+
+class SpeculationStats(Message):
+    """Of one attempt. `accepted` counts draft tokens only, never the recovered or bonus token."""
+
+    method: str = "naive"
+    verify_strategy: str = "greedy"
+    steps: int = 0  # verify steps, those with an empty draft among them
+    empty: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_per_position: list[int] = []
+    drafted_per_position: list[int] = []
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class Finished(Message):
+    """The good end. `stop_token` is the EOS or stop id that ended it; it is not among the Tokens."""
+
+    request_id: str
+    attempt: int
+    reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    stop_token: int | None = None
+    speculation: SpeculationStats = SpeculationStats()
+
+
+class Failed(Message):
+    """The other end. `retryable`: another attempt elsewhere or later may succeed."""
+
+    request_id: str
+    attempt: int
+    reason: str  # draining | overloaded | too_long | deadline | engine | invalid
+    message: str
+    retryable: bool = False
+
+
+# 5. anyone -> anyone: what a role knows of itself ---------------------------------------------------------
+
+
+class Describe(Message):
+    """Asked of a target by streamers before they admit requests."""
+
+
+class ModelCard(Message):
+    model: str
+    max_context: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    methods: list[str]
+    verify_strategies: list[str]
+    max_speculative_tokens: int
+    engine: str
+
+
+KINDS: dict[str, type[Message]] = {
+    "encode": Encode,
+    "encoded": Encoded,
+    "decode": Decode,
+    "decoded": Decoded,
+    "generate": Generate,
+    "propose": Propose,
+    "proposed": Proposed,
+    "tokens": Tokens,
+    "finished": Finished,
+    "failed": Failed,
+    "describe": Describe,
+    "model_card": ModelCard,
+}
