@@ -1,12 +1,26 @@
 """The one table of settings: flags, SPECMESH_* names, file keys and docs/settings.md are made from it.
 
 Values never change after start; what is learned at start-up (page count, eos ids) lives elsewhere.
+Below the table: how values are read (file < environment < flags) and the places that follow from them.
+The JSON of --speculative-config is translated in services/speculative_config.py.
 """
+
+# A row of the table is one line.
+# ruff: noqa: E501
 
 from __future__ import annotations
 
+import difflib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from services.speculative_config import translate
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +94,365 @@ SETTINGS: tuple[Setting, ...] = (
     _row("stale_after", 2.0, "Seconds without progress after which an instance counts as stuck", low=0.2, high=600.0),
     _row("log_level", "info", "How much is logged", kind="choice", choices=("debug", "info", "warning", "error")),
 )
+
+ROWS: dict[str, Setting] = {row.name: row for row in SETTINGS}
+PREFIX = "SPECMESH_"
+# Names a SPECMESH_* variable may have without being a row: where the file is (empty: read none).
+FILE_VARIABLE = "SPECMESH_CONFIG"
+SECRET = frozenset({"api_keys"})
+TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+class SettingsError(ValueError):
+    """Everything wrong with the settings at once: the start ends here."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class Settings:
+    """One attribute per row, frozen. Rows of kind json are dicts, paths are str with ~ expanded."""
+
+    __slots__ = ("_origins", "_values")
+
+    _values: dict[str, Any]
+    _origins: dict[str, str]
+
+    def __init__(self, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+        object.__setattr__(self, "_origins", dict(origins))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no setting {name!r}{_did_you_mean(name, ROWS)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"settings are frozen: {name} cannot change after start")
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self._values.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self._values, sort_keys=True))
+
+    def __repr__(self) -> str:
+        told = {name: self.shown(name) for name in self._values if self.origin(name) != "default"}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+    def __reduce__(self) -> tuple[type[Settings], tuple[dict[str, Any], dict[str, str]]]:
+        return Settings, (self._values, self._origins)
+
+    def origin(self, name: str) -> str:
+        """Where the value came from: default, a file, an environment name, a flag."""
+        return self._origins[name]
+
+    def shown(self, name: str) -> Any:
+        """The value, fit for a screen or a log."""
+        value = self._values[name]
+        return "(hidden)" if name in SECRET and value else value
+
+    def replaced(self, **overrides: Any) -> Settings:
+        """A copy with some rows changed (a supervisor gives each child its own instance and port)."""
+        values, origins = dict(self._values), dict(self._origins)
+        given, problems = _read_layer(overrides, lambda name: f"override {name}")
+        for name, (value, origin) in given.items():
+            values[name], origins[name] = value, origin
+        return _checked(values, origins, problems)
+
+    @classmethod
+    def for_tests(cls, **overrides: Any) -> Settings:
+        """The defaults and what the test says, and nothing from the environment or a file."""
+        return load_settings(overrides, {}, None)
+
+
+# Reading ------------------------------------------------------------------------------------------------
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    file_path: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """File < environment < flags. `env` and `file_path` are taken as given: None reads nothing.
+    Raises SettingsError with every problem found."""
+    values = {row.name: _default(row) for row in SETTINGS}
+    origins = {row.name: "default" for row in SETTINGS}
+    problems: list[str] = []
+    named, unknown = _environment(env or {})
+    problems += unknown
+    layers: list[tuple[Mapping[str, Any], Any]] = [
+        (named, lambda name: f"environment {PREFIX}{name.upper()}"),
+        (flags or {}, lambda name: f"flag {flag_name(name)}"),
+    ]
+    if file_path is not None:
+        try:
+            layers.insert(0, (_file(Path(file_path)), lambda name: f"file {file_path}, key {name}"))
+        except SettingsError as error:
+            problems += error.problems
+    for layer, origin_of in layers:
+        given, wrong = _read_layer(layer, origin_of)
+        problems += wrong
+        for name, (value, origin) in given.items():
+            values[name], origins[name] = value, origin
+    return _checked(values, origins, problems)
+
+
+def settings_file(env: Mapping[str, str]) -> Path | None:
+    """The file to read: SPECMESH_CONFIG names it (and it must exist; empty: none), else the user's own."""
+    if FILE_VARIABLE in env:
+        return Path(env[FILE_VARIABLE]).expanduser() if env[FILE_VARIABLE] else None
+    path = default_file(env)
+    return path if path.is_file() else None
+
+
+def default_file(env: Mapping[str, str]) -> Path:
+    return Path(env.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "specmesh" / "config.toml"
+
+
+def flag_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def parse_value(row: Setting, value: Any) -> Any:
+    """The typed value of a row, from text or what TOML gives. Raises ValueError with the accepted range."""
+    match row.kind:
+        case "bool":
+            parsed: Any = _bool(value)
+        case "int":
+            parsed = _int(value)
+        case "float":
+            parsed = _float(value)
+        case "json":
+            parsed = _object(value)
+        case _:
+            parsed = value if isinstance(value, str) and "\0" not in value else None
+            if row.kind == "choice" and parsed not in row.choices:
+                parsed = None
+            if parsed == "" and row.default:
+                parsed = None
+            if parsed and row.kind == "path":
+                parsed = str(Path(parsed).expanduser())
+    out_of_range = isinstance(parsed, int | float) and not isinstance(parsed, bool) and (
+        (row.low is not None and parsed < row.low) or (row.high is not None and parsed > row.high)
+    )
+    if parsed is None or out_of_range:
+        raise ValueError(f"{_quoted(value)} is not {accepted(row)}")
+    return parsed
+
+
+def accepted(row: Setting) -> str:
+    """What a row takes, in words: for error messages, --help and docs/settings.md."""
+    match row.kind:
+        case "bool":
+            return "true or false"
+        case "int" | "float":
+            noun = "a whole number" if row.kind == "int" else "a number"
+            return noun if row.low is None else f"{noun} from {row.low:g} to {row.high:g}"
+        case "choice":
+            return "one of " + ", ".join(row.choices)
+        case "json":
+            return "a JSON object"
+        case "path":
+            return "a path"
+    return "text" if row.default else "text (may be empty)"
+
+
+def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tuple[Any, str]], list[str]]:
+    """One source's rows, typed; the rows its speculative_config stands for are among them."""
+    given: dict[str, tuple[Any, str]] = {}
+    problems: list[str] = []
+    for key, value in layer.items():
+        name = key.removeprefix("--").replace("-", "_")
+        if name not in ROWS:
+            problems.append(f"{origin_of(key)}: no such setting{_did_you_mean(name, ROWS)}")
+            continue
+        try:
+            given[name] = (parse_value(ROWS[name], value), origin_of(name))
+        except ValueError as error:
+            problems.append(f"{origin_of(name)}: {error}")
+    if "speculative_config" in given:
+        problems += _add_speculative_config(given)
+    return given, problems
+
+
+def _add_speculative_config(given: dict[str, tuple[Any, str]]) -> list[str]:
+    """Rows the JSON names count as if given beside it; two answers to one question are refused."""
+    config, origin = given["speculative_config"]
+    rows, problems = translate(config)
+    problems = [f"{origin}: {problem}" for problem in problems]
+    for name, (key, value) in rows.items():
+        try:
+            parsed = parse_value(ROWS[name], value)
+        except ValueError as error:
+            problems.append(f"{origin}, {key}: {error}")
+            continue
+        if name in given and given[name][0] != parsed:
+            problems.append(f"{origin}, {key}: {parsed!r} contradicts {given[name][0]!r} of {given[name][1]}")
+            continue
+        given.setdefault(name, (parsed, f"{origin}, {key}"))
+    return problems
+
+
+def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str]) -> Settings:
+    """What no row can say alone."""
+    shortest, longest = values["min_ngram_size"], values["max_ngram_size"]
+    if shortest > longest:
+        # Only one of the two was given: the other follows it.
+        if origins["min_ngram_size"] == "default":
+            values["min_ngram_size"] = longest
+        elif origins["max_ngram_size"] == "default":
+            values["max_ngram_size"] = shortest
+        else:
+            problems.append(
+                f"{origins['min_ngram_size']}: {shortest} is more than the max_ngram_size"
+                f" of {longest} ({origins['max_ngram_size']})"
+            )
+    if problems:
+        raise SettingsError(problems)
+    return Settings(values, origins)
+
+
+def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """SPECMESH_* of the environment. An empty value counts as not set: compose files write `${X:-}`."""
+    named: dict[str, str] = {}
+    problems: list[str] = []
+    for variable, value in env.items():
+        if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if variable != PREFIX + name.upper() or name not in ROWS:
+            close = _did_you_mean(name, ROWS, lambda row: PREFIX + row.upper())
+            problems.append(f"environment {variable}: no such setting{close}")
+        elif value != "":
+            named[name] = value
+    return named, problems
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError([f"file {path}: cannot be read ({error.strerror})"]) from None
+    except ValueError as error:
+        raise SettingsError([f"file {path}: is not TOML ({error})"]) from None
+
+
+def _default(row: Setting) -> Any:
+    return json.loads(row.default) if row.kind == "json" else row.default
+
+
+def _bool(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    text = value.lower() if isinstance(value, str) else ""
+    return True if text in TRUE else False if text in FALSE else None
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return dict(value) if isinstance(value, Mapping) else None
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _did_you_mean(name: str, known: Iterable[str], spell: Any = str) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {spell(close[0])}?)" if close else ""
+
+
+# What follows from the settings -------------------------------------------------------------------------
+
+ROLES = ("streamer", "tokenizer", "proposer", "target")
+FIRST_METRICS_PORT = 9100
+# sockaddr_un holds 108 bytes with the closing zero.
+LONGEST_SOCKET_PATH = 107
+
+
+def run_dir(settings: Settings) -> Path:
+    """Where sockets and pid files live. Not created here."""
+    if settings.run_dir:
+        return Path(settings.run_dir)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "specmesh" if runtime else Path(f"/tmp/specmesh-{os.getuid()}")
+
+
+def cache_dir(settings: Settings) -> Path:
+    """Where models are kept. Not created here."""
+    if settings.cache_dir:
+        return Path(settings.cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh"
+
+
+def instance_name(settings: Settings, role: str) -> str:
+    return settings.instance or f"{role}-{os.getpid()}"
+
+
+def endpoint(settings: Settings, role: str, instance: str = "") -> str:
+    """Where a process of the mesh binds. The directory is a role with one well-known endpoint."""
+    if role == "directory":
+        return settings.directory or _socket(settings, "directory")
+    return settings.bind or _socket(settings, instance or instance_name(settings, role))
+
+
+def _socket(settings: Settings, name: str) -> str:
+    path = str((run_dir(settings) / f"{name}.sock").absolute())
+    if len(path.encode()) > LONGEST_SOCKET_PATH:
+        raise SettingsError([f"run_dir: {path} is longer than the {LONGEST_SOCKET_PATH} bytes of a socket"])
+    return f"ipc://{path}"
+
+
+def metrics_port(settings: Settings, role: str, index: int = 0) -> int:
+    """The side door of the role's instance `index`; a port that was set is taken as it is."""
+    return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role) + 10 * index
+
+
+def served_model_name(settings: Settings) -> str:
+    """What clients call the model; never a path of this machine."""
+    return settings.served_model_name or Path(settings.model).name
+
+
+def to_environment(settings: Settings) -> dict[str, str]:
+    """The whole of the settings for a child process: it reads no file and finds the same values.
+    speculative_config is left out, because the rows it stands for are in."""
+    environment = {FILE_VARIABLE: ""}
+    for name, value in settings:
+        row = ROWS[name]
+        if name == "speculative_config" or value == _default(row):
+            continue
+        text = json.dumps(value) if row.kind == "json" else str(value)
+        environment[PREFIX + name.upper()] = text
+    return environment

@@ -1,0 +1,97 @@
+"""Translates the JSON of --speculative-config, as users of other servers write it, into our rows.
+
+It knows the names others use and what they mean here; it doesn't know ranges: the rows do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+# Their key -> our row.
+KEYS: dict[str, str] = {
+    "method": "method",
+    "speculate_method": "method",
+    "num_speculative_tokens": "num_speculative_tokens",
+    "speculate_max_draft_token_num": "num_speculative_tokens",
+    "verify_strategy": "verify_strategy",
+    "accept_policy": "accept_policy",
+    "max_ngram_size": "max_ngram_size",
+    "prompt_lookup_max": "max_ngram_size",
+    "speculate_max_ngram_size": "max_ngram_size",
+    "min_ngram_size": "min_ngram_size",
+    "prompt_lookup_min": "min_ngram_size",
+}
+
+METHOD_ALIASES: dict[str, str] = {"inference_with_reference": "ngram", "[ngram]": "ngram"}
+
+# Methods and strategies others have and we do not serve yet: named, so that nobody looks for a typing error.
+METHODS_TO_COME = (
+    "suffix",
+    "mtp",
+    "eagle",
+    "eagle3",
+    "medusa",
+    "hydra",
+    "draft_model",
+    "prediction",
+    "hybrid",
+    "hybrid_mtp_ngram",
+    "deepseek_mtp",
+    "mlp_speculator",
+)
+STRATEGIES_TO_COME = ("topp", "typical", "rejection")
+
+# Their keys that only steer what is not served yet.
+KEYS_TO_COME: dict[str, str] = {
+    "mtp_strategy": "mtp",
+    "num_model_steps": "mtp",
+    "model": "draft_model, mtp and eagle3",
+    "draft_tensor_parallel_size": "draft_model and eagle3",
+    "max_candidate_len": "the topp strategy",
+    "verify_window": "the topp strategy",
+    "suffix_decoding_max_tree_depth": "suffix",
+    "suffix_decoding_max_cached_requests": "suffix",
+    "suffix_decoding_max_spec_factor": "suffix",
+    "suffix_decoding_min_token_prob": "suffix",
+    "enable_draft_logprob": "drafters that give probabilities",
+    "benchmark_mode": "the benchmark mode",
+    "quantization": "draft_model and eagle3",
+}
+
+
+def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
+    """Row name -> (the key it came from, value), and what is wrong with the keys."""
+    rows: dict[str, tuple[str, Any]] = {}
+    problems: list[str] = []
+    for key, value in config.items():
+        problem = _key_problem(key) or _value_problem(key, value)
+        if problem:
+            problems.append(problem)
+            continue
+        row = KEYS[key]
+        if row == "method" and isinstance(value, str):
+            value = METHOD_ALIASES.get(value, value)
+        if row in rows and rows[row][1] != value:
+            problems.append(f"{key}: {value!r} contradicts {rows[row][1]!r} of {rows[row][0]}")
+            continue
+        rows.setdefault(row, (key, value))
+    return rows, problems
+
+
+def _key_problem(key: str) -> str:
+    if key in KEYS:
+        return ""
+    if key in KEYS_TO_COME:
+        return f"{key}: belongs to {KEYS_TO_COME[key]}, not served yet"
+    close = difflib.get_close_matches(key, [*KEYS, *KEYS_TO_COME], n=1, cutoff=0.6)
+    return f"{key}: no such key" + (f" (did you mean {close[0]}?)" if close else "")
+
+
+def _value_problem(key: str, value: Any) -> str:
+    if KEYS[key] == "method" and value in METHODS_TO_COME:
+        return f"{key}: {value!r} is not served yet; served are naive and ngram"
+    if KEYS[key] == "verify_strategy" and value in STRATEGIES_TO_COME:
+        return f"{key}: {value!r} is not served yet; served are auto, greedy and target_match"
+    return ""
