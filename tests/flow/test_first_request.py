@@ -1,0 +1,99 @@
+"""A stranger's first minutes: start, ask, read, stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import openai
+import pytest
+from running_mesh import ROLES, RunningMesh, children_of, running_mesh
+from sse_client import body, complete
+
+
+async def test_a_streamed_completion_passes_through_four_processes(mock_mesh: RunningMesh) -> None:
+    async with aiohttp.ClientSession() as session:
+        answer = await complete(session, mock_mesh.url, body("one two three", max_tokens=40, ignore_eos=True))
+    assert answer.completed and answer.ends == 1 and answer.finish_reason == "length"
+    assert answer.usage is not None and answer.usage["completion_tokens"] == 40
+    assert len({mock_mesh.pid(role) for role in ROLES}) == 4
+
+
+def test_the_openai_client_reads_chat_and_completion_strictly(mock_mesh: RunningMesh) -> None:
+    client = openai.OpenAI(base_url=f"{mock_mesh.url}/v1", api_key="none", _strict_response_validation=True, max_retries=0)
+    model = client.models.list().data[0].id
+    chat = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Hello"}], max_tokens=16, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(chat)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] in (["length"], ["stop"])
+    assert chunks[-1].usage is not None and 0 < chunks[-1].usage.completion_tokens <= 16
+    whole = client.completions.create(model=model, prompt="Hello", max_tokens=8, temperature=0)
+    assert whole.usage is not None and whole.usage.completion_tokens <= 8 and whole.choices[0].finish_reason
+
+
+def test_every_process_serves_metrics_and_health_of_its_own(mock_mesh: RunningMesh) -> None:
+    for offset, role in enumerate(ROLES):
+        order = ("streamer", "tokenizer", "proposer", "target")
+        port = mock_mesh.metrics_base + order.index(role)
+        assert mock_mesh.get("/health/live", port)[0] == 200, (offset, role)
+        status, text = mock_mesh.get("/health/ready", port)
+        assert status == 200 and json.loads(text)["role"] == role
+        assert "specmesh:" in mock_mesh.get("/metrics", port)[1]
+
+
+async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMesh) -> None:
+    before = mock_mesh.metrics("target").get("specmesh:spec_decode_num_accepted_tokens_total", 0.0)
+    async with aiohttp.ClientSession() as session:
+        answer = await complete(session, mock_mesh.url, body("again and again and again", max_tokens=200, ignore_eos=True))
+    assert answer.completed
+    after = mock_mesh.metrics("target")
+    assert after["specmesh:spec_decode_num_accepted_tokens_total"] > before
+    assert after["specmesh:spec_decode_num_accepted_tokens_total"] <= after["specmesh:spec_decode_num_draft_tokens_total"]
+
+
+def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, engine="mock") as mesh:
+        assert len(children_of(mesh.process.pid)) >= 4
+        assert mesh.stop() == 0
+
+
+@pytest.mark.parametrize("role", ["tokenizer", "proposer", "target"])
+def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, tmp_path: Path) -> None:
+    from running_mesh import until
+
+    with running_mesh(tmp_path, engine="mock") as mesh:
+        pid = mesh.kill(role, signal.SIGSTOP)
+        try:
+            until(lambda: role in mesh.get("/health/ready")[1] and not healthy(mesh), 3.0, why=lambda: mesh.get("/health/ready"))
+        finally:
+            mesh.kill(role, signal.SIGCONT) if Path(f"/proc/{pid}").exists() else None
+        until(lambda: healthy(mesh), 30.0, why=lambda: mesh.text()[-3000:])
+
+
+def healthy(mesh: RunningMesh) -> bool:
+    status, text = mesh.get("/health/ready")
+    if status != 200:
+        return False
+    found = json.loads(text)
+    return not found.get("reasons") and not found.get("degraded")
+
+
+def test_killing_the_supervisor_ends_its_children_within_two_seconds(tmp_path: Path) -> None:
+    from running_mesh import until
+
+    with running_mesh(tmp_path, engine="mock") as mesh:
+        left = children_of(mesh.process.pid)
+        mesh.process.kill()
+        mesh.process.wait()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), 2.0, why=lambda: f"left of {left}")
+
+
+def test_help_is_quick_and_says_how_to_start() -> None:
+    shown = subprocess.run([sys.executable, "-m", "services.cli", "--help"], capture_output=True, text=True, timeout=20, check=True).stdout
+    assert "up" in shown and "doctor" in shown
