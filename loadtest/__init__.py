@@ -1,0 +1,4 @@
+"""The load harness: plain HTTP and SSE against any OpenAI-compatible server.
+
+It imports no other package of this project.
+"""

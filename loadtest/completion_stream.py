@@ -1,0 +1,94 @@
+"""Reads the events of one streamed completion into an Outcome. Knows the OpenAI chunk format, no sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from loadtest.http1 import BadResponse, EventReader
+from loadtest.outcome import Outcome
+
+
+class CompletionStream:
+    """Chat and plain completions alike: text arrives in `delta` or `text`, usage and speculation at the end."""
+
+    __slots__ = ("_events", "_last", "done", "outcome")
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.done = False
+        self._events = EventReader()
+        self._last: dict[int, float] = {}
+
+    def feed(self, body: bytes, now: float) -> None:
+        for data in self._events.feed(body):
+            if data == b"[DONE]":
+                self.done = True
+                continue
+            try:
+                chunk = orjson.loads(data)
+            except orjson.JSONDecodeError:
+                raise Garbage(data) from None
+            if not isinstance(chunk, dict):
+                raise Garbage(data)
+            self._chunk(chunk, now)
+
+    def ended(self) -> None:
+        """The response is over: decides whether it was whole."""
+        outcome = self.outcome
+        if outcome.error:
+            return
+        if not self.done:
+            outcome.error, outcome.detail = "truncated", "the stream ended without [DONE]"
+        elif not outcome.finish:
+            outcome.error, outcome.detail = "unfinished", "[DONE] came without a finish_reason"
+
+    def _chunk(self, chunk: dict[str, Any], now: float) -> None:
+        if (error := chunk.get("error")) is not None:
+            self.outcome.error = "sse_error"
+            self.outcome.detail = error_text(error)
+            return
+        try:
+            for choice in chunk.get("choices") or ():
+                self._choice(choice, now)
+            if (usage := chunk.get("usage")) is not None:
+                self._usage(usage)
+            if (metrics := chunk.get("metrics")) is not None:
+                self.outcome.speculation = metrics.get("speculative_decoding") or self.outcome.speculation
+        except (AttributeError, TypeError, KeyError):
+            raise Garbage(orjson.dumps(chunk)) from None
+
+    def _choice(self, choice: dict[str, Any], now: float) -> None:
+        delta = choice.get("delta")
+        if delta is None:
+            carries = choice.get("text")
+        else:
+            carries = delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls")
+        if carries:
+            index = choice.get("index", 0)
+            self.outcome.arrived(self._last.get(index), now)
+            self._last[index] = now
+        if finish := choice.get("finish_reason"):
+            self.outcome.finish = str(finish)
+
+    def _usage(self, usage: dict[str, Any]) -> None:
+        # Some servers send it with every chunk: the last one counts.
+        self.outcome.prompt_tokens = int(usage["prompt_tokens"])
+        self.outcome.completion_tokens = int(usage.get("completion_tokens") or 0)
+        details = usage.get("prompt_tokens_details") or {}
+        self.outcome.cached_tokens = int(details.get("cached_tokens") or 0)
+
+
+class Garbage(BadResponse):
+    """An event that is no completion chunk."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data[:200].decode(errors="replace"))
+
+
+def error_text(error: Any) -> str:
+    """The message of an OpenAI error object, or whatever came in its place."""
+    if isinstance(error, dict):
+        return f"{error.get('code') or error.get('type') or ''}: {error.get('message', '')}"[:300]
+    return str(error)[:300]
