@@ -1,0 +1,141 @@
+"""Part of laws 1, 2 and 3, on real processes: kill them under traffic and compare every text with a calm run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+from running_mesh import RunningMesh, running_mesh
+from sse_client import Answer, body, complete
+
+pytestmark = pytest.mark.slow
+
+PROFILE = '{"step_ms": 5, "acceptance": 0.6, "vocab_size": 49152}'
+STREAMS = 16
+
+
+def prompts() -> list[str]:
+    return [f"Story number {k}: once upon a time there was a {k} and then another {k}" for k in range(STREAMS)]
+
+
+async def run_all(mesh: RunningMesh, max_tokens: int, disturb: object = None, **more: object) -> list[Answer]:
+    timeout = aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        tasks = [
+            asyncio.create_task(complete(session, mesh.url, body(p, max_tokens=max_tokens, ignore_eos=True, **more))) for p in prompts()
+        ]
+        if disturb is not None:
+            await disturb(mesh, tasks)  # type: ignore[operator]
+        return await asyncio.gather(*tasks)
+
+
+async def calm_texts(mesh: RunningMesh, max_tokens: int) -> list[str]:
+    answers = await run_all(mesh, max_tokens, speculation={"method": "naive"})
+    assert all(a.completed and a.ends == 1 for a in answers)
+    return [a.text for a in answers]
+
+
+def all_complete_and_equal(answers: list[Answer], expected: list[str]) -> None:
+    assert [a.error for a in answers if a.error] == []
+    assert all(a.completed and a.ends == 1 for a in answers)
+    assert [a.text for a in answers] == expected
+
+
+async def test_twenty_deaths_of_the_proposer_fail_no_request_and_change_no_token(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
+        expected = await calm_texts(mesh, 2000)
+        deaths = 0
+
+        async def kill_while_running(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            nonlocal deaths
+            while deaths < 20:
+                if all(t.done() for t in tasks):
+                    return
+                try:
+                    pid = await asyncio.to_thread(mesh.kill, "proposer")
+                except LookupError:
+                    await asyncio.sleep(0.05)
+                    continue
+                deaths += 1
+                await asyncio.to_thread(mesh.wait_for_another, "proposer", pid)
+
+        while deaths < 20:
+            all_complete_and_equal(await run_all(mesh, 2000, kill_while_running), expected)
+        assert deaths == 20
+
+
+async def test_a_target_killed_mid_stream_resumes_without_gap_or_duplicate(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
+        expected = await calm_texts(mesh, 1000)
+
+        async def kill_once(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            await asyncio.sleep(1.0)
+            assert not all(t.done() for t in tasks)
+            mesh.kill("target")
+
+        all_complete_and_equal(await run_all(mesh, 1000, kill_once), expected)
+
+
+@pytest.mark.model
+async def test_the_real_model_killed_mid_stream_says_the_same(tmp_path: Path) -> None:
+    with running_mesh(tmp_path) as mesh:
+        expected = await calm_texts(mesh, 120)
+
+        async def kill_once(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            await asyncio.sleep(1.5)
+            assert not all(t.done() for t in tasks)
+            mesh.kill("target")
+
+        all_complete_and_equal(await run_all(mesh, 120, kill_once), expected)
+
+
+async def test_a_target_that_never_comes_back_ends_every_request_by_its_deadline(tmp_path: Path) -> None:
+    profile = '{"step_ms": 20}'
+    with running_mesh(tmp_path, engine="mock", mock_profile=profile, request_timeout=6) as mesh:
+
+        async def stop_for_good(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            await asyncio.sleep(0.5)
+            mesh.kill("target", signal.SIGSTOP)
+
+        async with asyncio.timeout(30):
+            answers = await run_all(mesh, 4000, stop_for_good)
+        assert all(a.ends == 1 for a in answers)
+        assert all(a.error is not None and a.error["type"] and a.error["code"] for a in answers)
+        mesh.kill("target", signal.SIGCONT)
+
+
+async def test_a_woken_target_finds_its_output_dropped_and_serves_again(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
+        expected = await calm_texts(mesh, 600)
+
+        async def sleep_and_wake(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            await asyncio.sleep(0.5)
+            mesh.kill("target", signal.SIGSTOP)
+            await asyncio.sleep(4.0)
+            try:
+                mesh.kill("target", signal.SIGCONT)
+            except LookupError:
+                pass
+
+        all_complete_and_equal(await run_all(mesh, 600, sleep_and_wake), expected)
+        all_complete_and_equal(await run_all(mesh, 600), expected)
+
+
+async def test_sigterm_lets_running_streams_finish_and_refuses_new_ones(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
+        expected = await calm_texts(mesh, 600)
+
+        async def terminate(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            await asyncio.sleep(0.5)
+            mesh.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.3)
+            async with aiohttp.ClientSession() as session, session.post(mesh.url + "/v1/completions", json=body("late", max_tokens=4)) as late:
+                assert late.status == 503 and "Retry-After" in late.headers
+            live, ready = mesh.get("/health/live")[0], mesh.get("/health/ready")[0]
+            assert (live, ready) == (200, 503)
+
+        all_complete_and_equal(await run_all(mesh, 600, terminate), expected)
+        assert await asyncio.to_thread(mesh.process.wait, 30) == 0
