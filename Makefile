@@ -1,0 +1,60 @@
+# Everything a developer types. `make` lists it.
+# deploy/venv.py keeps .venv in step with pyproject.toml and constraints.txt; it returns at once when nothing changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help venv dev model up test test-all check fmt docs load bench clean
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws'."
+	@echo "  TORCH_INDEX=URL takes torch from that index, e.g. https://download.pytorch.org/whl/cpu: no CUDA packages."
+
+venv:
+	@$(PYTHON) deploy/venv.py
+
+dev:
+	@$(PYTHON) deploy/venv.py --dev
+
+model: dev
+	@$(BIN)/specmesh model fetch
+
+up: venv ## install, fetch the model, start the mesh; Ctrl-C drains it
+	@exec $(BIN)/specmesh up $(ARGS)
+
+test: model ## the fast tests, with the real model (minutes)
+	@$(BIN)/pytest -v -m "not slow and not docker" $(ARGS)
+
+test-all: model ## every test: also the slow ones and docker compose
+	@$(BIN)/pytest -v $(ARGS)
+
+check: model docs-fresh ## lint, types, docs in step with the code, tests
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -v -m "not slow and not docker" $(ARGS)
+
+.PHONY: docs-fresh
+docs-fresh: dev
+	@$(BIN)/python deploy/docs.py --check
+
+fmt: dev ## sort imports and apply ruff's safe fixes
+	@$(BIN)/ruff check --fix .
+
+docs: dev ## remake docs/settings.md, docs/metrics.md and docs/messages.md from the code
+	@$(BIN)/python deploy/docs.py
+
+load: venv ## load a running mesh and print latencies and throughput
+	@$(BIN)/specmesh load $(ARGS)
+
+bench: dev ## the benchmarks; rows go to bench/results/
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove the virtual environment and caches (models stay)
+	@rm -rf .venv build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
