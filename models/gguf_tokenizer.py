@@ -1,0 +1,149 @@
+"""tokenizer.json from a GGUF file's vocabulary and merges. Knows nothing of weights or folders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.gguf import GgufError, GgufFile
+
+# Values of tokenizer.ggml.token_type.
+_CONTROL, _USER_DEFINED = 3, 4
+
+_LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _byte_level(use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+# tokenizer.ggml.pre -> how text is cut before merging. All of them end in bytes.
+_PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
+    "gpt-2": [_byte_level(True)],
+    "default": [_byte_level(True)],
+    "smollm": [{"type": "Digits", "individual_digits": True}, _byte_level(True)],
+    "llama-bpe": [_split(_LLAMA3_SPLIT), _byte_level(False)],
+    "llama3": [_split(_LLAMA3_SPLIT), _byte_level(False)],
+}
+
+
+def tokenizer_json(gguf: GgufFile) -> dict[str, Any]:
+    """The whole tokenizer.json: BPE over bytes, special tokens added."""
+    entries = gguf.metadata
+    model = entries.get("tokenizer.ggml.model")
+    if model != "gpt2":
+        raise GgufError(f"{gguf.path}: tokenizer model {model!r} is not read; byte-level BPE (gpt2) is")
+    pre = entries.get("tokenizer.ggml.pre", "default")
+    if pre not in _PRE_TOKENIZERS:
+        raise GgufError(f"{gguf.path}: pre-tokenizer {pre!r} is unknown; known are {', '.join(_PRE_TOKENIZERS)}")
+    tokens = _strings(gguf, "tokenizer.ggml.tokens")
+    merges = [merge.split(" ", 1) for merge in _strings(gguf, "tokenizer.ggml.merges")]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise GgufError(f"{gguf.path}: tokenizer.ggml.tokens holds a token twice")
+    for merge in merges:
+        if len(merge) != 2 or not vocabulary.keys() >= {*merge, "".join(merge)}:
+            raise GgufError(f"{gguf.path}: merge {' '.join(merge)!r} joins tokens outside the vocabulary")
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added_tokens(gguf, tokens),
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE_TOKENIZERS[pre]},
+        "post_processor": _begin_with(tokens, entries),
+        "decoder": {**_byte_level(True), "add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            # Llama 3 keeps whole words of the vocabulary that its merges cannot reach.
+            "ignore_merges": pre in ("llama-bpe", "llama3"),
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
+
+
+def _strings(gguf: GgufFile, key: str) -> list[str]:
+    found = gguf.metadata.get(key)
+    if not isinstance(found, list) or not found or not isinstance(found[0], str):
+        raise GgufError(f"{gguf.path}: {key} is missing")
+    return found
+
+
+def _added_tokens(gguf: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
+    kinds = gguf.metadata.get("tokenizer.ggml.token_type") or []
+    return [
+        {
+            "id": index,
+            "content": tokens[index],
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind == _CONTROL,
+        }
+        for index, kind in enumerate(kinds[: len(tokens)])
+        if kind in (_CONTROL, _USER_DEFINED)
+    ]
+
+
+def _begin_with(tokens: list[str], entries: dict[str, Any]) -> dict[str, Any] | None:
+    """A post-processor that puts the bos token first, for models that say they want it."""
+    bos = entries.get("tokenizer.ggml.bos_token_id")
+    if not entries.get("tokenizer.ggml.add_bos_token") or not isinstance(bos, int) or bos >= len(tokens):
+        return None
+    special, first, second = (
+        {"SpecialToken": {"id": tokens[bos], "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"Sequence": {"id": "B", "type_id": 0}},
+    )
+    return {
+        "type": "TemplateProcessing",
+        "single": [special, first],
+        "pair": [special, first, special, second],
+        "special_tokens": {tokens[bos]: {"id": tokens[bos], "ids": [bos], "tokens": [tokens[bos]]}},
+    }
+
+
+def tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
+    """tokenizer_config.json: special tokens by role, and the chat template."""
+    entries = gguf.metadata
+    tokens = _strings(gguf, "tokenizer.ggml.tokens")
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": entries.get(f"{entries['general.architecture']}.context_length"),
+    }
+    for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
+        index = entries.get(f"tokenizer.ggml.{key}_token_id")
+        if isinstance(index, int) and index < len(tokens):
+            config[f"{role}_token"] = tokens[index]
+    if isinstance(entries.get("tokenizer.chat_template"), str):
+        config["chat_template"] = entries["tokenizer.chat_template"]
+    return config
+
+
+def end_token_ids(gguf: GgufFile) -> list[int]:
+    """Tokens that end an answer: eos, end of turn, end of message, and <|endoftext|> where it is one."""
+    entries = gguf.metadata
+    tokens = _strings(gguf, "tokenizer.ggml.tokens")
+    kinds = entries.get("tokenizer.ggml.token_type") or []
+    ids = [entries.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    # GGUF names one eos; a chat model ends its documents and its turns with different tokens.
+    for index, kind in enumerate(kinds[: len(tokens)]):
+        if kind == _CONTROL and tokens[index] in ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>"):
+            ids.append(index)
+    return list(dict.fromkeys(i for i in ids if isinstance(i, int) and i < len(tokens)))
