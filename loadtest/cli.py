@@ -58,13 +58,20 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specmesh load",
         description="Load an OpenAI-compatible server and measure it.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Defaults,
     )
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="the server")
     _what_is_asked(parser.add_argument_group("what is asked").add_argument)
     _when(parser.add_argument_group("when (a closed loop unless --rate is given)").add_argument)
     _access_and_report(parser.add_argument_group("access and report").add_argument)
     return parser
+
+
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults that say something: numbers and words, not empty ones."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
 
 
 def _what_is_asked(flag: Callable[..., object]) -> None:

@@ -11,7 +11,7 @@ from loadtest.outcome import Outcome
 
 
 class CompletionStream:
-    """Chat and plain completions alike: text arrives in `delta` or `text`, usage and speculation at the end."""
+    """Chat and plain completions alike: text comes in `delta` or `text`, usage and speculation at the end."""
 
     __slots__ = ("_events", "_last", "done", "outcome")
 

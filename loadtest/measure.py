@@ -89,7 +89,7 @@ def percentile(ordered: np.ndarray[Any, Any], percent: float) -> float:
 
 
 def acceptance(outcomes: Iterable[Outcome]) -> Figures | None:
-    """Sums of what servers say of their speculation in the last chunk. `accepted` counts draft tokens only."""
+    """Sums of what servers say of their speculation at the end; `accepted` counts draft tokens only."""
     said = [outcome.speculation for outcome in outcomes if outcome.speculation]
     if not said:
         return None

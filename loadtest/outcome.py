@@ -14,7 +14,13 @@ def _no_gaps() -> array[float]:
 
 @dataclass(slots=True)
 class Outcome:
-    """Times are seconds on the harness's clock; `error` is a kind (see `docs/load.md`), "" when all went well."""
+    """Times are seconds on the harness's clock; `error` is a kind, "" when all went well:
+
+    refused, connect, connect_timeout   no connection      closed, reset, truncated   it broke
+    http_429, http_503, ...             another answer     sse_error                  an error event
+    bad_http, bad_json                  not understood     unfinished                 no finish_reason
+    timeout                             no end in time
+    """
 
     scheduled: float
     started: float = 0.0

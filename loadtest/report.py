@@ -1,4 +1,4 @@
-"""Figures for people: a table and a sentence. Knows the shape of measure.summarise and nothing of how it was made."""
+"""Figures for people: a table and a sentence. Knows the shape of measure.summarise, not how it came to be."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def table(figures: Figures) -> str:
         f"model            {figures.get('model', '')}",
         f"requests         {requests['sent']} sent, {requests['ok']} ok, {requests['failed']} failed, "
         f"{requests['abandoned']} abandoned, in {figures['wall_s']:.2f} s",
-        f"throughput       {rate['output_tokens_per_s']:,.1f} tokens/s   {rate['requests_per_s']:,.2f} requests/s   "
-        f"{rate['chunks_per_s']:,.1f} chunks/s",
-        f"tokens           {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), {tokens['output']:,} output, "
-        f"{tokens['per_chunk']:.2f} a chunk",
+        f"throughput       {rate['output_tokens_per_s']:,.1f} tokens/s   "
+        f"{rate['requests_per_s']:,.2f} requests/s   {rate['chunks_per_s']:,.1f} chunks/s",
+        f"tokens           {tokens['prompt']:,} prompt ({tokens['cached']:,} cached), "
+        f"{tokens['output']:,} output, {tokens['per_chunk']:.2f} a chunk",
         "",
         f"{'ms':<16} {'mean':>10} {'p50':>10} {'p90':>10} {'p99':>10} {'max':>10}",
     ]

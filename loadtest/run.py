@@ -1,4 +1,4 @@
-"""One run: a workload sent by a plan to a server, every request's outcome kept, the harness itself watched."""
+"""One run: a workload sent by a plan to a server, every outcome kept, the harness itself watched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server counted during a run: its Prometheus counters after minus before. Knows only the text format."""
+"""What a server counted during a run: its Prometheus counters after minus before. Knows no HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse(text: str) -> dict[Sample, float]:
 
 
 def counted(before: Mapping[Sample, float], after: Mapping[Sample, float]) -> dict[str, float]:
-    """Growth of the known counters by name without prefix. A counter that fell has restarted: all of it is new."""
+    """Growth of the known counters, without prefix. One that fell has restarted: all of it is new."""
     by_prefix: dict[str, dict[str, float]] = {}
     for sample, value in after.items():
         prefix, name = _split(sample[0])

@@ -1,7 +1,7 @@
-"""What is asked: seeded generators of prompts, prompts from a file, or one fixed prompt. Knows nothing of HTTP.
+"""What is asked: seeded generators of prompts, prompts from a file, or one fixed prompt. Knows no HTTP.
 
-A workload is a pure function of (seed, index): the same request has the same text whatever ran beside it, and two
-servers, or one server with two settings, can be given the same work.
+A workload is a pure function of (seed, index): the same request has the same text whatever ran beside it,
+and two servers, or one server with two settings, can be given the same work.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def workload(name: str, seed: int, prompt: str = "") -> Workload:
 
 
 def read_jsonl(path: Path) -> list[Prompt]:
-    """One request a line: {"messages": […]}, {"prompt": "…"} or {"turns": ["…"]}, and optionally max_tokens."""
+    """One request a line: {"messages": […]}, {"prompt": "…"} or {"turns": ["…"]}, perhaps with max_tokens."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as problem:
@@ -101,7 +101,7 @@ def edit(draw: random.Random, seed: int) -> Messages:
     old = draw.choice(names)
     return _user(
         f"Here is a file:\n\n```python\n{functions}\n```\n\n"
-        f"Rename the function compute_{old} to measure_{old}, change nothing else, and answer with the whole file."
+        f"Rename the function compute_{old} to measure_{old}, change nothing else, and show the whole file."
     )
 
 
@@ -163,10 +163,10 @@ def _user(content: str) -> Messages:
 
 
 def _sentence(draw: random.Random) -> str:
-    return (
-        f"The {draw.choice(_QUALITIES)} {draw.choice(_NOUNS)} {draw.choice(_VERBS)} the {draw.choice(_QUALITIES)} "
-        f"{draw.choice(_NOUNS)} {draw.choice(_PLACES)} in {draw.randrange(1500, 2020)}."
-    )
+    subject = f"{draw.choice(_QUALITIES)} {draw.choice(_NOUNS)}"
+    thing = f"{draw.choice(_QUALITIES)} {draw.choice(_NOUNS)}"
+    when = draw.randrange(1500, 2020)
+    return f"The {subject} {draw.choice(_VERBS)} the {thing} {draw.choice(_PLACES)} in {when}."
 
 
 def _paragraph(draw: random.Random, sentences: int) -> str:
@@ -197,20 +197,25 @@ _QUESTIONS = (
     "Write a polite e-mail that asks a colleague about {a}.",
 )
 _TOPICS = (
-    "photosynthesis", "the printing press", "compound interest", "black holes", "sourdough bread", "chess openings",
-    "the water cycle", "public libraries", "sailing", "vaccines", "prime numbers", "jazz", "bees", "glaciers", "bridges",
-    "recycling", "the Silk Road", "dreams", "railways", "electric cars", "opera", "tides", "tea", "satellites",
+    "photosynthesis", "the printing press", "compound interest", "black holes", "sourdough bread",
+    "chess openings", "the water cycle", "public libraries", "sailing", "vaccines", "prime numbers",
+    "jazz", "bees", "glaciers", "bridges", "recycling", "the Silk Road", "dreams", "railways",
+    "electric cars", "opera", "tides", "tea", "satellites",
 )  # fmt: skip
 _NOUNS = (
-    "harbour", "engine", "garden", "ledger", "signal", "window", "river", "market", "lantern", "archive", "bridge",
-    "compass", "meadow", "workshop", "station", "tower", "voyage", "mirror", "kitchen", "orchard", "village", "canal",
+    "harbour", "engine", "garden", "ledger", "signal", "window", "river", "market", "lantern", "archive",
+    "bridge", "compass", "meadow", "workshop", "station", "tower", "voyage", "mirror", "kitchen",
+    "orchard", "village", "canal",
 )  # fmt: skip
 _QUALITIES = (
-    "old", "quiet", "northern", "broken", "golden", "narrow", "early", "distant", "wooden", "bright", "heavy", "plain",
+    "old", "quiet", "northern", "broken", "golden", "narrow", "early", "distant", "wooden", "bright",
+    "heavy", "plain",
 )  # fmt: skip
 _VERBS = (
-    "replaced", "followed", "outlived", "measured", "hid", "reached", "repaired", "described", "crossed", "lost",
+    "replaced", "followed", "outlived", "measured", "hid", "reached", "repaired", "described", "crossed",
+    "lost",
 )  # fmt: skip
 _PLACES = (
-    "near the coast", "by the mill", "under the hill", "beyond the wall", "at the border", "in the valley",
+    "near the coast", "by the mill", "under the hill", "beyond the wall", "at the border",
+    "in the valley",
 )  # fmt: skip
