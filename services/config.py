@@ -63,6 +63,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_messages", 1024, "Most messages in a chat", low=1, high=100000, roles="streamer"),
     _row("max_stop_strings", 16, "Most stop strings", low=0, high=256, roles="streamer"),
     _row("vllm_metric_names", False, "Also serve the metrics under the vllm: prefix, for existing dashboards"),
+    _row("template_timeout", 2.0, "Seconds the model's chat template may take", low=0.01, high=60.0, roles="tokenizer"),
     # Speculation
     _row("speculative_config", "{}", "JSON with the keys FastDeploy and vLLM use: method, num_speculative_tokens, verify_strategy, accept_policy, prompt_lookup_max/min, max_ngram_size/min_ngram_size, ...", kind="json"),
     _row("method", "ngram", "Proposer used when a request names none", kind="choice", choices=("naive", "ngram")),
@@ -72,6 +73,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_ngram_size", 5, "Longest n-gram looked up", low=1, high=32),
     _row("min_ngram_size", 2, "Shortest n-gram looked up", low=1, high=32),
     _row("draft_deadline_ms", 20.0, "How long a step waits for drafts before it goes on without them", low=0.1, high=10000.0, roles="target"),
+    _row("proposer_tokens", 1000000, "Tokens of running sequences a proposer keeps in all, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
     # The target's memory and batch
     _row("max_sequences", 64, "Sequences in the running batch", low=1, high=1024, roles="target"),
     _row("max_step_tokens", 512, "Rows of one forward pass, prefill chunks among them", low=16, high=65536, roles="target"),

@@ -1,0 +1,26 @@
+"""No guesses at all: plain decoding, as the speculative path with empty drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from services.proposer.draft import EMPTY, Draft
+from services.proposer.proposer import Needs, Outcome, View
+
+
+class NaiveProposer:
+    needs: ClassVar[Needs] = Needs.TOKENS
+    gives_probs: ClassVar[bool] = False
+
+    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
+        return [EMPTY] * len(views)
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def forget(self, sequence_id: int) -> None:
+        pass
+
+    def held_bytes(self) -> int:
+        return 0

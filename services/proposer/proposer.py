@@ -1,0 +1,67 @@
+"""The seam every proposer is built behind, in the proposer process and inside the target alike.
+
+A proposer sees committed text and guesses what follows. It knows no sockets, no scheduler and no other
+proposer, and nothing it does can fail a request: a draft is advice.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from services.proposer.draft import Draft
+
+
+class Needs(enum.Enum):
+    """What a proposer must be given. Those that need more than tokens run inside the target."""
+
+    TOKENS = "tokens"
+    HIDDEN_STATES = "hidden_states"
+    TARGET_LOGITS = "target_logits"
+
+
+@dataclass(slots=True)
+class View:
+    """One sequence as a proposer may see it. `tokens` only ever grows at its end, and is not the proposer's
+    to change; `sequence_id` is never used again for another text."""
+
+    sequence_id: int
+    tokens: array[int]
+    prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a draft: of `drafted` tokens the first `accepted` were kept."""
+
+    sequence_id: int
+    drafted: int
+    accepted: int
+    source: str = ""
+
+
+class Proposer(Protocol):
+    needs: ClassVar[Needs]
+    # Whether drafts carry the probabilities they were drawn with.
+    gives_probs: ClassVar[bool]
+
+    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
+        """One draft for each view, of at most its budget of tokens; empty where there is nothing to say.
+        Called once a step with the whole batch, and must not wait for anything. A view that wasn't seen
+        before starts a sequence; one seen before has grown, or not."""
+        ...
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Verdicts on earlier drafts, for proposers that learn from them. May come late, or never."""
+        ...
+
+    def forget(self, sequence_id: int) -> None:
+        """The sequence has ended: free what is held for it. Unknown ids are fine."""
+        ...
+
+    def held_bytes(self) -> int:
+        """About how much memory is held, for the metrics."""
+        ...

@@ -1,0 +1,134 @@
+"""The tokenizer: conversations and text in, token ids out.
+
+Encoding runs in a few threads, the chat template in a process of its own, so that one long prompt or one
+slow template doesn't hold up the others. Knows nothing of HTTP or of the model's weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from mesh.actor import Actor, Call
+from mesh.errors import Refuse
+from models.sources import ensure_model
+from services.config import cache_dir
+from services.messages import Decode, Decoded, Encode, Encoded
+from services.tokenizer.chat_template import TemplateError, read_template
+from services.tokenizer.encode import Encoder, TooLong
+from services.tokenizer.metrics import TokenizerMetrics
+from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
+
+if TYPE_CHECKING:
+    from services.process import Context
+
+ENCODE_THREADS = 2
+T = TypeVar("T")
+
+
+class TokenizerActor(Actor):
+    handlers = {Encode: "encode", Decode: "decode"}  # noqa: RUF012
+    mailbox_size = 1024
+    # Waiting for a thread or for the template is most of a handler's life.
+    concurrency = 64
+
+    def __init__(self, context: Context) -> None:
+        self._settings = context.settings
+        self._metrics = TokenizerMetrics(context.registry, context.clock)
+        self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="encode")
+        self._encoder: Encoder | None = None
+        self._template: TemplateProcess | None = None
+        self._draining = False
+
+    async def on_start(self) -> None:
+        folder = await self._in_thread(lambda: ensure_model(self._settings.model, cache_dir(self._settings)))
+        source = read_template(folder)
+        if source is not None:
+            self._template = TemplateProcess(
+                source,
+                max_chars=self._settings.max_body_bytes,
+                deadline=self._settings.template_timeout,
+            )
+            await self._template.start()
+        self._encoder = await self._in_thread(lambda: Encoder.from_folder(folder))
+
+    async def on_stop(self) -> None:
+        if self._template is not None:
+            await self._template.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # Handlers -------------------------------------------------------------------------------------------
+
+    async def encode(self, message: Encode, call: Call) -> Encoded:
+        with self._metrics.work("encode"):
+            text, add_special_tokens = await self._text_of(message)
+            try:
+                token_ids = await self._in_thread(
+                    lambda: self._loaded().encode(
+                        text, add_special_tokens=add_special_tokens, max_tokens=message.max_tokens
+                    )
+                )
+            except TooLong as error:
+                raise self._refuse("too_long", str(error)) from None
+            self._metrics.prompt_tokens(len(token_ids))
+            return Encoded(token_ids=token_ids)
+
+    async def decode(self, message: Decode, call: Call) -> Decoded:
+        with self._metrics.work("decode"):
+            try:
+                text = await self._in_thread(
+                    lambda: self._loaded().decode(
+                        message.token_ids, skip_special_tokens=message.skip_special_tokens
+                    )
+                )
+            except ValueError as error:
+                raise self._refuse("invalid", str(error)) from None
+            return Decoded(text=text)
+
+    async def _text_of(self, message: Encode) -> tuple[str, bool]:
+        """The text, and whether the tokenizer adds its special tokens: templates write their own."""
+        if message.text is not None and message.turns is None:
+            return message.text, message.add_special_tokens
+        if message.turns is None or message.text is not None:
+            raise self._refuse("invalid", "give either messages or a text")
+        if self._template is None:
+            raise self._refuse("no_template", "this model has no chat template: use the completions API")
+        try:
+            return await self._template.render(message.turns, message.add_generation_prompt), False
+        except TemplateDeadline as error:
+            raise self._refuse("deadline", str(error)) from None
+        except TemplateError as error:
+            raise self._refuse("invalid", str(error)) from None
+
+    # What the process around us asks -------------------------------------------------------------------
+
+    def ready(self) -> list[str]:
+        reasons = []
+        if self._encoder is None:
+            reasons.append("the tokenizer is being loaded")
+        if self._draining:
+            reasons.append("draining")
+        return reasons
+
+    def progress_age(self) -> float:
+        return self._metrics.progress_age()
+
+    def load(self) -> int:
+        return self._metrics.running
+
+    async def drain(self, timeout: float) -> None:
+        self._draining = True
+        await self._metrics.idle(timeout)
+
+    def _loaded(self) -> Encoder:
+        assert self._encoder is not None, "handlers run after on_start"
+        return self._encoder
+
+    def _refuse(self, reason: str, message: str) -> Refuse:
+        self._metrics.refused(reason)
+        return Refuse(reason, message)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

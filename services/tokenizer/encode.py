@@ -1,0 +1,51 @@
+"""Text to token ids and back, with the model's own tokenizer.json. Knows no templates and no messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+# One prompt at a time per thread: the library's own pool would only compete with the model for cores.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+class TooLong(Exception):
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(f"the prompt has {tokens} tokens, the limit is {limit}")
+        self.tokens = tokens
+        self.limit = limit
+
+
+class Encoder:
+    """Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        # Some files carry the truncation and padding of their training: a server must not cut silently.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Encoder:
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int = 0) -> list[int]:
+        """Raises TooLong when there are more than `max_tokens` (0: no limit)."""
+        # The batch call releases the interpreter lock, the single one doesn't; no offsets are computed.
+        encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        token_ids: list[int] = encodings[0].ids
+        if max_tokens and len(token_ids) > max_tokens:
+            raise TooLong(len(token_ids), max_tokens)
+        return token_ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Raises ValueError for an id outside the vocabulary: the library would leave it out silently."""
+        for token_id in token_ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(f"token id {token_id} is outside the vocabulary of {self.vocab_size}")
+        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text

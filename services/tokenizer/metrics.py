@@ -1,0 +1,70 @@
+"""What the tokenizer counts, and whether it moves: work running, work ended, when last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+if TYPE_CHECKING:
+    from mesh.clock import Clock
+
+_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class TokenizerMetrics:
+    def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._seconds = Histogram(
+            "specmesh:tokenizer_seconds",
+            "Time to answer, by kind of work",
+            ["work"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._tokens = Counter("specmesh:tokenizer_prompt_tokens", "Tokens encoded", registry=registry)
+        self._refusals = Counter(
+            "specmesh:tokenizer_refused", "Prompts refused, by reason", ["reason"], registry=registry
+        )
+        self.running = 0
+        self._last_progress = clock.now()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @contextmanager
+    def work(self, name: str) -> Iterator[None]:
+        started = self._clock.now()
+        if self.running == 0:
+            # Waiting begins now: the time nobody asked for anything is no standstill.
+            self._last_progress = started
+        self.running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._last_progress = self._clock.now()
+            self._seconds.labels(name).observe(self._last_progress - started)
+            if self.running == 0:
+                self._idle.set()
+
+    def prompt_tokens(self, count: int) -> None:
+        self._tokens.inc(count)
+
+    def refused(self, reason: str) -> None:
+        self._refusals.labels(reason).inc()
+
+    def progress_age(self) -> float:
+        """Seconds since something was completed while something waits; 0 when idle."""
+        return self._clock.now() - self._last_progress if self.running else 0.0
+
+    async def idle(self, timeout: float) -> None:
+        """Until nothing runs, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,191 @@
+"""The chat template in a process of its own, because a sandbox bounds what a template reaches, not how long
+it runs: a loop inside Python can't be stopped from a thread, a process can.
+
+Parent and child exchange one frame each way: four bytes of length, then JSON. The child arms a timer that
+kills it in the kernel at the deadline, holds no secrets in its environment, and ends when its input closes.
+It knows nothing of tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from services.messages import ChatTurn
+from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
+
+# Python, jinja2 and the largest conversation take a tenth of this.
+MAX_MEMORY = 1 << 30
+_HEADER = 4
+
+
+class TemplateDeadline(TemplateError):
+    """Rendering took longer than it may."""
+
+
+class _Setup(msgspec.Struct):
+    source: TemplateSource
+    max_chars: int
+    deadline: float
+
+
+class _Job(msgspec.Struct):
+    turns: list[dict[str, str]]
+    add_generation_prompt: bool
+
+
+class _Answer(msgspec.Struct):
+    text: str | None = None
+    error: str = ""
+
+
+# The parent's side --------------------------------------------------------------------------------------
+
+
+class TemplateProcess:
+    """One child, one conversation at a time. A child that dies is replaced at the next call."""
+
+    def __init__(self, source: TemplateSource, *, max_chars: int, deadline: float) -> None:
+        # Broken syntax is found here, at the start, and not at the first request.
+        ChatTemplate(source, max_chars)
+        self._setup = _Setup(source, max_chars, deadline)
+        self._child: asyncio.subprocess.Process | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def start(self) -> None:
+        async with self._one_at_a_time:
+            await self._living_child()
+
+    async def render(self, turns: list[ChatTurn], add_generation_prompt: bool) -> str:
+        """Raises TemplateError. A caller that goes away leaves the exchange to end by itself, because half
+        an exchange would give the next caller this one's answer."""
+        job = _Job([_as_dict(turn) for turn in turns], add_generation_prompt)
+        answer = await asyncio.shield(asyncio.ensure_future(self._exchange(msgspec.json.encode(job))))
+        if answer.text is None:
+            raise TemplateError(answer.error)
+        return answer.text
+
+    async def close(self) -> None:
+        async with self._one_at_a_time:
+            await self._end_child()
+
+    async def _exchange(self, job: bytes) -> _Answer:
+        async with self._one_at_a_time:
+            child = await self._living_child()
+            assert child.stdin is not None and child.stdout is not None
+            try:
+                # The child's own timer is the deadline; this one is for a child that cannot run at all.
+                async with asyncio.timeout(self._setup.deadline + 1.0):
+                    child.stdin.write(_frame(job))
+                    await child.stdin.drain()
+                    header = await child.stdout.readexactly(_HEADER)
+                    body = await child.stdout.readexactly(int.from_bytes(header, "big"))
+            except TimeoutError:
+                await self._end_child()
+                raise self._too_slow() from None
+            except (asyncio.IncompleteReadError, ConnectionError):
+                status = await self._end_child()
+                if status == -signal.SIGALRM:
+                    raise self._too_slow() from None
+                raise TemplateError("the process that renders chat templates died; try again") from None
+            return msgspec.json.decode(body, type=_Answer)
+
+    async def _living_child(self) -> asyncio.subprocess.Process:
+        if self._child is not None and self._child.returncode is None:
+            return self._child
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            __name__,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_child_environment(),
+        )
+        assert child.stdin is not None
+        child.stdin.write(_frame(msgspec.json.encode(self._setup)))
+        self._child = child
+        return child
+
+    async def _end_child(self) -> int | None:
+        child, self._child = self._child, None
+        if child is None:
+            return None
+        if child.returncode is None:
+            assert child.stdin is not None
+            child.stdin.close()
+            try:
+                async with asyncio.timeout(0.5):
+                    await child.wait()
+            except TimeoutError:
+                child.kill()
+        return await child.wait()
+
+    def _too_slow(self) -> TemplateDeadline:
+        return TemplateDeadline(f"the model's chat template took longer than {self._setup.deadline:g} s")
+
+
+def _as_dict(turn: ChatTurn) -> dict[str, str]:
+    message = {"role": turn.role, "content": turn.content}
+    return message if turn.name is None else {**message, "name": turn.name}
+
+
+def _frame(body: bytes) -> bytes:
+    return len(body).to_bytes(_HEADER, "big") + body
+
+
+def _child_environment() -> dict[str, str]:
+    """Enough to start Python and to know the time zone; keys and passwords stay here."""
+    here = str(Path(__file__).resolve().parents[2])
+    harmless = ("PATH", "TZ", "LANG", "LD_LIBRARY_PATH")
+    kept = {name: os.environ[name] for name in harmless if name in os.environ}
+    path = os.environ.get("PYTHONPATH")
+    return {**kept, "PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here}
+
+
+# The child's side ---------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    # Ctrl-C reaches the whole foreground group: the parent drains, and we end when it closes our input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    first = _read_frame(requests)
+    if first is None:
+        return
+    setup = msgspec.json.decode(first, type=_Setup)
+    template = ChatTemplate(setup.source, setup.max_chars)
+    while (body := _read_frame(requests)) is not None:
+        # SIGALRM is left at its default, which ends the process even inside C code.
+        signal.setitimer(signal.ITIMER_REAL, setup.deadline)
+        answer = _render(template, msgspec.json.decode(body, type=_Job))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        answers.write(_frame(msgspec.json.encode(answer)))
+        answers.flush()
+
+
+def _render(template: ChatTemplate, job: _Job) -> _Answer:
+    try:
+        return _Answer(text=template.render(job.turns, job.add_generation_prompt))
+    except TemplateError as error:
+        return _Answer(error=str(error))
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    header = stream.read(_HEADER)
+    if len(header) < _HEADER:
+        return None
+    body = stream.read(int.from_bytes(header, "big"))
+    return body if len(body) == int.from_bytes(header, "big") else None
+
+
+if __name__ == "__main__":
+    main()
