@@ -1,0 +1,1 @@
+"""Benchmarks: modules with `HELP`, `flags(parser)` and `measure(options) -> figures`. Nobody imports them."""
