@@ -59,6 +59,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("body_timeout", 10.0, "Seconds a client may take to send headers and body", low=0.1, high=600.0, roles="streamer"),
     _row("write_timeout", 30.0, "Seconds a client may stall while we write to it", low=0.1, high=600.0, roles="streamer"),
     _row("max_body_bytes", 4194304, "Largest request body", low=1024, high=1073741824, roles="streamer"),
+    _row("max_connections", 2048, "Open HTTP connections; idle ones make room first, then new ones are answered 503", low=1, high=1000000, roles="streamer"),
     _row("max_choices", 8, "Largest n", low=1, high=128, roles="streamer"),
     _row("max_messages", 1024, "Most messages in a chat", low=1, high=100000, roles="streamer"),
     _row("max_stop_strings", 16, "Most stop strings", low=0, high=256, roles="streamer"),

@@ -1,0 +1,110 @@
+"""The streamer: the HTTP door of the mesh. It takes no messages; it asks tokenizers and targets.
+
+On start: the model's tokenizer is read, the door is put together, the port is opened. On stop: the port is
+closed, running answers are ended with a reason. Knows what the parts of the door are, not what they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from mesh.actor import Actor
+from models.sources import ensure_model
+from services.config import cache_dir, served_model_name
+from services.streamer.admission import Admission
+from services.streamer.connections import Connections
+from services.streamer.detokenize import Vocabulary
+from services.streamer.health import NEEDED, WISHED, Readiness, readiness
+from services.streamer.http import Door
+from services.streamer.metrics import DoorMetrics
+from services.streamer.peers import Peers
+from services.streamer.request import Limits
+
+if TYPE_CHECKING:
+    from services.process import Context
+
+END_TIMEOUT = 2.0  # seconds that ended answers have to write their last event
+
+
+class StreamerActor(Actor):
+    def __init__(self, context: Context) -> None:
+        self._settings = context.settings
+        self._directory = context.directory
+        self._metrics = DoorMetrics(context.registry, served_model_name(context.settings))
+        self._connections = Connections(
+            limit=context.settings.max_connections,
+            body_timeout=context.settings.body_timeout,
+            write_timeout=context.settings.write_timeout,
+        )
+        self._admission = Admission(context.settings.max_waiting, context.settings.request_timeout)
+        self._runner: web.ServerRunner | None = None
+        self.port = 0
+
+    async def on_start(self) -> None:
+        vocabulary = await asyncio.to_thread(self._load_vocabulary)
+        door = self._door(vocabulary)
+        server = self._connections.server(door.handle, max_body_bytes=self._settings.max_body_bytes)
+        runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
+        await runner.setup()
+        self._runner = runner
+        await web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024).start()
+        self.port = runner.addresses[0][1]
+        self._metrics.running.set_function(lambda: self._admission.running)
+        self._metrics.connections.set_function(lambda: len(self._connections.open))
+        self._connections.start()
+
+    async def on_stop(self) -> None:
+        await self._admission.drain(0.0)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._connections.stop()
+
+    # What the process around us asks -------------------------------------------------------------------
+
+    def ready(self) -> list[str]:
+        reasons = []
+        if self.port == 0:
+            reasons.append("the HTTP port is not open yet")
+        if self._admission.draining:
+            reasons.append("draining")
+        return reasons
+
+    def progress_age(self) -> float:
+        # The door never works on its own: what it waits for is another role's progress.
+        return 0.0
+
+    def load(self) -> int:
+        return self._admission.running
+
+    async def drain(self, timeout: float) -> None:
+        """New requests are refused, the running ones go on for at most `timeout` seconds."""
+        await self._admission.drain(timeout)
+
+    # The parts ------------------------------------------------------------------------------------------
+
+    def _load_vocabulary(self) -> Vocabulary:
+        return Vocabulary.load(ensure_model(self._settings.model, cache_dir(self._settings)))
+
+    def _door(self, vocabulary: Vocabulary) -> Door:
+        settings = self._settings
+        return Door(
+            model_name=served_model_name(settings),
+            limits=Limits(
+                max_choices=settings.max_choices,
+                max_messages=settings.max_messages,
+                max_stop_strings=settings.max_stop_strings,
+            ),
+            api_keys=settings.api_keys,
+            vocabulary=vocabulary,
+            peers=Peers(self._directory),
+            admission=self._admission,
+            metrics=self._metrics,
+            health=self._health,
+        )
+
+    def _health(self) -> Readiness:
+        members = {role: self._directory.members(role) for role in (*NEEDED, *WISHED)}
+        return readiness(members, draining=self._admission.draining, stale_after=self._settings.stale_after)

@@ -1,0 +1,154 @@
+"""Carries a request's choices out: as one body at the end, or as events while they come.
+
+`Whole` and `Streamed` are the two audiences of generation.py. Knows OpenAI's shapes through responses.py and
+sse.py; knows no routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from services.streamer import responses
+from services.streamer.delivery import Piece
+from services.streamer.detokenize import Vocabulary
+from services.streamer.errors import ApiError
+from services.streamer.generation import Audience, Choice, Ending, generate
+from services.streamer.metrics import Watch
+from services.streamer.peers import Peers
+from services.streamer.request import Request
+from services.streamer.sse import DONE, ChunkForm, EventStream, event
+
+
+def new_id(request: Request) -> str:
+    return ("chatcmpl-" if request.chat else "cmpl-") + secrets.token_hex(12)
+
+
+async def run(choices: Sequence[Choice], peers: Peers, audience: Audience, deadline: float) -> list[Ending]:
+    """All choices to their end; the first that fails ends the others."""
+    if len(choices) == 1:  # the common case needs no further task
+        return [await _one(choices[0], peers, audience, deadline)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_one(each, peers, audience, deadline)) for each in choices]
+    except ExceptionGroup as errors:
+        told = [each for each in errors.exceptions if isinstance(each, ApiError)]
+        raise (told or errors.exceptions)[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _one(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
+    ending = await generate(choice, peers, audience, deadline)
+    await audience.ended(choice, ending)
+    return ending
+
+
+class Whole:
+    """Keeps the pieces until the end."""
+
+    def __init__(self, choices: Sequence[Choice], watch: Watch) -> None:
+        self._watch = watch
+        self._texts: dict[int, list[str]] = {each.index: [] for each in choices}
+        self.pieces = {each.index: Piece("") for each in choices}
+
+    async def show(self, choice: Choice, piece: Piece) -> None:
+        self._watch.arrived(choice.index)
+        self._texts[choice.index].append(piece.text)
+        whole = self.pieces[choice.index]
+        whole.ids += piece.ids
+        whole.logprobs += piece.logprobs
+        whole.offsets += piece.offsets
+
+    async def ended(self, choice: Choice, ending: Ending) -> None:
+        self.pieces[choice.index].text = "".join(self._texts[choice.index])
+
+    def finished(self) -> list[Piece]:
+        return list(self.pieces.values())
+
+
+async def answer_whole(
+    request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
+    deadline: float, watch: Watch,
+) -> web.Response:  # fmt: skip
+    audience = Whole(choices, watch)
+    endings = await run(choices, peers, audience, deadline)
+    watch.ended(choices, endings)
+    opening = responses.head(request, answer_id, int(time.time()))
+    body = responses.whole(request, opening, choices, audience.finished(), endings, vocabulary)
+    return web.Response(body=orjson.dumps(body), content_type="application/json")
+
+
+class Streamed:
+    """Writes each piece as an event as soon as it comes."""
+
+    def __init__(
+        self, request: Request, answer_id: str, choices: Sequence[Choice], vocabulary: Vocabulary,
+        stream: EventStream, watch: Watch,
+    ) -> None:  # fmt: skip
+        self._request = request
+        self._choices = choices
+        self._vocabulary = vocabulary
+        self._stream = stream
+        self._watch = watch
+        self._opening = responses.head(request, answer_id, int(time.time()))
+        self._plain = request.sampling.logprobs < 0 and not request.return_token_ids
+        self._forms = {
+            each.index: ChunkForm(self._opening, each.index, chat=request.chat, usage_asked=request.include_usage)
+            for each in choices
+        }
+        self._begun: set[int] = set()
+
+    async def show(self, choice: Choice, piece: Piece) -> None:
+        self._watch.arrived(choice.index)
+        if choice.index not in self._begun:
+            await self._begin(choice)
+        if self._plain:
+            if not piece.text:
+                return
+            self._stream.write(self._forms[choice.index].text(piece.text))
+        elif piece.text or piece.ids:
+            self._stream.write(self._rich(choice, piece))
+        if self._stream.full:
+            await self._stream.writable()
+
+    async def ended(self, choice: Choice, ending: Ending) -> None:
+        if choice.index not in self._begun:
+            await self._begin(choice)
+        more: dict[str, Any] = {"stop_reason": ending.stop}
+        if self._request.return_token_ids:
+            more["prompt_token_ids"] = choice.prompt
+        self._stream.write(self._forms[choice.index].finish(ending.reason, more))
+
+    async def finish(self, endings: Sequence[Ending]) -> web.StreamResponse:
+        if not self._request.include_usage:
+            return await self._stream.end()
+        usage = responses.usage(self._choices, endings)
+        closing = {**self._opening, "choices": [], "usage": usage}
+        return await self._stream.end(event(closing | responses.metrics(self._choices)) + DONE)
+
+    async def _begin(self, choice: Choice) -> None:
+        self._begun.add(choice.index)
+        await self._stream.start()
+        if role := self._forms[choice.index].role():
+            self._stream.write(role)
+
+    def _rich(self, choice: Choice, piece: Piece) -> bytes:
+        more: dict[str, Any] = {"token_ids": piece.ids} if self._request.return_token_ids else {}
+        logprobs = responses.logprobs(self._request, piece, self._vocabulary)
+        return self._forms[choice.index].chunk(piece.text, logprobs, more)
+
+
+async def answer_streamed(
+    request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
+    deadline: float, stream: EventStream, watch: Watch,
+) -> web.StreamResponse:  # fmt: skip
+    audience = Streamed(request, answer_id, choices, vocabulary, stream, watch)
+    endings = await run(choices, peers, audience, deadline)
+    watch.ended(choices, endings)
+    return await audience.finish(endings)

@@ -1,0 +1,154 @@
+"""Token ids to text, a few at a time, never emitting half a character.
+
+Two detokenizers behind one seam: `ByteDetokenizer` for byte-level BPE (a table of bytes per id and an
+incremental UTF-8 decoder: exact and fast), `WindowDetokenizer` for every other kind (decodes a small window
+again). What either emits in all, with the flush, equals one decode of all ids. Knows no stop strings.
+"""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+from tokenizers import Tokenizer
+
+REPLACEMENT = "\ufffd"
+# A window that ends in the middle of a character grows; past this many tokens it is emitted as it is.
+LONGEST_WINDOW = 64
+
+
+class Detokenizer(Protocol):
+    """Of one choice. `feed` gives the text that has become whole; `unfinished` says that bytes wait for more."""
+
+    @property
+    def unfinished(self) -> bool: ...
+
+    def feed(self, ids: list[int]) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class Vocabulary:
+    """What a tokenizer.json says of each id. One in a process; makes the detokenizers."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        description = orjson.loads(tokenizer.to_str())
+        self.byte_level = (description.get("decoder") or {}).get("type") == "ByteLevel"
+        added = description.get("added_tokens", [])
+        self._special: dict[int, str] = {each["id"]: each["content"] for each in added if each["special"]}
+        self._bytes = self._table(tokenizer) if self.byte_level else {}
+        # The table is all that byte-level text needs; the tokenizer's own memory is let go.
+        self._tokenizer = None if self.byte_level else tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
+
+    def detokenizer(self, prompt: list[int]) -> Detokenizer:
+        if self._tokenizer is None:
+            return ByteDetokenizer(self._bytes)
+        return WindowDetokenizer(self._tokenizer, prompt)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes one token stands for, special tokens by their name (for logprobs)."""
+        if (name := self._special.get(token)) is not None:
+            return name.encode()
+        if self._tokenizer is None:
+            return self._bytes.get(token, b"")
+        return str(self._tokenizer.decode([token], skip_special_tokens=False)).encode()
+
+    def text_of(self, token: int) -> str:
+        return self.bytes_of(token).decode(errors="replace")
+
+    def _table(self, tokenizer: Tokenizer) -> dict[int, bytes]:
+        alphabet = byte_of_character()
+        return {
+            token: b"" if token in self._special else token_bytes(text, alphabet)
+            for text, token in tokenizer.get_vocab(with_added_tokens=True).items()
+        }
+
+
+class ByteDetokenizer:
+    """Ids outside the table stand for nothing, as they do for the tokenizer."""
+
+    __slots__ = ("_bytes", "_decoder")
+
+    def __init__(self, table: dict[int, bytes]) -> None:
+        self._bytes = table
+        self._decoder: Any = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._decoder.buffer)
+
+    def feed(self, ids: list[int]) -> str:
+        table = self._bytes
+        return str(self._decoder.decode(b"".join([table.get(each, b"") for each in ids])))
+
+    def flush(self) -> str:
+        return str(self._decoder.decode(b"", True))
+
+
+class WindowDetokenizer:
+    """Decodes the last few tokens again with each new one and emits the difference.
+
+    ids:  … | kept for context | window (not emitted yet) | new
+            ^ _start           ^ _emitted
+    """
+
+    __slots__ = ("_emitted", "_ids", "_start", "_tokenizer")
+
+    CONTEXT = 6
+
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = prompt[-self.CONTEXT :]
+        self._start = 0
+        self._emitted = len(self._ids)
+
+    @property
+    def unfinished(self) -> bool:
+        return self._emitted < len(self._ids)
+
+    def feed(self, ids: list[int]) -> str:
+        return "".join([self._feed_one(each) for each in ids])
+
+    def flush(self) -> str:
+        return self._emit(self._decode(self._start, len(self._ids)))
+
+    def _feed_one(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._decode(self._start, len(self._ids))
+        if text.endswith(REPLACEMENT) and len(self._ids) - self._emitted < LONGEST_WINDOW:
+            return ""
+        return self._emit(text)
+
+    def _emit(self, text: str) -> str:
+        known = self._decode(self._start, self._emitted)
+        # Context up to what was emitted so far is enough from here on; older ids are let go.
+        self._ids = self._ids[max(self._start, self._emitted - self.CONTEXT) :]
+        self._start = 0
+        self._emitted = len(self._ids)
+        return text[len(known) :]
+
+    def _decode(self, start: int, end: int) -> str:
+        return str(self._tokenizer.decode(self._ids[start:end], skip_special_tokens=True))
+
+
+def byte_of_character() -> dict[str, int]:
+    """Byte-level BPE writes each byte as a printable character: itself where it is one, else from 256 up."""
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in itself]
+    characters = {chr(byte): byte for byte in itself}
+    characters.update({chr(256 + place): byte for place, byte in enumerate(others)})
+    return characters
+
+
+def token_bytes(text: str, alphabet: dict[str, int]) -> bytes:
+    """A token with a character outside the alphabet (an added one, say) stands for its own text."""
+    try:
+        return bytes([alphabet[character] for character in text])
+    except KeyError:
+        return text.encode()

@@ -1,0 +1,125 @@
+"""Reads a JSON object field by field and refuses what it was not asked about.
+
+Every refusal names its field with a path such as messages[2].content[0].type. null means "not given", as
+OpenAI's own clients send it. A bool is never a number. Knows JSON values; knows no parameter of the API.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from services.streamer.errors import ApiError, bad_value, unsupported
+
+LARGEST_SHOWN = 60
+
+
+class Fields:
+    """One JSON object. Ask for every field you know, then call `nothing_else`."""
+
+    __slots__ = ("path", "values", "wanted")
+
+    def __init__(self, values: Any, path: str = "") -> None:
+        if not isinstance(values, dict):
+            where = path or "body"
+            raise bad_value(where, f"must be an object, not {_name(values)}", "invalid_type")
+        self.values: dict[str, Any] = values
+        self.path = path
+        self.wanted: set[str] = set()
+
+    def at(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+    def get(self, name: str) -> Any:
+        self.wanted.add(name)
+        return self.values.get(name)
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        value = self.get(name)
+        return None if value is None else check_integer(value, self.at(name), low, high)
+
+    def number(self, name: str, low: float, high: float, *, above: bool = False) -> float | None:
+        """A number in low..high; with `above`, greater than `low`."""
+        value = self.get(name)
+        return None if value is None else check_number(value, self.at(name), low, high, above=above)
+
+    def boolean(self, name: str) -> bool:
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool):
+            self._wrong_type(name, "true or false")
+        return bool(value)
+
+    def text(self, name: str, longest: int) -> str | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            self._wrong_type(name, "a string")
+        if len(value) > longest:
+            raise bad_value(self.at(name), f"is longer than {longest} characters", "string_above_max_length")
+        return str(value)
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in allowed:
+            raise bad_value(self.at(name), f"must be one of {', '.join(allowed)}; not {shown(value)}")
+        return value
+
+    def only(self, name: str, *harmless: Any) -> None:
+        """A field that is not supported yet: null and the values that ask for nothing are let through."""
+        value = self.get(name)
+        if value is None or any(value == each and type(value) is type(each) for each in harmless):
+            return
+        raise unsupported(self.at(name))
+
+    def nothing_else(self) -> None:
+        for name, value in self.values.items():
+            if name not in self.wanted and value is not None:
+                raise unsupported(self.at(name[:LARGEST_SHOWN]))
+
+    def _wrong_type(self, name: str, wanted: str) -> NoReturn:
+        raise wrong_type(self.at(name), wanted, self.values[name])
+
+
+def check_integer(value: Any, path: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong_type(path, "an integer", value)
+    if not low <= value <= high:
+        raise bad_value(path, f"must be in {low}..{high}, not {shown(value)}", "out_of_range")
+    return value
+
+
+def check_number(value: Any, path: str, low: float, high: float, *, above: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong_type(path, "a number", value)
+    # An integer of any size compares exactly; only one inside the range is turned into a float.
+    if not low <= value <= high or (above and value == low):
+        border = f"greater than {low:g} and at most {high:g}" if above else f"in {low:g}..{high:g}"
+        raise bad_value(path, f"must be {border}, not {shown(value)}", "out_of_range")
+    return float(value)
+
+
+def check_list(value: Any, path: str, longest: int) -> list[Any]:
+    if not isinstance(value, list):
+        raise wrong_type(path, "a list", value)
+    if len(value) > longest:
+        raise bad_value(path, f"has {len(value)} items, at most {longest} are taken", "array_above_max_length")
+    return value
+
+
+def wrong_type(path: str, wanted: str, value: Any) -> ApiError:
+    return bad_value(path, f"must be {wanted}, not {_name(value)}", "invalid_type")
+
+
+def shown(value: Any) -> str:
+    """A value as a message may repeat it: short and flat, whatever was sent."""
+    if isinstance(value, dict | list):
+        return _name(value)
+    text = repr(value[: LARGEST_SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= LARGEST_SHOWN else text[:LARGEST_SHOWN] + "…"
+
+
+def _name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

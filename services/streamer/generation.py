@@ -1,0 +1,179 @@
+"""The life of one choice: Generate goes to a target, tokens come back, text is shown, an end is reached.
+
+    ┌▶ wait for a ready target ─▶ Generate(attempt, prompt + tokens so far) ─▶ Tokens… ─▶ Finished: the end
+    └──── the peer is lost, or it failed and says that another attempt may succeed ◀──┘
+                                                  a stop string is completed: the end, the far side is cancelled
+
+Every choice ends once: by returning an `Ending` or by raising. The caller's deadline bounds it all. What an
+older attempt still says, duplicates and gaps are told by `attempt` and `seq`. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mesh.errors import DeadlineExceeded, MeshError, NoPeer, PeerLost, RemoteError, TooLarge, UnknownKind
+from services.messages import (
+    Failed,
+    FinishReason,
+    Finished,
+    Generate,
+    Sampling,
+    Speculation,
+    Tokens,
+)
+from services.streamer.acceptance import Acceptance
+from services.streamer.admission import deadline_passed
+from services.streamer.delivery import Delivery, Piece
+from services.streamer.errors import ApiError
+from services.streamer.peers import GRACE, Peers, missing
+
+log = logging.getLogger("specmesh.streamer")
+
+STREAM_WINDOW = 65536  # bytes a target may send ahead of us
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of the answers of a request, and how far it has come."""
+
+    index: int
+    request_id: str
+    prompt: list[int]
+    sampling: Sampling
+    speculation: Speculation
+    delivery: Delivery
+    tokens: list[int] = field(default_factory=list)
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The good end of a choice. `stop` is the stop string or token id that ended it."""
+
+    reason: FinishReason
+    completion_tokens: int
+    cached_tokens: int | None  # None: it ended before the target told
+    stop: str | int | None
+
+
+class Audience(Protocol):
+    """Who sees the pieces of a choice."""
+
+    async def show(self, choice: Choice, piece: Piece) -> None:
+        """Called in order, once for every part of the answer. May wait, which slows the target down."""
+        ...
+
+    async def ended(self, choice: Choice, ending: Ending) -> None:
+        """Called once, after the last piece of a choice that ended well."""
+        ...
+
+
+async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
+    failures = 0
+    while True:
+        try:
+            # Before its first token a request may be sent elsewhere by the client as well: it hears soon.
+            patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
+            ref = await peers.ready("target", choice.request_id, patience)
+            return await _attempt(choice, ref, audience, deadline)
+        except NoPeer:
+            raise missing("target") from None
+        except (RemoteError, UnknownKind, TooLarge) as error:
+            raise _refused(error.reason, str(error)) from error
+        except DeadlineExceeded:
+            raise deadline_passed() from None
+        except (MeshError, _TryAgain) as error:
+            log.info("%s attempt %d: %s", choice.request_id, choice.attempt, error or type(error).__name__)
+        if len(choice.tokens) >= choice.sampling.max_tokens:
+            # It was lost between its last token and its Finished.
+            return await _end_of_length(choice, audience)
+        choice.attempt += 1
+        await peers.pause(failures)
+        failures += 1
+
+
+class _TryAgain(Exception):
+    """The target failed and says that another attempt may succeed."""
+
+
+async def _attempt(choice: Choice, ref: object, audience: Audience, deadline: float) -> Ending:
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= 0:
+        raise deadline_passed()
+    async with ref.stream(_message(choice), timeout=left, window=STREAM_WINDOW) as stream:  # type: ignore[attr-defined]
+        async for item in stream:
+            if item.attempt != choice.attempt:
+                continue
+            if isinstance(item, Tokens):
+                if (ending := await _take(choice, item, audience)) is not None:
+                    return ending
+            elif isinstance(item, Finished):
+                return await _finish(choice, item, audience)
+            elif isinstance(item, Failed):
+                if item.retryable:
+                    raise _TryAgain(item.reason)
+                raise _refused(item.reason, item.message)
+    raise PeerLost("the stream ended without an end")
+
+
+def _message(choice: Choice) -> Generate:
+    return Generate(
+        request_id=choice.request_id,
+        attempt=choice.attempt,
+        token_ids=choice.prompt + choice.tokens,
+        prompt_tokens=len(choice.prompt),
+        sampling=choice.sampling,
+        speculation=choice.speculation,
+    )
+
+
+async def _take(choice: Choice, item: Tokens, audience: Audience) -> Ending | None:
+    """New tokens are shown; an Ending when they complete a stop string."""
+    known = len(choice.tokens) - item.seq
+    if known < 0:
+        raise PeerLost(f"tokens {len(choice.tokens)}..{item.seq} are missing")
+    ids, logprobs = item.ids, item.logprobs
+    if known:
+        ids, logprobs = ids[known:], logprobs[known:] if logprobs else None
+    if not ids:
+        return None
+    choice.tokens += ids
+    choice.acceptance.add(item.runs)
+    piece = choice.delivery.push(ids, logprobs)
+    await audience.show(choice, piece)
+    if (stop := choice.delivery.stopped_by) is None:
+        return None
+    return Ending("stop", choice.delivery.count, None, stop)
+
+
+async def _finish(choice: Choice, item: Finished, audience: Audience) -> Ending:
+    await audience.show(choice, choice.delivery.flush())
+    stop = choice.delivery.stopped_by
+    # The token that ended the answer was generated, though it isn't among those delivered.
+    ended_by_token = item.stop_token is not None
+    return Ending(
+        "stop" if stop else item.reason,
+        choice.delivery.count + ended_by_token,
+        item.cached_tokens,
+        stop or item.stop_token,
+    )
+
+
+async def _end_of_length(choice: Choice, audience: Audience) -> Ending:
+    await audience.show(choice, choice.delivery.flush())
+    stop = choice.delivery.stopped_by
+    return Ending("stop" if stop else "length", choice.delivery.count, None, stop)
+
+
+REFUSALS = {"too_long": 400, "invalid": 400, "overloaded": 429, "draining": 503, "deadline": 504}
+
+
+def _refused(reason: str, message: str) -> ApiError:
+    status = REFUSALS.get(reason, 500)
+    code = "context_length_exceeded" if reason == "too_long" else reason
+    return ApiError(status, message, code=code, retry_after=1 if status in (429, 503) else None)

@@ -1,0 +1,64 @@
+"""Ready or not, and why: from what the directory says of every role. Pure.
+
+Not ready (503) without a ready tokenizer or target, or while draining. Without proposers the mesh answers
+the same text more slowly: ready (200), with the reason under `degraded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mesh.directory import Member
+
+NEEDED = ("tokenizer", "target")
+WISHED = ("proposer",)
+
+
+@dataclass(slots=True)
+class Readiness:
+    reasons: list[str] = field(default_factory=list)
+    degraded: list[str] = field(default_factory=list)
+    roles: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        return 503 if self.reasons else 200
+
+    def body(self) -> dict[str, Any]:
+        state = "unready" if self.reasons else "degraded" if self.degraded else "ready"
+        return {"status": state, "reasons": self.reasons, "degraded": self.degraded, "roles": self.roles}
+
+
+def readiness(
+    members: Mapping[str, Sequence[Member]], *, draining: bool, stale_after: float, own_reasons: Sequence[str] = ()
+) -> Readiness:
+    """`members`: what the directory knows of each role. A member without progress for `stale_after` is stuck."""
+    result = Readiness(reasons=list(own_reasons))
+    if draining:
+        result.reasons.append("streamer: draining")
+    for role in NEEDED:
+        result.reasons += _judge(role, members.get(role, ()), stale_after, result)
+    for role in WISHED:
+        result.degraded += _judge(role, members.get(role, ()), stale_after, result)
+    return result
+
+
+def _judge(role: str, members: Sequence[Member], stale_after: float, result: Readiness) -> list[str]:
+    """Why a role cannot do its work; nothing when one of its instances can."""
+    states = {each.instance: _state(each, stale_after) for each in members}
+    result.roles[role] = [
+        {"instance": each.instance, "state": states[each.instance], "load": each.load} for each in members
+    ]
+    if "ready" in states.values():
+        return []
+    if not states:
+        return [f"{role}: none is there"]
+    return [f"{role}: {instance} is {state}" for instance, state in states.items()]
+
+
+def _state(member: Member, stale_after: float) -> str:
+    if member.state == "ready" and member.progress_age > stale_after:
+        return f"stuck for {member.progress_age:.1f} s"
+    return str(member.state)

@@ -1,0 +1,358 @@
+"""The HTTP door: every route, in one table, and what a request meets before and after its handler.
+
+    headers ─▶ route ─▶ API key ─▶ body (size, time, JSON) ─▶ handler ─▶ answer, or OpenAI's error body
+
+Handlers come in the order of ROUTES, a few lines each. The mesh is behind peers.py and generation.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
+
+from mesh.errors import MeshError, RemoteError
+from services.messages import Encode, ModelCard
+from services.streamer import responses
+from services.streamer.admission import Admission, Ticket
+from services.streamer.answer import answer_streamed, answer_whole, new_id
+from services.streamer.connections import Connection
+from services.streamer.detokenize import Vocabulary
+from services.streamer.encoding import choices_of, encode_error
+from services.streamer.errors import ApiError
+from services.streamer.health import Readiness
+from services.streamer.metrics import DoorMetrics, Watch
+from services.streamer.openapi import document
+from services.streamer.peers import Peers
+from services.streamer.request import (
+    Limits,
+    Request,
+    check_against,
+    parse_chat,
+    parse_completion,
+    parse_detokenize,
+    parse_json,
+    parse_tokenize,
+)
+from services.streamer.sse import EventStream
+
+log = logging.getLogger("specmesh.streamer")
+
+Handler = Callable[["Door", web.BaseRequest], Awaitable[web.StreamResponse]]
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the table. A path that ends in {model} takes one segment more."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    secured: bool = True
+
+
+class Door:
+    """Everything a handler may use. One in a process."""
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        limits: Limits,
+        api_keys: str,
+        vocabulary: Vocabulary,
+        peers: Peers,
+        admission: Admission,
+        metrics: DoorMetrics,
+        health: Callable[[], Readiness],
+    ) -> None:
+        self.model_name = model_name
+        self.limits = limits
+        self.vocabulary = vocabulary
+        self.peers = peers
+        self.admission = admission
+        self.metrics = metrics
+        self.health = health
+        self.created = int(time.time())
+        keys = [each.strip() for each in api_keys.split(",")]
+        self._key_hashes = [_hash(each.encode()) for each in keys if each]
+
+    async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        """Called by aiohttp for every request; answers all of them."""
+        route = None
+        try:
+            route = find_route(http.method, http.path)
+            if route.secured:
+                self._check_key(http)
+            response = await route.handler(self, http)
+        except ApiError as error:
+            response = error_response(error)
+        except ConnectionError:
+            raise  # the client is gone: there is nobody to answer
+        except Exception as error:
+            log.exception("%s %s", http.method, http.path)
+            response = error_response(_unforeseen(error))
+        body_left = not http.content.is_eof()
+        if body_left:
+            response.force_close()
+        assert isinstance(http.protocol, Connection)
+        http.protocol.answered(body_left=body_left)
+        self.metrics.responded(route.path if route else "none", response.status)
+        return response
+
+    async def json(self, http: web.BaseRequest) -> dict[str, Any]:
+        return parse_json(await _body(http))
+
+    def known_model(self, name: str | None) -> None:
+        if name is not None and name != self.model_name:
+            message = f"The model {name[:80]!r} does not exist; this server has {self.model_name!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _check_key(self, http: web.BaseRequest) -> None:
+        if not self._key_hashes:
+            return
+        scheme, _, key = http.headers.get("Authorization", "").partition(" ")
+        given = _hash(key.strip().encode(errors="surrogateescape"))
+        # Every key is compared, so the time taken says nothing about which one came close.
+        matches = [hmac.compare_digest(given, each) for each in self._key_hashes]
+        if scheme.lower() != "bearer" or not any(matches):
+            raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
+
+
+# Handlers ---------------------------------------------------------------------------------------------
+
+
+async def chat_completions(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return await _answer(door, http, parse_chat)
+
+
+async def completions(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return await _answer(door, http, parse_completion)
+
+
+async def models(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response({"object": "list", "data": [_model_body(door)]})
+
+
+async def one_model(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    door.known_model(http.path.removeprefix("/v1/models/"))
+    return json_response(_model_body(door))
+
+
+async def tokenize(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    model, message = parse_tokenize(await door.json(http), door.limits)
+    door.known_model(model)
+    async with door.admission.admit(1):
+        ids = await _encoded(door, message)
+        card = door.peers.known_card
+    body = {"count": len(ids), "max_model_len": card.max_context if card else None, "tokens": ids}
+    return json_response(body)
+
+
+async def detokenize(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    model, ids = parse_detokenize(await door.json(http))
+    door.known_model(model)
+    async with door.admission.admit(1):
+        try:
+            text = await door.peers.decode(ids)
+        except RemoteError as error:
+            raise encode_error(error, None, None) from error
+    return json_response({"prompt": text})
+
+
+async def live(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response({"status": "live"})
+
+
+async def ready(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    health = door.health()
+    return json_response(health.body(), status=health.status)
+
+
+async def show_version(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response({"version": VERSION})
+
+
+async def openapi(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response(document(ROUTES, VERSION))
+
+
+async def docs(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    # The page's own script and style are all it may load.
+    policy = "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
+    headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
+    return web.Response(body=DOCS_PAGE.read_bytes(), content_type="text/html", charset="utf-8", headers=headers)
+
+
+async def home(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": "/docs"})
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/v1/chat/completions", chat_completions, "Continue a conversation"),
+    Route("POST", "/v1/completions", completions, "Continue a text"),
+    Route("GET", "/v1/models", models, "The models this server answers for"),
+    Route("GET", "/v1/models/{model}", one_model, "One model"),
+    Route("POST", "/tokenize", tokenize, "Text or a conversation as token ids"),
+    Route("POST", "/detokenize", detokenize, "Token ids as text"),
+    Route("GET", "/health/live", live, "Whether the process is alive", secured=False),
+    Route("GET", "/health/ready", ready, "Whether requests can be served, and why not", secured=False),
+    Route("GET", "/version", show_version, "The server's version", secured=False),
+    Route("GET", "/openapi.json", openapi, "This API, for programs", secured=False),
+    Route("GET", "/docs", docs, "This API, for people", secured=False),
+    Route("GET", "/", home, "To the docs", secured=False),
+)
+
+DOCS_PAGE = Path(__file__).parent / "docs.html"
+try:
+    VERSION = version("specmesh")
+except PackageNotFoundError:  # run from a checkout that was not installed
+    VERSION = "0.0.0"
+
+_EXACT = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}
+_PREFIXED = [(route.path.partition("{")[0], route) for route in ROUTES if "{" in route.path]
+
+
+def find_route(method: str, path: str) -> Route:
+    if (found := _EXACT.get((method, path))) is not None:
+        return found
+    for prefix, route in _PREFIXED:
+        # Model names may hold slashes, as hub ids do.
+        if path.startswith(prefix) and len(path) > len(prefix) and method == route.method:
+            return route
+    allowed = {route.method for route in ROUTES if route.path == path}
+    if allowed:
+        raise ApiError(405, f"{path} takes {', '.join(allowed)}", code="method_not_allowed")
+    raise ApiError(404, "There is nothing at this path", code="not_found")
+
+
+# The steps of an answer -------------------------------------------------------------------------------
+
+
+async def _answer(
+    door: Door, http: web.BaseRequest, parse: Callable[[dict[str, Any], Limits], Request]
+) -> web.StreamResponse:
+    watch = Watch(door.metrics)
+    values = await door.json(http)
+    request = parse(values, door.limits)
+    door.known_model(request.model)
+    ticket = door.admission.admit(request.choices)
+    answer_id = new_id(request)
+    stream = EventStream(http, {"x-request-id": answer_id}) if request.stream else None
+    try:
+        async with ticket:
+            return await _admitted(door, request, answer_id, ticket, stream, watch)
+    except asyncio.CancelledError:
+        watch.failed("abort", request.choices)
+        raise
+    except ConnectionError:
+        watch.failed("abort", request.choices)
+        raise
+    except Exception as error:
+        watch.failed("error", request.choices)
+        known = error if isinstance(error, ApiError) else _unforeseen(error)
+        if known is not error:
+            log.exception("%s", answer_id)
+        if stream is not None and stream.started:
+            return await stream.fail(known)
+        raise known from error
+
+
+async def _admitted(
+    door: Door, request: Request, answer_id: str, ticket: Ticket, stream: EventStream | None, watch: Watch
+) -> web.StreamResponse:
+    card = await door.peers.card()
+    check_against(request, card)
+    choices = await choices_of(request, answer_id, door.peers, card, door.vocabulary)
+    watch.encoded()
+    if stream is not None:
+        return await answer_streamed(
+            request, answer_id, choices, door.peers, door.vocabulary, ticket.deadline, stream, watch
+        )
+    return await answer_whole(request, answer_id, choices, door.peers, door.vocabulary, ticket.deadline, watch)
+
+
+async def _encoded(door: Door, message: Encode) -> list[int]:
+    try:
+        return await door.peers.encode(message)
+    except RemoteError as error:
+        raise encode_error(error, None, None) from error
+
+
+def _model_body(door: Door) -> dict[str, Any]:
+    card: ModelCard | None = door.peers.known_card
+    return responses.model(door.model_name, door.created, card.max_context if card else None)
+
+
+# HTTP details -----------------------------------------------------------------------------------------
+
+
+async def _body(http: web.BaseRequest) -> bytes:
+    """All of it, in time, of a kind and a size that are taken."""
+    _check_content(http)
+    connection = http.protocol
+    assert isinstance(connection, Connection)
+    if "100-continue" in http.headers.get("Expect", "").lower() and http.transport is not None:
+        http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        async with asyncio.timeout_at(connection.deadline):
+            body = await http.read()
+    except TimeoutError:
+        raise ApiError(408, "The body did not arrive in time", code="request_timeout") from None
+    except web.HTTPRequestEntityTooLarge:
+        raise _body_too_large(http) from None
+    except (web.HTTPException, RequestPayloadError, ValueError) as error:
+        raise ApiError(400, "The body is not valid HTTP", code="invalid_http") from error
+    connection.body_read()
+    return body
+
+
+def _check_content(http: web.BaseRequest) -> None:
+    # A page of another origin can send text/plain without asking; it cannot send this.
+    if http.content_type != JSON:
+        raise ApiError(415, f"The Content-Type must be {JSON}", code="unsupported_media_type")
+    if http.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise ApiError(415, "A compressed body is not taken", code="unsupported_content_encoding")
+    if (http.content_length or 0) > http._client_max_size:
+        raise _body_too_large(http)
+
+
+def _body_too_large(http: web.BaseRequest) -> ApiError:
+    message = f"The body is larger than {http._client_max_size} bytes"
+    return ApiError(413, message, code="request_too_large")
+
+
+def json_response(body: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(body), content_type=JSON)
+
+
+def error_response(error: ApiError) -> web.Response:
+    response = json_response(error.body(), error.status)
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(error.retry_after)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _unforeseen(error: Exception) -> ApiError:
+    if isinstance(error, MeshError):
+        return ApiError(503, "A part of the server cannot be reached; try again", code=error.reason, retry_after=1)
+    return ApiError(500, "The server failed", code="internal_error")
+
+
+def _hash(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

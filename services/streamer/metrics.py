@@ -1,0 +1,113 @@
+"""What the door measures, under the names and buckets that dashboards for other servers know.
+
+Watched per request through a `Watch`; one observation per message of tokens. Knows no HTTP and no mesh.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from services.streamer.generation import Choice, Ending
+
+TIME_TO_FIRST_TOKEN = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+INTER_TOKEN_LATENCY = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+REQUEST_LATENCY = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+    960.0, 1920.0, 7680.0,
+)  # fmt: skip
+TOKENS = tuple(float(mantissa * 10**power) for power in range(6) for mantissa in (1, 2, 5))
+
+
+class DoorMetrics:
+    """The door's collectors, labelled with the model's name."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        def histogram(name: str, help: str, buckets: Sequence[float]) -> Histogram:
+            whole = Histogram(f"specmesh:{name}", help, ["model_name"], registry=registry, buckets=buckets)
+            return whole.labels(model_name)
+
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token", TIME_TO_FIRST_TOKEN
+        )
+        self.inter_token = histogram(
+            "inter_token_latency_seconds",
+            "Between two messages of tokens of one answer; a verify step may bring several tokens",
+            INTER_TOKEN_LATENCY,
+        )
+        self.latency = histogram("e2e_request_latency_seconds", "From a request's arrival to its end", REQUEST_LATENCY)
+        self.encode = histogram(
+            "request_encode_time_seconds", "From arrival until the prompt is tokens", TIME_TO_FIRST_TOKEN
+        )
+        self.prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt", TOKENS)
+        self.generation_tokens = histogram("request_generation_tokens", "Tokens of an answer", TOKENS)
+        self._ended = Counter(
+            "specmesh:request_success",
+            "Answers that ended, by how: stop, length, abort (the client left) or error",
+            ["model_name", "finished_reason"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "specmesh:request_retries", "Attempts after a target was lost", ["model_name"], registry=registry
+        ).labels(model_name)
+        self._responses = Counter(
+            "specmesh:http_responses", "HTTP responses by route and status", ["route", "code"], registry=registry
+        )
+        self.running = Gauge(
+            "specmesh:door_requests_running", "Answers admitted and not ended", ["model_name"], registry=registry
+        ).labels(model_name)
+        self.connections = Gauge("specmesh:http_connections", "Open HTTP connections", registry=registry)
+        self._model_name = model_name
+
+    def ended(self, reason: str, count: int = 1) -> None:
+        self._ended.labels(self._model_name, reason).inc(count)
+
+    def retried(self, attempts: int) -> None:
+        if attempts:
+            self._retries.inc(attempts)
+
+    def responded(self, route: str, status: int) -> None:
+        self._responses.labels(route, str(status)).inc()
+
+
+class Watch:
+    """The times of one request."""
+
+    __slots__ = ("_last", "_metrics", "_started")
+
+    def __init__(self, metrics: DoorMetrics) -> None:
+        self._metrics = metrics
+        self._started = time.perf_counter()
+        self._last: dict[int, float] = {}
+
+    def encoded(self) -> None:
+        self._metrics.encode.observe(time.perf_counter() - self._started)
+
+    def arrived(self, index: int) -> None:
+        """Tokens of the choice `index` have come."""
+        now = time.perf_counter()
+        last = self._last.get(index)
+        if last is None:
+            self._metrics.first_token.observe(now - self._started)
+        else:
+            self._metrics.inter_token.observe(now - last)
+        self._last[index] = now
+
+    def ended(self, choices: Sequence[Choice], endings: Sequence[Ending]) -> None:
+        metrics = self._metrics
+        metrics.latency.observe(time.perf_counter() - self._started)
+        for choice, ending in zip(choices, endings, strict=True):
+            metrics.ended(ending.reason)
+            metrics.retried(choice.attempt)
+            metrics.prompt_tokens.observe(len(choice.prompt))
+            metrics.generation_tokens.observe(ending.completion_tokens)
+
+    def failed(self, reason: str, count: int) -> None:
+        self._metrics.ended(reason, count)

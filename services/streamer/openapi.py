@@ -1,0 +1,232 @@
+"""The API in OpenAPI's words, made from the table of routes and the fields below. Pure.
+
+A test holds it to the truth: every route is here, and every field is one that request.py takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
+
+Schema = dict[str, Any]
+
+
+class RouteRow(Protocol):
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def secured(self) -> bool: ...
+
+
+def number(help: str, low: float, high: float, default: float | None = None) -> Schema:
+    schema: Schema = {"type": "number", "minimum": low, "maximum": high, "description": help}
+    return schema if default is None else {**schema, "default": default}
+
+
+def integer(help: str, low: int | None = None, high: int | None = None) -> Schema:
+    bounds = {"minimum": low, "maximum": high}
+    given = {name: value for name, value in bounds.items() if value is not None}
+    return {"type": "integer", "description": help, **given}
+
+
+def boolean(help: str) -> Schema:
+    return {"type": "boolean", "default": False, "description": help}
+
+
+def list_of(items: Schema, help: str) -> Schema:
+    return {"type": "array", "items": items, "description": help}
+
+
+TEXT: Schema = {"type": "string"}
+IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+
+SPECULATION: Schema = {
+    "type": "object",
+    "description": "How drafts are made and checked for this request, within what the server allows",
+    "additionalProperties": False,
+    "properties": {
+        "method": {"type": "string", "description": "A proposer; naive: no drafts"},
+        "num_speculative_tokens": integer("Longest draft", 0),
+        "verify_strategy": {"type": "string", "description": "greedy or target_match; both keep the text"},
+    },
+}
+STREAM_OPTIONS: Schema = {
+    "type": "object",
+    "description": "Only with stream: true",
+    "additionalProperties": False,
+    "properties": {"include_usage": boolean("A last chunk with the usage and no choices")},
+}
+MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"type": "string", "enum": list(ROLES), "description": "developer is passed on as system"},
+        "content": {
+            "description": "Text, or text parts that are joined",
+            "oneOf": [
+                TEXT,
+                list_of(
+                    {
+                        "type": "object",
+                        "required": ["type", "text"],
+                        "properties": {"type": {"const": "text"}, "text": TEXT},
+                    },
+                    "Text parts",
+                ),
+            ],
+        },
+        "name": TEXT,
+    },
+}
+MESSAGES = {**list_of(MESSAGE, "The conversation so far"), "minItems": 1}
+MODEL: Schema = {"type": "string", "description": "A name that /v1/models gives"}
+
+SHARED: dict[str, Schema] = {
+    "model": MODEL,
+    "stream": boolean("Answer with server-sent events"),
+    "stream_options": STREAM_OPTIONS,
+    "n": integer("Answers to each prompt", 1),
+    "stop": {
+        "description": f"Up to 16 strings of at most {MAX_STOP_CHARACTERS} characters. The answer ends before "
+        "the one that is completed first; usage counts the token that completed it",
+        "oneOf": [TEXT, list_of(TEXT, "Several")],
+    },
+    "max_tokens": integer(
+        "Longest answer; must fit the context. Default: 16 for completions, what is left of the context for chat", 1
+    ),
+    "min_tokens": integer("No end of text and no stop string before this many tokens", 0),
+    "temperature": number("0: always the likeliest token, ties to the lowest id", 0, 2, 1.0),
+    "top_p": number("Greater than 0", 0, 1, 1.0),
+    "top_k": integer("0 or -1: off", -1),
+    "min_p": number("Against the likeliest token's probability", 0, 1, 0.0),
+    "seed": integer("The same request gives the same text in any batch. Answer i of n has a seed of its own"),
+    "presence_penalty": number("Of tokens that were generated", -2, 2, 0.0),
+    "frequency_penalty": number("Of tokens, as often as they were generated", -2, 2, 0.0),
+    "repetition_penalty": number("Greater than 0; of tokens in the prompt and the answer", 0, 10, 1.0),
+    "logit_bias": {
+        "type": "object",
+        "description": "Token id to a number in -100..100 added to its logit",
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    },
+    "ignore_eos": boolean("Go on after the end of text"),
+    "stop_token_ids": {**IDS, "description": "Further tokens that end the answer; not part of its text"},
+    "speculation": SPECULATION,
+    "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
+    **{name: {"description": "Taken and without effect on the answer"} for name in WITHOUT_EFFECT},
+}
+CHAT: dict[str, Schema] = {
+    "messages": MESSAGES,
+    **SHARED,
+    "max_completion_tokens": integer("The newer name of max_tokens", 1),
+    "logprobs": boolean("With the log-probability of each token"),
+    "top_logprobs": integer("And those of the likeliest; needs logprobs: true", 0, MAX_LOGPROBS),
+}
+COMPLETION: dict[str, Schema] = {
+    "prompt": {
+        "description": "A text, several, token ids, or several lists of them",
+        "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
+    },
+    **SHARED,
+    "logprobs": integer("The log-probabilities of each token and of this many of the likeliest", 0, MAX_LOGPROBS),
+    "best_of": integer("Not greater than n", 1),
+}
+TOKENIZE: dict[str, Schema] = {
+    "model": MODEL,
+    "prompt": TEXT,
+    "add_special_tokens": {"type": "boolean", "default": True},
+    "messages": MESSAGES,
+    "add_generation_prompt": {"type": "boolean", "default": True},
+}
+DETOKENIZE: dict[str, Schema] = {"model": MODEL, "tokens": IDS}
+
+BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
+    "/v1/chat/completions": (CHAT, ["model", "messages"]),
+    "/v1/completions": (COMPLETION, ["model", "prompt"]),
+    "/tokenize": (TOKENIZE, []),
+    "/detokenize": (DETOKENIZE, ["tokens"]),
+}
+STREAMS = ("/v1/chat/completions", "/v1/completions")
+
+ERROR: Schema = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": TEXT,
+                "type": TEXT,
+                "param": {"type": ["string", "null"], "description": "The field at fault"},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+PROBLEMS = {
+    "400": "The request is wrong; param names the field",
+    "401": "The API key is missing or wrong",
+    "404": "No such model or path",
+    "405": "The path takes another method",
+    "408": "The request did not arrive in time",
+    "413": "The body is too large",
+    "415": "The body is not application/json",
+    "429": "As many requests as the server can hold; see Retry-After",
+    "503": "Draining, or a part of the server is missing; see Retry-After",
+    "504": "The request took longer than the server allows",
+}
+
+
+def document(routes: Sequence[RouteRow], version: str) -> Schema:
+    paths: dict[str, dict[str, Schema]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "specmesh",
+            "version": version,
+            "description": "Fields that are not listed are refused with a 400 that names them; null means not given.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: RouteRow) -> Schema:
+    operation: Schema = {"summary": route.summary, "responses": _responses(route)}
+    if "{model}" in route.path:
+        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
+    if route.path in BODIES:
+        properties, required = BODIES[route.path]
+        schema = {"type": "object", "properties": properties, "required": required}
+        schema["additionalProperties"] = False
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if route.secured:
+        operation["security"] = [{"key": []}, {}]  # keys are asked for only where the server has some
+    return operation
+
+
+def _responses(route: RouteRow) -> Schema:
+    if route.path == "/":
+        return {"307": {"description": "To /docs"}}
+    kinds = ["text/html"] if route.path == "/docs" else ["application/json"]
+    if route.path in STREAMS:
+        kinds.append("text/event-stream")
+    responses: Schema = {"200": {"description": "Done", "content": {kind: {} for kind in kinds}}}
+    problems = PROBLEMS if route.path in BODIES else {}
+    if route.path == "/v1/models/{model}":
+        problems = {"404": PROBLEMS["404"]}
+    if route.path == "/health/ready":
+        responses["503"] = {"description": "Not ready; the body says why", "content": {"application/json": {}}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return responses | {code: {"description": text, "content": error} for code, text in problems.items()}

@@ -1,0 +1,439 @@
+"""What a client may ask: bytes of a body become a typed `Request`, or a 400 that names the field.
+
+Two checks: `parse_chat` and `parse_completion` need only the settings' limits; `check_against` needs what the
+model knows of itself. Nothing is silently ignored: a field is used, listed in WITHOUT_EFFECT, or refused.
+Knows neither sockets nor the mesh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from services.messages import ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.streamer.errors import ApiError, bad_value, unsupported
+from services.streamer.fields import (
+    Fields,
+    check_integer,
+    check_list,
+    check_number,
+    shown,
+    wrong_type,
+)
+
+# Accepted because by definition they change nothing about the answer.
+WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
+
+MAX_PROMPTS = 64
+MAX_CHOICES_IN_ALL = 128
+MAX_STOP_CHARACTERS = 256
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIAS = 1024
+MAX_LOGPROBS = 20
+MAX_PARTS = 256
+MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
+MAX_TEXT = 2**31 - 1  # the body's size is the real limit
+ROLES = ("system", "developer", "user", "assistant")
+MODEL_NAME_LENGTH = 512
+
+# What OpenAI takes and this server does not yet, with the values that ask for nothing.
+NOT_YET_CHAT: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "parallel_tool_calls": (),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+}
+NOT_YET_COMPLETION: dict[str, tuple[Any, ...]] = {"suffix": ("",), "echo": (False,)}
+NOT_YET: dict[str, tuple[Any, ...]] = {"store": (False,), "service_tier": ("auto", "default")}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the settings allow a request to be."""
+
+    max_choices: int = 8
+    max_messages: int = 1024
+    max_stop_strings: int = 16
+
+
+# Text or turns for the tokenizer, or token ids that need none.
+Prompt = Encode | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One parsed body. `sampling.seed` and `sampling.max_tokens` are filled in per choice (generation.py)."""
+
+    chat: bool
+    model: str
+    prompts: list[Prompt]
+    n: int
+    stream: bool
+    include_usage: bool
+    stops: tuple[str, ...]
+    sampling: Sampling
+    max_tokens: int | None  # None: the rest of the context
+    seed: int | None
+    speculation: Speculation
+    return_token_ids: bool
+
+    @property
+    def choices(self) -> int:
+        return self.n * len(self.prompts)
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"The body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "The body must be a JSON object", code="invalid_json")
+    return value
+
+
+def parse_chat(values: dict[str, Any], limits: Limits) -> Request:
+    fields = Fields(values)
+    model = _model(fields)
+    turns = _turns(fields, limits)
+    want_logprobs = fields.boolean("logprobs")
+    top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
+    if top is not None and not want_logprobs:
+        raise bad_value("top_logprobs", "needs logprobs: true")
+    for name, harmless in NOT_YET_CHAT.items():
+        fields.only(name, *harmless)
+    newer = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
+    older = fields.integer("max_tokens", 1, MAX_TOKENS)
+    if newer is not None and older is not None and newer != older:
+        raise bad_value("max_tokens", "contradicts max_completion_tokens")
+    return _request(
+        fields,
+        limits,
+        chat=True,
+        model=model,
+        prompts=[Encode(turns=turns)],
+        max_tokens=newer if newer is not None else older,
+        logprobs=(top or 0) if want_logprobs else -1,
+    )
+
+
+def parse_completion(values: dict[str, Any], limits: Limits) -> Request:
+    fields = Fields(values)
+    model = _model(fields)
+    logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
+    for name, harmless in NOT_YET_COMPLETION.items():
+        fields.only(name, *harmless)
+    best_of = fields.integer("best_of", 1, MAX_CHOICES_IN_ALL)
+    if best_of is not None and best_of > (fields.integer("n", 1, limits.max_choices) or 1):
+        raise unsupported("best_of", "greater than n is not supported by this server")
+    max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS)
+    return _request(
+        fields,
+        limits,
+        chat=False,
+        model=model,
+        prompts=_prompts(fields),
+        max_tokens=16 if max_tokens is None else max_tokens,
+        logprobs=-1 if logprobs is None else logprobs,
+    )
+
+
+def check_against(request: Request, card: ModelCard) -> None:
+    """What can only be judged by knowing the model and what its workers are willing to do."""
+    for index, prompt in enumerate(request.prompts):
+        if isinstance(prompt, list):
+            where = f"prompt[{index}]" if len(request.prompts) > 1 else "prompt"
+            _check_ids(prompt, where, card.vocab_size)
+    _check_ids(request.sampling.stop_token_ids, "stop_token_ids", card.vocab_size)
+    _check_ids(request.sampling.logit_bias, "logit_bias", card.vocab_size)
+    wish = request.speculation
+    if wish.method and wish.method not in card.methods:
+        raise bad_value("speculation.method", f"must be one of {', '.join(card.methods)}")
+    if wish.verify_strategy and wish.verify_strategy not in card.verify_strategies:
+        raise bad_value("speculation.verify_strategy", f"must be one of {', '.join(card.verify_strategies)}")
+    if wish.num_speculative_tokens > card.max_speculative_tokens:
+        message = f"must be in 0..{card.max_speculative_tokens}"
+        raise bad_value("speculation.num_speculative_tokens", message, "out_of_range")
+
+
+def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int:
+    """How many tokens may follow a prompt of this length; a 400 when they do not fit."""
+    if prompt_tokens == 0:
+        raise bad_value("messages" if request.chat else "prompt", "is empty")
+    room = max_context - prompt_tokens
+    if room < 1:
+        raise too_long(request, f"The prompt has {prompt_tokens} tokens", max_context)
+    if request.max_tokens is None:
+        return room
+    if request.max_tokens > room:
+        asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked"
+        raise too_long(request, asked, max_context)
+    return request.max_tokens
+
+
+def too_long(request: Request, asked: str, max_context: int) -> ApiError:
+    return ApiError(
+        400,
+        f"{asked}; the context holds {max_context} tokens, of which at least one is the answer",
+        param="messages" if request.chat else "prompt",
+        code="context_length_exceeded",
+    )
+
+
+def parse_tokenize(values: dict[str, Any], limits: Limits) -> tuple[str | None, Encode]:
+    """The model named, if any, and what to encode: `messages` or `prompt`."""
+    fields = Fields(values)
+    model = fields.text("model", MODEL_NAME_LENGTH)
+    if fields.get("messages") is not None:
+        fields.only("prompt")
+        generation = fields.get("add_generation_prompt")
+        prompt = fields.boolean("add_generation_prompt") if generation is not None else True
+        message = Encode(turns=_turns(fields, limits), add_generation_prompt=prompt)
+    else:
+        special = fields.get("add_special_tokens")
+        text = fields.text("prompt", MAX_TEXT)
+        if text is None:
+            raise bad_value("prompt", "is missing", "missing_required_parameter")
+        add = fields.boolean("add_special_tokens") if special is not None else True
+        message = Encode(text=text, add_special_tokens=add)
+    fields.nothing_else()
+    return model, message
+
+
+def parse_detokenize(values: dict[str, Any]) -> tuple[str | None, list[int]]:
+    fields = Fields(values)
+    model = fields.text("model", MODEL_NAME_LENGTH)
+    value = fields.get("tokens")
+    if not isinstance(value, list):
+        raise wrong_type("tokens", "a list of token ids", value)
+    fields.nothing_else()
+    return model, _ids(value, "tokens") if value else []
+
+
+# The parts of a body, in the order in which _request reads them ---------------------------------------
+
+
+def _request(
+    fields: Fields,
+    limits: Limits,
+    *,
+    chat: bool,
+    model: str,
+    prompts: list[Prompt],
+    max_tokens: int | None,
+    logprobs: int,
+) -> Request:
+    n = fields.integer("n", 1, limits.max_choices) or 1
+    if n * len(prompts) > MAX_CHOICES_IN_ALL:
+        raise bad_value("n", f"times the number of prompts may be at most {MAX_CHOICES_IN_ALL}", "out_of_range")
+    stream = fields.boolean("stream")
+    request = Request(
+        chat=chat,
+        model=model,
+        prompts=prompts,
+        n=n,
+        stream=stream,
+        include_usage=_stream_options(fields, stream),
+        stops=_stops(fields, limits),
+        sampling=_sampling(fields, max_tokens, logprobs),
+        max_tokens=max_tokens,
+        seed=fields.integer("seed", -(2**63), 2**63 - 1),
+        speculation=_speculation(fields),
+        return_token_ids=fields.boolean("return_token_ids"),
+    )
+    for name, harmless in NOT_YET.items():
+        fields.only(name, *harmless)
+    for name in WITHOUT_EFFECT:
+        fields.get(name)
+    fields.nothing_else()
+    return request
+
+
+def _model(fields: Fields) -> str:
+    model = fields.text("model", MODEL_NAME_LENGTH)
+    if model is None:
+        raise bad_value("model", "is missing", "missing_required_parameter")
+    return model
+
+
+def _stream_options(fields: Fields, stream: bool) -> bool:
+    value = fields.get("stream_options")
+    if value is None:
+        return False
+    if not stream:
+        raise bad_value("stream_options", "needs stream: true")
+    options = Fields(value, "stream_options")
+    include_usage = options.boolean("include_usage")
+    options.only("include_obfuscation", False)
+    options.only("continuous_usage_stats", False)
+    options.nothing_else()
+    return include_usage
+
+
+def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:
+    value = fields.get("stop")
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else check_list(value, "stop", limits.max_stop_strings)
+    for index, stop in enumerate(stops):
+        where = "stop" if isinstance(value, str) else f"stop[{index}]"
+        if not isinstance(stop, str):
+            raise wrong_type(where, "a string", stop)
+        if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
+            raise bad_value(where, f"must have 1..{MAX_STOP_CHARACTERS} characters")
+    return tuple(dict.fromkeys(stops))
+
+
+def _sampling(fields: Fields, max_tokens: int | None, logprobs: int) -> Sampling:
+    temperature = fields.number("temperature", 0.0, 2.0)
+    top_p = fields.number("top_p", 0.0, 1.0, above=True)
+    top_k = fields.integer("top_k", -1, MAX_TOKEN_ID) or 0
+    min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS) or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise bad_value("min_tokens", f"is greater than max_tokens ({max_tokens})")
+    return Sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_k=max(top_k, 0),
+        top_p=1.0 if top_p is None else top_p,
+        min_p=fields.number("min_p", 0.0, 1.0) or 0.0,
+        repetition_penalty=fields.number("repetition_penalty", 0.0, 10.0, above=True) or 1.0,
+        presence_penalty=fields.number("presence_penalty", -2.0, 2.0) or 0.0,
+        frequency_penalty=fields.number("frequency_penalty", -2.0, 2.0) or 0.0,
+        logit_bias=_logit_bias(fields),
+        logprobs=logprobs,
+        min_tokens=min_tokens,
+        stop_token_ids=_stop_token_ids(fields),
+        ignore_eos=fields.boolean("ignore_eos"),
+    )
+
+
+def _logit_bias(fields: Fields) -> dict[int, float]:
+    value = fields.get("logit_bias")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong_type("logit_bias", "an object", value)
+    if len(value) > MAX_LOGIT_BIAS:
+        raise bad_value("logit_bias", f"has {len(value)} entries, at most {MAX_LOGIT_BIAS} are taken")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+            raise bad_value("logit_bias", f"has a key that is no token id: {shown(key)}")
+        token = check_integer(int(key), "logit_bias", 0, MAX_TOKEN_ID)
+        biases[token] = check_number(bias, f"logit_bias.{token}", -100.0, 100.0)
+    return biases
+
+
+def _stop_token_ids(fields: Fields) -> list[int]:
+    value = fields.get("stop_token_ids")
+    if value is None:
+        return []
+    ids = check_list(value, "stop_token_ids", MAX_STOP_TOKEN_IDS)
+    return [check_integer(each, "stop_token_ids", 0, MAX_TOKEN_ID) for each in ids]
+
+
+def _speculation(fields: Fields) -> Speculation:
+    value = fields.get("speculation")
+    if value is None:
+        return Speculation()
+    wish = Fields(value, "speculation")
+    count = wish.integer("num_speculative_tokens", 0, 1024)
+    speculation = Speculation(
+        method=wish.text("method", 64) or "",
+        num_speculative_tokens=-1 if count is None else count,
+        verify_strategy=wish.text("verify_strategy", 64) or "",
+    )
+    wish.nothing_else()
+    return speculation
+
+
+def _turns(fields: Fields, limits: Limits) -> list[ChatTurn]:
+    value = fields.get("messages")
+    if value is None:
+        raise bad_value("messages", "is missing", "missing_required_parameter")
+    messages = check_list(value, "messages", limits.max_messages)
+    if not messages:
+        raise bad_value("messages", "is empty")
+    return [_turn(Fields(each, f"messages[{index}]")) for index, each in enumerate(messages)]
+
+
+def _turn(message: Fields) -> ChatTurn:
+    role = message.choice("role", ROLES)
+    if role is None:
+        raise bad_value(message.at("role"), "is missing", "missing_required_parameter")
+    name = message.text("name", 256)
+    content = _content(message)
+    # Answers of this API come back as messages: their empty fields are let through.
+    message.only("tool_calls", [])
+    message.only("annotations", [])
+    message.nothing_else()
+    # Chat templates know "system"; "developer" is its newer name.
+    return ChatTurn(role="system" if role == "developer" else role, content=content, name=name)
+
+
+def _content(message: Fields) -> str:
+    content = message.get("content")
+    where = message.at("content")
+    if content is None:
+        raise bad_value(where, "is missing", "missing_required_parameter")
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, each in enumerate(check_list(content, where, MAX_PARTS)):
+        part = Fields(each, f"{where}[{index}]")
+        kind = part.get("type")
+        if kind != "text":
+            raise unsupported(part.at("type"), f"{shown(kind)} is not supported: text parts only")
+        text = part.text("text", MAX_TEXT)
+        if text is None:
+            raise bad_value(part.at("text"), "is missing", "missing_required_parameter")
+        texts.append(text)
+        part.nothing_else()
+    return "".join(texts)
+
+
+def _prompts(fields: Fields) -> list[Prompt]:
+    value = fields.get("prompt")
+    if value is None:
+        raise bad_value("prompt", "is missing", "missing_required_parameter")
+    if isinstance(value, str):
+        return [Encode(text=value)]
+    if not isinstance(value, list):
+        raise wrong_type("prompt", "a string, a list of strings, or token ids", value)
+    if not value:
+        raise bad_value("prompt", "is empty")
+    if not isinstance(value[0], str | list):
+        return [_ids(value, "prompt")]
+    prompts: list[Prompt] = []
+    for index, each in enumerate(check_list(value, "prompt", MAX_PROMPTS)):
+        where = f"prompt[{index}]"
+        if type(each) is not type(value[0]):
+            raise wrong_type(where, "of the same type as prompt[0]", each)
+        prompts.append(Encode(text=each) if isinstance(each, str) else _ids(each, where))
+    return prompts
+
+
+def _ids(value: list[Any], where: str) -> list[int]:
+    if not value:
+        raise bad_value(where, "is empty")
+    for index, each in enumerate(value):
+        if type(each) is not int or not 0 <= each <= MAX_TOKEN_ID:
+            check_integer(each, f"{where}[{index}]", 0, MAX_TOKEN_ID)
+    return value
+
+
+def _check_ids(ids: Any, where: str, vocab_size: int) -> None:
+    for each in ids:
+        if each >= vocab_size:
+            raise bad_value(where, f"token id {each} is not in the vocabulary of {vocab_size}", "out_of_range")
