@@ -1,8 +1,8 @@
 """The load harness measures itself: what it can take in on one core, and what it adds to latencies.
 
 A sender with precomputed bytes stands in for the server, in a process of its own. `ceiling`: it writes as fast
-as it can. `paced`: it writes 20 000+ chunks a second on a clock, and what the harness sees between chunks is
-compared with what the sender saw.
+as it can. `paced`: it writes 20 000+ chunks a second on a clock, and the times between chunks that the harness
+sees are compared with those of the sender.
 """
 
 from __future__ import annotations

@@ -1,0 +1,172 @@
+"""A mesh of its own for a benchmark: `specmesh up` in a temporary folder on free ports, seen from outside.
+
+From outside means HTTP, /metrics and /proc: what an operator sees.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from loadtest.server_metrics import parse
+
+ROOT = Path(__file__).resolve().parents[1]
+# In the order of their metrics ports.
+ROLES = ("streamer", "tokenizer", "proposer", "target")
+
+
+class MeshFailed(Exception):
+    """It did not become ready; the message holds the end of its output."""
+
+
+class RunningMesh:
+    def __init__(self, folder: Path, settings: dict[str, Any], python: str = sys.executable) -> None:
+        self.port = free_ports(1)
+        self.metrics_base = free_ports(8)
+        self.output = folder / "up.log"
+        flags = {"run_dir": folder / "run", "port": self.port, "metrics_port": self.metrics_base, **settings}
+        argv = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+        with self.output.open("wb") as log:
+            self.process = subprocess.Popen(
+                [python, "-m", "services.cli", "up", *argv],
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT,
+            )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def metrics_url(self, role: str) -> str:
+        return f"http://127.0.0.1:{self.metrics_base + ROLES.index(role)}/metrics"
+
+    def wait_until_ready(self, seconds: float = 90.0) -> None:
+        end = time.monotonic() + seconds
+        while _status(f"{self.url}/health/ready") != 200:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise MeshFailed(self.output.read_text(errors="replace")[-4000:])
+            time.sleep(0.1)
+
+    def metrics(self, role: str) -> dict[str, float]:
+        """Samples by name, summed over labels."""
+        with urllib.request.urlopen(self.metrics_url(role), timeout=10) as answer:
+            samples = parse(answer.read().decode())
+        summed: dict[str, float] = {}
+        for (name, _), value in samples.items():
+            summed[name] = summed.get(name, 0.0) + value
+        return summed
+
+    def processes(self) -> dict[str, int]:
+        """Role -> pid, and "up" for the supervisor."""
+        found = {"up": self.process.pid}
+        for pid, command in descendants(self.process.pid).items():
+            if role := re.search(r"\brun (\w+)\b", command):
+                found.setdefault(role[1], pid)
+        return found
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        return self.process.returncode
+
+
+@contextmanager
+def running_mesh(**settings: Any) -> Iterator[RunningMesh]:
+    with tempfile.TemporaryDirectory(prefix="mesh-") as folder:
+        mesh = RunningMesh(Path(folder), settings)
+        try:
+            mesh.wait_until_ready()
+            yield mesh
+        finally:
+            mesh.stop()
+
+
+def resident_mb(pid: int) -> float:
+    return _status_field(pid, "VmRSS") / 1024
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid: int) -> int:
+    return _status_field(pid, "Threads")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Living descendants of a process: pid -> command line."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if stat[0] != "Z":
+                parents[int(entry.name)] = int(stat[1])
+    wanted = {pid}
+    while more := {child for child, parent in parents.items() if parent in wanted} - wanted:
+        wanted |= more
+    return {child: _command(child) for child in wanted - {pid}}
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive ports nobody listens on now."""
+    for _ in range(100):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        if first + count < 65535 and all(_is_free(first + k) for k in range(count)):
+            return first
+    raise MeshFailed("no run of free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+    except OSError:
+        return 0
+
+
+def _status_field(pid: int, name: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    return 0
