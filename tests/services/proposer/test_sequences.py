@@ -1,0 +1,164 @@
+"""Texts from deltas: what fits is followed, what doesn't is unknown, and memory has an end."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from services.messages import ProposeItem
+from services.proposer.sequences import Sequence, Sequences
+
+
+def whole(sequence_id: int, *tokens: int) -> ProposeItem:
+    return ProposeItem(sequence_id=sequence_id, committed=len(tokens), tokens=list(tokens), first=True)
+
+
+def delta(sequence_id: int, committed: int, *tokens: int) -> ProposeItem:
+    return ProposeItem(sequence_id=sequence_id, committed=committed, tokens=list(tokens))
+
+
+def text(sequence: Sequence | None) -> list[int] | None:
+    return None if sequence is None else sequence.view.tokens.tolist()
+
+
+@pytest.fixture
+def released() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def sequences(released: list[int]) -> Sequences:
+    sequences = Sequences(1000, released.append, max_sequences=10)
+    assert sequences.meet("t", 1)
+    return sequences
+
+
+def test_deltas_add_up_to_the_text(sequences: Sequences) -> None:
+    assert text(sequences.follow("t", whole(1, 5, 6))) == [5, 6]
+    assert text(sequences.follow("t", delta(1, 3, 7))) == [5, 6, 7]
+    assert text(sequences.follow("t", delta(1, 3))) == [5, 6, 7]
+    assert text(sequences.follow("t", delta(1, 5, 8, 9))) == [5, 6, 7, 8, 9]
+    assert sequences.tokens == 5
+
+
+def test_tokens_sent_again_after_a_lost_answer_are_not_added_twice(sequences: Sequences) -> None:
+    sequences.follow("t", whole(1, 5, 6))
+    sequences.follow("t", delta(1, 4, 7, 8))
+    assert text(sequences.follow("t", delta(1, 5, 7, 8, 9))) == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        delta(2, 1, 5),  # never heard of
+        delta(1, 5, 9),  # a gap
+        delta(1, 1),  # shorter than known
+        delta(1, 4, 99, 8),  # overlaps, and differs
+        delta(1, 3, 5, 6, 7, 8),  # more tokens than it is long
+        delta(1, 4, 2**40),  # no token id
+        whole(1, 2**31),
+        ProposeItem(sequence_id=1, committed=7, tokens=[1], first=True),  # whole, and not as long as it says
+    ],
+)
+def test_what_does_not_fit_is_unknown_and_forgotten(
+    sequences: Sequences, released: list[int], item: ProposeItem
+) -> None:
+    sequences.follow("t", whole(1, 5, 6, 7))
+    assert sequences.follow("t", item) is None
+    if item.sequence_id == 1:
+        assert (len(sequences), sequences.tokens, released) == (0, 0, [1])
+        assert text(sequences.follow("t", whole(1, 5, 6, 7, 8))) == [5, 6, 7, 8]
+
+
+def test_a_new_epoch_of_a_target_starts_with_nothing(sequences: Sequences, released: list[int]) -> None:
+    sequences.follow("t", whole(1, 5, 6))
+    assert sequences.meet("t", 2)
+    assert (len(sequences), sequences.tokens, released) == (0, 0, [1])
+    assert sequences.follow("t", delta(1, 3, 7)) is None
+    assert not sequences.meet("t", 1)
+
+
+def test_targets_may_use_the_same_ids(sequences: Sequences) -> None:
+    sequences.meet("u", 9)
+    one, other = sequences.follow("t", whole(1, 5)), sequences.follow("u", whole(1, 6))
+    assert one and other and one.view.sequence_id != other.view.sequence_id
+    sequences.drop_target("t")
+    assert text(sequences.follow("u", delta(1, 2, 7))) == [6, 7]
+    assert sequences.targets() == ["u"]
+
+
+def test_a_sequence_sent_whole_again_is_a_new_view(sequences: Sequences, released: list[int]) -> None:
+    first = sequences.follow("t", whole(1, 5, 6))
+    second = sequences.follow("t", whole(1, 8))
+    assert first and second and first.view.sequence_id != second.view.sequence_id
+    assert released == [first.view.sequence_id]
+
+
+def test_when_tokens_run_out_the_least_recently_used_lose_their_text_and_stay_known(
+    sequences: Sequences, released: list[int]
+) -> None:
+    for n in range(4):
+        sequences.follow("t", whole(n, *range(300)))
+    sequences.follow("t", delta(0, 301, 1))
+    sequences.make_room()
+    assert sequences.tokens <= 1000
+    assert released == [2]  # the second: the first was used since
+    muted = sequences.follow("t", delta(1, 301, 1))
+    assert muted is not None and muted.muted and muted.committed == 301
+    assert sequences.follow("t", delta(1, 303, 1)) is None
+
+
+def test_one_giant_does_not_push_out_the_others(sequences: Sequences) -> None:
+    sequences.follow("t", whole(1, *range(300)))
+    giant = sequences.follow("t", whole(2, *range(900)))
+    sequences.make_room()
+    assert giant is not None and giant.muted
+    assert text(sequences.follow("t", delta(1, 300))) == list(range(300))
+
+
+def test_when_there_are_too_many_sequences_the_least_recently_used_are_forgotten(
+    sequences: Sequences,
+) -> None:
+    for n in range(15):
+        sequences.follow("t", whole(n, 1))
+    sequences.make_room()
+    assert len(sequences) == 10
+    assert sequences.follow("t", delta(4, 2, 1)) is None
+    assert sequences.follow("t", delta(5, 2, 1)) is not None
+
+
+def test_forgetting_what_is_not_known_is_fine(sequences: Sequences) -> None:
+    sequences.forget("t", 12345)
+    sequences.drop_target("nobody")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_the_counts_add_up(seed: int) -> None:
+    chance = random.Random(seed)
+    living: set[int] = set()
+    sequences = Sequences(500, living.discard, max_sequences=20)
+    for step in range(2000):
+        target = chance.choice("ab")
+        if not sequences.meet(target, 1 + step // 700):
+            continue
+        item = ProposeItem(
+            sequence_id=chance.randrange(30),
+            committed=chance.randrange(40),
+            tokens=[1] * chance.randrange(40),
+            first=chance.random() < 0.5,
+        )
+        match chance.randrange(12):
+            case 0:
+                sequences.forget(target, item.sequence_id)
+            case 1:
+                sequences.drop_target(target)
+            case _:
+                sequence = sequences.follow(target, item)
+                if sequence and not sequence.muted:
+                    living.add(sequence.view.sequence_id)
+                sequences.make_room()
+        held = [one for one in sequences._by_use.values() if not one.muted]
+        assert sequences.tokens == sum(len(one.view.tokens) for one in held) <= 500
+        assert living == {one.view.sequence_id for one in held}
+        assert len(sequences) == sum(len(known.sequences) for known in sequences._targets.values()) <= 20

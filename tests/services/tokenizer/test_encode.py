@@ -1,0 +1,65 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from services.tokenizer.encode import Encoder, TooLong
+
+
+@pytest.fixture
+def encoder(tiny_folder: Path) -> Encoder:
+    return Encoder.from_folder(tiny_folder)
+
+
+@pytest.mark.parametrize("text", ["", "the cat", "naïve 日本語 🙂\n\t", "a" * 5000])
+def test_what_is_encoded_decodes_to_the_same_text(encoder: Encoder, text: str) -> None:
+    token_ids = encoder.encode(text, add_special_tokens=False)
+    assert encoder.decode(token_ids, skip_special_tokens=True) == text
+
+
+def test_special_tokens_are_added_only_when_asked_for(encoder: Encoder) -> None:
+    bare = encoder.encode("the cat", add_special_tokens=False)
+    assert encoder.encode("the cat", add_special_tokens=True) == [0, *bare]
+
+
+def test_a_prompt_of_exactly_the_limit_passes_and_one_token_more_does_not(encoder: Encoder) -> None:
+    token_ids = encoder.encode("the cat sat", add_special_tokens=False)
+    count = len(token_ids)
+    assert encoder.encode("the cat sat", add_special_tokens=False, max_tokens=count) == token_ids
+    with pytest.raises(TooLong, match=f"the prompt has {count} tokens, the limit is {count - 1}"):
+        encoder.encode("the cat sat", add_special_tokens=False, max_tokens=count - 1)
+
+
+def test_truncation_and_padding_left_in_the_file_are_ignored(tiny_folder: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny_folder / "tokenizer.json"))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=64)
+    encoder = Encoder(Tokenizer.from_str(tokenizer.to_str()))
+    assert encoder.decode(
+        encoder.encode("the cat sat on", add_special_tokens=False), skip_special_tokens=False
+    ) == ("the cat sat on")
+
+
+@pytest.mark.parametrize("token_id", [-1, 10**6, 2**40])
+def test_an_id_outside_the_vocabulary_is_an_error_not_a_gap(encoder: Encoder, token_id: int) -> None:
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        encoder.decode([5, token_id], skip_special_tokens=True)
+
+
+def test_special_tokens_are_skipped_only_when_asked(encoder: Encoder) -> None:
+    token_ids = encoder.encode("the", add_special_tokens=True)
+    assert encoder.decode(token_ids, skip_special_tokens=True) == "the"
+    assert encoder.decode(token_ids, skip_special_tokens=False) == "<|start|>the"
+
+
+def test_threads_share_an_encoder(encoder: Encoder) -> None:
+    texts = [f"the cat {n} sat on mat {n * n}" for n in range(200)]
+    alone = [encoder.encode(text, add_special_tokens=False) for text in texts]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda text: encoder.encode(text, add_special_tokens=False), texts))
+    assert together == alone
