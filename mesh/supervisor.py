@@ -45,7 +45,7 @@ class Policy:
     calm: float = 10.0  # s
     max_crashes: int = 3
     within: float = 10.0  # s
-    # A failed child gets another try after this; a proposer killed too often must not be gone for good. 0: none.
+    # A failed child is tried again after this (0: never): a proposer killed often must not be gone for good.
     retry_failed_after: float = 10.0  # s
     # How long a child that was ready may be without progress before it is killed and restarted; 0: for ever.
     kill_stuck_after: float = 0.0  # s
@@ -180,9 +180,7 @@ class Supervisor:
             times += [
                 record.unready_since + self.policy.kill_stuck_after
                 for record in self._records.values()
-                if record.unready_since is not None
-                and record.state == "running"
-                and not record.killed_as_stuck
+                if record.unready_since is not None and record.state == "running" and not record.killed_as_stuck
             ]
         return max(0.0, min(times) - now) if times else None
 
@@ -200,9 +198,7 @@ class Supervisor:
         for record in self._records.values():
             waiting_over = record.state == "waiting" and all(map(self._settled, record.child.after))
             delay_over = (
-                record.state in ("backing_off", "failed")
-                and record.launch_at is not None
-                and now >= record.launch_at
+                record.state in ("backing_off", "failed") and record.launch_at is not None and now >= record.launch_at
             )
             if waiting_over or delay_over:
                 self._to_running(record, now)
@@ -221,17 +217,10 @@ class Supervisor:
             return out
         for record in self._records.values():
             since = record.unready_since
-            if (
-                record.state == "running"
-                and since is not None
-                and now - since >= limit
-                and not record.killed_as_stuck
-            ):
+            if record.state == "running" and since is not None and now - since >= limit and not record.killed_as_stuck:
                 record.killed_as_stuck = True
                 out.append(
-                    Report(
-                        record.child.name, f"no progress for {now - since:.1f} s: killed, to be started again"
-                    )
+                    Report(record.child.name, f"no progress for {now - since:.1f} s: killed, to be started again")
                 )
                 out.append(Send(record.child.name, signal.SIGKILL))
         return out
@@ -266,15 +255,9 @@ class Supervisor:
             record.crashes.popleft()
         if len(record.crashes) > self.policy.max_crashes:
             return [self._running_to_failed(record, event, now)]
-        record.delay = min(
-            max(self.policy.first_delay, record.delay * self.policy.growth), self.policy.longest_delay
-        )
+        record.delay = min(max(self.policy.first_delay, record.delay * self.policy.growth), self.policy.longest_delay)
         self._running_to_backing_off(record, now, record.delay)
-        return [
-            Report(
-                name, f"{describe_exit(event.code)} after {ran:.1f} s: starting again in {record.delay:.1f} s"
-            )
-        ]
+        return [Report(name, f"{describe_exit(event.code)} after {ran:.1f} s: starting again in {record.delay:.1f} s")]
 
     # Stopping: one stage after the other, the highest first ---------------------------------------------
 

@@ -1,0 +1,149 @@
+"""Who is in the mesh, as a value: members announced, lost, fenced. Knows no sockets, tasks or clocks.
+
+Rule 1: a member is known by (role, instance). A higher epoch replaces it; a lower one is fenced.
+Rule 2: a member not heard of for `stale_after` is lost. If it was ever ready, its work may have been given to
+        someone else: its epoch is fenced, and when it wakes it learns so. One that is still starting has no
+        work to give away; it is lost, too, but may come back (loading a model can silence a process).
+Rule 3: silence that is ours is nobody's fault. When the ticks stopped (we were suspended or starved),
+        everyone gets that time on top.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_MEMBERS = 1024
+MAX_FENCES = 4096
+
+# `unready` was ready and isn't now (stuck, or it misses someone); `lost` is the directory's word alone.
+State = Literal["starting", "ready", "unready", "draining", "lost"]
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """One instance of a role. Field order is wire order: append, never reorder."""
+
+    role: Annotated[str, Meta(min_length=1, max_length=64)]
+    instance: Annotated[str, Meta(min_length=1, max_length=128)]
+    endpoint: Annotated[str, Meta(max_length=512)]
+    epoch: Annotated[int, Meta(ge=0)]
+    state: State = "starting"
+    progress_age: float = 0.0  # s since the last completed piece of work while work waits
+    load: Annotated[int, Meta(ge=0)] = 0
+    reasons: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=8)] = []
+    metrics: Annotated[str, Meta(max_length=256)] = ""  # URL of its side door
+    pid: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.role, self.instance
+
+    def same_standing(self, other: Member) -> bool:
+        """Whether the two differ only in figures that change all the time."""
+        mine = (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics)
+        return mine == (other.key, other.endpoint, other.epoch, other.state, other.reasons, other.metrics)
+
+
+@dataclass(slots=True)
+class _Entry:
+    member: Member
+    heard: float
+    was_ready: bool
+
+
+class Membership:
+    """The directory's table. `version` grows with every change others should hear of at once."""
+
+    def __init__(self, now: float, *, stale_after: float = 2.0, keep_lost: float = 60.0, version: int = 0) -> None:
+        self.version = version
+        self._stale_after = stale_after
+        self._keep_lost = keep_lost
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._fences: dict[tuple[str, str], int] = {}
+        self._ticked = self._born = now
+
+    def members(self) -> list[Member]:
+        """All that are known, the lost among them."""
+        return [entry.member for entry in self._entries.values()]
+
+    def settled(self, now: float) -> bool:
+        """Whether everyone alive has had the time to announce itself: before, absence means nothing."""
+        return now - self._born >= self._stale_after
+
+    def announce(self, member: Member, now: float) -> Literal["taken", "fenced", "full"]:
+        key, entry = member.key, self._entries.get(member.key)
+        fence = self._fences.get(key)
+        if fence is not None and member.epoch <= fence:
+            return "fenced"
+        if entry is None and len(self._entries) >= MAX_MEMBERS and not self._drop_a_lost_one():
+            return "full"
+        if entry is not None and member.epoch < entry.member.epoch:
+            return "fenced"
+        again = entry is not None and entry.member.epoch == member.epoch
+        was_ready = member.state != "starting" or (again and entry is not None and entry.was_ready)
+        if entry is None or not entry.member.same_standing(member):
+            self.version += 1
+        self._entries[key] = _Entry(member, now, was_ready)
+        return "taken"
+
+    def leave(self, key: tuple[str, str], epoch: int) -> None:
+        """A member said good-bye. What it still says is a ghost's."""
+        entry = self._entries.get(key)
+        if entry is not None and entry.member.epoch <= epoch:
+            del self._entries[key]
+            self._fence(key, epoch)
+            self.version += 1
+
+    def tick(self, now: float) -> list[Member]:
+        """The members lost by now. To be called several times within `stale_after`."""
+        asleep = now - self._ticked
+        self._ticked = now
+        if asleep > self._stale_after / 2:
+            for entry in self._entries.values():
+                entry.heard += asleep
+        lost: list[Member] = []
+        for key, entry in list(self._entries.items()):
+            silent = now - entry.heard
+            if entry.member.state == "lost":
+                if silent > self._stale_after + self._keep_lost:
+                    del self._entries[key]
+                    self.version += 1
+            elif silent > self._stale_after:
+                self._alive_to_lost(key, entry, silent)
+                lost.append(entry.member)
+        return lost
+
+    def _alive_to_lost(self, key: tuple[str, str], entry: _Entry, silent: float) -> None:
+        if entry.was_ready:
+            self._fence(key, entry.member.epoch)
+        said = [f"not heard of for {silent:.1f} s"]
+        entry.member = msgspec.structs.replace(entry.member, state="lost", progress_age=silent, reasons=said)
+        self.version += 1
+
+    def _fence(self, key: tuple[str, str], epoch: int) -> None:
+        self._fences.pop(key, None)
+        self._fences[key] = epoch
+        if len(self._fences) > MAX_FENCES:
+            del self._fences[next(iter(self._fences))]
+
+    def _drop_a_lost_one(self) -> bool:
+        for key, entry in self._entries.items():
+            if entry.member.state == "lost":
+                del self._entries[key]
+                return True
+        return False
+
+
+def choose(members: Iterable[Member], key: str) -> Member | None:
+    """Rendezvous hashing: a key stays with its member for as long as that one is there, and when one leaves,
+    only its keys move."""
+
+    def score(member: Member) -> bytes:
+        return hashlib.blake2b(f"{key}\0{member.instance}".encode(), digest_size=8).digest()
+
+    return max(members, key=score, default=None)

@@ -1,0 +1,142 @@
+"""The directory's table as a value: announcements and ticks in, members and fences out."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from mesh.membership import MAX_MEMBERS, Member, Membership, choose
+
+TARGET = Member("target", "target-1", "ipc:///x/target-1", epoch=5, state="ready")
+
+
+def states(table: Membership) -> dict[str, str]:
+    return {member.instance: member.state for member in table.members()}
+
+
+def beat(table: Membership, until: float, *members: Member, start: float = 0.0, step: float = 0.25) -> None:
+    """Time passes from `start`; the given members go on announcing themselves."""
+    now = start
+    while now < until:
+        now += step
+        for member in members:
+            table.announce(member, now)
+        table.tick(now)
+
+
+def test_an_announced_member_is_in_the_table_and_changes_its_version_once() -> None:
+    table = Membership(0.0)
+    assert table.announce(TARGET, 0.0) == "taken"
+    version = table.version
+    assert table.announce(replace(TARGET, load=7, progress_age=0.3), 0.5) == "taken"
+    assert table.version == version
+    assert table.members()[0].load == 7
+
+
+def test_a_change_of_state_changes_the_version() -> None:
+    table = Membership(0.0)
+    table.announce(replace(TARGET, state="starting"), 0.0)
+    version = table.version
+    table.announce(TARGET, 0.5)
+    assert table.version > version
+
+
+def test_a_silent_member_is_lost_after_stale_after_and_no_sooner() -> None:
+    table = Membership(0.0, stale_after=2.0)
+    other = replace(TARGET, instance="target-2")
+    table.announce(TARGET, 0.0)
+    beat(table, 2.0, other)
+    assert states(table) == {"target-1": "ready", "target-2": "ready"}
+    beat(table, 2.25, other, start=2.0)
+    assert states(table) == {"target-1": "lost", "target-2": "ready"}
+
+
+def test_a_lost_member_that_wakes_is_fenced_until_it_has_a_new_epoch() -> None:
+    table = Membership(0.0)
+    table.announce(TARGET, 0.0)
+    beat(table, 3.0)
+    assert table.announce(TARGET, 3.0) == "fenced"
+    assert states(table) == {"target-1": "lost"}
+    assert table.announce(replace(TARGET, epoch=6), 3.5) == "taken"
+    assert states(table) == {"target-1": "ready"}
+
+
+def test_a_member_that_never_was_ready_may_come_back() -> None:
+    table = Membership(0.0)
+    loading = replace(TARGET, state="starting")
+    table.announce(loading, 0.0)
+    beat(table, 10.0)
+    assert states(table) == {"target-1": "lost"}
+    assert table.announce(loading, 10.0) == "taken"
+    assert states(table) == {"target-1": "starting"}
+
+
+def test_an_unready_member_that_falls_silent_is_fenced_because_it_was_ready_once() -> None:
+    table = Membership(0.0)
+    table.announce(TARGET, 0.0)
+    table.announce(replace(TARGET, state="starting"), 0.5)
+    beat(table, 4.0, start=0.5)
+    assert table.announce(TARGET, 4.0) == "fenced"
+
+
+def test_a_newer_epoch_replaces_the_older_which_is_fenced() -> None:
+    table = Membership(0.0)
+    table.announce(TARGET, 0.0)
+    assert table.announce(replace(TARGET, epoch=6, state="starting"), 0.1) == "taken"
+    assert table.announce(TARGET, 0.2) == "fenced"
+    assert [member.epoch for member in table.members()] == [6]
+
+
+def test_a_member_that_left_is_gone_at_once_and_its_echo_is_fenced() -> None:
+    table = Membership(0.0)
+    table.announce(TARGET, 0.0)
+    version = table.version
+    table.leave(TARGET.key, TARGET.epoch)
+    assert table.members() == [] and table.version > version
+    assert table.announce(TARGET, 0.1) == "fenced"
+
+
+def test_a_directory_that_slept_blames_nobody() -> None:
+    table = Membership(0.0)
+    table.announce(TARGET, 0.0)
+    table.tick(0.25)
+    assert table.tick(60.0) == []
+    assert table.announce(TARGET, 60.1) == "taken"
+
+
+def test_the_lost_are_forgotten_after_a_while_but_stay_fenced() -> None:
+    table = Membership(0.0, keep_lost=10.0)
+    table.announce(TARGET, 0.0)
+    beat(table, 13.0)
+    assert table.members() == []
+    assert table.announce(TARGET, 13.0) == "fenced"
+
+
+def test_a_young_directory_says_that_it_may_not_know_everyone() -> None:
+    table = Membership(100.0, stale_after=2.0)
+    assert not table.settled(101.9)
+    assert table.settled(102.0)
+
+
+def test_the_table_is_bounded_and_the_lost_make_room() -> None:
+    table = Membership(0.0)
+    for number in range(MAX_MEMBERS):
+        assert table.announce(replace(TARGET, instance=f"t-{number}"), 0.0) == "taken"
+    assert table.announce(TARGET, 0.0) == "full"
+    beat(table, 3.0)
+    assert table.announce(TARGET, 3.0) == "taken"
+    assert len(table.members()) == MAX_MEMBERS
+
+
+def test_a_key_stays_with_its_member_and_only_the_keys_of_one_that_leaves_move() -> None:
+    members = [replace(TARGET, instance=f"target-{number}") for number in range(5)]
+    keys = [f"session-{number}" for number in range(500)]
+    before = {key: choose(members, key) for key in keys}
+    assert before == {key: choose(reversed(members), key) for key in keys}
+    left = members.pop(2)
+    moved = {key for key in keys if choose(members, key) != before[key]}
+    assert moved == {key for key in keys if before[key] == left}
+    assert 50 < len(moved) < 150
+
+
+def test_nobody_is_chosen_of_none() -> None:
+    assert choose([], "key") is None
