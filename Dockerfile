@@ -1,0 +1,55 @@
+# One image for all roles and the model fetch: `specmesh run ROLE`, `specmesh up`, `specmesh model fetch`.
+# Only instructions that the classic builder knows, too: no cache mounts, no here-documents.
+
+# Debian 12 or like it. Python 3.11 is installed from apt where the base has no python3; no network is needed
+# where it has (with python3-venv) and deploy/wheels holds the wheels.
+ARG BASE_IMAGE=debian:bookworm-slim
+
+FROM ${BASE_IMAGE} AS base
+RUN python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+    || { apt-get update && apt-get install -y --no-install-recommends python3 ca-certificates \
+         && rm -rf /var/lib/apt/lists/*; }
+
+FROM base AS build
+RUN python3 -c 'import ensurepip' 2>/dev/null \
+    || { apt-get update && apt-get install -y --no-install-recommends python3-venv \
+         && rm -rf /var/lib/apt/lists/*; }
+# Where torch comes from: the CPU index keeps several GB of CUDA out. Empty: the usual index (compose.gpu.yaml).
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Extras of pyproject.toml, with brackets: [gpu]
+ARG EXTRAS=
+WORKDIR /src
+COPY deploy/wheels /wheels
+COPY pyproject.toml constraints.txt ./
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
+# Dependencies first, against an empty package: this layer lasts until pyproject.toml or a pin changes.
+RUN python3 -m venv /opt/specmesh \
+    && echo > README.md && echo > LICENSE \
+    && if ls /wheels/*.whl >/dev/null 2>&1; then index="--no-index --find-links /wheels"; \
+       else index="${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}}"; fi \
+    && echo "${index}" > /tmp/index \
+    && /opt/specmesh/bin/pip install ${index} ".${EXTRAS}" setuptools \
+    && /opt/specmesh/bin/pip uninstall -y specmesh
+COPY README.md LICENSE ./
+COPY mesh mesh
+COPY kernels kernels
+COPY models models
+COPY services services
+COPY loadtest loadtest
+RUN /opt/specmesh/bin/pip install --no-deps --no-build-isolation $(cat /tmp/index) .
+
+FROM base
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specmesh \
+    && install -d -o specmesh -g specmesh -m 0755 /models \
+    && install -d -o specmesh -g specmesh -m 0700 /run/specmesh
+COPY --from=build /opt/specmesh /opt/specmesh
+# Bytecode was written at build time and the root file system is read-only: nothing tries to write it again.
+ENV PATH=/opt/specmesh/bin:$PATH \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/tmp/numba \
+    SPECMESH_CACHE_DIR=/models SPECMESH_RUN_DIR=/run/specmesh
+USER specmesh
+WORKDIR /tmp
+VOLUME ["/models"]
+EXPOSE 8000 9100 9101 9102 9103
+ENTRYPOINT ["specmesh"]
+CMD ["up"]
