@@ -2,7 +2,8 @@
 
 Two detokenizers behind one seam: `ByteDetokenizer` for byte-level BPE (a table of bytes per id and an
 incremental UTF-8 decoder: exact and fast), `WindowDetokenizer` for every other kind (decodes a small window
-again). What either emits in all, with the flush, equals one decode of all ids. Knows no stop strings.
+again). What either emits in all, with the flush, equals one decode of all ids (except that older tokenizers
+replace a malformed run of bytes one by one only when they see it whole). Knows no stop strings.
 """
 
 from __future__ import annotations
@@ -98,14 +99,13 @@ class WindowDetokenizer:
             ^ _start           ^ _emitted
     """
 
-    __slots__ = ("_emitted", "_ids", "_start", "_tokenizer")
+    __slots__ = ("_emitted", "_ids", "_tokenizer")
 
     CONTEXT = 6
 
     def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
         self._tokenizer = tokenizer
         self._ids = prompt[-self.CONTEXT :]
-        self._start = 0
         self._emitted = len(self._ids)
 
     @property
@@ -116,22 +116,23 @@ class WindowDetokenizer:
         return "".join([self._feed_one(each) for each in ids])
 
     def flush(self) -> str:
-        return self._emit(self._decode(self._start, len(self._ids)))
+        return self._emit(self._decode(0, len(self._ids)))
 
     def _feed_one(self, token: int) -> str:
         self._ids.append(token)
-        text = self._decode(self._start, len(self._ids))
-        if text.endswith(REPLACEMENT) and len(self._ids) - self._emitted < LONGEST_WINDOW:
+        text = self._decode(0, len(self._ids))
+        # A token may yet decide how the next is written (a mark for a space), even one without text.
+        waits = text.endswith(REPLACEMENT) or text == self._decode(0, self._emitted)
+        if waits and len(self._ids) - self._emitted < LONGEST_WINDOW:
             return ""
         return self._emit(text)
 
     def _emit(self, text: str) -> str:
-        known = self._decode(self._start, self._emitted)
-        # Context up to what was emitted so far is enough from here on; older ids are let go.
-        self._ids = self._ids[max(self._start, self._emitted - self.CONTEXT) :]
-        self._start = 0
+        new = text[len(self._decode(0, self._emitted)) :]
+        # The context for what follows is what was emitted last: it begins where a character begins.
+        self._ids = self._ids[self._emitted :] if new else self._ids[: self._emitted]
         self._emitted = len(self._ids)
-        return text[len(known) :]
+        return new
 
     def _decode(self, start: int, end: int) -> str:
         return str(self._tokenizer.decode(self._ids[start:end], skip_special_tokens=True))

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
+
+from services.messages import TokenLogprob
+from services.streamer.delivery import Delivery, Piece
+from services.streamer.detokenize import Vocabulary
+
+TOKENIZER = byte_level_tokenizer()
+VOCABULARY = Vocabulary(TOKENIZER)
+
+
+def delivery(*stops: str, min_tokens: int = 0, tokens_shown: bool = True) -> Delivery:
+    detokenizer = VOCABULARY.detokenizer([])
+    return Delivery(detokenizer, stops, min_tokens=min_tokens, tokens_shown=tokens_shown)
+
+
+def token(text: str) -> int:
+    return int(TOKENIZER.token_to_id(text))
+
+
+def logprobs(ids: list[int]) -> list[TokenLogprob]:
+    """Told apart by their values: minus the token's id."""
+    return [TokenLogprob(logprob=-float(each)) for each in ids]
+
+
+def together(pieces: list[Piece]) -> Piece:
+    whole = Piece("")
+    for piece in pieces:
+        whole.text += piece.text
+        whole.ids += piece.ids
+        whole.logprobs += piece.logprobs
+        whole.offsets += piece.offsets
+    return whole
+
+
+def test_without_stops_and_logprobs_text_is_all_there_is() -> None:
+    plain = delivery(tokens_shown=False)
+    assert plain.push([104, 105], None) == Piece("hi")
+    assert plain.count == 2
+
+
+def test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs_together() -> None:
+    run = [token("hello"), token("Ġthe"), token("stop"), token("Ġfox")]
+    ours = delivery("stop")
+    piece = ours.push(run, logprobs(run))
+    assert piece.text == "hello the"
+    assert piece.ids == run[:2]
+    assert [each.logprob for each in piece.logprobs] == [-float(each) for each in run[:2]]
+    assert piece.offsets == [0, 5]
+    assert ours.stopped_by == "stop"
+    # Up to the token that completed the stop string; what came after it in the run was never asked for.
+    assert ours.count == 3
+
+
+def test_a_token_that_is_cut_in_two_is_kept_with_its_first_half() -> None:
+    run = [token("hello"), token("Ġworld")]
+    piece = delivery(" wor").push(run, None)
+    assert (piece.text, piece.ids) == ("hello", run[:1])
+    piece = delivery("lo").push(run, None)
+    assert (piece.text, piece.ids) == ("hel", run[:1])
+
+
+def test_tokens_wait_with_the_text_that_may_become_a_stop_string() -> None:
+    ours = delivery("STOP")
+    first = ours.push([token("hello"), token("ST")], None)
+    assert (first.text, first.ids) == ("hello", [token("hello")])
+    second = ours.push([token("th")], None)
+    assert (second.text, second.ids, second.offsets) == ("STth", [token("ST"), token("th")], [5, 7])
+
+
+def test_tokens_of_an_unfinished_character_wait_for_it() -> None:
+    fox = list("🦊".encode())
+    ours = delivery()
+    assert ours.push(fox[:2], None) == Piece("")
+    assert ours.push(fox[2:], None) == Piece("🦊", ids=fox, offsets=[0, 0, 0, 0])
+
+
+def test_a_stop_string_of_a_split_character_takes_all_its_tokens() -> None:
+    run = [104, *"🦊".encode()]
+    piece = delivery("🦊").push(run, None)
+    assert (piece.text, piece.ids) == ("h", [104])
+
+
+def test_the_flush_shows_what_was_held() -> None:
+    ours = delivery("STOP")
+    ours.push([token("ST")], None)
+    assert ours.flush() == Piece("ST", ids=[token("ST")], offsets=[0])
+
+
+def test_the_flush_shows_half_a_character_as_its_replacement() -> None:
+    ours = delivery()
+    ours.push([0xF0, 0x9F], None)
+    assert ours.flush() == Piece("\ufffd", ids=[0xF0, 0x9F], offsets=[0, 0])
+
+
+def test_a_stop_string_before_min_tokens_does_not_count() -> None:
+    ours = delivery("h", min_tokens=3)
+    assert together([ours.push([104], None), ours.push([104, 105], None)]).text == "hhi"
+    assert ours.push([104], None).text == ""
+    assert (ours.stopped_by, ours.count) == ("h", 4)
+
+
+def test_special_tokens_have_no_text_but_are_told() -> None:
+    special = token(END_OF_TEXT)
+    piece = delivery().push([104, special, 105], None)
+    assert (piece.text, piece.ids, piece.offsets) == ("hi", [104, special, 105], [0, 1, 1])
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_how_tokens_are_grouped_into_messages_changes_nothing(data: st.DataObject) -> None:
+    alphabet = st.sampled_from([97, 98, 99, *"é".encode(), token("th"), token("ST"), token("OP")])
+    ids = data.draw(st.lists(alphabet, max_size=15))
+    stops = data.draw(st.lists(st.sampled_from(["STOP", "ab", "é", "T", "OPa", "thST"]), max_size=3))
+    min_tokens = data.draw(st.integers(0, 4))
+
+    def run(groups: list[list[int]]) -> tuple[Piece, str | None, int]:
+        ours = delivery(*stops, min_tokens=min_tokens)
+        pieces = []
+        for group in groups:
+            pieces.append(ours.push(group, logprobs(group)))
+            if ours.stopped_by is not None:
+                return together(pieces), ours.stopped_by, ours.count
+        return together([*pieces, ours.flush()]), ours.stopped_by, ours.count
+
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=4)))
+    borders = [0, *cuts, len(ids)]
+    groups = [ids[start:end] for start, end in zip(borders, borders[1:], strict=False) if end > start]
+    one_by_one = run([[each] for each in ids])
+    assert run(groups) == one_by_one
+    whole = one_by_one[0]
+    assert len(whole.ids) == len(whole.logprobs) == len(whole.offsets)
+    if one_by_one[1] is None:
+        assert whole.text == TOKENIZER.decode(ids)
+        assert whole.ids == ids
