@@ -1,0 +1,1 @@
+"""Choose the next token of a sequence from its logits (README.md has the mathematics)."""

@@ -1,0 +1,1 @@
+"""Decide which drafted tokens stand (README.md has the rules)."""
