@@ -5,9 +5,6 @@ Below the table: how values are read (file < environment < flags) and the places
 The JSON of --speculative-config is translated in services/speculative_config.py.
 """
 
-# A row of the table is one line.
-# ruff: noqa: E501
-
 from __future__ import annotations
 
 import difflib
@@ -132,7 +129,7 @@ class Settings:
         try:
             return self._values[name]
         except KeyError:
-            raise AttributeError(f"no setting {name!r}{_did_you_mean(name, ROWS)}") from None
+            raise AttributeError(f"no setting {name!r}{did_you_mean(name, ROWS)}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"settings are frozen: {name} cannot change after start")
@@ -258,7 +255,7 @@ def accepted(row: Setting) -> str:
             return "true or false"
         case "int" | "float":
             noun = "a whole number" if row.kind == "int" else "a number"
-            return noun if row.low is None else f"{noun} from {row.low:g} to {row.high:g}"
+            return noun if row.low is None else f"{noun} from {row.low:.10g} to {row.high:.10g}"
         case "choice":
             return "one of " + ", ".join(row.choices)
         case "json":
@@ -275,7 +272,7 @@ def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tup
     for key, value in layer.items():
         name = key.removeprefix("--").replace("-", "_")
         if name not in ROWS:
-            problems.append(f"{origin_of(key)}: no such setting{_did_you_mean(name, ROWS)}")
+            problems.append(f"{origin_of(key)}: no such setting{did_you_mean(name, ROWS)}")
             continue
         try:
             given[name] = (parse_value(ROWS[name], value), origin_of(name))
@@ -332,7 +329,7 @@ def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if variable != PREFIX + name.upper() or name not in ROWS:
-            close = _did_you_mean(name, ROWS, lambda row: PREFIX + row.upper())
+            close = did_you_mean(name, ROWS, lambda row: PREFIX + row.upper())
             problems.append(f"environment {variable}: no such setting{close}")
         elif value != "":
             named[name] = value
@@ -392,7 +389,7 @@ def _quoted(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _did_you_mean(name: str, known: Iterable[str], spell: Any = str) -> str:
+def did_you_mean(name: str, known: Iterable[str], spell: Any = str) -> str:
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean {spell(close[0])}?)" if close else ""
 
