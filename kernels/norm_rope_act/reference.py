@@ -1,0 +1,27 @@
+"""What the per-row operations compute, in plain torch and float32."""
+
+from __future__ import annotations
+
+import torch
+
+
+def add_norm(
+    residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """residual + delta, and its RMSNorm: [R, H], [R, H], [H] -> [R, H], [R, H]."""
+    residual = residual.float() if delta is None else residual.float() + delta.float()
+    variance = residual.square().mean(-1, keepdim=True)
+    return residual, residual * torch.rsqrt(variance + epsilon) * weight.float()
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of heads: x [R, heads, D] with the two halves as pairs, cos and sin [R, D/2]."""
+    first, second = x.float().chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def silu_gate(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up for [R, 2·I] -> [R, I]."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
