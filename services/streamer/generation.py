@@ -18,8 +18,8 @@ from typing import Protocol
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, PeerLost, RemoteError, TooLarge, UnknownKind
 from services.messages import (
     Failed,
-    FinishReason,
     Finished,
+    FinishReason,
     Generate,
     Sampling,
     Speculation,

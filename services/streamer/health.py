@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mesh.directory import Member
+from mesh.membership import Member
 
 NEEDED = ("tokenizer", "target")
 WISHED = ("proposer",)
@@ -47,18 +47,18 @@ def readiness(
 
 def _judge(role: str, members: Sequence[Member], stale_after: float, result: Readiness) -> list[str]:
     """Why a role cannot do its work; nothing when one of its instances can."""
-    states = {each.instance: _state(each, stale_after) for each in members}
+    states = {(each.instance, each.epoch): _state(each, stale_after) for each in members}
     result.roles[role] = [
-        {"instance": each.instance, "state": states[each.instance], "load": each.load} for each in members
+        {"instance": each.instance, "state": states[each.instance, each.epoch], "load": each.load} for each in members
     ]
-    if "ready" in states.values():
+    if any(state == "ready" for state in states.values()):
         return []
     if not states:
         return [f"{role}: none is there"]
-    return [f"{role}: {instance} is {state}" for instance, state in states.items()]
+    return [f"{role}: {instance} is {state}" for (instance, _), state in states.items()]
 
 
 def _state(member: Member, stale_after: float) -> str:
     if member.state == "ready" and member.progress_age > stale_after:
-        return f"stuck for {member.progress_age:.1f} s"
-    return str(member.state)
+        return f"stuck (no progress for {member.progress_age:.1f} s)"
+    return f"{member.state} ({'; '.join(member.reasons)})" if member.reasons else member.state

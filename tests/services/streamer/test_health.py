@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+from mesh.membership import Member
+from services.streamer.health import readiness
+
+
+def member(role: str, **facts: Any) -> Member:
+    return Member(role=role, instance=f"{role}-1", endpoint="ipc:///x", epoch=1, **{"state": "ready", **facts})
+
+
+def whole_mesh(**changed: list[Member]) -> dict[str, list[Member]]:
+    return {role: [member(role)] for role in ("tokenizer", "target", "proposer")} | changed
+
+
+def test_a_whole_mesh_is_ready_and_every_role_is_shown() -> None:
+    health = readiness(whole_mesh(), draining=False, stale_after=2.0)
+    assert (health.status, health.body()["status"]) == (200, "ready")
+    assert health.roles["target"] == [{"instance": "target-1", "state": "ready", "load": 0}]
+
+
+def test_without_a_target_nothing_can_be_answered() -> None:
+    health = readiness(whole_mesh(target=[]), draining=False, stale_after=2.0)
+    assert (health.status, health.reasons) == (503, ["target: none is there"])
+
+
+def test_a_silent_tokenizer_is_named() -> None:
+    lost = member("tokenizer", state="lost", reasons=["not heard of for 2.4 s"])
+    health = readiness(whole_mesh(tokenizer=[lost]), draining=False, stale_after=2.0)
+    assert health.status == 503
+    assert health.reasons == ["tokenizer: tokenizer-1 is lost (not heard of for 2.4 s)"]
+
+
+def test_a_target_without_progress_is_stuck() -> None:
+    stuck = member("target", progress_age=3.0)
+    health = readiness(whole_mesh(target=[stuck]), draining=False, stale_after=2.0)
+    assert health.reasons == ["target: target-1 is stuck (no progress for 3.0 s)"]
+
+
+def test_one_good_instance_is_enough() -> None:
+    two = [member("target", state="lost"), member("target")]
+    assert readiness(whole_mesh(target=two), draining=False, stale_after=2.0).status == 200
+
+
+def test_without_a_proposer_the_mesh_is_only_slower() -> None:
+    health = readiness(whole_mesh(proposer=[]), draining=False, stale_after=2.0)
+    assert (health.status, health.degraded) == (200, ["proposer: none is there"])
+    assert health.body()["status"] == "degraded"
+
+
+def test_a_draining_door_is_not_ready() -> None:
+    health = readiness(whole_mesh(), draining=True, stale_after=2.0)
+    assert (health.status, health.reasons) == (503, ["streamer: draining"])

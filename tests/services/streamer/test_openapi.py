@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.streamer import request as request_module
+from services.streamer.errors import ApiError
+from services.streamer.http import DOCS_PAGE, ROUTES, find_route
+from services.streamer.openapi import BODIES, document
+from services.streamer.request import (
+    Limits,
+    parse_chat,
+    parse_completion,
+    parse_detokenize,
+    parse_tokenize,
+)
+
+PARSERS: dict[str, Any] = {
+    "/v1/chat/completions": lambda values: parse_chat(values, Limits()),
+    "/v1/completions": lambda values: parse_completion(values, Limits()),
+    "/tokenize": lambda values: parse_tokenize(values, Limits()),
+    "/detokenize": parse_detokenize,
+}
+MINIMAL: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"model": "m", "prompt": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+}
+NOBODY = object()
+
+
+def test_the_document_has_every_route_and_no_other() -> None:
+    paths = document(ROUTES, "1")["paths"]
+    described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_every_route_is_found_by_its_path() -> None:
+    for route in ROUTES:
+        assert find_route(route.method, route.path.replace("{model}", "org/name")) is route
+
+
+def test_every_route_with_a_body_is_described_and_parsed() -> None:
+    assert set(BODIES) == {route.path for route in ROUTES if route.method == "POST"} == set(PARSERS)
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_described_field_is_taken(path: str) -> None:
+    for name in BODIES[path][0]:
+        try:
+            PARSERS[path]({**MINIMAL[path], name: NOBODY})
+        except ApiError as error:
+            assert (error.code, error.param) != ("unsupported_parameter", name), path
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_field_that_is_taken_is_described(path: str) -> None:
+    source = Path(request_module.__file__).read_text()
+    mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))
+    assert len(mentioned) > 20
+    for name in mentioned - set(BODIES[path][0]):
+        with pytest.raises(ApiError) as caught:
+            PARSERS[path]({**MINIMAL[path], name: NOBODY})
+        assert caught.value.code == "unsupported_parameter", f"{path} takes {name} silently"
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_is_described_as_required_is_missed(path: str) -> None:
+    for name in BODIES[path][1]:
+        with pytest.raises(ApiError) as caught:
+            PARSERS[path]({key: value for key, value in MINIMAL[path].items() if key != name})
+        assert caught.value.param == name
+
+
+def test_the_docs_page_loads_nothing_from_elsewhere() -> None:
+    page = DOCS_PAGE.read_text()
+    assert not re.search(r"https?://|src=|@import", page)
