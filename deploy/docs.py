@@ -1,0 +1,252 @@
+"""Makes the tables of docs/ from the code: settings, commands, messages, metrics.
+
+A page of docs/ is written by hand; between `<!-- made: NAME -->` and `<!-- end -->` stands what is made here.
+`--check` changes nothing and exits 1 when a page is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from prometheus_client import CollectorRegistry  # noqa: E402
+
+from services.config import PREFIX, SETTINGS, Setting, accepted, flag_name  # noqa: E402
+
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Makes the tables of docs/ from the code.")
+    parser.add_argument("--check", action="store_true", help="only tell which pages are stale")
+    options = parser.parse_args()
+    stale = [page for page in pages() if (text := page.read_text()) != remade(text)]
+    if options.check:
+        for page in stale:
+            print(f"{page.relative_to(ROOT)} is behind the code: run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for page in stale:
+        page.write_text(remade(page.read_text()))
+        print(f"wrote {page.relative_to(ROOT)}")
+    return 0
+
+
+def pages() -> list[Path]:
+    return [page for page in sorted(DOCS.rglob("*.md")) if BLOCK.search(page.read_text())]
+
+
+def remade(text: str) -> str:
+    return BLOCK.sub(lambda found: found[1] + "\n" + BLOCKS[found[2]]() + "\n" + found[4], text)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    head = list(head)
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+# Settings -------------------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    roles: dict[str, list[Setting]] = {}
+    for row in SETTINGS:
+        roles.setdefault(row.roles, []).append(row)
+    parts = []
+    for role, rows in roles.items():
+        parts.append(f"### {'Every process' if role == 'all' else f'`{role}`'}\n")
+        parts.append(
+            table(
+                ("setting", "flag", "environment", "default", "accepted", "meaning"),
+                (
+                    (f"`{row.name}`", f"`{flag_name(row.name)}`", f"`{PREFIX}{row.name.upper()}`", _default(row),
+                     "" if row.kind in ("str", "path") else accepted(row), row.help)
+                    for row in rows
+                ),  # fmt: skip
+            )
+        )
+    return "\n".join(parts)
+
+
+def _default(row: Setting) -> str:
+    if isinstance(row.default, bool):
+        return str(row.default).lower()
+    return "" if row.default == "" else f"`{row.default}`"
+
+
+# Commands -------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    return table(("command", "does"), ((f"`specmesh {name}`", help) for name, help in subcommands()))
+
+
+def subcommands() -> Iterator[tuple[str, str]]:
+    from services.cli import parser
+
+    (action,) = [each for each in parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    for choice in action._choices_actions:
+        sub = action.choices[choice.dest]
+        words = [each.metavar for each in sub._actions if not each.option_strings and isinstance(each.metavar, str)]
+        yield " ".join([choice.dest, *words]), str(choice.help)
+        for each in sub._actions:
+            if each.dest == "action" and isinstance(each.help, str):
+                for told in re.split(rf"; (?=(?:{'|'.join(each.choices or ())}): )", each.help):
+                    name, _, meaning = told.partition(": ")
+                    yield f"{choice.dest} {name}", meaning
+
+
+# Messages -------------------------------------------------------------------------------------------------
+
+
+def messages() -> str:
+    from services import messages as module
+
+    kinds = {struct.__name__: kind for kind, struct in module.KINDS.items()}
+    parts = []
+    for title, names in sections(inspect.getsource(module)):
+        parts.append(f"### {title}\n")
+        for name in names:
+            struct = getattr(module, name)
+            kind = f"kind `{kinds[name]}`" if name in kinds else "part of others"
+            parts.append(f"**{name}** ({kind}). {_doc(struct)}".rstrip() + "\n")
+            if struct.__struct_fields__:
+                parts.append(table(("field", "type", "default"), _fields(struct)))
+    return "\n".join(parts)
+
+
+def sections(source: str) -> list[tuple[str, list[str]]]:
+    """The numbered comments of messages.py and the classes under each, in order."""
+    found: list[tuple[str, list[str]]] = []
+    for line in source.splitlines():
+        if heading := re.match(r"# (\d+\. .*?) -+$", line):
+            found.append((heading[1].replace("->", "→"), []))
+        elif (struct := re.match(r"class (\w+)\(Message", line)) and found:
+            found[-1][1].append(struct[1])
+    return found
+
+
+def _fields(struct: Any) -> Iterator[tuple[str, str, str]]:
+    import msgspec
+
+    for field in msgspec.structs.fields(struct):
+        name = struct.__annotations__[field.name]
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = repr(field.default_factory())
+        elif field.default is not msgspec.NODEFAULT:
+            default = repr(field.default)
+        else:
+            default = ""
+        yield f"`{field.name}`", f"`{name}`", f"`{default}`" if default else ""
+
+
+def _doc(struct: Any) -> str:
+    return " ".join((struct.__dict__.get("__doc__") or "").split())
+
+
+# Metrics --------------------------------------------------------------------------------------------------
+
+
+class Recorder(CollectorRegistry):
+    """Keeps what is registered, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def register(self, collector: Any) -> None:
+        self.found.append(collector)
+        super().register(collector)
+
+
+def metrics() -> str:
+    parts = []
+    for title, build in PROCESSES.items():
+        parts.append(f"### {title}\n")
+        rows = ((f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), told)
+                for name, kind, labels, told in families(build))  # fmt: skip
+        parts.append(table(("metric", "type", "labels", "what it counts"), rows))
+    return "\n".join(parts)
+
+
+def families(build: Callable[[CollectorRegistry], object]) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """(name as scraped, type, labels, help) of everything `build` registers."""
+    recorder = Recorder()
+    build(recorder)
+    found = []
+    for collector in recorder.found:
+        if hasattr(collector, "_labelnames") and hasattr(collector, "_documentation"):
+            labels = {collector._name: tuple(collector._labelnames)}
+        else:
+            labels = {}
+        for family in collector.describe():
+            name = family.name + ("_total" if family.type == "counter" else "")
+            named = labels.get(family.name, tuple(getattr(family, "_labelnames", ())))
+            found.append((name, family.type, named, family.documentation))
+    return found
+
+
+def _bus(registry: CollectorRegistry) -> None:
+    from mesh.metrics import BusMetrics
+
+    BusMetrics(registry)
+
+
+def _streamer(registry: CollectorRegistry) -> None:
+    from services.streamer.metrics import DoorMetrics
+
+    DoorMetrics(registry, "m")
+
+
+def _tokenizer(registry: CollectorRegistry) -> None:
+    from mesh.clock import SystemClock
+    from services.tokenizer.metrics import TokenizerMetrics
+
+    import asyncio
+
+    async def build() -> None:
+        TokenizerMetrics(registry, SystemClock())
+
+    asyncio.run(build())
+
+
+def _proposer(registry: CollectorRegistry) -> None:
+    from mesh.clock import SystemClock
+    from services.proposer.metrics import ProposerMetrics
+
+    class NoTexts:
+        tokens = 0
+
+        def __len__(self) -> int:
+            return 0
+
+    ProposerMetrics(registry, SystemClock(), NoTexts(), {})
+
+
+PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
+    "Every process: the bus": _bus,
+    "`streamer`": _streamer,
+    "`tokenizer`": _tokenizer,
+    "`proposer`": _proposer,
+}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "settings": settings,
+    "commands": commands,
+    "messages": messages,
+    "metrics": metrics,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
