@@ -68,10 +68,10 @@ class FakeClock:
         return timer
 
     async def sleep(self, delay: float) -> None:
-        woken = asyncio.get_running_loop().create_future()
-        timer = self.call_later(delay, lambda: woken.done() or woken.set_result(None))
+        woken = asyncio.Event()
+        timer = self.call_later(delay, woken.set)
         try:
-            await woken
+            await woken.wait()
         finally:
             timer.cancel()
 

@@ -1,0 +1,138 @@
+"""What waits for one peer. Records put during a loop tick leave together, as one bundle, at its end.
+
+Bounded in records and bytes; a full outbox says so and keeps nothing. Knows no sockets: it is given a function
+that sends frames, and is told when sending may work again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, Record, encode_bundle
+from mesh.transport import Frame, Sent
+
+OUTBOX_RECORDS = 16384
+OUTBOX_BYTES = 16 * 1024 * 1024
+
+
+class Outbox:
+    """`send` moves frames; `urgent` gives the control records that go in front of a bundle."""
+
+    __slots__ = (
+        "_held", "_limit_bytes", "_limit_records", "_loop", "_queue", "_scheduled", "_send", "_urgent",
+        "_weights", "bytes", "closed", "epoch", "gone", "room_waiters", "to_epoch",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        epoch: int,
+        send: Callable[[Sequence[Frame]], Sent],
+        urgent: Callable[[], list[Record]],
+        gone: Callable[[], None],
+        records: int = OUTBOX_RECORDS,
+        bytes: int = OUTBOX_BYTES,
+    ) -> None:
+        self.epoch = epoch
+        self.to_epoch = 0
+        self.bytes = 0
+        self.closed = False
+        self.gone = gone
+        self.room_waiters: list[asyncio.Future[None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._urgent = urgent
+        self._limit_records = records
+        self._limit_bytes = bytes
+        self._queue: deque[Record] = deque()
+        self._weights: deque[int] = deque()
+        self._held: list[Frame] | None = None
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._queue) + (self._held is not None)
+
+    @property
+    def has_room(self) -> bool:
+        return self.bytes < self._limit_bytes and len(self._queue) < self._limit_records
+
+    def put(self, record: Record, weight: int) -> bool:
+        """Queue a record for the end of this tick; False when there is no room."""
+        if self.bytes >= self._limit_bytes or len(self._queue) >= self._limit_records or self.closed:
+            return False
+        self._queue.append(record)
+        self._weights.append(weight)
+        self.bytes += weight
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+        return True
+
+    def schedule(self) -> None:
+        """Flush at the end of this tick: `urgent` has something to say."""
+        if not self._scheduled and not self.closed:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send until nothing is left or the transport takes no more."""
+        self._scheduled = False
+        if self.closed or (self._held is not None and not self._send_held()):
+            return
+        while True:
+            batch = self._urgent()
+            self._take(batch)
+            if not batch:
+                break
+            self._held = encode_bundle(self.epoch, self.to_epoch, batch)
+            if not self._send_held():
+                return
+        if self.room_waiters:
+            self._wake()
+
+    def clear(self) -> None:
+        """Forget everything that waits: it was meant for a peer that is lost."""
+        self._queue.clear()
+        self._weights.clear()
+        self._held = None
+        self.bytes = 0
+        self._wake()
+
+    def close(self) -> None:
+        self.closed = True
+        self.clear()
+
+    def _send_held(self) -> bool:
+        assert self._held is not None
+        sent = self._send(self._held)
+        if sent is Sent.SENT:
+            self._held = None
+            return True
+        if sent is Sent.GONE:
+            self.gone()
+        return False
+
+    def _take(self, batch: list[Record]) -> None:
+        queue, weights = self._queue, self._weights
+        if self.bytes <= BUNDLE_BYTES and len(queue) <= BUNDLE_RECORDS:
+            batch.extend(queue)
+            queue.clear()
+            weights.clear()
+            self.bytes = 0
+            return
+        taken = 0
+        while queue and len(batch) < BUNDLE_RECORDS:
+            weight = weights[0]
+            if taken and taken + weight > BUNDLE_BYTES:
+                break
+            taken += weight
+            weights.popleft()
+            batch.append(queue.popleft())
+        self.bytes -= taken
+
+    def _wake(self) -> None:
+        waiters, self.room_waiters = self.room_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

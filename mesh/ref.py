@@ -1,0 +1,48 @@
+"""The address of an actor, here or elsewhere. Knows its node, an endpoint and a name; holds no connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mesh.stream import DEFAULT_WINDOW, StreamReader
+
+if TYPE_CHECKING:
+    from mesh.node import Node
+
+
+class Ref:
+    """Cheap to make and to compare; the node keeps the connection behind it."""
+
+    __slots__ = ("_node", "actor", "endpoint")
+
+    def __init__(self, node: Node, endpoint: str, actor: str) -> None:
+        self._node = node
+        self.endpoint = endpoint
+        self.actor = actor
+
+    def tell(self, message: Any, *, trace: str = "") -> None:
+        """Send without an answer, at most once. Raises nothing but TooLarge and UnknownKind."""
+        self._node.peer(self.endpoint).tell(self.actor, message, trace)
+
+    async def ask(self, message: Any, *, timeout: float, trace: str = "") -> Any:
+        """The answer. Raises what mesh/errors.py lists; cancelling this cancels the far handler."""
+        return await self._node.peer(self.endpoint).ask(self.actor, message, timeout, trace)
+
+    def stream(
+        self, message: Any, *, timeout: float, window: int = DEFAULT_WINDOW, trace: str = ""
+    ) -> StreamReader:
+        """Opens when entered; leaving the block cancels the far handler unless it has ended."""
+        return StreamReader(self._node.peer(self.endpoint), self.actor, message, timeout, window, trace)
+
+    async def stop(self, *, timeout: float = 5.0) -> None:
+        """Stop the actor; mail left in its box is answered NotRunning."""
+        await self._node.peer(self.endpoint).stop_actor(self.actor, timeout)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and (self.endpoint, self.actor) == (other.endpoint, other.actor)
+
+    def __hash__(self) -> int:
+        return hash((self.endpoint, self.actor))
+
+    def __repr__(self) -> str:
+        return f"Ref({self.endpoint} {self.actor})"
