@@ -108,7 +108,7 @@ class ProposerActor(Actor):
 
     def _drop_lost_targets(self, *_change: object) -> None:
         """Targets that left the directory took their sequences with them."""
-        living = {member.instance for member in self._directory.members("target")}
+        living = {member.instance for member in self._directory.members("target") if member.state != "lost"}
         for target in self._sequences.targets():
             if target not in living:
                 self._sequences.drop_target(target)

@@ -1,0 +1,201 @@
+"""A batch in, drafts out: what a target sees of the proposer process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from mesh.clock import FakeClock
+from mesh.errors import Refuse
+from services.config import Settings
+from services.messages import Propose, Proposed, ProposeItem
+from services.proposer.actor import ProposerActor
+from services.proposer.draft import Draft
+from services.proposer.proposer import Needs, View
+
+CALL: Any = None
+TEXT = [1, 2, 3, 4, 5, 9, 1, 2]
+
+
+class Directory:
+    """Who is there, as the directory's client tells it."""
+
+    def __init__(self) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        self.targets = ["t"]
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self.changed = callback
+
+    def members(self, role: str) -> list[Any]:
+        assert role == "target"
+        return [SimpleNamespace(instance=name, state="ready") for name in self.targets]
+
+
+class Failing:
+    """A proposer that trips over token 13."""
+
+    needs: ClassVar[Needs] = Needs.TOKENS
+    gives_probs: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.forgotten: list[int] = []
+
+    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
+        if any(13 in view.tokens for view in views):
+            raise RuntimeError("13")
+        return [Draft([7] * budget, "failing") for budget in budgets]
+
+    def observe(self, outcomes: Sequence[Any]) -> None:
+        pass
+
+    def forget(self, sequence_id: int) -> None:
+        self.forgotten.append(sequence_id)
+
+    def held_bytes(self) -> int:
+        return 0
+
+
+def make(proposers: Any = None, **settings: Any) -> tuple[ProposerActor, Directory, CollectorRegistry]:
+    directory, registry = Directory(), CollectorRegistry()
+    context: Any = SimpleNamespace(
+        settings=Settings.for_tests(**settings), registry=registry, clock=FakeClock(), directory=directory
+    )
+    return ProposerActor(context, proposers), directory, registry
+
+
+def whole(sequence_id: int, tokens: list[int], budget: int = 4, method: str = "") -> ProposeItem:
+    return ProposeItem(
+        sequence_id=sequence_id, committed=len(tokens), tokens=tokens, first=True, budget=budget, method=method
+    )
+
+
+async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more: Any) -> Proposed:
+    message = Propose(step=7, epoch=epoch, target=more.pop("target", "t"), items=list(items), **more)
+    return await actor.propose(message, CALL)
+
+
+async def test_a_draft_says_where_it_belongs_and_where_it_comes_from() -> None:
+    actor, _, _ = make()
+    answer = await ask(actor, whole(3, TEXT))
+    assert answer.step == 7 and answer.unknown == []
+    [draft] = answer.drafts
+    assert (draft.sequence_id, draft.committed, draft.tokens) == (3, 8, [3, 4, 5, 9])
+    assert (draft.source, draft.match_length, draft.parents) == ("ngram", 2, [])
+
+
+async def test_the_next_step_sends_only_what_is_new() -> None:
+    actor, _, _ = make()
+    await ask(actor, whole(3, TEXT))
+    answer = await ask(actor, ProposeItem(sequence_id=3, committed=10, tokens=[3, 4], budget=2))
+    assert [draft.tokens for draft in answer.drafts] == [[5, 9]]
+    assert answer.drafts[0].committed == 10
+
+
+async def test_sequences_without_a_guess_are_left_out() -> None:
+    actor, _, _ = make()
+    answer = await ask(actor, whole(1, [1, 2, 3]), whole(2, TEXT), whole(3, TEXT, budget=0))
+    assert [draft.sequence_id for draft in answer.drafts] == [2]
+
+
+async def test_after_a_restart_every_sequence_is_unknown_until_it_is_sent_whole() -> None:
+    actor, _, _ = make()
+    delta = ProposeItem(sequence_id=3, committed=9, tokens=[3], budget=4)
+    assert (await ask(actor, delta, whole(4, TEXT))).unknown == [3]
+    assert (await ask(actor, whole(3, [*TEXT, 3]))).unknown == []
+
+
+async def test_forgotten_sequences_are_unknown() -> None:
+    actor, _, _ = make()
+    await ask(actor, whole(3, TEXT))
+    assert actor.load() == 1
+    answer = await ask(actor, ProposeItem(sequence_id=3, committed=8, tokens=[], budget=4), forget=[3, 99])
+    assert answer.unknown == [3]
+    assert actor.load() == 0
+
+
+async def test_a_target_that_restarts_starts_with_nothing_and_its_ghost_is_refused() -> None:
+    actor, _, _ = make()
+    await ask(actor, whole(3, TEXT))
+    assert (await ask(actor, ProposeItem(sequence_id=3, committed=8, tokens=[]), epoch=2)).unknown == [3]
+    with pytest.raises(Refuse) as caught:
+        await ask(actor, whole(3, TEXT), epoch=1)
+    assert caught.value.reason == "stale"
+
+
+async def test_targets_that_leave_the_directory_take_their_sequences_along() -> None:
+    actor, directory, _ = make()
+    await actor.on_start()
+    await ask(actor, whole(3, TEXT))
+    await ask(actor, whole(3, TEXT), target="u")
+    assert actor.load() == 2
+    directory.targets = ["u"]
+    directory.changed()
+    assert actor.load() == 1
+    assert (await ask(actor, ProposeItem(sequence_id=3, committed=8, tokens=[]))).unknown == [3]
+
+
+async def test_a_request_may_name_its_method() -> None:
+    actor, _, _ = make(method="naive")
+    answer = await ask(actor, whole(1, TEXT), whole(2, TEXT, method="ngram"), whole(3, TEXT, method="magic"))
+    assert [draft.sequence_id for draft in answer.drafts] == [2]
+    assert answer.unknown == []
+
+
+async def test_a_proposer_that_fails_costs_its_drafts_and_nothing_else() -> None:
+    failing = Failing()
+    actor, _, registry = make({"ngram": failing})
+    assert len((await ask(actor, whole(1, [5]))).drafts) == 1
+    answer = await ask(actor, whole(2, [13]))
+    assert (answer.drafts, answer.unknown) == ([], [])
+    assert failing.forgotten
+    assert len((await ask(actor, ProposeItem(sequence_id=1, committed=2, tokens=[6], budget=2))).drafts) == 1
+    assert 'specmesh:proposer_failures_total{reason="proposer_error"} 1.0' in generate_latest(registry).decode()
+
+
+async def test_budgets_are_kept_whatever_is_asked() -> None:
+    actor, _, _ = make()
+    answer = await ask(actor, whole(1, TEXT, budget=10**9), whole(2, TEXT, budget=-5))
+    assert [(draft.sequence_id, len(draft.tokens)) for draft in answer.drafts] == [(1, 64)]
+
+
+async def test_impossible_tokens_are_answered_not_crashed_on() -> None:
+    actor, _, _ = make()
+    answer = await ask(actor, whole(1, [2**62]), whole(2, [-5, -5, -5]), whole(3, TEXT))
+    assert answer.unknown == [1]
+    assert 3 in [draft.sequence_id for draft in answer.drafts]
+
+
+async def test_text_is_bounded_over_all_sequences_and_those_without_text_get_no_drafts() -> None:
+    actor, _, registry = make(proposer_tokens=1000)
+    for n in range(100):
+        await ask(actor, whole(n, list(range(100))))
+    text = generate_latest(registry).decode()
+    assert "specmesh:proposer_text_tokens 1000.0" in text
+    assert "specmesh:proposer_sequences 100.0" in text
+    old = await ask(actor, ProposeItem(sequence_id=0, committed=102, tokens=[0, 1], budget=4))
+    assert (old.drafts, old.unknown) == ([], [])
+    fresh = await ask(actor, ProposeItem(sequence_id=99, committed=102, tokens=[0, 1], budget=2))
+    assert [draft.tokens for draft in fresh.drafts] == [[2, 3]]
+
+
+async def test_what_was_done_is_counted() -> None:
+    actor, _, registry = make()
+    await ask(actor, whole(1, TEXT), whole(2, TEXT), ProposeItem(sequence_id=3, committed=5, tokens=[1]))
+    text = generate_latest(registry).decode()
+    assert 'specmesh:proposer_drafts_total{proposer="ngram"} 2.0' in text
+    assert 'specmesh:proposer_draft_tokens_total{proposer="ngram"} 8.0' in text
+    assert "specmesh:proposer_unknown_sequences_total 1.0" in text
+    assert "specmesh:proposer_batch_seconds_count 1.0" in text
+    assert 'specmesh:proposer_bytes{proposer="naive"} 0.0' in text
+
+
+async def test_a_draining_proposer_is_not_ready() -> None:
+    actor, _, _ = make()
+    assert actor.ready() == []
+    await actor.drain(1.0)
+    assert actor.ready() == ["draining"]

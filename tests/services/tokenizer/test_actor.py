@@ -1,0 +1,181 @@
+"""The tokenizer's answers to messages, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from mesh.clock import FakeClock
+from mesh.errors import Refuse
+from services.config import Settings
+from services.messages import ChatTurn, Decode, Encode
+from services.tokenizer.actor import TokenizerActor
+
+CALL: Any = None
+HI = [ChatTurn(role="user", content="the cat")]
+
+
+def context(folder: Path, **settings: Any) -> Any:
+    return SimpleNamespace(
+        settings=Settings.for_tests(model=str(folder), **settings), registry=CollectorRegistry(), clock=FakeClock()
+    )
+
+
+@pytest.fixture
+async def tokenizer(tiny_folder: Path) -> AsyncIterator[TokenizerActor]:
+    actor = TokenizerActor(context(tiny_folder))
+    assert actor.ready() == ["the tokenizer is being loaded"]
+    await actor.on_start()
+    yield actor
+    await actor.on_stop()
+
+
+async def refusal(asked: Any) -> tuple[str, str]:
+    with pytest.raises(Refuse) as caught:
+        await asked
+    return caught.value.reason, caught.value.message
+
+
+async def test_a_conversation_becomes_what_its_template_says(tokenizer: TokenizerActor) -> None:
+    assert tokenizer.ready() == []
+    encoded = await tokenizer.encode(Encode(turns=HI), CALL)
+    decoded = await tokenizer.decode(Decode(token_ids=encoded.token_ids, skip_special_tokens=False), CALL)
+    assert decoded.text == "<|start|>user\nthe cat<|end|>\n<|start|>assistant\n"
+    open_end = await tokenizer.encode(Encode(turns=HI, add_generation_prompt=False), CALL)
+    assert encoded.token_ids[: len(open_end.token_ids)] == open_end.token_ids
+
+
+async def test_a_text_gets_its_special_tokens_and_a_template_adds_none_twice(tokenizer: TokenizerActor) -> None:
+    with_start = (await tokenizer.encode(Encode(text="the cat"), CALL)).token_ids
+    bare = (await tokenizer.encode(Encode(text="the cat", add_special_tokens=False), CALL)).token_ids
+    assert with_start == [0, *bare]
+    assert (await tokenizer.encode(Encode(turns=HI), CALL)).token_ids.count(0) == 2  # the template's two
+
+
+async def test_a_prompt_over_the_limit_is_refused_with_both_numbers(tokenizer: TokenizerActor) -> None:
+    reason, message = await refusal(tokenizer.encode(Encode(text="the cat", max_tokens=1), CALL))
+    assert reason == "too_long"
+    assert message.startswith("the prompt has ") and message.endswith("the limit is 1")
+
+
+@pytest.mark.parametrize("message", [Encode(), Encode(text="a", turns=HI)])
+async def test_neither_or_both_of_text_and_messages_is_refused(tokenizer: TokenizerActor, message: Encode) -> None:
+    assert (await refusal(tokenizer.encode(message, CALL)))[0] == "invalid"
+
+
+async def test_an_empty_text_has_no_tokens_of_its_own(tokenizer: TokenizerActor) -> None:
+    assert (await tokenizer.encode(Encode(text="", add_special_tokens=False), CALL)).token_ids == []
+
+
+async def test_ids_outside_the_vocabulary_are_refused(tokenizer: TokenizerActor) -> None:
+    assert (await refusal(tokenizer.decode(Decode(token_ids=[10**9]), CALL)))[0] == "invalid"
+
+
+async def test_a_model_without_a_template_serves_texts_only(tiny_folder: Path, tmp_path: Path) -> None:
+    for file in ("tokenizer.json", "config.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((tiny_folder / file).read_bytes())
+    actor = TokenizerActor(context(tmp_path))
+    await actor.on_start()
+    try:
+        assert (await refusal(actor.encode(Encode(turns=HI), CALL)))[0] == "no_template"
+        assert (await actor.encode(Encode(text="the"), CALL)).token_ids
+    finally:
+        await actor.on_stop()
+
+
+async def test_what_the_template_says_against_a_conversation_is_the_answer(tiny_folder: Path, tmp_path: Path) -> None:
+    for file in ("tokenizer.json", "config.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((tiny_folder / file).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    )
+    actor = TokenizerActor(context(tmp_path, template_timeout=0.3))
+    await actor.on_start()
+    try:
+        tool = [ChatTurn(role="tool", content="x")]
+        assert await refusal(actor.encode(Encode(turns=tool), CALL)) == ("invalid", "no tools here")
+        assert (await refusal(actor.encode(Encode(turns=HI), CALL)))[0] == "deadline"
+    finally:
+        await actor.on_stop()
+
+
+async def test_many_at_once_get_their_own_answers(tokenizer: TokenizerActor) -> None:
+    messages = [Encode(text="the cat " * n, add_special_tokens=False) for n in range(1, 60)]
+    answers = await asyncio.gather(*(tokenizer.encode(message, CALL) for message in messages))
+    texts = await asyncio.gather(
+        *(tokenizer.decode(Decode(token_ids=answer.token_ids), CALL) for answer in answers)
+    )
+    assert [text.text for text in texts] == [message.text for message in messages]
+
+
+async def test_idle_time_is_no_standstill_and_waiting_work_is(tokenizer: TokenizerActor) -> None:
+    clock = tokenizer._metrics._clock
+    assert isinstance(clock, FakeClock)
+    await clock.advance(100.0)
+    assert (tokenizer.progress_age(), tokenizer.load()) == (0.0, 0)
+    with tokenizer._metrics.work("encode"):
+        assert tokenizer.progress_age() == 0.0
+        await clock.advance(3.0)
+        assert (tokenizer.progress_age(), tokenizer.load()) == (3.0, 1)
+        with tokenizer._metrics.work("encode"):
+            pass
+        assert tokenizer.progress_age() == 0.0
+    assert tokenizer.progress_age() == 0.0
+
+
+async def test_draining_waits_for_what_runs_and_no_longer_than_it_may(tokenizer: TokenizerActor) -> None:
+    await tokenizer.drain(1.0)
+    assert tokenizer.ready() == ["draining"]
+    with tokenizer._metrics.work("encode"):
+        await tokenizer.drain(0.01)
+
+
+@pytest.mark.model
+async def test_smollm2_prompts_equal_those_of_transformers() -> None:
+    from transformers import AutoTokenizer
+
+    from models.sources import ensure_model
+    from services.config import cache_dir
+
+    folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
+    reference = AutoTokenizer.from_pretrained(folder)
+    actor = TokenizerActor(context(folder))
+    await actor.on_start()
+    try:
+        for turns in CONVERSATIONS:
+            for prompt in (True, False):
+                encoded = await actor.encode(
+                    Encode(turns=[ChatTurn(**turn) for turn in turns], add_generation_prompt=prompt), CALL
+                )
+                expected = reference.apply_chat_template(turns, add_generation_prompt=prompt, return_dict=False)
+                assert encoded.token_ids == expected
+        for turns in CONVERSATIONS:
+            text = turns[-1]["content"]
+            encoded = await actor.encode(Encode(text=text), CALL)
+            assert encoded.token_ids == reference(text)["input_ids"]
+            decoded = await actor.decode(Decode(token_ids=encoded.token_ids), CALL)
+            assert decoded.text == reference.decode(
+                encoded.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+    finally:
+        await actor.on_stop()
+
+
+CONVERSATIONS = [
+    [{"role": "user", "content": "Hi"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sky blue?\n\n"}],
+    [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": "  naïve 日本語 🙂 \t<|im_end|> {{ x }} \u202e\u0000 "},
+    ],
+    [{"role": "user", "content": "def f(x):\n    return x ** 2\n" * 50}],
+    [{"role": "user", "content": ""}],
+]
