@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import ClassVar
 
+import msgspec
 import pytest
-import zmq
-from zmq.utils.monitor import recv_monitor_message
+import zmq.asyncio
 
-from mesh.errors import Insecure
-from mesh.security import (
-    DOMAIN,
-    Authenticator,
-    FolderSecurity,
-    load_security,
-    make_keys,
-    secure_client,
-    secure_server,
-)
+from mesh.actor import Actor, Call
+from mesh.codec import Codec
+from mesh.errors import DeadlineExceeded, Insecure, PeerLost
+from mesh.node import Node
+from mesh.security import FolderSecurity, load_security, make_keys
+from mesh.zmq_transport import ZmqTransport
 
 
 @pytest.fixture
@@ -80,110 +77,88 @@ def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str
 # Over the wire ----------------------------------------------------------------------------------------------
 
 
-class Gate:
-    """A bound socket with keys, and diallers that try it."""
+class Question(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Echo(Actor):
+    handlers: ClassVar = {Question: "answer"}
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def answer(self, message: Question, call: Call) -> Question:
+        self.heard.append(message.text)
+        return message
+
+
+def node(name: str, security: FolderSecurity | None) -> Node:
+    return Node(ZmqTransport(security=security), Codec({"question": Question}), name=name)
+
+
+class Door:
+    """A node bound to tcp with a member's keys, and an actor behind it."""
 
     def __init__(self, security: FolderSecurity) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        server = security.server()
-        self.authenticator = Authenticator(self.context)
-        self.authenticator.allow(server.domain, server.allowed)
-        self.authenticator.start()
-        self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.linger = 0
-        secure_server(self.socket, server)
-        self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.node = node("target-1", security)
+        self.echo = Echo()
 
-    def dialled_by(self, security: FolderSecurity | None) -> list[str]:
-        """The handshake's events at the dialler, up to the one that decides."""
-        socket = self.context.socket(zmq.DEALER)
-        socket.linger = 0
-        if security is not None:
-            secure_client(socket, security.client(""))
-        decisive = (
-            zmq.EVENT_HANDSHAKE_SUCCEEDED
-            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-            | zmq.EVENT_DISCONNECTED
-        )
-        monitor = socket.get_monitor_socket(decisive)
-        socket.connect(f"tcp://127.0.0.1:{self.port}")
-        socket.send(b"hello")
+    async def asked_by(self, security: FolderSecurity | None, timeout: float) -> object:
+        dialler = node("streamer-1", security)
+        await dialler.start()
         try:
-            assert monitor.poll(5000)
-            return [recv_monitor_message(monitor)["event"].name]
+            return await dialler.ref(self.node.endpoint, "echo").ask(Question("who?"), timeout=timeout)
         finally:
-            socket.disable_monitor()
-            socket.close()
-
-    def received(self, milliseconds: int) -> bytes | None:
-        return self.socket.recv_multipart()[1] if self.socket.poll(milliseconds) else None
-
-    def close(self) -> None:
-        self.socket.close()
-        self.authenticator.stop()
-        self.context.term()
+            await dialler.stop(0.0)
 
 
 @pytest.fixture
-def gate(keys: Path) -> Iterator[Gate]:
-    gate = Gate(load_security(keys, "target"))
-    yield gate
-    gate.close()
+async def door(keys: Path) -> AsyncIterator[Door]:
+    door = Door(load_security(keys, "target"))
+    await door.node.start("tcp://127.0.0.1:0")
+    await door.node.spawn(door.echo, "echo")
+    yield door
+    await door.node.stop(0.0)
 
 
-def test_a_member_on_the_list_is_heard(gate: Gate, keys: Path) -> None:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+async def test_a_member_on_the_list_is_answered(door: Door, keys: Path) -> None:
+    assert await door.asked_by(load_security(keys, "streamer"), timeout=10.0) == Question("who?")
+
+
+async def test_a_member_not_on_the_list_gets_nothing(door: Door, keys: Path) -> None:
+    make_keys(keys, ["latecomer"])
+    with pytest.raises((PeerLost, DeadlineExceeded)):
+        await door.asked_by(load_security(keys, "latecomer"), timeout=0.5)
+    assert door.echo.heard == []
+
+
+async def test_another_meshs_member_gets_nothing(door: Door, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other", ["streamer"])
+    with pytest.raises((PeerLost, DeadlineExceeded)):
+        await door.asked_by(load_security(tmp_path / "other", "streamer"), timeout=0.5)
+    assert door.echo.heard == []
+
+
+async def test_a_stranger_with_a_bare_socket_gets_nothing(door: Door) -> None:
+    context: zmq.asyncio.Context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
-    secure_client(socket, load_security(keys, "streamer").client(""))
-    socket.connect(f"tcp://127.0.0.1:{gate.port}")
-    socket.send(b"hello")
-    assert gate.received(5000) == b"hello"
+    socket.connect(door.node.endpoint)
+    await socket.send(b"let me in")
+    assert await socket.poll(300) == 0
     socket.close()
     context.term()
+    assert door.echo.heard == []
 
 
-def test_a_member_not_on_the_list_is_turned_away(gate: Gate, keys: Path) -> None:
-    make_keys(keys, ["latecomer"])
-    assert gate.dialled_by(load_security(keys, "latecomer")) == ["HANDSHAKE_FAILED_AUTH"]
-    assert gate.received(0) is None
-    assert gate.authenticator.denied >= 1
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:0", "tcp://0.0.0.0:0", "tcp://*:0"])
+async def test_without_keys_no_tcp_address_is_bound(endpoint: str) -> None:
+    keyless = node("target-1", None)
+    with pytest.raises(Insecure, match="specmesh keys"):
+        await keyless.start(endpoint)
+    await keyless.stop(0.0)
 
 
-def test_another_meshs_member_and_a_stranger_without_keys_are_turned_away(gate: Gate, tmp_path: Path) -> None:
-    make_keys(tmp_path / "other", ["streamer"])
-    assert gate.dialled_by(load_security(tmp_path / "other", "streamer")) != ["HANDSHAKE_SUCCEEDED"]
-    assert gate.dialled_by(None) != ["HANDSHAKE_SUCCEEDED"]
-    assert gate.received(0) is None
-
-
-def test_without_an_authenticator_the_door_stays_shut(gate: Gate, keys: Path) -> None:
-    gate.authenticator.stop()
-    assert gate.dialled_by(load_security(keys, "streamer")) != ["HANDSHAKE_SUCCEEDED"]
-    assert gate.received(0) is None
-    gate.authenticator.start()
-    assert gate.dialled_by(load_security(keys, "streamer")) == ["HANDSHAKE_SUCCEEDED"]
-
-
-def test_a_context_has_one_authenticator(gate: Gate) -> None:
+async def test_without_keys_no_tcp_address_is_dialled(door: Door) -> None:
     with pytest.raises(Insecure):
-        Authenticator(gate.context).start()
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        [],
-        [b"1.0", b"1"],
-        [b"1.0", b"1", DOMAIN.encode(), b"10.0.0.9", b"", b"NULL"],
-        [b"1.0", b"1", DOMAIN.encode(), b"10.0.0.9", b"", b"PLAIN", b"user", b"word"],
-        [b"1.0", b"1", DOMAIN.encode(), b"10.0.0.9", b"", b"CURVE", b"\0" * 32],
-        [b"1.0", b"1", b"elsewhere", b"10.0.0.9", b"", b"CURVE", b"\0" * 32],
-    ],
-)
-def test_any_other_request_is_denied(request_: list[bytes]) -> None:
-    authenticator = Authenticator(zmq.Context.instance())
-    assert authenticator.answer(request_)[2] == b"400"
-    assert authenticator.denied == 1
+        await door.asked_by(None, timeout=5.0)
