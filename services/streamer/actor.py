@@ -44,7 +44,7 @@ class StreamerActor(Actor):
         self.port = 0
 
     async def on_start(self) -> None:
-        vocabulary = await asyncio.to_thread(self._load_vocabulary)
+        vocabulary = await asyncio.to_thread(self.load_vocabulary)
         door = self._door(vocabulary)
         server = self._connections.server(door.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
@@ -85,7 +85,7 @@ class StreamerActor(Actor):
 
     # The parts ------------------------------------------------------------------------------------------
 
-    def _load_vocabulary(self) -> Vocabulary:
+    def load_vocabulary(self) -> Vocabulary:
         return Vocabulary.load(ensure_model(self._settings.model, cache_dir(self._settings)))
 
     def _door(self, vocabulary: Vocabulary) -> Door:

@@ -212,17 +212,18 @@ class Connection(RequestHandler):
 
     def _any_to_closing(self, error: ApiError) -> None:
         self.doing = Doing.CLOSING
-        # A client that reads nothing must not keep the closing connection either.
-        self.deadline = self._loop.time() + 1.0
+        self.deadline = self._loop.time() + 2 * LINGER
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(_canned(error))
             self.close()
-            self.transport.close()
+            # Closing while the client still sends would reset the connection, and the answer would be lost:
+            # what comes is thrown away until the client closes or the time is over.
+            self.transport.write_eof()
 
 
 class _Server(web.Server):
     def __init__(self, connections: Connections, handler: Callable[[Any], Any], max_body_bytes: int) -> None:
-        super().__init__(handler, request_factory=self._request, handler_cancellation=True)  # type: ignore[arg-type]
+        super().__init__(handler, request_factory=self._request, handler_cancellation=True)
         self._of = connections
         self._max_body_bytes = max_body_bytes
 

@@ -22,6 +22,7 @@ from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
 
 SEED_BITS = 63
+SEED_MASK = (1 << SEED_BITS) - 1
 SEED_STEP = 0x9E3779B97F4A7C15
 
 
@@ -38,7 +39,7 @@ async def choices_of(
 
 
 def seed_of(base: int, answer: int) -> int:
-    return (base + answer * SEED_STEP) % 2**SEED_BITS
+    return (base + answer * SEED_STEP) & SEED_MASK
 
 
 async def _encode(request: Request, prompt: Prompt, peers: Peers, card: ModelCard) -> list[int]:

@@ -139,9 +139,9 @@ COMPLETION: dict[str, Schema] = {
 TOKENIZE: dict[str, Schema] = {
     "model": MODEL,
     "prompt": TEXT,
-    "add_special_tokens": {"type": "boolean", "default": True},
-    "messages": MESSAGES,
-    "add_generation_prompt": {"type": "boolean", "default": True},
+    "add_special_tokens": {"type": "boolean", "default": True, "description": "Of a prompt"},
+    "messages": {**MESSAGES, "description": "A conversation, in place of a prompt"},
+    "add_generation_prompt": {"type": "boolean", "default": True, "description": "Of messages"},
 }
 DETOKENIZE: dict[str, Schema] = {"model": MODEL, "tokens": IDS}
 
@@ -208,7 +208,7 @@ def _operation(route: RouteRow) -> Schema:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
     if route.path in BODIES:
         properties, required = BODIES[route.path]
-        schema = {"type": "object", "properties": properties, "required": required}
+        schema: Schema = {"type": "object", "properties": properties, "required": required}
         schema["additionalProperties"] = False
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     if route.secured:

@@ -13,7 +13,7 @@ WORDS = ("Ġthe", "Ġquick", "Ġfox", "hello", "Ġworld", "th", "Ġth", "stop", 
 def byte_level_tokenizer() -> Tokenizer:
     """Every byte is a token (ids 0..255 in byte order), then a few words, then a special and an added token."""
     characters = sorted(byte_of_character().items(), key=lambda item: item[1])
-    vocab = {character: byte for character, byte in characters}
+    vocab = dict(characters)
     merges: list[tuple[str, str]] = []
     for word in WORDS:
         for length in range(2, len(word) + 1):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
@@ -128,7 +130,7 @@ def test_how_tokens_are_grouped_into_messages_changes_nothing(data: st.DataObjec
 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=4)))
     borders = [0, *cuts, len(ids)]
-    groups = [ids[start:end] for start, end in zip(borders, borders[1:], strict=False) if end > start]
+    groups = [ids[start:end] for start, end in pairwise(borders) if end > start]
     one_by_one = run([[each] for each in ids])
     assert run(groups) == one_by_one
     whole = one_by_one[0]

@@ -1,0 +1,281 @@
+"""A mesh without a model: the real node and codec, a tokenizer and targets that do what a test scripts.
+
+`FakeMesh.start_door` runs the real StreamerActor on a free port; requests go over real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from prometheus_client import CollectorRegistry
+from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
+
+from mesh.actor import Actor, Call
+from mesh.codec import Codec
+from mesh.errors import NoPeer, Refuse
+from mesh.membership import Member
+from mesh.memory_transport import MemoryNetwork
+from mesh.node import Node
+from mesh.ref import Ref
+from mesh.stream import StreamWriter
+from services.config import Settings
+from services.messages import (
+    KINDS,
+    Decode,
+    Decoded,
+    Describe,
+    Encode,
+    Encoded,
+    Failed,
+    Finished,
+    Generate,
+    ModelCard,
+    Run,
+    TokenLogprob,
+    Tokens,
+    TopToken,
+)
+from services.streamer.actor import StreamerActor
+from services.streamer.detokenize import Vocabulary
+
+MODEL = "tiny"
+TOKENIZER = byte_level_tokenizer()
+CARD = ModelCard(
+    model=MODEL,
+    max_context=256,
+    vocab_size=TOKENIZER.get_vocab_size(),
+    eos_token_ids=[TOKENIZER.token_to_id(END_OF_TEXT)],
+    methods=["naive", "ngram"],
+    verify_strategies=["greedy", "target_match"],
+    max_speculative_tokens=8,
+    engine="mock",
+)
+
+
+def ids_of(text: str) -> list[int]:
+    return list(TOKENIZER.encode(text, add_special_tokens=False).ids)
+
+
+class FakeTokenizer(Actor):
+    handlers: ClassVar[dict[type[Any], str]] = {Encode: "encode", Decode: "decode"}
+    concurrency = 8
+
+    async def encode(self, message: Encode, call: Call) -> Encoded:
+        text = message.text
+        if message.turns is not None:
+            text = "".join(f"<{turn.role}>{turn.content}" for turn in message.turns)
+        assert text is not None
+        if "untokenizable" in text:
+            raise Refuse("invalid", "the template refused the conversation")
+        ids = ids_of(text)
+        if message.max_tokens and len(ids) > message.max_tokens:
+            raise Refuse("too_long", f"the prompt has {len(ids)} tokens, the limit is {message.max_tokens}")
+        return Encoded(token_ids=ids)
+
+    async def decode(self, message: Decode, call: Call) -> Decoded:
+        return Decoded(text=TOKENIZER.decode(message.token_ids, skip_special_tokens=False))
+
+
+Script = Callable[["FakeTarget", Generate, StreamWriter], Awaitable[None]]
+
+
+class FakeTarget(Actor):
+    """Runs `script` for every Generate; keeps what it was asked and what was cancelled."""
+
+    streams: ClassVar[dict[type[Any], str]] = {Generate: "generate"}
+    handlers: ClassVar[dict[type[Any], str]] = {Describe: "describe"}
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.asked: list[Generate] = []
+        self.cancelled: list[str] = []
+        self.running = 0
+        self.began = asyncio.Event()
+        self.was_cancelled = asyncio.Event()
+
+    async def describe(self, message: Describe, call: Call) -> ModelCard:
+        return CARD
+
+    async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:
+        self.asked.append(message)
+        self.running += 1
+        self.began.set()
+        try:
+            await self.script(self, message, out)
+        except asyncio.CancelledError:
+            self.cancelled.append(message.request_id)
+            self.was_cancelled.set()
+            raise
+        finally:
+            self.running -= 1
+
+
+def tokens(message: Generate, seq: int, ids: list[int], drafted: int = 0) -> Tokens:
+    """One verify step's message; logprobs are told apart by the token ids."""
+    runs = [Run(length=len(ids), drafted=drafted, accepted=len(ids) - 1)]
+    logprobs = None
+    if message.sampling.logprobs >= 0:
+        top = [TopToken(id=each, logprob=-each / 100) for each in range(40, 40 + message.sampling.logprobs)]
+        logprobs = [TokenLogprob(logprob=-each / 100, top=top) for each in ids]
+    return Tokens(
+        request_id=message.request_id, attempt=message.attempt, seq=seq, ids=ids, runs=runs, logprobs=logprobs
+    )
+
+
+def finished(message: Generate, count: int, reason: Any = "stop", cached: int = 0) -> Finished:
+    stop = CARD.eos_token_ids[0] if reason == "stop" else None
+    return Finished(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        reason=reason,
+        prompt_tokens=message.prompt_tokens,
+        cached_tokens=cached,
+        completion_tokens=count,
+        stop_token=stop,
+    )
+
+
+def failed(message: Generate, reason: str, retryable: bool = False) -> Failed:
+    return Failed(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        reason=reason,
+        message=f"it was {reason}",
+        retryable=retryable,
+    )
+
+
+def says(text: str | list[int], group: int = 1, *, cached: int = 0) -> Script:
+    """Answers every request with the same tokens, `group` at a time, whatever attempt asks from wherever."""
+    ids = ids_of(text) if isinstance(text, str) else text
+
+    async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        end = min(len(ids), message.sampling.max_tokens)
+        seq = len(message.token_ids) - message.prompt_tokens
+        while seq < end:
+            part = ids[seq : min(seq + group, end)]
+            await out.send(tokens(message, seq, part, drafted=group))
+            seq += len(part)
+        reason = "stop" if end == len(ids) else "length"
+        await out.send(finished(message, end, reason, cached))
+
+    return script
+
+
+def hangs_after(text: str) -> Script:
+    """Says a text and then nothing more, for ever."""
+    ids = ids_of(text)
+
+    async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        for seq, token in enumerate(ids):
+            await out.send(tokens(message, seq, [token]))
+        await asyncio.Event().wait()
+
+    return script
+
+
+@dataclass
+class FakeDirectory:
+    """The part of the directory's client that the door uses; the test decides who is there."""
+
+    node: Node
+    members_: list[Member] = field(default_factory=list)
+    callbacks: list[Callable[[], None]] = field(default_factory=list)
+
+    def members(self, role: str | None = None) -> list[Member]:
+        return [member for member in self.members_ if role in (None, member.role)]
+
+    def ref(self, role: str, key: str | None = None) -> Ref:
+        for member in self.members(role):
+            if member.state == "ready":
+                return self.node.ref(member.endpoint, role)
+        raise NoPeer(f"no {role} is ready")
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+
+    def change(self, *members: Member) -> None:
+        """The new entries replace those of the same instance."""
+        changed = {member.instance for member in members}
+        self.members_ = [each for each in self.members_ if each.instance not in changed] + list(members)
+        for callback in self.callbacks:
+            callback()
+
+
+@dataclass
+class FakeContext:
+    settings: Settings
+    node: Node
+    directory: FakeDirectory
+    registry: CollectorRegistry
+    role: str = "streamer"
+    instance: str = "streamer-1"
+
+
+class DoorUnderTest(StreamerActor):
+    """The real one; only the tokenizer's file is replaced."""
+
+    def load_vocabulary(self) -> Vocabulary:
+        return Vocabulary(TOKENIZER)
+
+
+class FakeMesh:
+    def __init__(self) -> None:
+        self.network = MemoryNetwork()
+        self.codec = Codec(KINDS)
+        self.node = self._node("streamer-1")
+        self.directory = FakeDirectory(self.node)
+        self.registry = CollectorRegistry()
+        self.nodes: dict[str, Node] = {}
+        self.door: DoorUnderTest | None = None
+        self.epoch = 0
+
+    def _node(self, name: str) -> Node:
+        return Node(self.network.transport(), self.codec, name=name)
+
+    async def start_tokenizer(self) -> None:
+        await self._start("tokenizer", "tokenizer-1", FakeTokenizer())
+
+    async def start_target(self, script: Script, instance: str = "target-1") -> FakeTarget:
+        target = FakeTarget(script)
+        await self._start("target", instance, target)
+        return target
+
+    async def _start(self, role: str, instance: str, actor: Actor) -> None:
+        node = self._node(instance)
+        await node.start(f"mem://{instance}")
+        await node.spawn(actor, role)
+        self.nodes[instance] = node
+        self.epoch += 1
+        self.directory.change(
+            Member(role=role, instance=instance, endpoint=node.endpoint, epoch=node.epoch, state="ready")
+        )
+
+    async def stop(self, instance: str, *, tell_directory: bool = True) -> None:
+        """The node leaves; its streams break off."""
+        node = self.nodes.pop(instance)
+        await node.stop(0.0)
+        if tell_directory:
+            self.directory.members_ = [each for each in self.directory.members_ if each.instance != instance]
+            self.directory.change()
+
+    async def start_door(self, **overrides: Any) -> DoorUnderTest:
+        settings = Settings.for_tests(port=0, served_model_name=MODEL, **overrides)
+        context: Any = FakeContext(settings, self.node, self.directory, self.registry)
+        await self.node.start("mem://streamer-1")
+        self.door = DoorUnderTest(context)
+        await self.node.spawn(self.door, "streamer")
+        return self.door
+
+    @property
+    def url(self) -> str:
+        assert self.door is not None
+        return f"http://127.0.0.1:{self.door.port}"
+
+    async def close(self) -> None:
+        for node in self.nodes.values():
+            await node.stop(0.0)
+        await self.node.stop(0.0)

@@ -1,0 +1,200 @@
+"""Clients that are slow on purpose, spoken to over raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from fake_mesh import MODEL, FakeMesh, FakeTarget, says, tokens
+
+from mesh.stream import StreamWriter
+from services.messages import Generate
+
+QUICK = {"body_timeout": 0.3, "write_timeout": 0.4}
+BODY = orjson.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 5})
+
+
+def head(length: int, *more: str, target: str = "POST /v1/completions") -> bytes:
+    lines = [f"{target} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {length}", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def connect(mesh: FakeMesh, limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    assert mesh.door is not None
+    return await asyncio.open_connection("127.0.0.1", mesh.door.port, limit=limit)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+    """One response with a length; the connection may go on."""
+    status = int((await reader.readline()).split()[1])
+    length = 0
+    while (line := await reader.readline()) not in (b"\r\n", b""):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    return status, orjson.loads(await reader.readexactly(length))
+
+
+async def test_a_client_that_says_nothing_is_let_go(mesh: FakeMesh) -> None:
+    await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_half_a_header_is_answered_408(mesh: FakeMesh) -> None:
+    await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    status, body = await asyncio.wait_for(answer(reader), 5)
+    assert (status, body["error"]["code"]) == (408, "request_timeout")
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_a_header_that_trickles_gains_no_time(mesh: FakeMesh) -> None:
+    await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh)
+
+    async def trickle() -> None:
+        for byte in b"POST /v1/completions HTTP/1.1\r\nX-Slow: " + b"a" * 1000:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.02)
+
+    trickling = asyncio.create_task(trickle())
+    status, _ = await asyncio.wait_for(answer(reader), 5)
+    assert status == 408
+    trickling.cancel()
+    writer.close()
+
+
+async def test_half_a_body_is_answered_408(mesh: FakeMesh) -> None:
+    await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh)
+    writer.write(head(1000) + BODY[:5])
+    status, body = await asyncio.wait_for(answer(reader), 5)
+    assert (status, body["error"]["code"]) == (408, "request_timeout")
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+
+
+async def test_a_slow_second_request_is_timed_as_the_first(mesh: FakeMesh) -> None:
+    await mesh.start_target(says("hello"))
+    await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh)
+    writer.write(head(len(BODY)) + BODY)
+    assert (await answer(reader))[0] == 200
+    writer.write(b"GET /version HTTP/1.1\r\n")
+    status, _ = await asyncio.wait_for(answer(reader), 5)
+    assert status == 408
+    writer.close()
+
+
+async def test_an_idle_connection_is_kept_and_pipelined_requests_are_answered_in_order(
+    mesh: FakeMesh,
+) -> None:
+    await mesh.start_target(says("hello"))
+    await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh)
+    writer.write((head(len(BODY)) + BODY) * 2 + head(0, target="GET /version"))
+    for _ in range(2):
+        assert (await asyncio.wait_for(answer(reader), 5))[1]["choices"][0]["text"] == "hello"
+    assert (await answer(reader))[0] == 200
+    await asyncio.sleep(1.0)  # idle for longer than body_timeout
+    writer.write(head(len(BODY)) + BODY)
+    assert (await asyncio.wait_for(answer(reader), 5))[0] == 200
+    writer.close()
+
+
+async def test_headers_without_end_are_refused(mesh: FakeMesh) -> None:
+    await mesh.start_door()
+    reader, writer = await connect(mesh)
+    writer.write(b"GET /version HTTP/1.1\r\n")
+    for number in range(60):
+        writer.write(f"X-{number}: {'a' * 1000}\r\n".encode())
+        await asyncio.sleep(0)
+    status, _ = await asyncio.wait_for(answer(reader), 5)
+    assert status in (400, 431)
+    writer.close()
+
+
+async def test_what_is_no_http_is_answered_400(mesh: FakeMesh) -> None:
+    await mesh.start_door()
+    for nonsense in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -5\r\n\r\n"):  # fmt: skip
+        reader, writer = await connect(mesh)
+        writer.write(nonsense)
+        status, body = await asyncio.wait_for(answer(reader), 5)
+        assert (status, body["error"]["code"]) == (400, "invalid_http")
+        writer.close()
+
+
+async def test_a_client_that_expects_to_be_asked_on_is(mesh: FakeMesh) -> None:
+    await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    reader, writer = await connect(mesh)
+    writer.write(head(len(BODY), "Expect: 100-continue"))
+    assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(BODY)
+    assert (await answer(reader))[0] == 200
+    writer.close()
+
+
+async def test_an_old_client_gets_its_stream_unchunked(mesh: FakeMesh) -> None:
+    await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    reader, writer = await connect(mesh)
+    body = orjson.dumps({**orjson.loads(BODY), "stream": True})
+    writer.write(head(len(body)).replace(b"HTTP/1.1", b"HTTP/1.0") + body)
+    received = await asyncio.wait_for(reader.read(), 5)
+    headers, _, rest = received.partition(b"\r\n\r\n")
+    assert b"chunked" not in headers.lower()
+    assert rest.startswith(b"data: {") and rest.endswith(b"data: [DONE]\n\n")
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_is_cut_and_its_work_cancelled(mesh: FakeMesh) -> None:
+    async def floods(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        seq = 0
+        while True:
+            await out.send(tokens(message, seq, [97] * 500))
+            seq += 500
+
+    target = await mesh.start_target(floods)
+    door = await mesh.start_door(**QUICK)
+    reader, writer = await connect(mesh, limit=1024)
+    body = orjson.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 200, "stream": True})
+    writer.write(head(len(body)) + body)
+    await asyncio.wait_for(target.was_cancelled.wait(), 20)
+    async with asyncio.timeout(5):
+        while door.load():
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
+async def test_connections_beyond_the_cap_are_told_so(mesh: FakeMesh) -> None:
+    await mesh.start_door(max_connections=2)
+    open_ones = [await connect(mesh) for _ in range(2)]
+    for _, writer in open_ones:
+        writer.write(b"GET /ver")  # under way: not idle
+    await asyncio.sleep(0.05)
+    reader, writer = await connect(mesh)
+    status, body = await asyncio.wait_for(answer(reader), 5)
+    assert (status, body["error"]["code"]) == (503, "too_many_connections")
+    writer.close()
+    for _, each in open_ones:
+        each.close()
+
+
+async def test_an_idle_connection_makes_room_for_a_new_one(mesh: FakeMesh) -> None:
+    await mesh.start_door(max_connections=2)
+    open_ones = [await connect(mesh) for _ in range(2)]
+    for reader, writer in open_ones:
+        writer.write(head(0, target="GET /version"))
+        assert (await answer(reader))[0] == 200
+    reader, writer = await connect(mesh)
+    writer.write(head(0, target="GET /version"))
+    assert (await asyncio.wait_for(answer(reader), 5))[0] == 200
+    assert await asyncio.wait_for(open_ones[0][0].read(), 5) == b""
+    for _, each in [*open_ones, (reader, writer)]:
+        each.close()

@@ -1,0 +1,211 @@
+"""What becomes of a choice when targets die, stutter or lie. Law 1: it ends, once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, finished, ids_of, says, tokens
+from sse_reading import streamed, text_of
+
+from mesh.stream import StreamWriter
+from services.messages import Generate
+
+STORY = "hello the quick fox hello the world"
+BODY = {"model": MODEL, "prompt": "hi", "max_tokens": 100, "seed": 3}
+
+
+async def story(http: aiohttp.ClientSession, mesh: FakeMesh, **more: Any) -> list[Any]:
+    return await streamed(http, mesh.url + "/v1/completions", {**BODY, **more})
+
+
+def breaks_after(count: int, how: Any) -> Any:
+    """The first attempt says `count` tokens, then `how` happens; later attempts say the rest."""
+
+    async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        if message.attempt == 0:
+            ids = ids_of(STORY)
+            for seq in range(count):
+                await out.send(tokens(message, seq, [ids[seq]]))
+            await how(target, message, out)
+        else:
+            await says(STORY, group=2)(target, message, out)
+
+    return script
+
+
+async def test_a_lost_target_is_followed_by_another_without_duplicate_or_gap(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    said = asyncio.Event()
+
+    async def waits(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        said.set()
+        await asyncio.Event().wait()
+
+    first = await mesh.start_target(breaks_after(3, waits), "target-1")
+    await mesh.start_door()
+    running = asyncio.create_task(story(http, mesh))
+    await said.wait()
+    mesh.network.cut("mem://target-1")
+    second = await mesh.start_target(says(STORY), "target-2")
+    await mesh.stop("target-1")
+    chunks = await running
+    assert chunks[-1] == "[DONE]"
+    assert text_of(chunks) == STORY
+    (again,) = second.asked
+    assert again.attempt == 1
+    assert again.prompt_tokens == len(ids_of("hi"))
+    delivered = again.token_ids[again.prompt_tokens :]
+    assert delivered == ids_of(STORY)[: len(delivered)]
+    assert again.sampling == first.asked[0].sampling
+
+
+async def test_a_request_waits_for_a_target_that_restarts(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    said = asyncio.Event()
+
+    async def waits(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        said.set()
+        await asyncio.Event().wait()
+
+    await mesh.start_target(breaks_after(2, waits), "target-1")
+    await mesh.start_door()
+    running = asyncio.create_task(story(http, mesh))
+    await said.wait()
+    await mesh.stop("target-1")
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    await mesh.start_target(says(STORY), "target-2")
+    assert text_of(await running) == STORY
+
+
+async def test_a_new_request_waits_for_its_first_target(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_door()
+    running = asyncio.create_task(story(http, mesh))
+    await asyncio.sleep(0.05)
+    assert not running.done()
+    await mesh.start_target(says(STORY))
+    assert text_of(await running) == STORY
+
+
+async def test_a_new_request_does_not_wait_for_ever(
+    mesh: FakeMesh, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.streamer.peers.GRACE", 0.05)
+    await mesh.start_door()
+    async with http.post(mesh.url + "/v1/completions", json=BODY) as response:
+        assert response.status == 503
+        assert int(response.headers["Retry-After"]) >= 1
+        assert (await response.json())["error"]["code"] == "no_target"
+
+
+async def test_a_retryable_failure_is_tried_again(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def fails(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        await out.send(failed(message, "draining", retryable=True))
+
+    target = await mesh.start_target(breaks_after(4, fails))
+    await mesh.start_door()
+    assert text_of(await story(http, mesh)) == STORY
+    assert [asked.attempt for asked in target.asked] == [0, 1]
+    assert len(target.asked[1].token_ids) == len(ids_of("hi")) + 4
+
+
+async def test_a_stream_that_ends_without_an_end_is_tried_again(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def simply_returns(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        return
+
+    await mesh.start_target(breaks_after(4, simply_returns))
+    await mesh.start_door()
+    assert text_of(await story(http, mesh)) == STORY
+
+
+async def test_overlapping_tokens_are_taken_once(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def repeats(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        ids = ids_of(STORY)
+        await out.send(tokens(message, 0, ids[:3]))
+        await out.send(tokens(message, 0, ids[:3]))
+        await out.send(tokens(message, 1, ids[1:5]))
+        await out.send(tokens(message, 5, ids[5:]))
+        await out.send(finished(message, len(ids)))
+
+    await mesh.start_target(repeats)
+    await mesh.start_door()
+    chunks = await story(http, mesh, logprobs=0)
+    assert text_of(chunks) == STORY
+    parts = [chunk["choices"][0]["logprobs"] for chunk in chunks[:-1]]
+    values = [each for part in parts if part for each in part["token_logprobs"]]
+    assert values == [-each / 100 for each in ids_of(STORY)]
+
+
+async def test_a_gap_is_never_shown(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def skips(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        await out.send(tokens(message, 5, ids_of(STORY)[5:]))
+        await out.send(finished(message, len(ids_of(STORY))))
+
+    await mesh.start_target(breaks_after(3, skips))
+    await mesh.start_door()
+    assert text_of(await story(http, mesh)) == STORY
+
+
+async def test_what_an_older_attempt_still_says_is_dropped(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def confused(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        ghost = msgspec.structs.replace(message, attempt=message.attempt + 7)
+        await out.send(tokens(ghost, 0, ids_of("ghost")))
+        await out.send(finished(ghost, 5))
+        await says(STORY)(target, message, out)
+
+    await mesh.start_target(confused)
+    await mesh.start_door()
+    assert text_of(await story(http, mesh)) == STORY
+
+
+async def test_a_target_lost_after_its_last_token_is_not_asked_for_more(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def simply_returns(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        return
+
+    target = await mesh.start_target(breaks_after(3, simply_returns))
+    await mesh.start_door()
+    chunks = await story(http, mesh, max_tokens=3)
+    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
+    assert len(target.asked) == 1
+
+
+async def test_text_held_back_survives_the_change_of_target(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    """Half a character and half a stop string were in hand when the first attempt broke off."""
+    whole = list("a🦊STb".encode())
+
+    async def half(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        if message.attempt == 0:
+            await out.send(tokens(message, 0, whole[:3]))
+        elif message.attempt == 1:
+            await out.send(tokens(message, 3, whole[3:6]))
+        else:
+            await says(whole)(target, message, out)
+
+    await mesh.start_target(half)
+    await mesh.start_door()
+    assert text_of(await story(http, mesh, stop=["STOP"])) == "a🦊STb"
+
+
+@pytest.mark.parametrize("fault", ["drop", "duplicate", "reorder"])
+async def test_a_bad_network_changes_no_text(mesh: FakeMesh, http: aiohttp.ClientSession, fault: str) -> None:
+    await mesh.start_target(says(STORY))
+    await mesh.start_door()
+    setattr(mesh.network, fault, 0.2)
+    texts = await asyncio.gather(*(story(http, mesh) for _ in range(8)))
+    assert {text_of(chunks) for chunks in texts} == {STORY}
+
+
+async def test_the_tokenizer_may_restart_too(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says(STORY))
+    await mesh.start_door()
+    await mesh.stop("tokenizer-1")
+    running = asyncio.create_task(story(http, mesh))
+    await asyncio.sleep(0.05)
+    await mesh.start_tokenizer()
+    assert text_of(await running) == STORY
