@@ -26,6 +26,13 @@ HEARTBEAT_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 3000
 HANDSHAKE_MS = 3000
 RECONNECT_MS = 10
+# As plain integers: combining pyzmq's enums costs more than a send.
+NOBLOCK = int(zmq.NOBLOCK)
+NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_RCVMORE = int(zmq.RCVMORE)
+_POLLIN = int(zmq.POLLIN)
+_POLLOUT = int(zmq.POLLOUT)
 RECONNECT_MAX_MS = 500
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -167,10 +174,7 @@ class _Watched:
     def send(self, frames: Sequence[Frame]) -> Sent:
         """Without waiting."""
         try:
-            for frame in frames[:-1]:
-                self.socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE, copy=len(frame) < COPY_BELOW)
-            last = frames[-1]
-            self.socket.send(last, zmq.NOBLOCK, copy=len(last) < COPY_BELOW)
+            send_frames(self.socket, frames)
         except zmq.Again:
             self._full = True
             sent = Sent.FULL
@@ -181,7 +185,7 @@ class _Watched:
         else:
             sent = Sent.SENT
         # Sending may have taken the wake-up that announced mail.
-        if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not self._again and self._events() & _POLLIN:
             self._read_soon()
         return sent
 
@@ -198,48 +202,49 @@ class _Watched:
 
     def _wake(self) -> None:
         self._again = False
-        for _ in range(READ_BUDGET):
-            if self._closed:
-                return
-            frames = self._read()
-            if frames is None:
-                break
-            if frames:
-                self._on_message(frames)
         if self._closed:
             return
-        events = int(self.socket.getsockopt(zmq.EVENTS))
-        if self._full and events & zmq.POLLOUT:
+        # Asking before each read is cheaper than the exception of a read in vain.
+        events = self._events()
+        budget = READ_BUDGET
+        while events & _POLLIN and budget:
+            budget -= 1
+            frames = receive_frames(self.socket, self._max_frames)
+            if frames:
+                self._on_message(frames)
+            else:
+                self._on_refused("too_many_frames")
+            if self._closed:
+                return
+            events = self._events()
+        if self._full and events & _POLLOUT:
             self._full = False
             self._on_writable()
             if self._closed:
                 return
-            events = int(self.socket.getsockopt(zmq.EVENTS))
-        if events & zmq.POLLIN:
+            events = self._events()
+        if events & _POLLIN:
             self._read_soon()
 
-    def _read(self) -> list[bytes] | None:
-        """A message; an empty list for one that was refused; None when there is none."""
-        socket = self.socket
-        try:
-            frames = [socket.recv(zmq.NOBLOCK)]
-        except zmq.Again:
-            return None
-        except zmq.ZMQError as error:
-            if error.errno in (zmq.ENOTSOCK, zmq.ETERM):
-                return None
-            raise
-        too_many = False
-        while socket.getsockopt(zmq.RCVMORE):
-            frame = socket.recv(zmq.NOBLOCK)
-            if len(frames) <= self._max_frames:
-                frames.append(frame)
-            else:
-                too_many = True
-        if too_many:
-            self._on_refused("too_many_frames")
-            return []
-        return frames
+    def _events(self) -> int:
+        return self.socket.getsockopt(_EVENTS)  # type: ignore[return-value]
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
+    """Without waiting. Raises zmq.Again before the first frame or not at all."""
+    for frame in frames[:-1]:
+        socket.send(frame, NOBLOCK_MORE, copy=len(frame) < COPY_BELOW)
+    socket.send(frames[-1], NOBLOCK, copy=len(frames[-1]) < COPY_BELOW)
+
+
+def receive_frames(socket: zmq.Socket[bytes], most: int, flags: int = NOBLOCK) -> list[bytes]:
+    """A message; empty when it has too many frames. Raises zmq.Again when none is here."""
+    frames = [socket.recv(flags)]
+    while socket.getsockopt(_RCVMORE):
+        frame = socket.recv(NOBLOCK)
+        if len(frames) <= most:
+            frames.append(frame)
+    return frames if len(frames) <= most else []
 
 
 class _Monitor:

@@ -1,0 +1,229 @@
+"""Asking an actor from a plain thread: own socket, same envelopes, no event loop. About half the round trip.
+
+Not thread-safe: one link, one thread. The far side cannot tell it from a node that only asks.
+Every message is led by a Hello, so a restarted peer is met at the first ask; the hidden queue of the socket
+stays empty while there is no connection (IMMEDIATE), so nothing old is sent to a successor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from mesh.address import Endpoint, check_name, new_epoch, require_keys, routing_id
+from mesh.codec import Codec
+from mesh.envelope import (
+    BLOCKING,
+    Ask,
+    AskWithFrames,
+    Cancel,
+    Failure,
+    Farewell,
+    Hello,
+    Record,
+    Reply,
+    Welcome,
+    decode_for_dialler,
+    encode_bundle,
+    raw_frames,
+    with_frames,
+)
+from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
+from mesh.metrics import BusMetrics
+from mesh.transport import Frame, Limits, Security
+from mesh.zmq_transport import RECONNECT_MAX_MS, RECONNECT_MS, receive_frames, send_frames, set_limits, unlock
+
+# Asks sent and not yet received or given up.
+MAX_TICKETS = 1024
+Answer = tuple[str, bytes, Sequence[Frame]] | MeshError
+_numbers = itertools.count(1)
+
+
+class Ticket:
+    """A question on its way."""
+
+    __slots__ = ("id", "kind", "sent_at")
+
+    def __init__(self, id: int, kind: str, sent_at: float) -> None:
+        self.id = id
+        self.kind = kind
+        self.sent_at = sent_at
+
+
+class BlockingLink:
+    """One DEALER to one actor."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        actor: str,
+        codec: Codec,
+        name: str,
+        epoch: int | None = None,
+        keys: Security | None = None,
+        *,
+        limits: Limits | None = None,
+        metrics: BusMetrics | None = None,
+    ) -> None:
+        """`codec` is forked: the caller may go on using it in another thread. Raises Insecure."""
+        parsed = Endpoint.parse(endpoint)
+        require_keys(parsed, keys is not None, "dial")
+        self.endpoint = endpoint
+        self.actor = actor
+        self.metrics = metrics or BusMetrics()
+        self._codec = codec.fork()
+        self._name = check_name(name)
+        self._epoch = new_epoch() if epoch is None else epoch
+        self._peer_epoch = 0
+        self._session = 0
+        self._next_id = 0
+        self._read_timeout = -1
+        self._waiting: dict[int, Answer | None] = {}
+        self._max_frames = (limits or Limits()).frames
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        set_limits(self._socket, limits or Limits())
+        self._socket.setsockopt(zmq.ROUTING_ID, routing_id(name, self._epoch, next(_numbers), "b"))
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        if parsed.needs_keys and keys is not None:
+            unlock(self._socket, keys, endpoint)
+        self._socket.connect(endpoint)
+
+    def ask(self, message: Any, timeout: float, trace: str = "") -> Any:
+        """The answer. Raises DeadlineExceeded, PeerLost, or what the far side says."""
+        until = time.monotonic() + timeout
+        try:
+            ticket = self.send(message, timeout=timeout, trace=trace)
+        except PeerLost:
+            # Perhaps not yet: the first ask comes before the connection.
+            if not self._socket.poll(max(0, math.ceil(timeout * 1000)), zmq.POLLOUT):
+                raise
+            ticket = self.send(message, timeout=timeout, trace=trace)
+        return self.receive(ticket, timeout=until - time.monotonic())
+
+    def send(self, message: Any, *, timeout: float = 1.0, trace: str = "") -> Ticket:
+        """The first half of `ask`; never waits. `timeout` is what the far side may take.
+
+        Raises PeerLost when there is no connection (or it is full), Busy when too many tickets are out.
+        """
+        if len(self._waiting) >= MAX_TICKETS:
+            raise Busy(f"{MAX_TICKETS} asks are waiting already")
+        kind, body, raw = self._codec.encode(message)
+        self._next_id += 1
+        ticket = Ticket(self._next_id, kind, time.monotonic())
+        deadline_ms = max(1, math.ceil(timeout * 1000))
+        ask: Ask = Ask(ticket.id, self.actor, kind, deadline_ms, body, trace)
+        if raw is not None:
+            ask = AskWithFrames(ticket.id, self.actor, kind, deadline_ms, body, trace, len(raw))
+            with_frames(ask, raw)
+        if not self._send([Hello(self._name, self._epoch, BLOCKING), ask]):
+            raise PeerLost(f"no connection to {self.endpoint}")
+        self.metrics.sent(kind, len(body))
+        self._waiting[ticket.id] = None
+        return ticket
+
+    def receive(self, ticket: Ticket, timeout: float) -> Any:
+        """The second half of `ask`. After DeadlineExceeded the ticket is void and its late reply dropped."""
+        until = time.monotonic() + timeout
+        if ticket.id not in self._waiting:
+            raise DeadlineExceeded("this ticket has been received or given up")
+        try:
+            while (answer := self._waiting[ticket.id]) is None:
+                left = until - time.monotonic()
+                if not self._read(max(0.0, left)) and left <= 0:
+                    self._send([Cancel([ticket.id])])
+                    raise DeadlineExceeded(f"no answer from {self.endpoint} within {timeout:g} s")
+        finally:
+            del self._waiting[ticket.id]
+        self.metrics.round_trip(ticket.kind, time.monotonic() - ticket.sent_at)
+        if isinstance(answer, MeshError):
+            raise answer
+        try:
+            return self._codec.decode(*answer)
+        except MeshError as error:
+            self.metrics.refuse(error.reason)
+            raise
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Wait for this answer no longer; the far handler is cancelled. Repeat-safe."""
+        if self._waiting.pop(ticket.id, ticket) is None:
+            self._send([Cancel([ticket.id])])
+
+    def close(self) -> None:
+        """Repeat-safe."""
+        if not self._socket.closed:
+            self._send([Farewell()])
+            self._socket.close(100)
+            self._context.term()
+
+    def _send(self, records: list[Record]) -> bool:
+        frames = encode_bundle(self._epoch, 0, records)
+        try:
+            send_frames(self._socket, frames)
+        except zmq.Again:
+            return False
+        self.metrics.bundles["sent"] += 1
+        return True
+
+    def _read(self, timeout: float) -> bool:
+        """Take one message, waiting for it; False when none came."""
+        milliseconds = math.ceil(timeout * 1000)
+        if milliseconds != self._read_timeout:
+            self._socket.setsockopt(zmq.RCVTIMEO, milliseconds)
+            self._read_timeout = milliseconds
+        try:
+            frames = receive_frames(self._socket, self._max_frames, flags=0)
+        except zmq.Again:
+            return False
+        self.metrics.bundles["received"] += 1
+        try:
+            bundle = decode_for_dialler(frames)
+            raw = raw_frames(bundle.records, frames) if len(frames) > 1 else {}
+        except Malformed:
+            self.metrics.refuse("malformed")
+            return True
+        if bundle.to_epoch != self._epoch or bundle.epoch < self._peer_epoch:
+            self.metrics.drop("stale_epoch")
+            return True
+        if bundle.epoch > self._peer_epoch:
+            if self._peer_epoch:
+                self._fail_all(PeerLost(f"{self.endpoint} has restarted"), but=_answered(bundle.records))
+            self._peer_epoch = bundle.epoch
+        for position, record in enumerate(bundle.records):
+            self._take(record, raw.get(position, ()))
+        return True
+
+    def _take(self, record: Record, raw: Sequence[Frame]) -> None:
+        if isinstance(record, Reply):
+            self._answer(record.id, (record.kind, record.body, raw))
+        elif isinstance(record, Failure):
+            self._answer(record.id, from_wire(record.reason[:200], record.message[:2000]))
+        elif isinstance(record, Farewell):
+            lost: MeshError = PeerLost(f"{self.endpoint} has left")
+            if record.reason == Stale.reason:
+                lost = Stale(f"{self.endpoint} knows a newer epoch of {self._name}")
+            self._fail_all(lost, but=set())
+        elif isinstance(record, Welcome):
+            self._session = record.session
+
+    def _answer(self, id: int, answer: Answer) -> None:
+        if id in self._waiting and self._waiting[id] is None:
+            self._waiting[id] = answer
+        else:
+            self.metrics.drop("late_answer")
+
+    def _fail_all(self, error: MeshError, but: set[int]) -> None:
+        for id, answer in self._waiting.items():
+            if answer is None and id not in but:
+                self._waiting[id] = error
+
+
+def _answered(records: Sequence[Any]) -> set[int]:
+    return {record.id for record in records if isinstance(record, Reply | Failure)}
