@@ -78,6 +78,32 @@ def at_address(address: int, count: int, like: np.ndarray) -> np.ndarray:
     return numba.carray(_pointer(address, like), (count,))
 
 
+def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return builder.gep(array.data, [arguments[1]])
+
+
+@intrinsic
+def get(_: Any, array: Any, index: Any) -> Any:
+    """array[index] of a flat array, without the turn for negative indices that keeps loops from vectorizing."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_place(context, builder, signature, arguments))
+
+    return array.dtype(array, types.int64), generate
+
+
+@intrinsic
+def put(_: Any, array: Any, index: Any, value: Any) -> Any:
+    """array[index] = value of a flat array; `get`'s twin."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[2], _place(context, builder, signature, arguments))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, array.dtype), generate
+
+
 def load(array: np.ndarray, index: int) -> np.float32:
     """array[index] as float32. Flat arrays only."""
     raise NotImplementedError("compiled code only")
@@ -94,8 +120,8 @@ def store(array: np.ndarray, index: int, value: np.float32) -> None:
 @overload(load, inline="always")
 def _load(array, index):
     if array.dtype == types.uint16:
-        return lambda array, index: float_of(np.uint32(np.uint32(array[index]) << np.uint32(16)))
-    return lambda array, index: np.float32(array[index])
+        return lambda array, index: float_of(np.uint32(np.uint32(get(array, index)) << np.uint32(16)))
+    return lambda array, index: np.float32(get(array, index))
 
 
 @overload(store, inline="always")
@@ -105,12 +131,12 @@ def _store(array, index, value):
         def to_bfloat16(array, index, value):
             bits = bits_of(np.float32(value))
             even = (bits >> np.uint32(16)) & np.uint32(1)
-            array[index] = np.uint16((bits + np.uint32(0x7FFF) + even) >> np.uint32(16))
+            put(array, index, np.uint16((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)))
 
         return to_bfloat16
 
     def as_it_is(array, index, value):
-        array[index] = np.float32(value)
+        put(array, index, np.float32(value))
 
     return as_it_is
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -204,7 +205,7 @@ class Llama:
         done = np.cumsum(np.repeat(batch.tile_work, self.config.kv_heads))
         cuts = np.searchsorted(done, done[-1] * np.arange(1, count) / count, side="left") + 1
         edges = [0, *(int(cut) for cut in cuts), items]
-        return [(first, last) for first, last in zip(edges, edges[1:], strict=False) if first < last]
+        return [(first, last) for first, last in pairwise(edges) if first < last]
 
     def _logits(self, wanted: np.ndarray) -> torch.Tensor:
         count = len(wanted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.cpu_numbers import at_address, compiled, exp, load, store
+from kernels.cpu_numbers import at_address, compiled, exp, get, load, put, store
 
 
 @compiled
@@ -16,7 +16,7 @@ def embed(tokens, table, residual, rows, hidden):
     for row in range(rows):
         start = np.int64(tokens[row]) * hidden
         for i in range(hidden):
-            residual[row * hidden + i] = load(table, start + i)
+            put(residual, row * hidden + i, load(table, start + i))
 
 
 @compiled
@@ -27,13 +27,13 @@ def add_norm(residual, delta_address, weight, epsilon, out, rows, hidden):
         start = row * hidden
         if delta_address != 0:
             for i in range(hidden):
-                residual[start + i] += load(delta, start + i)
+                put(residual, start + i, get(residual, start + i) + load(delta, start + i))
         squares = np.float32(0.0)
         for i in range(hidden):
-            squares += residual[start + i] * residual[start + i]
+            squares += get(residual, start + i) * get(residual, start + i)
         scale = np.float32(1.0) / np.sqrt(squares / np.float32(hidden) + np.float32(epsilon))
         for i in range(hidden):
-            store(out, start + i, residual[start + i] * scale * weight[i])
+            store(out, start + i, get(residual, start + i) * scale * get(weight, i))
 
 
 @compiled

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from kernels.cpu_numbers import at_address, compiled, exp, load, store
+from kernels.cpu_numbers import at_address, compiled, exp, get, load, put, store
 
 # Loops over keys and dimensions are unrolled this far; head_dim and page_tokens must be multiples of it.
 UNROLL = 8
@@ -24,7 +24,19 @@ UNROLL = 8
 
 @compiled
 def rotate_and_store(
-    qkv_address, queries, keys, values, slots, positions, cos, sin, rows, heads, kv_heads, head_dim, page_tokens
+    qkv_address,
+    queries,
+    keys,
+    values,
+    slots,
+    positions,
+    cos,
+    sin,
+    rows,
+    heads,
+    kv_heads,
+    head_dim,
+    page_tokens,
 ):
     """Rotate q into `queries` (float32, scaled by 1/sqrt(D)); rotate k and put k and v into their slots.
 
@@ -40,69 +52,45 @@ def rotate_and_store(
             start, out = row * width + head * head_dim, (row * heads + head) * head_dim
             for i in range(half):
                 a, b = load(qkv, start + i), load(qkv, start + half + i)
-                c, s = cos[turn + i], sin[turn + i]
-                queries[out + i] = (a * c - b * s) * scale
-                queries[out + half + i] = (b * c + a * s) * scale
+                c, s = get(cos, turn + i), get(sin, turn + i)
+                put(queries, out + i, (a * c - b * s) * scale)
+                put(queries, out + half + i, (b * c + a * s) * scale)
         page, offset = slots[row] // page_tokens, slots[row] % page_tokens
         for head in range(kv_heads):
             block = (page * kv_heads + head) * head_dim * page_tokens
             start = row * width + (heads + head) * head_dim
             for i in range(half):
                 a, b = load(qkv, start + i), load(qkv, start + half + i)
-                c, s = cos[turn + i], sin[turn + i]
+                c, s = get(cos, turn + i), get(sin, turn + i)
                 store(keys, block + i * page_tokens + offset, a * c - b * s)
                 store(keys, block + (half + i) * page_tokens + offset, b * c + a * s)
             start += kv_heads * head_dim
             for i in range(head_dim):
-                values[block + offset * head_dim + i] = qkv[start + i]
+                put(values, block + offset * head_dim + i, get(qkv, start + i))
 
 
 @numba.njit(inline="always")
 def _scores(query, q, keys, head_dim, page_tokens, scores):
     """scores[t] = query · keys[:, t] for every t of a page."""
     for t in range(page_tokens):
-        scores[t] = np.float32(0.0)
+        put(scores, t, np.float32(0.0))
     for d in range(0, head_dim, UNROLL):
-        k = d * page_tokens
-        q0, q1, q2, q3 = query[q + d], query[q + d + 1], query[q + d + 2], query[q + d + 3]
-        q4, q5, q6, q7 = query[q + d + 4], query[q + d + 5], query[q + d + 6], query[q + d + 7]
         for t in range(page_tokens):
-            low = (
-                q0 * keys[k + t]
-                + q1 * keys[k + page_tokens + t]
-                + q2 * keys[k + 2 * page_tokens + t]
-                + q3 * keys[k + 3 * page_tokens + t]
-            )
-            high = (
-                q4 * keys[k + 4 * page_tokens + t]
-                + q5 * keys[k + 5 * page_tokens + t]
-                + q6 * keys[k + 6 * page_tokens + t]
-                + q7 * keys[k + 7 * page_tokens + t]
-            )
-            scores[t] += low + high
+            score = get(scores, t)
+            for u in range(UNROLL):
+                score += get(query, q + d + u) * get(keys, (d + u) * page_tokens + t)
+            put(scores, t, score)
 
 
 @numba.njit(inline="always")
 def _add_values(weights, values, count, head_dim, sums, start):
     """sums += weights[t] · values[t, :] for t < count; weights are 0 from count to the next multiple."""
     for t in range(0, count, UNROLL):
-        v = t * head_dim
-        w0, w1, w2, w3 = weights[t], weights[t + 1], weights[t + 2], weights[t + 3]
-        w4, w5, w6, w7 = weights[t + 4], weights[t + 5], weights[t + 6], weights[t + 7]
         for d in range(head_dim):
-            low = (
-                w0 * values[v + d]
-                + w1 * values[v + head_dim + d]
-                + w2 * values[v + 2 * head_dim + d]
-                + w3 * values[v + 3 * head_dim + d]
-            )
-            high = (
-                w4 * values[v + 4 * head_dim + d]
-                + w5 * values[v + 5 * head_dim + d]
-                + w6 * values[v + 6 * head_dim + d]
-                + w7 * values[v + 7 * head_dim + d]
-            )
-            sums[start + d] += low + high
+            total = get(sums, start + d)
+            for u in range(UNROLL):
+                total += get(weights, t + u) * get(values, (t + u) * head_dim + d)
+            put(sums, start + d, total)
 
 
 @compiled
@@ -128,9 +116,9 @@ def attend(
             at = (np.int64(tables[table + index]) * kv_heads + kv_head) * block
             filled = min(page_tokens, last_position + 1 - index * page_tokens)
             for i in range(block):
-                page_keys[i] = load(keys, at + i)
+                put(page_keys, i, load(keys, at + i))
             for i in range(filled * head_dim):
-                page_values[i] = load(values, at + i)
+                put(page_values, i, load(values, at + i))
             # Behind the last token a page holds anything, NaN perhaps, which a weight of 0 would not silence.
             for i in range(filled * head_dim, block):
                 page_values[i] = np.float32(0.0)
@@ -144,20 +132,21 @@ def attend(
                     _scores(queries, query, page_keys, head_dim, page_tokens, scores)
                     maximum = maxima[one]
                     for t in range(count):
-                        maximum = max(maximum, scores[t])
+                        maximum = max(maximum, get(scores, t))
                     if maximum != maxima[one]:
                         # The first page lands here with -inf: exp gives a tiny number, the sums are 0.
                         shrink = exp(maxima[one] - maximum)
                         totals[one] *= shrink
                         for d in range(head_dim):
-                            sums[one * head_dim + d] *= shrink
+                            put(sums, one * head_dim + d, get(sums, one * head_dim + d) * shrink)
                         maxima[one] = maximum
                     total = np.float32(0.0)
                     for t in range(count):
-                        scores[t] = exp(scores[t] - maximum)
-                        total += scores[t]
+                        weight = exp(get(scores, t) - maximum)
+                        put(scores, t, weight)
+                        total += weight
                     for t in range(count, page_tokens):
-                        scores[t] = np.float32(0.0)
+                        put(scores, t, np.float32(0.0))
                     totals[one] += total
                     _add_values(scores, page_values, count, head_dim, sums, one * head_dim)
         for r in range(rows):
@@ -166,4 +155,4 @@ def attend(
                 to = ((first_row + r) * heads + kv_head * group + g) * head_dim
                 share = np.float32(1.0) / totals[one]
                 for d in range(head_dim):
-                    store(out, to + d, sums[one * head_dim + d] * share)
+                    store(out, to + d, get(sums, one * head_dim + d) * share)

@@ -70,8 +70,8 @@ class TorchModel:
         end = item.start + len(item.tokens)
         assert item.tokens and item.start >= 0 and end <= self.facts.max_context
         assert len(item.pages) * self.facts.page_tokens >= end
-        assert 0 <= min(item.pages) and max(item.pages) < self.facts.pages
-        assert 0 <= min(item.tokens) and max(item.tokens) < self.facts.vocab_size
+        assert min(item.pages) >= 0 and max(item.pages) < self.facts.pages
+        assert min(item.tokens) >= 0 and max(item.tokens) < self.facts.vocab_size
         assert 0 <= item.logits_from <= len(item.tokens)
 
 
