@@ -73,7 +73,7 @@ def settings() -> str:
                     (f"`{row.name}`", f"`{flag_name(row.name)}`", f"`{PREFIX}{row.name.upper()}`", _default(row),
                      "" if row.kind in ("str", "path") else accepted(row), row.help)
                     for row in rows
-                ),  # fmt: skip
+                ),
             )
         )
     return "\n".join(parts)
@@ -210,10 +210,10 @@ def _streamer(registry: CollectorRegistry) -> None:
 
 
 def _tokenizer(registry: CollectorRegistry) -> None:
+    import asyncio
+
     from mesh.clock import SystemClock
     from services.tokenizer.metrics import TokenizerMetrics
-
-    import asyncio
 
     async def build() -> None:
         TokenizerMetrics(registry, SystemClock())

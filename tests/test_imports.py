@@ -1,0 +1,114 @@
+"""Imports point one way, and the processes that need no model start without torch."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = {"mesh", "kernels", "models", "services", "loadtest", "bench"}
+
+# Of ours, what a package may import besides itself.
+DIRECTION = {
+    "mesh": set(),
+    "kernels": set(),
+    "models": {"kernels"},
+    "services": {"mesh", "kernels", "models"},
+    "loadtest": set(),
+}
+# Of others', what the lower packages may import at all.
+OTHERS = {
+    "mesh": {"zmq", "msgpack", "msgspec", "prometheus_client", "uvloop"},
+    "kernels": {"torch", "triton", "numpy", "numba", "llvmlite"},
+}
+# What the half of the target that computes must not know: how requests come and how messages travel.
+SOCKETS = {"zmq", "aiohttp", "msgpack", "mesh"}
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """The top-level packages a file imports anywhere in it, functions and TYPE_CHECKING blocks too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+
+
+def offenders(files: list[Path], forbidden: set[str]) -> list[str]:
+    return [
+        f"{file.relative_to(ROOT)} imports {name}"
+        for file in files
+        for name in sorted(set(imports_of(file)) & forbidden)
+    ]
+
+
+@pytest.mark.parametrize("package", DIRECTION)
+def test_a_package_imports_only_packages_below_it(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    # One place hands over to the load harness: the command line.
+    files = [file for file in files if file != ROOT / "services" / "cli.py"]
+    assert offenders(files, OURS - {package} - DIRECTION[package]) == []
+
+
+def test_only_the_command_line_imports_the_load_harness_and_nobody_the_benchmarks() -> None:
+    assert "bench" not in set(imports_of(ROOT / "services" / "cli.py"))
+
+
+@pytest.mark.parametrize("package", OTHERS)
+def test_the_lower_packages_import_only_what_they_are_made_of(package: str) -> None:
+    allowed = OTHERS[package] | {package} | set(sys.stdlib_module_names)
+    for file in sorted((ROOT / package).rglob("*.py")):
+        assert set(imports_of(file)) - allowed == set(), file
+
+
+def test_kernels_models_and_the_torch_half_of_the_target_know_no_sockets() -> None:
+    files = [*(ROOT / "kernels").rglob("*.py"), *(ROOT / "models").rglob("*.py")]
+    files.append(ROOT / "services" / "target" / "torch_model.py")
+    assert offenders(sorted(files), SOCKETS | {"msgspec", "orjson"}) == []
+
+
+def test_scheduler_and_mock_engine_import_neither_torch_nor_sockets() -> None:
+    files = [ROOT / "services" / "target" / name for name in ("scheduler.py", "sequence.py", "mock_runner.py")]
+    assert offenders(files, {"torch", "zmq", "aiohttp"}) == []
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules in a fresh interpreter after `statement`."""
+    report = "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    code = f"{statement}\nimport sys, json\n{report}"
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ}
+    )
+    assert finished.returncode == 0, finished.stderr
+    return set(json.loads(finished.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("role", ["streamer", "tokenizer", "proposer"])
+def test_a_role_without_a_model_starts_without_torch(role: str) -> None:
+    loaded = loaded_by(f"import services.process, services.{role}.actor")
+    assert not loaded & {"torch", "triton", "transformers"}
+
+
+def test_the_supervisor_and_the_command_line_start_without_torch() -> None:
+    assert not loaded_by("import services.cli, services.up") & {"torch", "triton", "transformers"}
+
+
+def test_the_target_starts_without_an_http_server_and_the_mock_engine_without_torch() -> None:
+    loaded = loaded_by("import services.process, services.target.actor, services.target.mock_runner")
+    assert not loaded & {"aiohttp", "torch"}
+
+
+def test_the_foreign_package_with_a_name_of_ours_is_not_installed() -> None:
+    """docs/decisions/0004: with it, transformers imports names from our folder and fails."""
+    import importlib.metadata
+
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.distribution("kernels")
