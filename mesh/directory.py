@@ -52,6 +52,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True):
     members: Annotated[list[Member], Meta(max_length=2048)]
     fenced: bool = False
     settled: bool = True  # False: the directory is so young that who isn't in may yet announce himself
+    born: int = 0  # the version it began with: tells one directory from the next
 
 
 DIRECTORY_KINDS: dict[str, type[msgspec.Struct]] = {"announce": Announce, "table": Table}
@@ -74,7 +75,8 @@ class DirectoryActor(Actor):
         self._clock = clock or SystemClock()
         self._stale_after = stale_after
         # No earlier directory's version may look like one of ours.
-        self._membership = Membership(self._clock.now(), stale_after=stale_after, version=time.time_ns() >> 10)
+        self._born = time.time_ns() >> 10
+        self._membership = Membership(self._clock.now(), stale_after=stale_after, version=self._born)
         self._on_change = on_change
         self._told = self._membership.version
         self._held: set[asyncio.Future[None]] = set()
@@ -102,6 +104,7 @@ class DirectoryActor(Actor):
             self._membership.members(),
             fenced=fenced,
             settled=self._membership.settled(self._clock.now()),
+            born=self._born,
         )
 
     def _take(self, member: Member, leaving: bool) -> bool:
@@ -168,6 +171,9 @@ class DirectoryClient:
         self._clock = clock or SystemClock()
         self._view: dict[tuple[str, str], Member] = {}
         self._version = 0
+        self._born = 0
+        # Known from an earlier directory, and not yet heard of by the present one, which is young.
+        self._inherited: dict[tuple[str, str], Member] = {}
         self._picks: dict[str, int] = {}  # since the table was last heard: what its loads don't show yet
         self._turn = random.randrange(1 << 16)
         self._fenced_epoch = -1
@@ -277,9 +283,10 @@ class DirectoryClient:
             self._fenced_epoch = self._announced.epoch
             _call_all(self._fencing)
         before, after = self._view, {member.key: member for member in table.members}
-        if not table.settled:
-            # A young directory has not heard of everyone yet: what it doesn't mention is as it was.
-            after = {**before, **after}
+        if table.born != self._born:
+            self._born, self._inherited = table.born, before
+        self._inherited = {} if table.settled else {k: m for k, m in self._inherited.items() if k not in after}
+        after = {**self._inherited, **after}
         self._view, self._version = after, table.version
         if before.keys() != after.keys() or any(not before[key].same_standing(after[key]) for key in after):
             for member in before.values():

@@ -1,0 +1,277 @@
+"""The directory over a network in memory, with a clock moved by hand; nodes come, fall silent and wake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from mesh.clock import FakeClock
+from mesh.codec import Codec
+from mesh.directory import DIRECTORY, DIRECTORY_KINDS, DirectoryActor, DirectoryClient, Member
+from mesh.errors import NoPeer
+from mesh.memory_transport import MemoryNetwork
+from mesh.node import Node
+
+HERE = "mem://directory"
+
+
+class Body:
+    """A process as the directory sees it: a node, a client, and what it says of itself."""
+
+    def __init__(self, node: Node, client: DirectoryClient, role: str) -> None:
+        self.node = node
+        self.client = client
+        self.member = Member(role, node.name, node.endpoint, node.epoch)
+        self.changes = 0
+        self.lost: list[str] = []
+        self.fenced = 0
+        client.on_change(self._count_change)
+        client.on_lost(lambda member: self.lost.append(member.instance))
+        client.on_fenced(self._count_fence)
+
+    def _count_change(self) -> None:
+        self.changes += 1
+
+    def _count_fence(self) -> None:
+        self.fenced += 1
+
+    def turn(self, state: str, load: int = 0) -> None:
+        self.member = replace(self.member, state=state, load=load)
+        self.client.announce_now()
+
+    async def fall_asleep(self) -> None:
+        """What SIGSTOP does: not a word any more, and no good-bye."""
+        polling, self.client._polling = self.client._polling, None
+        assert polling is not None
+        polling.cancel()
+        await asyncio.wait([polling])
+
+    async def wake(self) -> None:
+        await self.client.start()
+
+    def sees(self, role: str) -> dict[str, str]:
+        return {member.instance: member.state for member in self.client.members(role)}
+
+
+class Town:
+    """A network, a clock, a directory, and whoever joins."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.network = MemoryNetwork(clock=self.clock)
+        self.directory: Node | None = None
+        self.actor: DirectoryActor | None = None
+        self.bodies: list[Body] = []
+
+    def node(self, name: str) -> Node:
+        return Node(self.network.transport(), Codec(DIRECTORY_KINDS), name=name, clock=self.clock)
+
+    async def open(self) -> None:
+        self.directory = self.node("directory")
+        await self.directory.start(HERE)
+        self.actor = DirectoryActor(clock=self.clock)
+        await self.directory.spawn(self.actor, DIRECTORY)
+
+    async def shut(self) -> None:
+        assert self.directory is not None
+        await self.stop(self.directory)
+        self.directory = None
+
+    async def stop(self, node: Node) -> None:
+        # Leaving waits for farewells, so time has to pass meanwhile.
+        stopping = asyncio.ensure_future(node.stop(1.0))
+        while not stopping.done():
+            await self.clock.advance(0.1)
+
+    async def join(self, role: str, instance: str, epoch: int | None = None) -> Body:
+        node = self.node(instance)
+        if epoch is not None:
+            node.epoch = epoch
+        await node.start(f"mem://{instance}")
+        body = Body(
+            node, DirectoryClient(node, HERE, lambda: self.words_of(node), interval=0.5, clock=self.clock), role
+        )
+        self.bodies.append(body)
+        await body.client.start()
+        await self.clock.settle()
+        return body
+
+    def words_of(self, node: Node) -> Member:
+        return next(body.member for body in self.bodies if body.node is node)
+
+    async def close(self) -> None:
+        for body in self.bodies:
+            leaving = asyncio.ensure_future(body.client.stop())
+            while not leaving.done():
+                await self.clock.advance(0.1)
+            await self.stop(body.node)
+        if self.directory is not None:
+            await self.stop(self.directory)
+
+
+@pytest.fixture
+async def town() -> AsyncIterator[Town]:
+    town = Town()
+    await town.open()
+    yield town
+    await town.close()
+
+
+async def test_those_who_join_see_each_other_without_waiting_for_a_round(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    target = await town.join("target", "target-1")
+    await town.clock.advance(0.05)
+    assert streamer.sees("target") == {"target-1": "starting"}
+    assert target.sees("streamer") == {"streamer-1": "starting"}
+
+
+async def test_a_member_that_turns_ready_is_known_in_much_less_than_a_round(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    target = await town.join("target", "target-1")
+    await town.clock.advance(3.1)
+    assert streamer.client.pick("target") is None
+    target.turn("ready")
+    await town.clock.advance(0.05)
+    picked = streamer.client.pick("target")
+    assert picked is not None and picked.endpoint == "mem://target-1"
+    assert streamer.client.ref("target").endpoint == "mem://target-1"
+
+
+async def test_without_a_ready_member_there_is_no_peer(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    with pytest.raises(NoPeer, match="target"):
+        streamer.client.ref("target")
+
+
+async def test_a_member_announces_about_twice_a_second(town: Town) -> None:
+    await town.join("target", "target-1")
+    await town.clock.advance(2.0)
+    before = town.network.carried
+    await town.clock.advance(10.0)
+    # An ask and its answer each time, and what the session itself says now and then.
+    assert 40 <= town.network.carried - before <= 80
+
+
+async def test_load_spreads_between_the_rounds_and_draining_members_get_nothing(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    bodies = [await town.join("target", f"target-{number}") for number in range(3)]
+    bodies[0].turn("ready", load=2)
+    bodies[1].turn("ready", load=0)
+    bodies[2].turn("draining")
+    await town.clock.advance(1.0)
+    picks = [streamer.client.pick("target") for _ in range(6)]
+    names = [picked.instance for picked in picks if picked is not None]
+    assert sorted(names) == ["target-0"] * 2 + ["target-1"] * 4
+
+
+async def test_a_key_finds_the_same_member_from_everywhere(town: Town) -> None:
+    first = await town.join("streamer", "streamer-1")
+    second = await town.join("streamer", "streamer-2")
+    for number in range(4):
+        (await town.join("target", f"target-{number}")).turn("ready")
+    await town.clock.advance(1.0)
+    for key in map(str, range(50)):
+        assert first.client.pick("target", key) == second.client.pick("target", key)
+
+
+async def test_a_silent_member_is_lost_to_all_and_fenced_when_it_wakes(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    target = await town.join("target", "target-1")
+    target.turn("ready")
+    await town.clock.advance(1.0)
+    await target.fall_asleep()
+    await town.clock.advance(1.4)
+    assert streamer.sees("target") == {"target-1": "ready"}
+    await town.clock.advance(1.1)
+    assert streamer.sees("target") == {} and streamer.lost == ["target-1"]
+    assert [member.state for member in streamer.client.lost("target")] == ["lost"]
+    await target.wake()
+    await town.clock.advance(2.0)
+    assert target.fenced == 1
+    assert streamer.sees("target") == {}
+
+
+async def test_one_that_left_is_gone_at_once(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    target = await town.join("target", "target-1")
+    target.turn("ready")
+    await town.clock.advance(1.0)
+    leaving = asyncio.ensure_future(target.client.stop())
+    await town.clock.advance(0.05)
+    assert leaving.done()
+    assert streamer.sees("target") == {} and streamer.lost == ["target-1"]
+
+
+async def test_a_restarted_member_is_lost_and_new_at_once(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    old = await town.join("target", "target-1")
+    old.turn("ready")
+    await town.clock.advance(1.0)
+    await old.fall_asleep()
+    await town.stop(old.node)
+    successor = await town.join("target", "target-1")
+    successor.turn("ready")
+    await town.clock.advance(0.1)
+    assert streamer.lost == ["target-1"]
+    picked = streamer.client.pick("target")
+    assert picked is not None and picked.epoch == successor.node.epoch > old.node.epoch
+
+
+async def test_the_last_table_serves_while_there_is_no_directory_and_it_refills(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    target = await town.join("target", "target-1")
+    target.turn("ready")
+    await town.clock.advance(1.0)
+    await town.shut()
+    await town.clock.advance(20.0)
+    assert not streamer.client.connected
+    assert streamer.client.pick("target") is not None
+
+    seen_without: list[float] = []
+    streamer.client.on_change(
+        lambda: seen_without.append(town.clock.now()) if not streamer.client.ready("target") else None
+    )
+    await town.open()
+    await town.clock.advance(5.0)
+    assert town.actor is not None
+    assert {member.instance for member in town.actor.members()} == {"streamer-1", "target-1"}
+    assert streamer.client.connected and streamer.client.pick("target") is not None
+    assert seen_without == [] and streamer.lost == [] and target.fenced == 0
+
+
+async def test_one_that_died_while_there_was_no_directory_is_forgotten_once_that_has_settled(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    target = await town.join("target", "target-1")
+    target.turn("ready")
+    await town.clock.advance(1.0)
+    await town.shut()
+    await target.fall_asleep()
+    await town.open()
+    await town.clock.advance(1.0)
+    assert streamer.client.pick("target") is not None
+    await town.clock.advance(5.0)
+    assert streamer.client.pick("target") is None and streamer.lost == ["target-1"]
+
+
+async def test_an_observer_that_fails_doesnt_silence_the_heartbeat(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    streamer.client.on_change(lambda: 1 / 0)
+    target = await town.join("target", "target-1")
+    await town.clock.advance(5.0)
+    assert target.sees("streamer") == {"streamer-1": "starting"}
+
+
+async def test_one_may_look_without_being_a_member(town: Town) -> None:
+    await town.join("target", "target-1")
+    node = town.node("doctor")
+    await node.start()
+    client = DirectoryClient(node, HERE, clock=town.clock)
+    await client.start()
+    await town.clock.advance(0.1)
+    assert [member.instance for member in client.members()] == ["target-1"]
+    assert town.actor is not None and len(town.actor.members()) == 1
+    await client.stop()
+    await town.stop(node)
