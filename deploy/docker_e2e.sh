@@ -145,6 +145,9 @@ docker run --rm --network none -v "$PWD/deploy/prometheus:/p:ro" --entrypoint pr
 docker run --rm --network none -v "$PWD/deploy/prometheus:/p:ro" --entrypoint promtool specmesh-e2e-prometheus \
     test rules /p/tests.yml
 
+# The file for GPUs can be read by compose, too; running it takes a GPU.
+docker compose -f compose.yaml -f compose.gpu.yaml config --quiet
+
 say "docker compose up"
 : >"$WORK/up"
 started=$SECONDS
