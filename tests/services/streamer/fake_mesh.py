@@ -177,6 +177,13 @@ def hangs_after(text: str) -> Script:
     return script
 
 
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """What is awaited has no event of its own (a count that falls to zero)."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
 @dataclass
 class FakeDirectory:
     """The part of the directory's client that the door uses; the test decides who is there."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fake_mesh import CARD, MODEL, FakeMesh, failed, hangs_after, ids_of, says, tokens
+from fake_mesh import CARD, MODEL, FakeMesh, failed, hangs_after, ids_of, says, tokens, until
 from sse_reading import events, streamed, text_of
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
@@ -123,12 +123,7 @@ async def test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs(
     assert values == [-each / 100 for each in ids]
     assert offsets == [0, 5, 9]
     assert reason == "stop"
-    await asyncio.wait_for(_until(lambda: target.running == 0), 5)
-
-
-async def _until(condition: Any) -> None:
-    while not condition():
-        await asyncio.sleep(0.002)
+    await until(lambda: target.running == 0)
 
 
 async def test_chat_logprobs_have_openai_shape(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
@@ -278,7 +273,7 @@ async def test_a_client_that_leaves_cancels_its_work(mesh: FakeMesh, http: aioht
     await target.began.wait()
     request.cancel()
     await asyncio.wait_for(target.was_cancelled.wait(), 5)
-    await asyncio.wait_for(_until(lambda: door.load() == 0 and target.running == 0), 5)
+    await until(lambda: door.load() == 0 and target.running == 0)
 
 
 async def test_api_keys_guard_the_api_and_not_health(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:

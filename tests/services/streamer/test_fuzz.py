@@ -1,0 +1,118 @@
+"""Mutated HTTP bodies: whatever comes, the answer is never a 500 and the door goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from fake_mesh import MODEL, FakeMesh, says
+
+SEEDS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "/v1/chat/completions",
+        {
+            "model": MODEL, "messages": [
+                {"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]},
+            ],
+            "stream": True, "stream_options": {"include_usage": True}, "n": 2, "stop": ["a", "b"], "max_tokens": 5,
+            "temperature": 0.5, "top_p": 0.9, "seed": 1, "logit_bias": {"1": 2}, "logprobs": True, "top_logprobs": 3,
+            "speculation": {"method": "ngram", "num_speculative_tokens": 2}, "tools": None,
+        },
+    ),
+    (
+        "/v1/completions",
+        {"model": MODEL, "prompt": ["a", "b"], "logprobs": 2, "echo": False, "stop_token_ids": [1], "min_tokens": 1},
+    ),
+    ("/v1/completions", {"model": MODEL, "prompt": [[1, 2], [3]], "max_tokens": 3, "return_token_ids": True}),
+    ("/tokenize", {"prompt": "a", "add_special_tokens": True}),
+    ("/detokenize", {"tokens": [1, 2, 3]}),
+]  # fmt: skip
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1, 1.5, -0.0, 1e308, 2**31, 2**63, -(2**63), 2**64 - 1, "", "a", "\x00", "é🦊", "9" * 50,
+    [], {}, [[]], [{}], {"a": {}}, [None], [1, "a"], ["", ""], {"type": "text"}, "text", "user", MODEL, "x" * 5000,
+]  # fmt: skip
+
+
+WORDS = [b"\xff", b"NaN", b"Infinity", b"\\ud800", b"[" * 500, b"1e999", b'"', b"{"]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) inside a JSON value."""
+    found: list[tuple[Any, Any]] = []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found.append((value, key))
+        found += places(inner)
+    return found
+
+
+def mutated(draw: random.Random, body: dict[str, Any]) -> bytes:
+    value = orjson.loads(orjson.dumps(body))
+    for _ in range(draw.choice([1, 1, 2, 4])):
+        spots = places(value)
+        if not spots:
+            break
+        container, key = draw.choice(spots)
+        what = draw.randrange(4)
+        if what == 0:
+            container[key] = draw.choice(ODD)
+        elif what == 1 and isinstance(container, dict):
+            container[draw.choice(["x", "", "stop", "tools", "messages", "n", "\u0000"])] = container.pop(key)
+        elif what == 2 and isinstance(container, dict):
+            del container[key]
+        else:
+            container[key] = [container[key]] * draw.choice([1, 3, 100])
+    raw = bytearray(orjson.dumps(value))
+    if draw.random() < 0.4:
+        for _ in range(draw.choice([1, 3, 20])):
+            at = draw.randrange(len(raw) + 1)
+            how = draw.randrange(3)
+            if how == 0:
+                raw[at:at] = bytes([draw.randrange(256)])
+            elif how == 1:
+                del raw[at : at + draw.choice([1, 10])]
+            else:
+                raw[at : at + 1] = draw.choice(WORDS)
+    return bytes(raw)
+
+
+async def bombard(mesh: FakeMesh, http: aiohttp.ClientSession, count: int, seed: int) -> dict[int, int]:
+    draw = random.Random(seed)
+    statuses: dict[int, int] = {}
+
+    async def worker(share: int) -> None:
+        for _ in range(share):
+            path, body = draw.choice(SEEDS)
+            data = mutated(draw, body)
+            headers = {"Content-Type": "application/json"}
+            async with http.post(mesh.url + path, data=data, headers=headers) as response:
+                answer = await response.read()
+                statuses[response.status] = statuses.get(response.status, 0) + 1
+                assert response.status in (200, 400, 404), (response.status, data, answer)
+                if response.content_type == "text/event-stream":
+                    assert answer.endswith(b"data: [DONE]\n\n"), (data, answer)
+                elif response.status != 200:
+                    assert set(orjson.loads(answer)["error"]) == {"message", "type", "param", "code"}
+
+    await asyncio.gather(*(worker(count // 20) for _ in range(20)))
+    return statuses
+
+
+async def test_five_hundred_mutated_bodies(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says("hello the fox"))
+    door = await mesh.start_door()
+    statuses = await bombard(mesh, http, 500, seed=1)
+    assert statuses[200] > 20 and statuses[400] > 100
+    assert door.load() == 0
+
+
+@pytest.mark.slow
+async def test_twenty_thousand_mutated_bodies(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says("hello the fox"))
+    door = await mesh.start_door()
+    await bombard(mesh, http, 20_000, seed=2)
+    assert door.load() == 0
