@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -102,6 +103,27 @@ def test_a_venv_whose_pip_works_is_kept(venv_script: ModuleType, tmp_path: Path)
     python.chmod(0o755)
     venv_script.create(tmp_path / "v")
     assert python.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+def test_where_python_has_no_ensurepip_the_outer_pip_brings_pip(
+    venv_script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian without python3-venv: `python3 -m venv` fails, with --without-pip it doesn't."""
+    real_run, ran = subprocess.run, []
+
+    def run(command: list[object], **more: object) -> subprocess.CompletedProcess[bytes]:
+        words = [str(word) for word in command]
+        ran.append(words)
+        if words[1:3] == ["-m", "venv"] and "--without-pip" not in words:
+            return subprocess.CompletedProcess(command, 1)
+        if words[1:3] == ["-m", "pip"]:
+            return subprocess.CompletedProcess(command, 0)
+        return real_run(words, **more)
+
+    monkeypatch.setattr(venv_script.subprocess, "run", run)
+    venv_script.create(tmp_path / "v")
+    assert (tmp_path / "v" / "bin" / "python").exists()
+    assert ran[-1][1:4] == ["-m", "pip", "--python"]
 
 
 def test_everything_required_directly_or_indirectly_is_pinned() -> None:
