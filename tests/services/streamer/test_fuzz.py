@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from copy import deepcopy
 from typing import Any
 
 import aiohttp
@@ -59,7 +60,7 @@ def mutated(draw: random.Random, body: dict[str, Any]) -> bytes:
         container, key = draw.choice(spots)
         what = draw.randrange(4)
         if what == 0:
-            container[key] = draw.choice(ODD)
+            container[key] = deepcopy(draw.choice(ODD))
         elif what == 1 and isinstance(container, dict):
             container[draw.choice(["x", "", "stop", "tools", "messages", "n", "\u0000"])] = container.pop(key)
         elif what == 2 and isinstance(container, dict):
