@@ -190,7 +190,7 @@ def families(build: Callable[[CollectorRegistry], object]) -> list[tuple[str, st
             labels = {collector._name: tuple(collector._labelnames)}
         else:
             labels = {}
-        for family in collector.describe():
+        for family in getattr(collector, "describe", collector.collect)():
             name = family.name + ("_total" if family.type == "counter" else "")
             named = labels.get(family.name, tuple(getattr(family, "_labelnames", ())))
             found.append((name, family.type, named, family.documentation))
@@ -234,11 +234,32 @@ def _proposer(registry: CollectorRegistry) -> None:
     ProposerMetrics(registry, SystemClock(), NoTexts(), {})
 
 
+def _target(registry: CollectorRegistry) -> None:
+    from types import SimpleNamespace as Fake
+
+    from services.target.metrics import TargetMetrics
+
+    scheduler = Fake(
+        pages=Fake(in_use=0, total=1), running=[], waiting=[], prompt_tokens=0, generated_tokens=0, preemptions=0,
+        ends={}, tallies={}, refused_drafts=0,
+    )  # fmt: skip
+    link = Fake(asked=0, missed=0, failed=0, gave_up=False)
+    TargetMetrics(registry, "m").watch(scheduler, link)  # type: ignore[arg-type]
+
+
+def _process(registry: CollectorRegistry) -> None:
+    from prometheus_client import ProcessCollector
+
+    ProcessCollector(registry=registry)
+
+
 PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
     "Every process: the bus": _bus,
     "`streamer`": _streamer,
     "`tokenizer`": _tokenizer,
     "`proposer`": _proposer,
+    "`target`": _target,
+    "Every process: the process": _process,
 }
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings,
