@@ -106,6 +106,7 @@ class RoleProcess:
         self._draining = False
         self._stop = asyncio.Event()
         self._fenced = asyncio.Event()
+        self._sockets: list[SocketFile] = []
         security = _security(settings, role, self.instance)
         self.node = self._node(self.instance, security, BusMetrics(self.registry))
         self._directory_node = self._node(DIRECTORY, security) if settings.host_directory else None
@@ -185,8 +186,10 @@ class RoleProcess:
         await self.side_door.start(self.settings.metrics_host, port)
         if self._directory_node is not None:
             await self._directory_node.start(endpoint(self.settings, DIRECTORY))
+            self._sockets.append(SocketFile(self._directory_node.endpoint))
             await self._directory_node.spawn(DirectoryActor(stale_after=self.settings.stale_after), DIRECTORY)
         await self.node.start(endpoint(self.settings, self.role, self.instance))
+        self._sockets.append(SocketFile(self.node.endpoint))
         await self.directory.start()
 
     async def _start_actor(self) -> bool:
@@ -247,7 +250,23 @@ class RoleProcess:
                 log.warning("while stopping: %s", error)
         if self._directory_node is not None:
             await self._directory_node.stop(LEAVE_TIMEOUT)
+        for socket in self._sockets:
+            socket.remove()
         await self.side_door.stop()
+
+
+class SocketFile:
+    """The file of a bound ipc endpoint, which the socket library leaves behind."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._path = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
+        self._inode = self._path.stat().st_ino if self._path else 0
+
+    def remove(self) -> None:
+        """Unless it is another's by now."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._path is not None and self._path.stat().st_ino == self._inode:
+                self._path.unlink()
 
 
 def run_role(role: str, settings: Settings) -> int:
@@ -259,9 +278,9 @@ def run_role(role: str, settings: Settings) -> int:
         return runner.run(_main(role, settings))
 
 
-async def _main(role: str, settings: Settings) -> int:
+async def _main(role: str, settings: Settings, actor_class: type[Actor] | None = None) -> int:
     try:
-        process = RoleProcess(role, settings)
+        process = RoleProcess(role, settings, actor_class)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, process.stop)
