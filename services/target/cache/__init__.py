@@ -1,0 +1,1 @@
+"""Memory for keys and values: who holds which page."""

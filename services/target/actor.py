@@ -1,0 +1,261 @@
+"""The target process: a model behind a mailbox. Generate streams in, tokens out.
+
+Everything that computes happens in the thread of step_loop.py; here messages become its events, and what it
+hands over goes to the streams. Knows no scheduling, no torch, and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mesh.actor import Actor, Call
+from mesh.errors import MeshError
+from mesh.stream import StreamWriter
+from services.messages import Describe, Failed, Generate, ModelCard
+from services.target.engine import load_runner, model_name
+from services.target.metrics import TargetMetrics
+from services.target.outlet import Outlet
+from services.target.proposer_link import Link, ProposerLink
+from services.target.runner import Runner
+from services.target.scheduler import Arrived, Cancelled, Drain, Emit, Finish, Limits, Scheduler
+from services.target.step_loop import Delivery, ProposerAt, StepLoop
+from services.target.verify.registry import STRATEGIES
+
+if TYPE_CHECKING:
+    from services.process import Context
+
+log = logging.getLogger("specmesh.target")
+
+JOIN_SECONDS = 5.0
+LAST_WORDS_SECONDS = 1.0
+EXIT_ENGINE = 70
+
+
+class TargetActor(Actor):
+    handlers = {Describe: "describe"}  # noqa: RUF012
+    streams = {Generate: "generate"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        context: Context,
+        runner: Runner | None = None,
+        end_process: Callable[[int], object] = os._exit,
+    ) -> None:
+        """`runner`: instead of the one that the settings ask for."""
+        self._end_process = end_process
+        self._context = context
+        self._settings = settings = context.settings
+        # One waiting and one running request each; what is more is refused by the scheduler, in words.
+        self.max_streams = 2 * (settings.max_waiting + settings.max_sequences)
+        self._given_runner = runner
+        self._name = model_name(settings)
+        self._metrics = TargetMetrics(context.registry, self._name)
+        self._steps: StepLoop | None = None
+        self._card: ModelCard | None = None
+        self._outlets: dict[int, Outlet] = {}
+        self._stream_ids = itertools.count(1)
+        self._unready = "loading model"
+        self._draining = False
+        self._stopped = False
+        self._has_loaded = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._proposer: tuple[str, int] | None = None
+
+    # Start ----------------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        """Returns at once; `ready` says when the model is there."""
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._load, name="load-model", daemon=True).start()
+
+    def _load(self) -> None:
+        try:
+            runner = self._given_runner or load_runner(self._settings)
+        # Whatever is wrong with a model, the process must say so and end.
+        except Exception as error:
+            log.error("the model can't be loaded: %s", error, exc_info=not str(error))
+            self._tell_loop(self._give_up, f"the model can't be loaded: {error}")
+        else:
+            self._tell_loop(self._loaded, runner)
+
+    def _tell_loop(self, what: Any, *arguments: Any) -> None:
+        # The loop is gone when the process stopped meanwhile.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    def _loaded(self, runner: Runner) -> None:
+        if self._stopped:
+            return
+        settings, facts = self._settings, runner.facts
+        context = min(settings.max_context or facts.max_context, facts.max_context)
+        scheduler = Scheduler(
+            Limits(
+                vocab_size=facts.vocab_size,
+                max_context=context,
+                eos_token_ids=tuple(facts.eos_token_ids),
+                page_tokens=facts.page_tokens,
+                pages=facts.pages,
+                max_sequences=settings.max_sequences,
+                max_step_tokens=settings.max_step_tokens,
+                max_waiting=settings.max_waiting,
+                method=settings.method,
+                num_speculative_tokens=settings.num_speculative_tokens,
+                verify_strategy=settings.verify_strategy,
+            )
+        )
+        link = ProposerLink(
+            self._connect,
+            target=self._context.instance,
+            epoch=self._context.node.epoch,
+            deadline=settings.draft_deadline_ms / 1e3,
+            now=time.monotonic,
+        )
+        self._metrics.watch(scheduler, link)
+        self._steps = StepLoop(
+            scheduler,
+            runner,
+            link,
+            deliver=lambda delivery: self._tell_loop(self._deliver, delivery),
+            failed=lambda message: self._tell_loop(self._give_up, message),
+            observer=self._metrics,
+            now=time.monotonic,
+        )
+        self._card = self._make_card(scheduler)
+        self._steps.start()
+        self._context.directory.on_change(self._follow_proposer)
+        self._follow_proposer()
+        self._unready = ""
+        self._has_loaded.set()
+
+    def _make_card(self, scheduler: Scheduler) -> ModelCard:
+        limits = scheduler.limits
+        return ModelCard(
+            model=self._name,
+            max_context=scheduler.max_length,
+            vocab_size=limits.vocab_size,
+            eos_token_ids=list(limits.eos_token_ids),
+            methods=list(limits.methods),
+            verify_strategies=list(STRATEGIES),
+            max_speculative_tokens=limits.num_speculative_tokens,
+            engine=self._settings.engine,
+        )
+
+    def _connect(self, endpoint: str) -> Link:
+        # Called from the step thread.
+        from mesh.blocking import BlockingLink
+        from services.process import _security as security_of
+
+        context = self._context
+        keys = security_of(context.settings, context.role, context.instance)
+        return BlockingLink(endpoint, "proposer", context.node.codec, context.instance, context.node.epoch, keys)
+
+    def _follow_proposer(self) -> None:
+        """The directory has changed. The same proposer as long as it is there: it knows our texts."""
+        member = self._context.directory.pick("proposer", key=self._context.instance)
+        found = None if member is None else (member.endpoint, member.epoch)
+        if found != self._proposer and self._steps is not None:
+            self._proposer = found
+            self._steps.post(ProposerAt(found[0] if found else ""))
+
+    # Messages -------------------------------------------------------------------------------------------
+
+    async def describe(self, message: Describe, call: Call) -> ModelCard:
+        await self._has_loaded.wait()
+        assert self._card is not None
+        return self._card
+
+    async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:
+        if self._steps is None:
+            await out.send(self._not_yet(message))
+            return
+        stream = next(self._stream_ids)
+        outlet = self._outlets[stream] = Outlet(out)
+        left = call.deadline_left()
+        deadline = None if left is None else time.monotonic() + left
+        self._steps.post(Arrived(message, stream, deadline))
+        try:
+            await outlet.run()
+        finally:
+            del self._outlets[stream]
+            if not outlet.ended:
+                self._steps.post(Cancelled(stream))
+            if not self._outlets:
+                self._emptied.set()
+
+    def _not_yet(self, message: Generate) -> Failed:
+        return Failed(
+            request_id=message.request_id,
+            attempt=message.attempt,
+            reason="overloaded",
+            message=self._unready,
+            retryable=True,
+        )
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """What a step gave, for all its sequences."""
+        assert self._steps is not None
+        self._steps.taken()
+        outlets = self._outlets
+        for item in delivery:
+            outlet = outlets.get(item.stream)
+            if outlet is None:
+                continue
+            if isinstance(item, Emit):
+                outlet.push(item.tokens)
+            elif isinstance(item, Finish):
+                outlet.push(item.finished)
+            else:
+                outlet.push(item.failed)
+
+    # What the process around us asks --------------------------------------------------------------------
+
+    def ready(self) -> list[str]:
+        reasons = [self._unready] if self._unready else []
+        return [*reasons, "draining"] if self._draining else reasons
+
+    def progress_age(self) -> float:
+        return 0.0 if self._steps is None else self._steps.progress_age()
+
+    def load(self) -> int:
+        return len(self._outlets)
+
+    async def drain(self, timeout: float) -> None:
+        self._draining = True
+        if self._steps is not None:
+            self._steps.post(Drain())
+        try:
+            async with asyncio.timeout(timeout):
+                while self._outlets:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            log.warning("%d requests still run at the end of the drain", len(self._outlets))
+
+    def _give_up(self, message: str) -> None:
+        """The engine is gone. Whoever waits has been told; the supervisor starts a new process."""
+        self._unready = message
+        self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        """Without the niceties of a stop: the thread that failed may hold anything."""
+        log.error("ending this process: %s", self._unready)
+        await self.drain(LAST_WORDS_SECONDS)
+        with contextlib.suppress(MeshError, TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._context.directory.stop()
+        self._end_process(EXIT_ENGINE)
+
+    async def on_stop(self) -> None:
+        self._stopped = True
+        if self._steps is not None:
+            self._steps.stop()
+            if not await asyncio.to_thread(self._steps.join, JOIN_SECONDS):
+                log.warning("the step at work didn't end within %g s", JOIN_SECONDS)

@@ -1,0 +1,60 @@
+"""Makes the runner that the settings ask for. Slow (it loads a model): called from a thread.
+
+Torch is imported here and not before, so that a target with the mock engine never does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.config import Settings, cache_dir
+from services.target.runner import Runner
+from services.target.verify.policy import ACCEPT
+
+if TYPE_CHECKING:
+    from services.target.mock_runner import MockRunner
+
+# What the mock pretends one token's keys and values take.
+MOCK_TOKEN_BYTES = 16384
+
+
+def load_runner(settings: Settings) -> Runner:
+    """Raises ModelError or ValueError with words for the user."""
+    if settings.engine == "mock":
+        return _mock(settings)
+    return _torch(settings)
+
+
+def model_name(settings: Settings) -> str:
+    """What clients call the model."""
+    return str(settings.served_model_name or Path(settings.model).name)
+
+
+def _mock(settings: Settings) -> MockRunner:
+    from services.target.mock_runner import MockRunner, Profile
+
+    given: Mapping[str, Any] | str = settings.mock_profile
+    profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
+    pages = settings.kv_cache_mb * (1 << 20) // (settings.page_tokens * MOCK_TOKEN_BYTES)
+    return MockRunner(
+        profile, page_tokens=settings.page_tokens, pages=max(1, pages), accept=ACCEPT[settings.accept_policy]
+    )
+
+
+def _torch(settings: Settings) -> Runner:
+    from models.sources import ensure_model
+    from services.target.torch_model import load_torch_model
+    from services.target.torch_runner import TorchRunner
+
+    model = load_torch_model(
+        ensure_model(settings.model, cache_dir(settings)),
+        dtype=settings.dtype,
+        threads=settings.threads,
+        page_tokens=settings.page_tokens,
+        kv_cache_bytes=settings.kv_cache_mb << 20,
+        max_context=settings.max_context,
+    )
+    return TorchRunner(model, settings.accept_policy)

@@ -1,0 +1,118 @@
+"""What a target tells Prometheus. Read from the scheduler's and the link's own counts when it is scraped, so
+that a step pays for one histogram and nothing else. docs/metrics.md defines each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.target.proposer_link import ProposerLink
+from services.target.scheduler import Scheduler
+
+# Steps are told apart by the rows they computed, up to each of these.
+ROW_CLASSES = (1, 8, 32, 128, 512)
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_SPECULATION = ["model_name", "proposer", "verify_strategy"]
+
+
+class TargetMetrics:
+    """The observer of a step loop."""
+
+    def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
+        self._registry = registry
+        self._model_name = model_name
+        steps = Histogram(
+            "specmesh:step_seconds",
+            "Time of one step: forward and verification, by rows computed (up to)",
+            ["model_name", "rows"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        classes = [str(rows) for rows in ROW_CLASSES] + ["+Inf"]
+        self._steps = [steps.labels(model_name, rows) for rows in classes]
+
+    def watch(self, scheduler: Scheduler, link: ProposerLink) -> None:
+        """Serve the counts of these two from now on."""
+        self._registry.register(_Counts(self._model_name, scheduler, link))
+
+    def after_step(self, rows: int, seconds: float) -> None:
+        self._steps[bisect_left(ROW_CLASSES, rows)].observe(seconds)
+
+
+class _Counts(Collector):
+    def __init__(self, model_name: str, scheduler: Scheduler, link: ProposerLink) -> None:
+        self._model_name = model_name
+        self._scheduler = scheduler
+        self._link = link
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._of_requests()
+        yield from self._of_speculation()
+        yield from self._of_the_link()
+
+    def _of_requests(self) -> Iterable[Metric]:
+        scheduler, gauge, counter = self._scheduler, self._gauge, self._counter
+        pages = scheduler.pages
+        yield gauge("num_requests_running", "Sequences in the batch", len(scheduler.running))
+        yield gauge("num_requests_waiting", "Requests that wait for a place", len(scheduler.waiting))
+        yield gauge("kv_cache_usage_perc", "Part of the KV pages in use, 0 to 1", pages.in_use / pages.total)
+        yield counter("prompt_tokens", "Prompt tokens of accepted requests", scheduler.prompt_tokens)
+        yield counter("generation_tokens", "Tokens generated", scheduler.generated_tokens)
+        yield counter("num_preemptions", "Sequences whose pages went to an older one", scheduler.preemptions)
+        requests = CounterMetricFamily(
+            "specmesh:target_requests", "Requests, by how they ended here", labels=["model_name", "end"]
+        )
+        for end, count in list(scheduler.ends.items()):
+            requests.add_metric([self._model_name, end], count)
+        yield requests
+
+    def _of_speculation(self) -> Iterable[Metric]:
+        steps = _family("spec_decode_num_steps", "Verify steps of sequences, those without a draft among them")
+        empty = _family("spec_decode_num_empty_steps", "Verify steps that had no draft")
+        drafts = _family("spec_decode_num_drafts", "Verify steps that had a draft")
+        drafted = _family("spec_decode_num_draft_tokens", "Tokens drafted and verified")
+        accepted = _family("spec_decode_num_accepted_tokens", "Draft tokens accepted, the target's own not counted")
+        per_position = CounterMetricFamily(
+            "specmesh:spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens accepted, by place in the draft, from 0",
+            labels=[*_SPECULATION, "position"],
+        )
+        for (method, strategy), tally in list(self._scheduler.tallies.items()):
+            labels = [self._model_name, method, strategy]
+            steps.add_metric(labels, tally.steps)
+            empty.add_metric(labels, tally.empty)
+            drafts.add_metric(labels, tally.drafts)
+            drafted.add_metric(labels, tally.drafted)
+            accepted.add_metric(labels, tally.accepted)
+            for position, count in enumerate(list(tally.accepted_at)):
+                per_position.add_metric([*labels, str(position)], count)
+        yield from (steps, empty, drafts, drafted, accepted, per_position)
+
+    def _of_the_link(self) -> Iterable[Metric]:
+        link, counter = self._link, self._counter
+        yield counter("draft_requests", "Questions sent to the proposer, one a step", link.asked)
+        yield counter("draft_deadline_misses", "Steps that went on without an answer in time", link.missed)
+        yield counter("draft_failures", "Questions that could not be sent or were answered badly", link.failed)
+        yield counter(
+            "drafts_refused", "Drafts that could not be: no chain, ids unknown", self._scheduler.refused_drafts
+        )
+        yield self._gauge("proposer_given_up", "1 while nobody waits for the proposer's answers", float(link.gave_up))
+
+    def _gauge(self, name: str, help: str, value: float) -> Metric:
+        family = GaugeMetricFamily(f"specmesh:{name}", help, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        return family
+
+    def _counter(self, name: str, help: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"specmesh:{name}", help, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        return family
+
+
+def _family(name: str, help: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"specmesh:{name}", help, labels=_SPECULATION)

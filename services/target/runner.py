@@ -1,0 +1,69 @@
+"""The seam between the step loop and whatever computes tokens: a model, or the mock. Knows no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from services.messages import TokenLogprob
+
+if TYPE_CHECKING:
+    from services.target.sequence import Sequence
+
+
+class Facts(Protocol):
+    """What a runner knows of its model once it is loaded (services/target/torch_model.py: ModelFacts)."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def page_tokens(self) -> int: ...
+    @property
+    def pages(self) -> int: ...
+
+
+class StepWork(msgspec.Struct, gc=False):
+    """One sequence's part of a step: `tokens` stand at positions start..start + len - 1, the last
+    len(draft) of them are the draft, and keys and values go to the sequence's pages.
+
+        committed text . . . . . . . . .|
+        tokens               [. . . . . . d d d]
+                             start       └ draft: rows from the one before it are verified
+
+    `verify` is False for a chunk of a prompt that ends before the text does: it gives no token.
+    """
+
+    sequence: Sequence  # read by runners, changed by the scheduler alone
+    tokens: list[int]
+    start: int
+    draft: list[int]
+    verify: bool
+
+
+class Verdict(msgspec.Struct, gc=False):
+    """The accepted part of the draft, then one token of the target's own. `failure`: this sequence can't go
+    on, and there are no tokens."""
+
+    tokens: list[int]
+    accepted: int
+    logprobs: list[TokenLogprob] | None = None
+    failure: str = ""
+
+
+class Runner(Protocol):
+    @property
+    def facts(self) -> Facts: ...
+
+    def step(self, work: Items[StepWork]) -> list[Verdict | None]:
+        """Compute one step. A verdict for each work that has `verify`, in order, None for the others.
+
+        Called from one thread. What fails for one sequence alone is said in its verdict; an exception means
+        that nothing of the step can be trusted. The same text gives the same token whatever else is in the
+        step, whatever was drafted and however often it was computed.
+        """

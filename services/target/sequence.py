@@ -1,0 +1,266 @@
+"""One request at work in a target: its text, how much of it is computed, its pages, and how it ends.
+
+Its life, each step of which is a method named for both ends:
+
+    waiting ──▶ running ──▶ (ended)
+       ▲           │
+       └───────────┘  preempted: the text stays, the pages go
+
+Knows no other sequence and no batch.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from services.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
+from services.target.runner import Verdict
+
+NO_DRAFT: list[int] = []
+
+
+class State(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Tally:
+    """Counts of verify steps, shared by all sequences of one proposer and strategy, since the start."""
+
+    __slots__ = ("accepted", "accepted_at", "drafted", "drafts", "empty", "steps")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.empty = 0
+        self.drafts = 0
+        self.drafted = 0
+        self.accepted = 0
+        self.accepted_at: list[int] = []
+
+
+class Sequence:
+    __slots__ = (
+        "accepted_at",
+        "attempt",
+        "computed",
+        "deadline",
+        "draft",
+        "draft_length",
+        "drafted_at",
+        "empty_steps",
+        "end_reason",
+        "generate",
+        "id",
+        "limit",
+        "match_length",
+        "method",
+        "min_length",
+        "order",
+        "pages",
+        "prompt_tokens",
+        "request_id",
+        "room",
+        "sampler",
+        "sampling",
+        "source",
+        "state",
+        "steps",
+        "stop_ids",
+        "stop_token",
+        "strategy",
+        "stream",
+        "tally",
+        "token_ids",
+        "verifying",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: int,
+        stream: int,
+        generate: Generate,
+        deadline: float | None,
+        max_length: int,
+        stop_ids: frozenset[int],
+        method: str,
+        strategy: str,
+        draft_length: int,
+        tally: Tally,
+    ) -> None:
+        self.id = id
+        self.stream = stream
+        self.generate = generate
+        self.request_id = generate.request_id
+        self.attempt = generate.attempt
+        self.sampling = generate.sampling
+        self.prompt_tokens = generate.prompt_tokens
+        self.deadline = deadline
+        # Ahead of others with a lower priority number, then with an earlier arrival.
+        self.order = (generate.priority, id)
+        self.state = State.WAITING
+        self.token_ids: list[int] = list(generate.token_ids)
+        # Tokens whose keys and values lie in `pages`: at least one less than the text when running.
+        self.computed = 0
+        self.pages: list[int] = []
+        self.room = 0  # tokens that fit into `pages`
+        # The text never grows beyond `limit`, and no stop id counts before `min_length`.
+        self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
+        self.min_length = self.prompt_tokens + self.sampling.min_tokens
+        self.stop_ids = stop_ids
+        self.stop_token: int | None = None
+        self.end_reason: FinishReason | None = None
+        # Speculation.
+        self.method = method
+        self.strategy = strategy
+        self.draft_length = draft_length
+        self.draft: list[int] = NO_DRAFT
+        self.source = ""
+        self.match_length = 0
+        self.tally = tally
+        self.steps = 0
+        self.empty_steps = 0
+        self.accepted_at: list[int] = []
+        self.drafted_at: list[int] = []
+        # The first token of an attempt comes out of its prompt, not out of a verify step.
+        self.verifying = False
+        # A runner's own notes on how this sequence is sampled; None until it first looks.
+        self.sampler: object = None
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def generated(self) -> int:
+        return len(self.token_ids) - self.prompt_tokens
+
+    @property
+    def wants_draft(self) -> bool:
+        """Whether its next step verifies, with room for a draft and the token after it."""
+        return self.draft_length > 0 and self.verifying and self.limit - len(self.token_ids) > 1
+
+    @property
+    def longest_draft(self) -> int:
+        """The last token of a text is always the target's own."""
+        return min(self.draft_length, self.limit - len(self.token_ids) - 1)
+
+    # Transitions ----------------------------------------------------------------------------------------
+
+    def waiting_to_running(self, pages: list[int], page_tokens: int) -> None:
+        assert self.state is State.WAITING and not self.pages
+        self.state = State.RUNNING
+        self.give_pages(pages, page_tokens)
+
+    def give_pages(self, pages: list[int], page_tokens: int) -> None:
+        self.pages += pages
+        self.room += len(pages) * page_tokens
+
+    def running_to_waiting(self) -> list[int]:
+        """Preempted: the pages it held. Its text will be computed again."""
+        assert self.state is State.RUNNING
+        self.state = State.WAITING
+        self.draft = NO_DRAFT
+        self.computed = 0
+        self.verifying = False
+        return self._take_pages()
+
+    def to_ended(self) -> list[int]:
+        """The pages it held."""
+        self.state = State.ENDED
+        return self._take_pages()
+
+    def _take_pages(self) -> list[int]:
+        pages, self.pages, self.room = self.pages, [], 0
+        return pages
+
+    # A step's result -----------------------------------------------------------------------------------
+
+    def computed_chunk(self, count: int) -> None:
+        """A part of the text was computed and gave no token."""
+        self.computed += count
+
+    def commit(self, verdict: Verdict, drafted: int) -> Tokens | None:
+        """Take a verdict: the tokens to send, or None when there are none to see. Sets `end_reason`.
+
+        What stands is cut where naive decoding would have ended: at the limit, and at a stop id, which is
+        not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text.
+        """
+        tokens = verdict.tokens
+        text = self.token_ids
+        before = len(text)
+        if len(tokens) >= self.limit - before:
+            tokens = tokens[: self.limit - before]
+            self.end_reason = "length"
+        seen = len(tokens)
+        if not self.stop_ids.isdisjoint(tokens):
+            tokens = self._until_stop(tokens, before)
+            seen = len(tokens) + (self.stop_token is not None)
+        # Drafts behind the cut were never reached.
+        accepted = min(verdict.accepted, seen)
+        if self.verifying:
+            self._count(drafted, accepted)
+        self.verifying = True
+        text += tokens
+        self.computed = len(text) - 1
+        if not tokens:
+            return None
+        logprobs = verdict.logprobs
+        return Tokens(
+            request_id=self.request_id,
+            attempt=self.attempt,
+            seq=before - self.prompt_tokens,
+            ids=tokens,
+            runs=[
+                Run(
+                    length=len(tokens),
+                    drafted=drafted,
+                    accepted=min(accepted, len(tokens)),
+                    source=self.source if drafted else "",
+                    match_length=self.match_length if drafted else 0,
+                )
+            ],
+            logprobs=None if logprobs is None else logprobs[: len(tokens)],
+        )
+
+    def _until_stop(self, tokens: list[int], before: int) -> list[int]:
+        for index, token in enumerate(tokens):
+            if token in self.stop_ids and before + index >= self.min_length:
+                self.stop_token = token
+                self.end_reason = "stop"
+                return tokens[:index]
+        return tokens
+
+    def _count(self, drafted: int, accepted: int) -> None:
+        tally = self.tally
+        self.steps += 1
+        tally.steps += 1
+        if drafted == 0:
+            self.empty_steps += 1
+            tally.empty += 1
+            return
+        tally.drafts += 1
+        tally.drafted += drafted
+        tally.accepted += accepted
+        for counts, count in (
+            (self.drafted_at, drafted),
+            (self.accepted_at, accepted),
+            (tally.accepted_at, accepted),
+        ):
+            if len(counts) < count:
+                counts += [0] * (count - len(counts))
+            for position in range(count):
+                counts[position] += 1
+
+    def stats(self) -> SpeculationStats:
+        return SpeculationStats(
+            method=self.method,
+            verify_strategy=self.strategy,
+            steps=self.steps,
+            empty=self.empty_steps,
+            drafted=sum(self.drafted_at),
+            accepted=sum(self.accepted_at),
+            accepted_per_position=self.accepted_at,
+            drafted_per_position=self.drafted_at,
+        )

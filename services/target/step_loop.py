@@ -1,0 +1,216 @@
+"""The thread that turns the scheduler's wheel: take mail, plan, run, apply, hand over.
+
+Everything that touches the scheduler, the runner and the proposer's link happens here, so none of them needs
+a lock. Others only post events. What comes out goes to `deliver` in one call a step, for all sequences.
+Waits without spinning when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from services.messages import DraftItem
+from services.target.runner import Runner
+from services.target.scheduler import (
+    AskDrafts,
+    DeadlinePassed,
+    DraftAsk,
+    DraftsReady,
+    Emit,
+    EngineFailed,
+    Event,
+    Fail,
+    Finish,
+    Forget,
+    Instruction,
+    RunStep,
+    Scheduler,
+    StepDone,
+    StepWanted,
+)
+
+log = logging.getLogger("specmesh.target")
+
+# Steps handed over and not yet taken. One would do; a few keep the thread from waiting for a busy loop.
+HANDED_OVER = 4
+
+Delivery = list[Emit | Finish | Fail]
+
+
+class ProposerAt(msgspec.Struct, frozen=True):
+    """Where drafts come from now on; "": from nowhere."""
+
+    endpoint: str
+
+
+class Drafts(Protocol):
+    """What the loop needs of services/target/proposer_link.py."""
+
+    def move_to(self, endpoint: str) -> None: ...
+    def forget(self, sequence_ids: list[int]) -> None: ...
+    def ask(self, asks: list[DraftAsk]) -> None: ...
+    def collect(self) -> list[DraftItem]: ...
+    def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Told of each step, once, from the step thread."""
+
+    def after_step(self, rows: int, seconds: float) -> None: ...
+
+
+class StepLoop:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        drafts: Drafts,
+        *,
+        deliver: Callable[[Delivery], None],
+        failed: Callable[[str], None],
+        observer: Observer,
+        now: Callable[[], float],
+    ) -> None:
+        """`deliver` and `failed` are called from the step thread; who delivers calls `taken` afterwards."""
+        self.scheduler = scheduler
+        self._runner = runner
+        self._drafts = drafts
+        self._deliver = deliver
+        self._failed = failed
+        self._observer = observer
+        self._now = now
+        self._mail: queue.SimpleQueue[Event | ProposerAt | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(HANDED_OVER)
+        self._out: Delivery = []
+        self._stopping = False
+        self._asked = False
+        # When the last piece of work was completed, or work began; None while there is none.
+        self._progress_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
+
+    # From other threads ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, event: Event | ProposerAt) -> None:
+        self._mail.put(event)
+
+    def taken(self) -> None:
+        """A delivery has been dealt with: there is room for another one."""
+        self._room.release()
+
+    def stop(self) -> None:
+        """End after the step at work. What runs is neither finished nor failed: do that first."""
+        self._stopping = True
+        self._mail.put(None)
+
+    def join(self, timeout: float) -> bool:
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def progress_age(self) -> float:
+        """Seconds since a step was completed while there is work."""
+        at = self._progress_at
+        return 0.0 if at is None else max(0.0, self._now() - at)
+
+    # The thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._take_mail()
+                if self.scheduler.has_work:
+                    self._turn()
+                self._hand_over()
+        # The engine is gone, and with it what it computed: say so to everyone, then to the process.
+        except Exception as error:
+            log.exception("the step loop failed")
+            self._fail_all(f"the engine failed: {type(error).__name__}")
+        finally:
+            self._drafts.close()
+
+    def _take_mail(self) -> None:
+        """All events there are; waits for one when there is nothing else to do."""
+        if not self.scheduler.has_work:
+            self.scheduler.check_idle()
+            self._progress_at = None
+            self._dispatch_mail(self._mail.get())
+        while True:
+            try:
+                event = self._mail.get_nowait()
+            except queue.Empty:
+                break
+            self._dispatch_mail(event)
+        if self._progress_at is None and self.scheduler.has_work:
+            self._progress_at = self._now()
+
+    def _dispatch_mail(self, event: Event | ProposerAt | None) -> None:
+        if isinstance(event, ProposerAt):
+            self._drafts.move_to(event.endpoint)
+        elif event is not None:
+            self._route(self.scheduler.handle(event))
+
+    def _turn(self) -> None:
+        """One step of the whole batch."""
+        self._pass_deadlines()
+        if self._asked:
+            self._asked = False
+            drafts = self._drafts.collect()
+            if drafts:
+                self._route(self.scheduler.handle(DraftsReady(drafts)))
+        self._route(self.scheduler.handle(StepWanted()))
+
+    def _pass_deadlines(self) -> None:
+        deadline = self.scheduler.next_deadline
+        if deadline is not None and deadline <= self._now():
+            self._route(self.scheduler.handle(DeadlinePassed(self._now())))
+
+    def _route(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Emit | Finish | Fail):
+                self._out.append(instruction)
+            elif isinstance(instruction, RunStep):
+                self._run_step(instruction)
+            elif isinstance(instruction, AskDrafts):
+                self._drafts.ask(instruction.asks)
+                self._asked = True
+            elif isinstance(instruction, Forget):
+                self._drafts.forget(instruction.sequence_ids)
+
+    def _run_step(self, step: RunStep) -> None:
+        began = self._now()
+        verdicts = self._runner.step(step.work)
+        ended = self._now()
+        self._progress_at = ended
+        self._route(self.scheduler.handle(StepDone(verdicts)))
+        self._observer.after_step(sum(len(item.tokens) for item in step.work), ended - began)
+
+    def _hand_over(self) -> None:
+        if not self._out:
+            return
+        while not self._room.acquire(timeout=0.1):
+            if self._stopping:
+                return
+        out, self._out = self._out, []
+        self._deliver(out)
+
+    def _fail_all(self, message: str) -> None:
+        self._route(self.scheduler.handle(EngineFailed(message)))
+        self._hand_over()
+        self._failed(message)
+        # Whoever comes while the process is on its way out is told, too.
+        while not self._stopping:
+            event = self._mail.get()
+            if event is None:
+                return
+            self._dispatch_mail(event)
+            if self.scheduler.has_work:
+                self._route(self.scheduler.handle(EngineFailed(message)))
+            self._hand_over()
