@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from aiohttp import web
@@ -108,7 +108,6 @@ class Connection(RequestHandler):
         self.stalled_until = NEVER
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         room = self._connections.has_room()
         self._connections.open.add(self)
@@ -116,7 +115,8 @@ class Connection(RequestHandler):
             self._connections.refused += 1
             self._any_to_closing(ApiError(503, "Too many connections", code="too_many_connections"))
             return
-        transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        # uvloop's transports are not subclasses of asyncio's.
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=WRITE_BUFFER)
         self._restart_deadline()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -103,7 +103,7 @@ class EventStream:
         transport = self._transport
         assert transport is not None
         if transport.is_closing():
-            raise ConnectionResetError("the client is gone")
+            return  # the client is gone: this request is being cancelled
         transport.write(b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events)
 
     @property

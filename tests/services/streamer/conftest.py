@@ -3,10 +3,11 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+import uvloop
 
 if TYPE_CHECKING:
     from fake_mesh import FakeMesh
@@ -22,6 +23,11 @@ def model_folder() -> Path:
 
     settings = Settings.for_tests()
     return ensure_model(settings.model, cache_dir(settings))
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
+    """The door runs on uvloop, whose transports differ in places from asyncio's own."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
