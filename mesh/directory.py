@@ -85,6 +85,13 @@ class DirectoryActor(Actor):
     def members(self) -> list[Member]:
         return self._membership.members()
 
+    def bury(self, pid: int) -> None:
+        """A process of this machine has ended: nobody need wait to find out. Its supervisor knows first."""
+        for member in self._membership.members():
+            if member.pid == pid and member.state != "lost":
+                self._membership.leave(member.key, member.epoch)
+        self._tell_of_change()
+
     async def on_start(self) -> None:
         self._ticking = asyncio.create_task(self._tick())
 

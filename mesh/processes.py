@@ -114,6 +114,7 @@ class Processes:
         log_dir: Path | None = None,
         on_line: Callable[[str, str], None] | None = None,
         on_gave_up: Callable[[str, str], None] | None = None,
+        on_exited: Callable[[int], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._supervisor = supervisor
@@ -121,6 +122,7 @@ class Processes:
         self._clock = clock or SystemClock()
         self._on_line = on_line or (lambda name, line: None)
         self._on_gave_up = on_gave_up or (lambda name, reason: None)
+        self._on_exited = on_exited or (lambda pid: None)
         self._logs = {name: LogFile(log_dir / f"{name}.log") for name in self._children} if log_dir else {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._watchers: set[asyncio.Task[None]] = set()
@@ -172,7 +174,7 @@ class Processes:
         try:
             process = await asyncio.create_subprocess_exec(
                 *tied(child.command),
-                env={**os.environ, **child.env},
+                env=dict(child.env) or None,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -192,12 +194,14 @@ class Processes:
         reading = asyncio.create_task(self._read(name, process, last))
         try:
             code = await process.wait()
+            self._on_exited(process.pid)
             # What it said last is still in the pipe; a grandchild may hold the pipe open for ever.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
                     await asyncio.shield(reading)
         finally:
             reading.cancel()
+            _kill_group(process.pid)
         if self._running.get(name) is process:
             del self._running[name]
         self._events.put_nowait(Exited(name, code, tuple(last)))
@@ -239,3 +243,9 @@ class Processes:
             await asyncio.wait(self._watchers, timeout=5.0)
         for file in self._logs.values():
             file.close()
+
+
+def _kill_group(pid: int) -> None:
+    """What a child started itself, and left, goes with it: it led a group of its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

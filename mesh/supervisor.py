@@ -27,7 +27,8 @@ ChildState = Literal["waiting", "running", "backing_off", "failed", "stopping", 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What is to run. Children of a higher stage are drained before those of a lower one."""
+    """What is to run. Children of a higher stage are drained before those of a lower one. `env` is the whole
+    environment; empty: the supervisor's."""
 
     name: str
     command: tuple[str, ...]

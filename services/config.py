@@ -91,6 +91,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 target (up adds 10 per further instance)", low=0, high=65535),
     _row("tokenizers", 1, "Tokenizer processes started by up", low=1, high=16, roles="up"),
     _row("drain_timeout", 30.0, "Seconds running streams may go on after SIGTERM", low=0.0, high=3600.0),
+    _row("kill_stuck_after", 30.0, "Seconds a role may be stuck before up kills and restarts it; 0: never", low=0.0, high=3600.0, roles="up"),
     _row("stale_after", 2.0, "Seconds without progress after which an instance counts as stuck", low=0.2, high=600.0),
     _row("log_level", "info", "How much is logged", kind="choice", choices=("debug", "info", "warning", "error")),
 )

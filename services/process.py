@@ -66,6 +66,8 @@ class Context:
     directory: DirectoryClient
     registry: CollectorRegistry
     clock: Clock
+    # For sockets an actor opens itself; None: local addresses only.
+    security: FolderSecurity | None = None
 
 
 class RoleActor(Protocol):
@@ -107,9 +109,9 @@ class RoleProcess:
         self._stop = asyncio.Event()
         self._fenced = asyncio.Event()
         self._sockets: list[SocketFile] = []
-        security = _security(settings, role, self.instance)
-        self.node = self._node(self.instance, security, BusMetrics(self.registry))
-        self._directory_node = self._node(DIRECTORY, security) if settings.host_directory else None
+        self._security = security_of(settings, role, self.instance)
+        self.node = self._node(self.instance, BusMetrics(self.registry))
+        self._directory_node = self._node(DIRECTORY) if settings.host_directory else None
         self.directory = DirectoryClient(self.node, endpoint(settings, DIRECTORY), self.member)
         self.directory.on_fenced(self._fenced.set)
         self.side_door = SideDoor(
@@ -119,8 +121,9 @@ class RoleProcess:
             vllm_metric_names=settings.vllm_metric_names,
         )
 
-    def _node(self, name: str, security: FolderSecurity | None, metrics: BusMetrics | None = None) -> Node:
-        return Node(ZmqTransport(security=security), mesh_codec(), name=name, clock=self._clock, metrics=metrics)
+    def _node(self, name: str, metrics: BusMetrics | None = None) -> Node:
+        transport = ZmqTransport(security=self._security)
+        return Node(transport, mesh_codec(), name=name, clock=self._clock, metrics=metrics)
 
     def stop(self) -> None:
         """Drain and end; said twice, end without waiting for running work."""
@@ -181,7 +184,7 @@ class RoleProcess:
 
     async def _open(self) -> None:
         """Everything but the actor, so that a process that is loading can be seen to live."""
-        _make_run_dir(run_dir(self.settings))
+        make_run_dir(run_dir(self.settings))
         port = metrics_port(self.settings, self.role)
         await self.side_door.start(self.settings.metrics_host, port)
         if self._directory_node is not None:
@@ -207,7 +210,14 @@ class RoleProcess:
 
     async def _spawn(self) -> Actor:
         context = Context(
-            self.settings, self.role, self.instance, self.node, self.directory, self.registry, self._clock
+            self.settings,
+            self.role,
+            self.instance,
+            self.node,
+            self.directory,
+            self.registry,
+            self._clock,
+            self._security,
         )
         # Importing torch takes seconds; in a thread, the heartbeat goes on meanwhile.
         actor_class = self._actor_class or await asyncio.to_thread(_find_actor, self.role)
@@ -332,8 +342,8 @@ def _find_actor(role: str) -> type[Actor]:
     return cast(type[Actor], getattr(module, f"{role.capitalize()}Actor"))
 
 
-def _security(settings: Settings, role: str, instance: str) -> FolderSecurity | None:
-    """The instance's own key where there is one, else the role's."""
+def security_of(settings: Settings, role: str, instance: str) -> FolderSecurity | None:
+    """The instance's own key where there is one, else the role's. Raises Insecure."""
     if not settings.keys_dir:
         return None
     folder = Path(settings.keys_dir)
@@ -341,9 +351,12 @@ def _security(settings: Settings, role: str, instance: str) -> FolderSecurity | 
     return load_security(folder, own)
 
 
-def _make_run_dir(folder: Path) -> None:
+def make_run_dir(folder: Path) -> None:
     """Whoever can write there can pretend to be any role: it is ours alone or we don't start."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise PermissionError(f"{folder} can be changed by others: chmod 700 it, or choose another --run-dir")
+
+
+_security = security_of
