@@ -99,7 +99,7 @@ class StreamerActor(Actor):
             ),
             api_keys=settings.api_keys,
             vocabulary=vocabulary,
-            peers=Peers(self._directory),
+            peers=Peers(self._directory, self.node),
             admission=self._admission,
             metrics=self._metrics,
             health=self._health,

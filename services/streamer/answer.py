@@ -100,9 +100,7 @@ class Streamed:
         self._opening = responses.head(request, answer_id, int(time.time()))
         self._plain = request.sampling.logprobs < 0 and not request.return_token_ids
         self._forms = {
-            each.index: ChunkForm(
-                self._opening, each.index, chat=request.chat, usage_asked=request.include_usage
-            )
+            each.index: ChunkForm(self._opening, each.index, chat=request.chat, usage_asked=request.include_usage)
             for each in choices
         }
         self._begun: set[int] = set()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, PeerLost, RemoteError, TooLarge, UnknownKind
+from mesh.ref import Ref
 from services.messages import (
     Failed,
     Finished,
@@ -29,7 +30,7 @@ from services.streamer.acceptance import Acceptance
 from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
-from services.streamer.peers import GRACE, Peers, missing
+from services.streamer.peers import GRACE, Life, Peers, life, missing
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -74,15 +75,16 @@ class Audience(Protocol):
 
 
 async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
-    failures = 0
+    failures: list[Life] = []
     while True:
+        # Before its first token the client may as well send the request elsewhere: it hears soon.
+        patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
         try:
-            # Before its first token a request may be sent elsewhere by the client as well: it hears soon.
-            patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
-            ref = await peers.ready("target", choice.request_id, patience)
-            return await _attempt(choice, ref, audience, deadline)
+            member = await peers.ready("target", patience, failures)
         except NoPeer:
             raise missing("target") from None
+        try:
+            return await _attempt(choice, peers.ref(member), audience, deadline)
         except (RemoteError, UnknownKind, TooLarge) as error:
             raise _refused(error.reason, str(error)) from error
         except DeadlineExceeded:
@@ -93,19 +95,19 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
             # It was lost between its last token and its Finished.
             return await _end_of_length(choice, audience)
         choice.attempt += 1
-        await peers.pause(failures)
-        failures += 1
+        failures.append(life(member))
+        await peers.pause(len(failures) - 1)
 
 
 class _TryAgain(Exception):
     """The target failed and says that another attempt may succeed."""
 
 
-async def _attempt(choice: Choice, ref: object, audience: Audience, deadline: float) -> Ending:
+async def _attempt(choice: Choice, ref: Ref, audience: Audience, deadline: float) -> Ending:
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
         raise deadline_passed()
-    async with ref.stream(_message(choice), timeout=left, window=STREAM_WINDOW) as stream:  # type: ignore[attr-defined]
+    async with ref.stream(_message(choice), timeout=left, window=STREAM_WINDOW) as stream:
         async for item in stream:
             if item.attempt != choice.attempt:
                 continue

@@ -6,9 +6,12 @@ Waiting is for changes of the directory, bounded by the caller's deadline. Knows
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from mesh.errors import MeshError, NoPeer, RemoteError
+from mesh.membership import Member
+from mesh.node import Node
 from mesh.ref import Ref
 from services.messages import Decode, Decoded, Describe, Encode, Encoded, ModelCard
 from services.streamer.errors import ApiError
@@ -24,36 +27,55 @@ LONGEST_PAUSE = 1.0
 class DirectoryView(Protocol):
     """The part of the mesh's directory client that the door uses."""
 
-    def ref(self, role: str, key: str | None = None) -> Ref: ...
+    def members(self, role: str | None = None) -> list[Member]: ...
 
-    def on_change(self, callback: object) -> None: ...
+    def pick(self, role: str, key: str | None = None) -> Member | None: ...
+
+    def on_change(self, callback: Callable[[], None]) -> None: ...
+
+
+# An instance at one of its lives: a restarted one is another.
+Life = tuple[str, int]
 
 
 class Peers:
-    """Refs by role. One in a process."""
+    """Members by role, and refs to them. One in a process."""
 
-    def __init__(self, directory: DirectoryView) -> None:
+    def __init__(self, directory: DirectoryView, node: Node) -> None:
         self._directory = directory
+        self._node = node
         self._changed = asyncio.Event()
         self._card: ModelCard | None = None
         directory.on_change(self._on_change)
 
-    def _on_change(self, *_: object) -> None:
+    def _on_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def ready(self, role: str, key: str | None, deadline: float) -> Ref:
-        """A ready instance of `role`; waits for one until `deadline`, then raises NoPeer."""
+    async def ready(self, role: str, deadline: float, avoid: Collection[Life] = ()) -> Member:
+        """The ready instance with the least to do, preferably none of `avoid`; waits for one until `deadline`,
+        then raises NoPeer."""
         while True:
             changed = self._changed
+            if (member := self._pick(role, avoid)) is not None:
+                return member
             try:
-                return self._directory.ref(role, key)
-            except NoPeer:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await changed.wait()
-                except TimeoutError:
-                    raise NoPeer(role) from None
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                raise NoPeer(role) from None
+
+    def _pick(self, role: str, avoid: Collection[Life]) -> Member | None:
+        member = self._directory.pick(role)
+        if member is None or life(member) not in avoid:
+            return member
+        # The directory may not know yet that this one is lost.
+        ready = [each for each in self._directory.members(role) if each.state == "ready"]
+        others = [each for each in ready if life(each) not in avoid]
+        return min(others, key=lambda each: each.load, default=member)
+
+    def ref(self, member: Member) -> Ref:
+        return self._node.ref(member.endpoint, member.role)
 
     async def pause(self, failures: int) -> None:
         """Before another try: until the directory changes, or a little longer each time."""
@@ -89,20 +111,25 @@ class Peers:
     async def _ask(self, role: str, message: Encode | Decode | Describe) -> object:
         """One answer; another instance, or the same one restarted, is tried while the grace lasts."""
         deadline = asyncio.get_running_loop().time() + GRACE
-        failures = 0
+        failures: list[Life] = []
         while True:
             try:
-                ref = await self.ready(role, None, deadline)
-                return await ref.ask(message, timeout=ASK_TIMEOUT)
+                member = await self.ready(role, deadline, failures)
             except NoPeer:
                 raise missing(role) from None
+            try:
+                return await self.ref(member).ask(message, timeout=ASK_TIMEOUT)
             except RemoteError:
                 raise
             except MeshError as error:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise missing(role) from error
-                await self.pause(failures)
-                failures += 1
+                failures.append(life(member))
+                await self.pause(len(failures) - 1)
+
+
+def life(member: Member) -> Life:
+    return member.instance, member.epoch
 
 
 def missing(role: str) -> ApiError:

@@ -15,11 +15,10 @@ from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
 from mesh.actor import Actor, Call
 from mesh.codec import Codec
-from mesh.errors import NoPeer, Refuse
+from mesh.errors import Refuse
 from mesh.membership import Member
 from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
-from mesh.ref import Ref
 from mesh.stream import StreamWriter
 from services.config import Settings
 from services.messages import (
@@ -188,18 +187,14 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 class FakeDirectory:
     """The part of the directory's client that the door uses; the test decides who is there."""
 
-    node: Node
     members_: list[Member] = field(default_factory=list)
     callbacks: list[Callable[[], None]] = field(default_factory=list)
 
     def members(self, role: str | None = None) -> list[Member]:
         return [member for member in self.members_ if role in (None, member.role)]
 
-    def ref(self, role: str, key: str | None = None) -> Ref:
-        for member in self.members(role):
-            if member.state == "ready":
-                return self.node.ref(member.endpoint, role)
-        raise NoPeer(f"no {role} is ready")
+    def pick(self, role: str, key: str | None = None) -> Member | None:
+        return next((member for member in self.members(role) if member.state == "ready"), None)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         self.callbacks.append(callback)
@@ -234,7 +229,7 @@ class FakeMesh:
         self.network = MemoryNetwork()
         self.codec = Codec(KINDS)
         self.node = self._node("streamer-1")
-        self.directory = FakeDirectory(self.node)
+        self.directory = FakeDirectory()
         self.registry = CollectorRegistry()
         self.nodes: dict[str, Node] = {}
         self.door: DoorUnderTest | None = None

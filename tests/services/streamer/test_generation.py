@@ -64,6 +64,19 @@ async def test_a_lost_target_is_followed_by_another_without_duplicate_or_gap(
     assert again.sampling == first.asked[0].sampling
 
 
+async def test_another_target_is_preferred_while_the_directory_still_lists_the_lost_one(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def simply_returns(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        return
+
+    first = await mesh.start_target(simply_returns, "target-1")
+    second = await mesh.start_target(says(STORY), "target-2")
+    await mesh.start_door()
+    assert text_of(await story(http, mesh)) == STORY
+    assert [len(first.asked), len(second.asked)] == [1, 1]
+
+
 async def test_a_request_waits_for_a_target_that_restarts(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     said = asyncio.Event()
 
