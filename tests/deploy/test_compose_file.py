@@ -46,6 +46,10 @@ def test_roles_read_the_models_and_only_the_fetch_writes_them() -> None:
     for role in ROLES:
         assert "models:/models:ro" in SERVICES[role]["volumes"]
     assert SERVICES["model"]["volumes"] == ["models:/models"]
+    # Compiled code is read back and run: nobody else may write where the target's lies.
+    assert [name for name in SERVICES if any("compiled:" in mount for mount in SERVICES[name].get("volumes", []))] == [
+        "target"
+    ]
     assert "outside" not in SERVICES["target"]["networks"]
 
 
