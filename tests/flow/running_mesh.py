@@ -106,7 +106,12 @@ class RunningMesh:
         return status == 200, json.loads(body) if status and body.startswith("{") else {}
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
-        until(lambda: self.ready()[0], seconds, why=lambda: f"not ready: {self.ready()}\n{self.text()[-4000:]}", alive=self.process)
+        until(
+            lambda: self.ready()[0],
+            seconds,
+            why=lambda: f"not ready: {self.ready()}\n{self.text()[-4000:]}",
+            alive=self.process,
+        )
 
     def metrics(self, role: str) -> dict[str, float]:
         """Every sample of a role: 'name{labels}' -> value; and 'name' -> sum over its labels."""
@@ -154,7 +159,11 @@ class RunningMesh:
                 self.process.wait()
         self._log_file.close()
         for pid in left:
-            until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or _is_zombie(pid), 5.0, why=lambda pid=pid: f"process {pid} ({left[pid]}) was left")
+            until(
+                lambda pid=pid: not Path(f"/proc/{pid}").exists() or _is_zombie(pid),
+                5.0,
+                why=lambda pid=pid: f"process {pid} ({left[pid]}) was left",
+            )
         return self.process.returncode
 
 

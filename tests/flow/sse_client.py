@@ -32,7 +32,11 @@ def body(prompt: str | list[int], **more: Any) -> dict[str, Any]:
 
 
 async def complete(
-    session: aiohttp.ClientSession, url: str, request: dict[str, Any], on_chunk: Any = None, path: str = "/v1/completions"
+    session: aiohttp.ClientSession,
+    url: str,
+    request: dict[str, Any],
+    on_chunk: Any = None,
+    path: str = "/v1/completions",
 ) -> Answer:
     answer = Answer()
     async with session.post(url + path, json=request) as response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 
@@ -25,7 +26,8 @@ async def run_all(mesh: RunningMesh, max_tokens: int, disturb: object = None, **
     timeout = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         tasks = [
-            asyncio.create_task(complete(session, mesh.url, body(p, max_tokens=max_tokens, ignore_eos=True, **more))) for p in prompts()
+            asyncio.create_task(complete(session, mesh.url, body(p, max_tokens=max_tokens, ignore_eos=True, **more)))
+            for p in prompts()
         ]
         if disturb is not None:
             await disturb(mesh, tasks)  # type: ignore[operator]
@@ -115,10 +117,8 @@ async def test_a_woken_target_finds_its_output_dropped_and_serves_again(tmp_path
             await asyncio.sleep(0.5)
             mesh.kill("target", signal.SIGSTOP)
             await asyncio.sleep(4.0)
-            try:
+            with contextlib.suppress(LookupError):
                 mesh.kill("target", signal.SIGCONT)
-            except LookupError:
-                pass
 
         all_complete_and_equal(await run_all(mesh, 600, sleep_and_wake), expected)
         all_complete_and_equal(await run_all(mesh, 600), expected)
@@ -132,7 +132,10 @@ async def test_sigterm_lets_running_streams_finish_and_refuses_new_ones(tmp_path
             await asyncio.sleep(0.5)
             mesh.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.3)
-            async with aiohttp.ClientSession() as session, session.post(mesh.url + "/v1/completions", json=body("late", max_tokens=4)) as late:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(mesh.url + "/v1/completions", json=body("late", max_tokens=4)) as late,
+            ):
                 assert late.status == 503 and "Retry-After" in late.headers
             live, ready = mesh.get("/health/live")[0], mesh.get("/health/ready")[0]
             assert (live, ready) == (200, 503)

@@ -24,14 +24,23 @@ async def test_a_streamed_completion_passes_through_four_processes(mock_mesh: Ru
 
 
 def test_the_openai_client_reads_chat_and_completion_strictly(mock_mesh: RunningMesh) -> None:
-    client = openai.OpenAI(base_url=f"{mock_mesh.url}/v1", api_key="none", _strict_response_validation=True, max_retries=0)
+    client = openai.OpenAI(
+        base_url=f"{mock_mesh.url}/v1", api_key="none", _strict_response_validation=True, max_retries=0
+    )
     model = client.models.list().data[0].id
     chat = client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": "Hello"}], max_tokens=16, stream=True, stream_options={"include_usage": True}
+        model=model,
+        messages=[{"role": "user", "content": "Hello"}],
+        max_tokens=16,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = list(chat)
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] in (["length"], ["stop"])
+    assert [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason] in (
+        ["length"],
+        ["stop"],
+    )
     assert chunks[-1].usage is not None and 0 < chunks[-1].usage.completion_tokens <= 16
     whole = client.completions.create(model=model, prompt="Hello", max_tokens=8, temperature=0)
     assert whole.usage is not None and whole.usage.completion_tokens <= 8 and whole.choices[0].finish_reason
@@ -50,11 +59,15 @@ def test_every_process_serves_metrics_and_health_of_its_own(mock_mesh: RunningMe
 async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMesh) -> None:
     before = mock_mesh.metrics("target").get("specmesh:spec_decode_num_accepted_tokens_total", 0.0)
     async with aiohttp.ClientSession() as session:
-        answer = await complete(session, mock_mesh.url, body("again and again and again", max_tokens=200, ignore_eos=True))
+        answer = await complete(
+            session, mock_mesh.url, body("again and again and again", max_tokens=200, ignore_eos=True)
+        )
     assert answer.completed
     after = mock_mesh.metrics("target")
     assert after["specmesh:spec_decode_num_accepted_tokens_total"] > before
-    assert after["specmesh:spec_decode_num_accepted_tokens_total"] <= after["specmesh:spec_decode_num_draft_tokens_total"]
+    assert (
+        after["specmesh:spec_decode_num_accepted_tokens_total"] <= after["specmesh:spec_decode_num_draft_tokens_total"]
+    )
 
 
 def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
@@ -70,7 +83,11 @@ def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, tmp_path:
     with running_mesh(tmp_path, engine="mock") as mesh:
         pid = mesh.kill(role, signal.SIGSTOP)
         try:
-            until(lambda: role in mesh.get("/health/ready")[1] and not healthy(mesh), 3.0, why=lambda: mesh.get("/health/ready"))
+            until(
+                lambda: role in mesh.get("/health/ready")[1] and not healthy(mesh),
+                3.0,
+                why=lambda: mesh.get("/health/ready"),
+            )
         finally:
             mesh.kill(role, signal.SIGCONT) if Path(f"/proc/{pid}").exists() else None
         until(lambda: healthy(mesh), 30.0, why=lambda: mesh.text()[-3000:])
@@ -95,5 +112,7 @@ def test_killing_the_supervisor_ends_its_children_within_two_seconds(tmp_path: P
 
 
 def test_help_is_quick_and_says_how_to_start() -> None:
-    shown = subprocess.run([sys.executable, "-m", "services.cli", "--help"], capture_output=True, text=True, timeout=20, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-m", "services.cli", "--help"], capture_output=True, text=True, timeout=20, check=True
+    ).stdout
     assert "up" in shown and "doctor" in shown

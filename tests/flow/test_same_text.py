@@ -35,8 +35,12 @@ async def ask(mesh: RunningMesh, requests: list[dict[str, object]], together: bo
     return answers
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}], ids=["greedy", "seeded"])
-async def test_text_is_the_same_with_speculation_on_and_off_alone_and_in_a_batch(real_mesh: RunningMesh, sampling: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.95, "seed": 7}], ids=["greedy", "seeded"]
+)
+async def test_text_is_the_same_with_speculation_on_and_off_alone_and_in_a_batch(
+    real_mesh: RunningMesh, sampling: dict[str, object]
+) -> None:
     def requests(speculation: dict[str, object]) -> list[dict[str, object]]:
         return [body(p, max_tokens=96, speculation=speculation, **sampling) for p in PROMPTS]
 

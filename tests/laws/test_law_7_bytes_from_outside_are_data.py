@@ -39,8 +39,8 @@ def called(node: ast.Call) -> Iterator[str]:
     if isinstance(target, ast.Name) and target.id in FORBIDDEN_CALLS:
         yield f"calls {target.id}"
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-        if (target.value.id, target.attr) in FORBIDDEN_ATTRIBUTES:
-            yield f"calls {target.value.id}.{target.attr}"
+        name = (target.value.id, target.attr)
+        yield from (f"calls {'.'.join(name)}" for _ in range(name in FORBIDDEN_ATTRIBUTES))
     for keyword in node.keywords:
         if keyword.arg in {"trust_remote_code", "shell"} and not is_false(keyword.value):
             yield f"passes {keyword.arg}"
@@ -58,7 +58,14 @@ def test_no_shipped_file_can_run_what_it_receives(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "planted",
-    ["import pickle", "from marshal import loads", "eval('1')", "torch.load('x')", "f(trust_remote_code=True)", "run('ls', shell=True)"],
+    [
+        "import pickle",
+        "from marshal import loads",
+        "eval('1')",
+        "torch.load('x')",
+        "f(trust_remote_code=True)",
+        "run('ls', shell=True)",
+    ],
 )
 def test_the_search_itself_finds_a_planted_offence(planted: str) -> None:
     assert list(offences(ast.parse(planted)))

@@ -1,0 +1,102 @@
+"""Law 2: a proposer may be slow, dead, wrong or hostile: it costs speed, never a request, never a token.
+
+With real processes killed: tests/flow/test_deaths.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, some_prompt
+
+from services.messages import DraftItem, Finished
+from services.target.mock_runner import MockRunner, Profile
+from services.target.scheduler import DraftAsk
+
+Guess = Callable[[DraftAsk], DraftItem | None]
+
+
+def wrong(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [99] * ask.budget)
+
+
+def too_long(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [100 + k % 32 for k in range(5000)])
+
+
+def outside_the_vocabulary(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [10**9, -1, 2**31 - 1])
+
+
+def about_another_text(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [100], sequence_id=ask.sequence.id + 1)
+
+
+def from_the_past(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [100], committed=ask.sequence.length - 1)
+
+
+def with_a_broken_tree(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [100, 101, 102], parents=[7, -9, 2])
+
+
+def empty(ask: DraftAsk) -> DraftItem:
+    return draft(ask, [])
+
+
+def silent(ask: DraftAsk) -> None:
+    return None
+
+
+def cycle(ask: DraftAsk) -> DraftItem:
+    last = ask.sequence.token_ids[-1]
+    return draft(ask, [100 + (last - 100 + 1 + k) % 32 for k in range(ask.budget)])
+
+
+def anything(ask: DraftAsk) -> DraftItem | None:
+    chance = random.Random(ask.sequence.length * 31 + ask.sequence.id)
+    return chance.choice(
+        [wrong, too_long, outside_the_vocabulary, about_another_text, from_the_past, with_a_broken_tree, empty, cycle]
+    )(ask)
+
+
+def texts(drafts: NoDrafts, **limits: int) -> tuple[list[list[int]], int]:
+    chance = random.Random(5)
+    with EngineRoom(MockRunner(Profile(acceptance=0.8), pages=120), drafts, **limits) as room:
+        streams = [
+            room.send(some_prompt(chance, 60), max_tokens=chance.randint(1, 200), temperature=k % 2 * 0.8, seed=k)
+            for k in range(40)
+        ]
+        room.run(streams)
+        assert all(isinstance(room.ends[s][0], Finished) for s in streams)
+        room.settle()
+        accepted = sum(tally.accepted for tally in room.scheduler.tallies.values())
+        return [room.tokens[s] for s in streams], accepted
+
+
+@pytest.mark.parametrize(
+    "guess",
+    [
+        wrong,
+        too_long,
+        outside_the_vocabulary,
+        about_another_text,
+        from_the_past,
+        with_a_broken_tree,
+        empty,
+        silent,
+        anything,
+    ],
+)
+def test_a_hostile_proposer_changes_no_token(guess: Guess) -> None:
+    plain, _ = texts(NoDrafts())
+    assert texts(DraftsBy(guess))[0] == plain
+
+
+def test_a_good_proposer_changes_no_token_either_and_is_believed() -> None:
+    plain, _ = texts(NoDrafts())
+    guessed, accepted = texts(DraftsBy(cycle))
+    assert guessed == plain
+    assert accepted > sum(len(t) for t in plain) // 4

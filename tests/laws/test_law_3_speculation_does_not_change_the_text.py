@@ -1,0 +1,120 @@
+"""Law 3: the same tokens with any proposer, any draft length, any batch mates and after preemption.
+
+Here with the real model, in both dtypes; through the whole mesh: tests/flow/test_same_text.py.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft
+
+from services.config import Settings, cache_dir
+from services.messages import DraftItem
+from services.target.scheduler import DraftAsk
+
+pytestmark = pytest.mark.model
+
+PROMPT_TOKENS = (5, 17, 33, 64, 90, 130)
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+def model(request: pytest.FixtureRequest) -> Iterator[Any]:
+    from models.sources import ensure_model
+    from services.target.torch_model import load_torch_model
+
+    folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
+    yield load_torch_model(
+        folder,
+        dtype=request.param,
+        threads=os.cpu_count() or 1,
+        page_tokens=16,
+        kv_cache_bytes=256 << 20,
+        max_context=1024,
+    )
+
+
+@pytest.fixture
+def engine(model: Any) -> Callable[..., EngineRoom]:
+    from services.target.torch_runner import TorchRunner
+
+    def make(drafts: NoDrafts | None = None, **limits: Any) -> EngineRoom:
+        return EngineRoom(TorchRunner(model, "normal"), drafts, **limits)
+
+    return make
+
+
+def requests(kind: str) -> list[dict[str, Any]]:
+    chance = random.Random(11)
+    found = []
+    for k, length in enumerate(PROMPT_TOKENS):
+        half = [chance.randrange(200, 40000) for _ in range(max(2, length // 2))]
+        sampling: dict[str, Any] = {"max_tokens": 40}
+        if kind == "sampled":
+            sampling |= {"temperature": 0.8, "seed": 1000 + k, "top_p": (1.0, 0.9)[k % 2], "top_k": (0, 40)[k // 2 % 2]}
+            sampling |= {"repetition_penalty": 1.1, "presence_penalty": 0.3} if k % 3 == 0 else {}
+        found.append({"prompt": (half + half)[:length], **sampling})
+    return found
+
+
+def run(room: EngineRoom, wanted: list[dict[str, Any]], together: bool) -> list[list[int]]:
+    with room:
+        streams = []
+        for each in wanted:
+            streams.append(room.send(**each))
+            if not together:
+                room.run(streams)
+        room.run(streams)
+        assert not room.failures
+        room.settle()
+        return [room.tokens[stream] for stream in streams]
+
+
+def random_length_guess(ask: DraftAsk) -> DraftItem:
+    """Tokens copied from a random earlier place: sometimes right, mostly wrong, of every length."""
+    chance = random.Random(ask.sequence.length * 7919 + ask.sequence.id)
+    text = ask.sequence.token_ids
+    at = chance.randrange(len(text))
+    return draft(ask, text[at : at + chance.randint(1, 8)] or [5])
+
+
+def oracle(answers: dict[tuple[int, ...], list[int]]) -> Callable[[DraftAsk], DraftItem | None]:
+    """Knows what the target will say."""
+
+    def guess(ask: DraftAsk) -> DraftItem | None:
+        sequence = ask.sequence
+        known = answers[tuple(sequence.token_ids[: sequence.prompt_tokens])]
+        ahead = known[sequence.generated : sequence.generated + ask.budget]
+        return draft(ask, ahead) if ahead else None
+
+    return guess
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+def test_text_is_that_of_naive_decoding_alone(engine: Callable[..., EngineRoom], kind: str) -> None:
+    wanted = requests(kind)
+    plain = run(engine(), wanted, together=False)
+    assert all(len(text) == 40 for text in plain)
+
+    assert run(engine(), wanted, together=True) == plain, "batch mates"
+    assert run(engine(DraftsBy(random_length_guess)), wanted, together=True) == plain, "random drafts"
+    assert run(engine(max_step_tokens=24), wanted, together=True) == plain, "small prefill chunks"
+
+    answers = {tuple(each["prompt"]): text for each, text in zip(wanted, plain, strict=True)}
+    believing = engine(DraftsBy(oracle(answers)))
+    assert run(believing, wanted, together=True) == plain, "drafts that are always right"
+    tally = (
+        sum(t.accepted for t in believing.scheduler.tallies.values()),
+        sum(t.drafted for t in believing.scheduler.tallies.values()),
+    )
+    assert tally[0] == tally[1] > 0
+
+    starved = engine(DraftsBy(random_length_guess))
+    starved.scheduler.pages = type(starved.scheduler.pages)(22)
+    starved.scheduler.max_length = 22 * 16
+    assert run(starved, wanted, together=True) == plain, "preempted"
+    assert starved.scheduler.preemptions > 0

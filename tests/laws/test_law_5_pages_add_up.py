@@ -1,0 +1,50 @@
+"""Law 5: pages in use + pages free = all pages, at every step; when nothing runs, all are free."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from step_loop_bench import DraftsBy, EngineRoom, draft, some_prompt
+
+from services.target.mock_runner import MockRunner, Profile
+
+
+class CountingRunner(MockRunner):
+    """Looks at the books before each step, from inside the step thread."""
+
+    room: EngineRoom
+    looked = 0
+
+    def step(self, work):  # type: ignore[no-untyped-def]
+        scheduler = self.room.scheduler
+        scheduler.pages.check()
+        held = [page for sequence in (*scheduler.running, *scheduler.waiting) for page in sequence.pages]
+        assert len(held) == len(set(held)), "a page with two owners"
+        assert len(held) + scheduler.pages.free == scheduler.pages.total
+        for item in work:
+            assert item.start + len(item.tokens) <= len(item.sequence.pages) * self.facts.page_tokens
+        type(self).looked += 1
+        return super().step(work)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_books_balance_at_every_step_under_scarcity_cancels_and_drafts(seed: int) -> None:
+    chance = random.Random(seed)
+    runner = CountingRunner(Profile(acceptance=0.7), page_tokens=16, pages=chance.choice([22, 40, 90]))
+    drafts = DraftsBy(lambda ask: draft(ask, [100 + k % 32 for k in range(chance.randint(0, 12))]))
+    with EngineRoom(
+        runner, drafts, max_sequences=16, max_step_tokens=chance.choice([16, 48, 200]), max_waiting=4000
+    ) as room:
+        runner.room = room
+        streams, cancelled = [], set()
+        for _ in range(150):
+            streams.append(room.send(some_prompt(chance, 200), max_tokens=chance.randint(1, 60)))
+            if chance.random() < 0.2:
+                victim = chance.choice(streams)
+                room.cancel(victim)
+                cancelled.add(victim)
+        room.run([s for s in streams if s not in cancelled])
+        room.settle()
+        assert not room.failures
+        assert runner.looked > 50
