@@ -48,7 +48,7 @@ class StreamWriter:
     """The handler's end. Use it from the event loop only."""
 
     __slots__ = (
-        "_backoff", "_clock", "_codec", "_consumed", "_ended", "_failure", "_metrics", "_owner",
+        "_backoff", "_clock", "_codec", "_consumed", "_ended", "_failure", "_metrics", "_needed", "_owner",
         "_progress_at", "_sent", "_seq", "_unacked", "_waiters", "id", "window",
     )  # fmt: skip
 
@@ -68,6 +68,7 @@ class StreamWriter:
         self._waiters: list[asyncio.Future[None]] = []
         self._failure: MeshError | None = None
         self._ended = False
+        self._needed = 0  # credit the last refused offer would have taken
         self._progress_at = 0.0
         self._backoff = 1
 
@@ -88,7 +89,8 @@ class StreamWriter:
         unread = self._sent - self._consumed
         if unread >= self.window:
             return False
-        return self._put(item, unread) == 0
+        self._needed = self._put(item, unread)
+        return not self._needed
 
     async def send(self, item: Any) -> None:
         """Send, waiting for credit as long as the stream lives."""
@@ -101,8 +103,8 @@ class StreamWriter:
             await self._until_credit(missing)
 
     async def writable(self) -> None:
-        """Until there is credit for an item of some size."""
-        await self._until_credit(1)
+        """Until there is credit: after a refused offer, for an item of that size."""
+        await self._until_credit(max(1, self._needed))
 
     def _put(self, item: Any, unread: int) -> int:
         """0 when sent, else the credit that is needed for it."""

@@ -1,0 +1,349 @@
+"""Tell and ask between nodes: answers, refusals, deadlines, cancelling, bounded mailboxes, stopping, epochs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mesh.actor import Actor
+from mesh.codec import Buffer, Codec
+from mesh.errors import (
+    Busy,
+    DeadlineExceeded,
+    Draining,
+    MeshError,
+    NotRunning,
+    PeerLost,
+    RemoteError,
+    Stale,
+    TooLarge,
+    UnknownKind,
+)
+from mesh.testing import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec
+
+Mesh = Any  # the fixture of conftest.py
+
+
+async def test_an_ask_is_answered(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    answer = await near.ref(far.endpoint, "witness").ask(Echo(7, "hello"), timeout=5.0)
+    assert answer == Echo(7, "hello")
+
+
+async def test_the_call_tells_who_asks_and_how_long_they_wait(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    await near.ref(far.endpoint, "witness").ask(Echo(), timeout=5.0, trace="trace-1")
+    call = witness.calls[0]
+    assert (call.peer, call.epoch, call.trace) == ("near", near.epoch, "trace-1")
+    left = call.deadline_left()
+    assert left is not None and 0 < left <= 5.0
+
+
+async def test_a_local_actor_is_reached_the_same_way(mesh: Mesh) -> None:
+    node = await mesh.node("here")
+    ref = await node.spawn(Witness(), "witness")
+    assert await ref.ask(Echo(1), timeout=5.0) == Echo(1)
+    assert ref == node.ref(node.endpoint, "witness")
+
+
+async def test_tells_arrive_in_order(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness(concurrency=1)
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    for number in range(100):
+        ref.tell(Note(number))
+    while len(witness.notes) < 100:
+        witness.changed.clear()
+        await asyncio.wait_for(witness.changed.wait(), 5.0)
+    assert witness.notes == list(range(100))
+
+
+async def test_a_thousand_asks_at_once_get_their_own_answers(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(mailbox_size=2000), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    answers = await asyncio.gather(*(ref.ask(Echo(number), timeout=20.0) for number in range(1000)))
+    assert [answer.number for answer in answers] == list(range(1000))
+    assert near.metrics.bundles["sent"] < 100, "asks of one tick travel together"
+
+
+async def test_raw_frames_travel_beside_the_body(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    tensors = [Blob(f"t{size}", Buffer(bytes([size % 251]) * size)) for size in (1, 100, 100_000, 3_000_000)]
+    answers = await asyncio.gather(*(ref.ask(tensor, timeout=10.0) for tensor in tensors))
+    assert answers == tensors
+
+
+async def test_a_refusal_carries_the_handlers_reason(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    with pytest.raises(RemoteError) as caught:
+        await near.ref(far.endpoint, "witness").ask(Fail("too_long"), timeout=5.0)
+    assert (caught.value.reason, caught.value.message) == ("too_long", "as asked")
+
+
+async def test_an_unforeseen_exception_gives_away_its_type_only(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    with pytest.raises(RemoteError) as caught:
+        await near.ref(far.endpoint, "witness").ask(Fail(), timeout=5.0)
+    assert (caught.value.reason, caught.value.message) == ("internal", "ZeroDivisionError")
+    assert far.metrics.handler_errors == 1
+
+
+async def test_what_the_actor_does_not_handle_is_an_unknown_kind(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    with pytest.raises(UnknownKind):
+        await ref.ask(Count(1), timeout=5.0)
+    with pytest.raises(UnknownKind):
+        await ref.ask(object(), timeout=5.0)
+
+
+async def test_a_kind_only_the_caller_knows_is_refused_by_the_far_side(mesh: Mesh) -> None:
+    far = await mesh.node("far", codec=Codec({"echo": Echo}))
+    near = await mesh.node("near")
+
+    class OnlyEcho(Actor):
+        handlers = {Echo: "echo"}  # noqa: RUF012
+
+        async def echo(self, message: Echo, call: object) -> Echo:
+            return message
+
+    await far.spawn(OnlyEcho(), "echo")
+    ref = near.ref(far.endpoint, "echo")
+    with pytest.raises(UnknownKind):
+        await ref.ask(Note(1), timeout=5.0)
+    assert far.metrics.refused["unknown_kind"] == 1
+    assert "note" not in far.metrics.received_kinds, "a stranger's kind makes no metric label"
+
+
+async def test_an_absent_actor_is_not_running(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    with pytest.raises(NotRunning):
+        await near.ref(far.endpoint, "nobody").ask(Echo(), timeout=5.0)
+
+
+async def test_a_message_above_the_limit_is_not_sent(mesh: Mesh) -> None:
+    near = await mesh.node("near", codec=Codec(KINDS, max_body=1000))
+    ref = near.ref(near.endpoint, "witness")
+    with pytest.raises(TooLarge):
+        ref.tell(Echo(0, "x" * 2000))
+    with pytest.raises(TooLarge):
+        await ref.ask(Echo(0, "x" * 2000), timeout=5.0)
+
+
+async def test_a_message_above_the_receivers_limit_is_refused_there(mesh: Mesh) -> None:
+    far = await mesh.node("far", codec=Codec(KINDS, max_body=1000))
+    near = await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    with pytest.raises(TooLarge):
+        await near.ref(far.endpoint, "witness").ask(Echo(0, "x" * 2000), timeout=5.0)
+
+
+async def test_an_ask_ends_at_its_deadline_and_so_does_the_handler(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    with pytest.raises(DeadlineExceeded):
+        await near.ref(far.endpoint, "witness").ask(Hang(), timeout=0.05)
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+
+
+async def test_no_time_is_no_call(mesh: Mesh) -> None:
+    near = await mesh.node("near")
+    with pytest.raises(DeadlineExceeded):
+        await near.ref(mesh.endpoint("nowhere"), "witness").ask(Echo(), timeout=0)
+
+
+async def test_cancelling_the_caller_cancels_the_far_handler(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness(concurrency=1)
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    asking = asyncio.ensure_future(ref.ask(Hang(), timeout=60.0))
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    asking.cancel()
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+    assert await ref.ask(Echo(3), timeout=5.0) == Echo(3), "the worker lives on"
+
+
+async def test_mail_cancelled_before_its_turn_is_never_handled(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness(concurrency=1)
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    first = asyncio.ensure_future(ref.ask(Hang(1), timeout=60.0))
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    second = asyncio.ensure_future(ref.ask(Hang(2), timeout=60.0))
+    third = asyncio.ensure_future(ref.ask(Echo(3), timeout=60.0))
+    while far.metrics.received_kinds.get("echo", [0])[0] < 1:
+        await asyncio.sleep(0.001)
+    second.cancel()
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await third).number == 3
+    assert witness.started == 1
+
+
+async def test_a_full_mailbox_says_busy(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(concurrency=1, mailbox_size=2), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    asks = [asyncio.ensure_future(ref.ask(Hang(number), timeout=0.5)) for number in range(10)]
+    ends = await asyncio.gather(*asks, return_exceptions=True)
+    assert sum(isinstance(end, Busy) for end in ends) >= 7
+    assert all(isinstance(end, Busy | DeadlineExceeded) for end in ends)
+
+
+async def test_mail_left_when_actor_stops_gets_an_error(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness(concurrency=1)
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    running = asyncio.ensure_future(ref.ask(Hang(), timeout=60.0))
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    waiting = [asyncio.ensure_future(ref.ask(Echo(number), timeout=60.0)) for number in range(5)]
+    await ref.stop(timeout=5.0)
+    ends = await asyncio.gather(running, *waiting, return_exceptions=True)
+    assert [type(end) for end in ends] == [NotRunning] * 6
+    assert witness.stopped
+    with pytest.raises(NotRunning):
+        await ref.ask(Echo(), timeout=5.0)
+
+
+async def test_an_actor_can_stop_itself(mesh: Mesh) -> None:
+    class Mortal(Witness):
+        async def echo(self, message: Echo, call: object) -> Echo:
+            await self.ref.stop(timeout=5.0)
+            return message
+
+    node = await mesh.node("here")
+    mortal = Mortal()
+    ref = await node.spawn(mortal, "mortal")
+    with pytest.raises(NotRunning):
+        await ref.ask(Echo(), timeout=5.0)
+    assert node.actors == []
+
+
+async def test_an_actor_whose_start_fails_is_not_there(mesh: Mesh) -> None:
+    class Stillborn(Witness):
+        async def on_start(self) -> None:
+            raise RuntimeError("no")
+
+    node = await mesh.node("here")
+    with pytest.raises(RuntimeError, match="no"):
+        await node.spawn(Stillborn(), "stillborn")
+    assert node.actors == []
+
+
+async def test_a_draining_node_takes_no_new_work_and_finishes_what_runs(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    async with ref.stream(Count(50, pad=4000), timeout=10.0, window=20_000) as stream:
+        first = await anext(stream)
+        far.draining = True
+        with pytest.raises(Draining):
+            await ref.ask(Echo(), timeout=5.0)
+        assert [first.number, *[item.number async for item in stream]] == list(range(50))
+
+
+async def test_nobody_at_the_endpoint_is_a_lost_peer_not_a_hang(mesh: Mesh) -> None:
+    near = await mesh.node("near")
+    with pytest.raises(PeerLost):
+        await near.ref(mesh.endpoint("nowhere"), "witness").ask(Echo(), timeout=60.0)
+
+
+async def test_a_node_that_comes_later_is_found(mesh: Mesh) -> None:
+    near = await mesh.node("near")
+    asking = asyncio.ensure_future(near.ref(mesh.endpoint("far"), "witness").ask(Echo(5), timeout=5.0))
+    await asyncio.sleep(0)
+    far = await mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    assert await asking == Echo(5)
+
+
+async def test_a_node_that_stops_ends_the_asks_of_others_at_once(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    asking = asyncio.ensure_future(near.ref(far.endpoint, "witness").ask(Hang(), timeout=60.0))
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    await far.stop()
+    with pytest.raises((NotRunning, PeerLost)):
+        await asyncio.wait_for(asking, 2.0)
+
+
+async def test_a_caller_that_stops_has_its_handlers_cancelled(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    asking = asyncio.ensure_future(near.ref(far.endpoint, "witness").ask(Hang(), timeout=60.0))
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    await near.stop()
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+    with pytest.raises(PeerLost):
+        await asking
+
+
+async def test_what_was_told_before_stop_arrives(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness(concurrency=1, mailbox_size=10_000)
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    await ref.ask(Echo(), timeout=5.0)
+    for number in range(3000):
+        ref.tell(Note(number))
+    await near.stop(timeout=5.0)
+    while len(witness.notes) < 3000:
+        witness.changed.clear()
+        await asyncio.wait_for(witness.changed.wait(), 5.0)
+    assert witness.notes == list(range(3000))
+
+
+async def test_a_stopped_node_refuses_politely(mesh: Mesh) -> None:
+    near = await mesh.node("near")
+    await near.stop()
+    with pytest.raises(MeshError):
+        await near.ref(mesh.endpoint("far"), "witness").ask(Echo(), timeout=1.0)
+    await near.stop()
+
+
+async def test_a_restart_is_a_new_epoch_and_ends_what_the_old_one_was_asked(mesh: Mesh) -> None:
+    near = await mesh.node("near")
+    old = await mesh.node("far")
+    witness = Witness()
+    await old.spawn(witness, "witness")
+    ref = near.ref(old.endpoint, "witness")
+    asking = asyncio.ensure_future(ref.ask(Hang(), timeout=60.0))
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    await old.stop()
+    new = await mesh.node("far")
+    await new.spawn(Witness(), "witness")
+    with pytest.raises((PeerLost, NotRunning)):
+        await asyncio.wait_for(asking, 2.0)
+    assert await ref.ask(Echo(9), timeout=5.0) == Echo(9)
+
+
+async def test_a_ghost_of_an_older_epoch_is_told_that_it_is_stale(mesh: Mesh) -> None:
+    far = await mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    ghost = await mesh.node("twin", epoch=100, bind=False)
+    assert await ghost.ref(far.endpoint, "witness").ask(Echo(1), timeout=5.0) == Echo(1)
+    successor = await mesh.node("twin", epoch=200, bind=False)
+    assert await successor.ref(far.endpoint, "witness").ask(Echo(2), timeout=5.0) == Echo(2)
+    with pytest.raises((Stale, PeerLost)):
+        await ghost.ref(far.endpoint, "witness").ask(Echo(3), timeout=2.0)
+    assert await successor.ref(far.endpoint, "witness").ask(Echo(4), timeout=5.0) == Echo(4)
+    assert codec.kind_of(Echo) in far.metrics.received_kinds

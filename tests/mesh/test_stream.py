@@ -1,0 +1,443 @@
+"""Streams: exactly once and in order, under byte credits, over networks that lose, repeat and reorder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from mesh.actor import Actor, Call
+from mesh.clock import FakeClock
+from mesh.codec import Codec
+from mesh.errors import Busy, DeadlineExceeded, Malformed, NotRunning, PeerLost, RemoteError, UnknownKind
+from mesh.memory_transport import MemoryNetwork
+from mesh.node import Node
+from mesh.session import Timing
+from mesh.stream import ITEM_WEIGHT, StreamWriter
+from mesh.testing import KINDS, Count, Echo, Fail, Hang, Number, Witness
+
+Mesh = Any  # the fixtures of conftest.py
+MakeNode = Callable[..., Awaitable[Node]]
+
+
+async def test_items_arrive_once_and_in_order_then_the_end(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    async with near.ref(far.endpoint, "witness").stream(Count(5000), timeout=20.0) as stream:
+        assert [item.number async for item in stream] == list(range(5000))
+
+
+async def test_sixty_four_streams_share_messages(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+
+    async def read(start: int) -> list[int]:
+        async with near.ref(far.endpoint, "witness").stream(Count(start + 200, start), timeout=30.0) as stream:
+            return [item.number async for item in stream]
+
+    got = await asyncio.gather(*(read(start) for start in range(64)))
+    assert got == [list(range(start, start + 200)) for start in range(64)]
+    assert far.metrics.bundles["sent"] < 64 * 200 / 8
+
+
+async def test_a_reader_that_does_not_read_stops_the_writer_at_the_window(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    window, pad = 10_000, 1000
+    async with near.ref(far.endpoint, "witness").stream(Count(100, pad=pad), timeout=20.0, window=window) as stream:
+        await asyncio.wait_for(witness.until("offered", 9), 5.0)
+        # An answer that comes after the writer had every chance to go on.
+        for number in range(20):
+            await near.ref(far.endpoint, "witness").ask(Echo(number), timeout=5.0)
+        assert witness.offered == 9, "nine items of a little over 1000 bytes fit into 10 000"
+        assert [item.number async for item in stream] == list(range(100))
+
+
+async def test_an_item_larger_than_the_window_goes_when_nothing_else_is_unread(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    async with near.ref(far.endpoint, "witness").stream(Count(5, pad=50_000), timeout=20.0, window=1000) as stream:
+        assert [item.number async for item in stream] == list(range(5))
+
+
+class Offering(Actor):
+    """Writes without waiting until it has no credit, then says how far it came."""
+
+    streams: ClassVar = {Count: "count"}
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.full = asyncio.Event()
+
+    async def count(self, message: Count, call: Call, out: StreamWriter) -> None:
+        for number in range(message.stop):
+            while not out.offer(Number(number, bytes(message.pad))):
+                self.full.set()
+                await out.writable()
+            self.accepted += 1
+
+
+async def test_offer_without_credit_queues_nothing(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    offering = Offering()
+    await far.spawn(offering, "offering")
+    stream = near.ref(far.endpoint, "offering").stream(Count(40, pad=100), timeout=20.0, window=1000)
+    async with stream:
+        await asyncio.wait_for(offering.full.wait(), 5.0)
+        assert offering.accepted == 1000 // (100 + ITEM_WEIGHT + 4)
+        assert [item.number async for item in stream] == list(range(40))
+
+
+async def test_leaving_the_block_cancels_the_far_handler(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=60.0) as stream:
+        await anext(stream)
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+
+
+async def test_cancelling_the_reader_cancels_the_far_handler(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+
+    async def read() -> None:
+        async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=60.0) as stream:
+            async for _ in stream:
+                pass
+
+    reading = asyncio.ensure_future(read())
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    reading.cancel()
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+async def test_a_stream_left_at_once_never_leaves_a_handler(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    for _ in range(50):
+        async with ref.stream(Hang(), timeout=60.0):
+            pass
+    await ref.ask(Echo(), timeout=5.0)
+    await asyncio.wait_for(witness.until("cancelled", witness.started), 5.0)
+    await until_free(far, near)
+
+
+async def until_free(*nodes: Node) -> None:
+    """Until no node knows of a call or a stream; fails by the test's own time limit."""
+    async with asyncio.timeout(5.0):
+        while any(open_calls(node) for node in nodes):
+            await asyncio.sleep(0.002)
+
+
+def open_calls(node: Node) -> int:
+    state = node._gauges()
+    return sum(state.streams_open.values()) + sum(peer.busy for peer in node._dialled.values())
+
+
+async def test_both_ends_forget_a_stream_that_has_ended(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    for _ in range(20):
+        async with near.ref(far.endpoint, "witness").stream(Count(10), timeout=10.0) as stream:
+            assert len([item async for item in stream]) == 10
+    await until_free(far, near)
+
+
+async def test_a_handler_that_refuses_ends_the_stream_with_its_reason_after_the_items(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    got: list[int] = []
+    with pytest.raises(RemoteError) as caught:
+        async with near.ref(far.endpoint, "witness").stream(Count(30, fail=True), timeout=10.0) as stream:
+            async for item in stream:
+                got.append(item.number)
+    assert caught.value.reason == "counted_out"
+    assert got == list(range(30))
+
+
+async def test_an_unforeseen_exception_ends_the_stream(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    with pytest.raises(RemoteError, match="internal: ZeroDivisionError"):
+        async with near.ref(far.endpoint, "witness").stream(Fail(), timeout=10.0) as stream:
+            await anext(stream)
+
+
+@pytest.mark.parametrize(("actor", "message", "error"), [("nobody", Count(1), NotRunning), ("witness", Echo(), UnknownKind)])
+async def test_a_stream_that_cannot_start_says_why(mesh: Mesh, actor: str, message: Any, error: type[Exception]) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    with pytest.raises(error):
+        async with near.ref(far.endpoint, actor).stream(message, timeout=10.0) as stream:
+            await anext(stream)
+
+
+async def test_more_streams_than_an_actor_takes_are_busy(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(max_streams=2), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    async with ref.stream(Hang(), timeout=10.0) as one, ref.stream(Hang(), timeout=10.0) as two:
+        await anext(one), await anext(two)
+        with pytest.raises(Busy):
+            async with ref.stream(Hang(), timeout=10.0) as three:
+                await anext(three)
+
+
+async def test_a_stream_ends_at_its_deadline_on_both_sides(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    with pytest.raises(DeadlineExceeded):
+        async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=0.05) as stream:
+            async for _ in stream:
+                pass
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+
+
+async def test_a_writer_whose_reader_is_gone_is_told(mesh: Mesh) -> None:
+    errors: list[Exception] = []
+
+    class Stubborn(Actor):
+        streams: ClassVar = {Count: "count"}
+
+        async def count(self, message: Count, call: Call, out: StreamWriter) -> None:
+            out.offer(Number(0))
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                pass
+            try:
+                out.offer(Number(1))
+            except PeerLost as error:
+                errors.append(error)
+                done.set()
+
+    done = asyncio.Event()
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Stubborn(), "stubborn")
+    async with near.ref(far.endpoint, "stubborn").stream(Count(1), timeout=10.0) as stream:
+        await anext(stream)
+    await asyncio.wait_for(done.wait(), 5.0)
+    assert len(errors) == 1
+
+
+async def test_an_item_the_reader_cannot_decode_ends_the_stream(mesh: Mesh) -> None:
+    far = await mesh.node("far")
+    near = await mesh.node("near", codec=Codec({"count": KINDS["count"]}))
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    with pytest.raises(UnknownKind):
+        async with near.ref(far.endpoint, "witness").stream(Count(10), timeout=10.0) as stream:
+            await anext(stream)
+    await until_free(far, near)
+
+
+async def test_two_tasks_cannot_read_one_stream(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=10.0) as stream:
+        await anext(stream)
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="two tasks"):
+            await anext(stream)
+        first.cancel()
+
+
+# Bad networks, with time standing still -----------------------------------------------------------------------
+
+
+# A network this bad may say nothing for seconds without anyone being dead.
+PATIENT = Timing(silence=30.0, farewell=0.01)
+
+
+async def drive(clock: FakeClock, work: Awaitable[Any], *, step: float = 0.02, limit: float = 600.0) -> Any:
+    """Let time pass until the work is done."""
+    task = asyncio.ensure_future(work)
+    passed = 0.0
+    while not task.done():
+        assert passed < limit, "still not done"
+        await clock.advance(step)
+        passed += step
+    return task.result()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_exactly_once_in_order_over_a_network_that_loses_repeats_and_reorders(
+    still_node: MakeNode, clock: FakeClock, seed: int
+) -> None:
+    network = MemoryNetwork(seed, delay=0.001, drop=0.15, duplicate=0.15, reorder=0.5, jitter=0.05, clock=clock)
+    far = await still_node(network, "far", timing=PATIENT)
+    near = await still_node(network, "near", timing=PATIENT)
+    await far.spawn(Witness(), "witness")
+
+    async def read(start: int) -> list[int]:
+        stream = near.ref(far.endpoint, "witness").stream(Count(start + 60, start, pad=50), timeout=500.0, window=500)
+        async with stream:
+            return [item.number async for item in stream]
+
+    got = await drive(clock, asyncio.gather(*(read(start) for start in range(5))))
+    assert got == [list(range(start, start + 60)) for start in range(5)]
+    assert network.dropped > 0
+    await clock.advance(10.0)
+    assert open_calls(far) == 0 and open_calls(near) == 0, "both ends are free again"
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_cancel_reaches_the_handler_through_a_bad_network(
+    still_node: MakeNode, clock: FakeClock, seed: int
+) -> None:
+    network = MemoryNetwork(seed, drop=0.4, duplicate=0.3, reorder=0.5, clock=clock)
+    far = await still_node(network, "far", timing=PATIENT)
+    near = await still_node(network, "near", timing=PATIENT)
+    witness = Witness()
+    await far.spawn(witness, "witness")
+
+    async def read_one() -> None:
+        async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=500.0) as stream:
+            await anext(stream)
+
+    await drive(clock, read_one())
+    await drive(clock, witness.until("cancelled", 1))
+    assert witness.started == 1, "copies of the opening start nothing"
+    await clock.advance(10.0)
+    assert open_calls(far) == 0 and open_calls(near) == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_an_ask_is_made_at_most_once_however_often_it_arrives(
+    still_node: MakeNode, clock: FakeClock, seed: int
+) -> None:
+    network = MemoryNetwork(seed, duplicate=0.9, reorder=0.5, clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    ref = near.ref(far.endpoint, "witness")
+    for number in range(30):
+        await drive(clock, ref.ask(Echo(number), timeout=10.0))
+    await clock.advance(1.0)
+    assert len(witness.calls) == 30
+    assert far.metrics.dropped["duplicate_ask"] > 0
+
+
+async def test_a_short_break_is_not_noticed_by_a_stream(still_node: MakeNode, clock: FakeClock) -> None:
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    await far.spawn(Witness(), "witness")
+    got: list[int] = []
+
+    async def read() -> None:
+        stream = near.ref(far.endpoint, "witness").stream(Count(300, pad=50), timeout=100.0, window=1000)
+        async with stream:
+            async for item in stream:
+                got.append(item.number)
+                if item.number % 60 == 30:
+                    network.cut(far.endpoint)
+                    clock.call_later(0.5, network.mend, far.endpoint)
+
+    await drive(clock, read())
+    assert got == list(range(300))
+
+
+async def test_a_break_longer_than_the_grace_is_a_lost_peer_for_both(still_node: MakeNode, clock: FakeClock) -> None:
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+
+    async def read() -> None:
+        async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=100.0) as stream:
+            await anext(stream)
+            network.cut(far.endpoint)
+            await anext(stream)
+
+    with pytest.raises(PeerLost):
+        await drive(clock, read(), limit=2.0)
+    await drive(clock, witness.until("cancelled", 1), limit=2.0)
+
+
+async def test_a_peer_that_falls_silent_is_lost_for_both(still_node: MakeNode, clock: FakeClock) -> None:
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+
+    async def read() -> None:
+        async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=100.0) as stream:
+            await anext(stream)
+            network.silence(far.endpoint)
+            await anext(stream)
+
+    with pytest.raises(PeerLost):
+        await drive(clock, read(), limit=5.0)
+    await drive(clock, witness.until("cancelled", 1), limit=5.0)
+
+
+async def test_a_quiet_stream_is_kept_alive(still_node: MakeNode, clock: FakeClock) -> None:
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    async with near.ref(far.endpoint, "witness").stream(Hang(), timeout=1000.0) as stream:
+        await drive(clock, anext(stream))
+        waiting = asyncio.ensure_future(anext(stream))
+        await clock.advance(60.0)
+        assert not waiting.done() and witness.cancelled == 0
+        waiting.cancel()
+
+
+async def test_a_lost_acknowledgement_does_not_stall_the_writer(still_node: MakeNode, clock: FakeClock) -> None:
+    network = MemoryNetwork(7, drop=0.5, clock=clock)
+    far = await still_node(network, "far", timing=PATIENT)
+    near = await still_node(network, "near", timing=PATIENT)
+    await far.spawn(Witness(), "witness")
+
+    async def read() -> int:
+        stream = near.ref(far.endpoint, "witness").stream(Count(40, pad=400), timeout=500.0, window=500)
+        async with stream:
+            return len([item async for item in stream])
+
+    assert await drive(clock, read()) == 40
+
+
+async def test_a_full_transport_holds_the_writer_and_loses_nothing(still_node: MakeNode, clock: FakeClock) -> None:
+    network = MemoryNetwork(clock=clock)
+    far, near = await still_node(network, "far"), await still_node(network, "near")
+    await far.spawn(Witness(), "witness")
+    async with near.ref(far.endpoint, "witness").stream(Count(100), timeout=100.0) as stream:
+        assert (await drive(clock, anext(stream))).number == 0
+        network.hold(far.endpoint)
+        clock.call_later(2.0, network.release, far.endpoint)
+
+        async def rest() -> list[int]:
+            return [item.number async for item in stream]
+
+        assert await drive(clock, rest()) == list(range(1, 100))
+
+
+async def test_a_writer_that_ignores_its_credit_is_cut_off(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+
+    class Greedy(Actor):
+        streams: ClassVar = {Count: "count"}
+
+        async def count(self, message: Count, call: Call, out: StreamWriter) -> None:
+            out.window = 1 << 30
+            for number in range(100):
+                await out.send(Number(number, bytes(1000)))
+
+    await far.spawn(Greedy(), "greedy")
+    with pytest.raises(Malformed, match="more than its credit"):
+        async with near.ref(far.endpoint, "greedy").stream(Count(1), timeout=5.0, window=5000) as stream:
+            await asyncio.sleep(0.05)
+            async for _ in stream:
+                await asyncio.sleep(0)
