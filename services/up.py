@@ -213,7 +213,8 @@ class Up:
         while self._missing:
             self._changed.clear()
             await self._changed.wait()
-        while not await self._door_is_open():
+        # Nobody tells us when another process has opened its port.
+        while not await self._door_is_open():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self._serving = True
         took = time.monotonic() - self._began
