@@ -27,8 +27,18 @@ class Answer:
         return self.status == 200 and self.done and self.error is None and self.finish_reason is not None
 
 
+MODEL = "smollm2-135m-instruct"
+
+
 def body(prompt: str | list[int], **more: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, **more}
+    return {
+        "model": MODEL,
+        "prompt": prompt,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0,
+        **more,
+    }
 
 
 async def complete(

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import openai
 import pytest
-from running_mesh import ROLES, RunningMesh, children_of, running_mesh
+from running_mesh import ROLES, RunningMesh, children_of, has_ended, running_mesh, until
 from sse_client import body, complete
 
 
@@ -78,8 +78,6 @@ def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["tokenizer", "proposer", "target"])
 def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, tmp_path: Path) -> None:
-    from running_mesh import until
-
     with running_mesh(tmp_path, engine="mock") as mesh:
         pid = mesh.kill(role, signal.SIGSTOP)
         try:
@@ -102,13 +100,11 @@ def healthy(mesh: RunningMesh) -> bool:
 
 
 def test_killing_the_supervisor_ends_its_children_within_two_seconds(tmp_path: Path) -> None:
-    from running_mesh import until
-
     with running_mesh(tmp_path, engine="mock") as mesh:
         left = children_of(mesh.process.pid)
         mesh.process.kill()
         mesh.process.wait()
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), 2.0, why=lambda: f"left of {left}")
+        until(lambda: all(has_ended(pid) for pid in left), 2.0, why=lambda: f"left of {left}")
 
 
 def test_help_is_quick_and_says_how_to_start() -> None:
