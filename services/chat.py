@@ -94,12 +94,11 @@ def _talk(conversation: Conversation, stats: bool) -> int:
             try:
                 _answer(conversation, said, stats)
             except ChatError as error:
-                # The server may be back for the next try; what wasn't answered isn't part of the conversation.
-                conversation.messages.pop()
                 print(f"specmesh: {error}", file=sys.stderr)
 
 
 def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
+    before = list(conversation.messages)
     conversation.messages.append({"role": "user", "content": prompt})
     pieces: list[str] = []
     started = time.monotonic()
@@ -108,9 +107,14 @@ def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
     except KeyboardInterrupt:
         # What was said so far stands. Leaving the connection cancels the rest at the server.
         print(" …")
-    finally:
-        if pieces:
-            conversation.messages.append({"role": "assistant", "content": "".join(pieces)})
+    except ChatError:
+        # The server may be back for the next try; what wasn't answered isn't part of the conversation.
+        conversation.messages = before
+        raise
+    if pieces:
+        conversation.messages.append({"role": "assistant", "content": "".join(pieces)})
+    else:
+        conversation.messages = before
     if stats:
         _print_stats(conversation, time.monotonic() - started)
     return 0

@@ -11,14 +11,18 @@ import json
 import os
 import socket
 import stat
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.config import ROLES, Settings, endpoint, instance_name, metrics_port, run_dir
 from services.finding import Finding, bad, ok, warn
+
+if TYPE_CHECKING:
+    from mesh.transport import Security
 
 ASK_TIMEOUT = 2.0
 HANDSHAKE_TIMEOUT = 2.0
@@ -89,7 +93,7 @@ def _readiness(host: str, port: int) -> dict[str, Any] | str:
         if isinstance(error.reason, TimeoutError):
             return "takes the connection and says nothing"
         return "does not answer"
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return "answers nonsense"
     return said if isinstance(said, dict) and "ready" in said else "answers nonsense"
 
@@ -203,7 +207,7 @@ def directory(settings: Settings) -> list[Finding]:
     folder = Path(settings.keys_dir)
     members = {path.stem for path in folder.glob("*.secret")}
     name = next((role for role in ROLES if role in members), instance_name(settings, "doctor"))
-    match _handshake(address, load_security(folder, name).client(address)):
+    match _handshake(address, load_security(folder, name)):
         case "fits":
             return [ok("directory", f"{address} answers, and the keys fit")]
         case "silent":
@@ -214,20 +218,22 @@ def directory(settings: Settings) -> list[Finding]:
     return [bad("directory", what, fix)]
 
 
-def _handshake(address: str, client: Any) -> str:
+def _handshake(address: str, security: Security) -> str:
     """fits, refused or silent."""
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
-    from mesh.security import secure_client
+    from mesh.zmq_transport import unlock
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as dialler:
         dialler.linger = 0
-        secure_client(dialler, client)
+        unlock(dialler, security, address)
         events = dialler.get_monitor_socket()
         dialler.connect(address)
         verdict = "silent"
-        while events.poll(int(HANDSHAKE_TIMEOUT * 1000)):
+        # It tries again and again, and every try is an event: the time is counted over all of them.
+        until = time.monotonic() + HANDSHAKE_TIMEOUT
+        while (left := until - time.monotonic()) > 0 and events.poll(int(left * 1000) + 1):
             match recv_monitor_message(events)["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     verdict = "fits"
