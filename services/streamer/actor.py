@@ -7,16 +7,19 @@ closed, running answers are ended with a reason. Knows what the parts of the doo
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from mesh.actor import Actor
+from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.config import cache_dir, served_model_name
 from services.streamer.admission import Admission
 from services.streamer.connections import Connections
 from services.streamer.detokenize import Vocabulary
+from services.streamer.errors import ApiError
 from services.streamer.health import NEEDED, WISHED, Readiness, readiness
 from services.streamer.http import Door
 from services.streamer.metrics import DoorMetrics
@@ -26,6 +29,9 @@ from services.streamer.request import Limits
 if TYPE_CHECKING:
     from services.process import Context
 
+log = logging.getLogger("specmesh.streamer")
+
+LEARN_AGAIN = 1.0  # seconds
 END_TIMEOUT = 2.0  # seconds that ended answers have to write their last event
 
 
@@ -34,33 +40,39 @@ class StreamerActor(Actor):
         self._settings = context.settings
         self._directory = context.directory
         self._metrics = DoorMetrics(context.registry, served_model_name(context.settings))
-        self._connections = Connections(
+        self.connections = Connections(
             limit=context.settings.max_connections,
             body_timeout=context.settings.body_timeout,
             write_timeout=context.settings.write_timeout,
         )
         self._admission = Admission(context.settings.max_waiting, context.settings.request_timeout)
+        self._peers: Peers | None = None
         self._runner: web.ServerRunner | None = None
+        self._learning: asyncio.Task[None] | None = None
         self.port = 0
 
     async def on_start(self) -> None:
         vocabulary = await asyncio.to_thread(self.load_vocabulary)
-        door = self._door(vocabulary)
-        server = self._connections.server(door.handle, max_body_bytes=self._settings.max_body_bytes)
+        self._peers = Peers(self._directory, self.node)
+        door = self._door(vocabulary, self._peers)
+        server = self.connections.server(door.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
         self._runner = runner
         await web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024).start()
         self.port = runner.addresses[0][1]
         self._metrics.running.set_function(lambda: self._admission.running)
-        self._metrics.connections.set_function(lambda: len(self._connections.open))
-        self._connections.start()
+        self._metrics.connections.set_function(lambda: len(self.connections.open))
+        self.connections.start()
+        self._learning = asyncio.create_task(self._learn_model(), name="streamer-model-card")
 
     async def on_stop(self) -> None:
         await self._admission.drain(0.0)
+        if self._learning is not None:
+            self._learning.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
-        await self._connections.stop()
+        await self.connections.stop()
 
     # What the process around us asks -------------------------------------------------------------------
 
@@ -88,7 +100,17 @@ class StreamerActor(Actor):
     def load_vocabulary(self) -> Vocabulary:
         return Vocabulary.load(ensure_model(self._settings.model, cache_dir(self._settings)))
 
-    def _door(self, vocabulary: Vocabulary) -> Door:
+    async def _learn_model(self) -> None:
+        """So that /v1/models and the first request know the model as soon as a target does."""
+        assert self._peers is not None
+        while self._peers.known_card is None:
+            try:
+                await self._peers.card()
+            except (ApiError, MeshError) as error:
+                log.info("the model is not known yet: %s", error)
+                await asyncio.sleep(LEARN_AGAIN)
+
+    def _door(self, vocabulary: Vocabulary, peers: Peers) -> Door:
         settings = self._settings
         return Door(
             model_name=served_model_name(settings),
@@ -99,7 +121,7 @@ class StreamerActor(Actor):
             ),
             api_keys=settings.api_keys,
             vocabulary=vocabulary,
-            peers=Peers(self._directory, self.node),
+            peers=peers,
             admission=self._admission,
             metrics=self._metrics,
             health=self._health,

@@ -30,10 +30,12 @@ from services.streamer.acceptance import Acceptance
 from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
-from services.streamer.peers import GRACE, Life, Peers, life, missing
+from services.streamer.peers import GRACE, RETRY_MISSING, Life, Peers, life, missing
 
 log = logging.getLogger("specmesh.streamer")
 
+# So many attempts in a row without a new token are the last: a request may be what kills its targets.
+MAX_BARREN = 10
 STREAM_WINDOW = 65536  # bytes a target may send ahead of us
 
 
@@ -83,6 +85,7 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
             member = await peers.ready("target", patience, failures)
         except NoPeer:
             raise missing("target") from None
+        known = len(choice.tokens)
         try:
             return await _attempt(choice, peers.ref(member), audience, deadline)
         except (RemoteError, UnknownKind, TooLarge) as error:
@@ -91,16 +94,31 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
             raise deadline_passed() from None
         except (MeshError, _TryAgain) as error:
             log.info("%s attempt %d: %s", choice.request_id, choice.attempt, error or type(error).__name__)
+            if len(choice.tokens) > known:
+                failures = []
+            failures.append(life(member))
+            if len(failures) >= MAX_BARREN:
+                raise _given_up(error) from error
         if len(choice.tokens) >= choice.sampling.max_tokens:
             # It was lost between its last token and its Finished.
             return await _end_of_length(choice, audience)
         choice.attempt += 1
-        failures.append(life(member))
         await peers.pause(len(failures) - 1)
 
 
 class _TryAgain(Exception):
     """The target failed and says that another attempt may succeed."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(f"{failed.reason}: {failed.message}")
+        self.failed = failed
+
+
+def _given_up(error: MeshError | _TryAgain) -> ApiError:
+    if isinstance(error, _TryAgain):
+        return _refused(error.failed.reason, error.failed.message)
+    message = f"The target was lost {MAX_BARREN} times before it gave a token"
+    return ApiError(503, message, code="target_lost", retry_after=RETRY_MISSING)
 
 
 async def _attempt(choice: Choice, ref: Ref, audience: Audience, deadline: float) -> Ending:
@@ -118,7 +136,7 @@ async def _attempt(choice: Choice, ref: Ref, audience: Audience, deadline: float
                 return await _finish(choice, item, audience)
             elif isinstance(item, Failed):
                 if item.retryable:
-                    raise _TryAgain(item.reason)
+                    raise _TryAgain(item)
                 raise _refused(item.reason, item.message)
     raise PeerLost("the stream ended without an end")
 

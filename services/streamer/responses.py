@@ -12,6 +12,8 @@ from services.streamer.detokenize import Vocabulary
 from services.streamer.generation import Choice, Ending
 from services.streamer.request import Request
 
+IMPOSSIBLE = -9999.0
+
 
 def head(request: Request, answer_id: str, created: int) -> dict[str, Any]:
     """The fields every body and chunk of an answer begins with."""
@@ -101,13 +103,18 @@ def _chat_logprobs(piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _named(vocabulary: Vocabulary, token: int, logprob: float) -> dict[str, Any]:
     written = vocabulary.bytes_of(token)
-    return {"token": written.decode(errors="replace"), "logprob": logprob, "bytes": list(written)}
+    return {"token": written.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(written)}
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity; a token that cannot be is shown as one that hardly can."""
+    return max(logprob, IMPOSSIBLE)
 
 
 def _text_logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
     return {
         "tokens": [vocabulary.text_of(token) for token in piece.ids],
-        "token_logprobs": [each.logprob for each in piece.logprobs],
+        "token_logprobs": [_finite(each.logprob) for each in piece.logprobs],
         "top_logprobs": [_top(each, vocabulary) for each in piece.logprobs] if request.sampling.logprobs > 0 else None,
         "text_offset": piece.offsets,
     }
@@ -117,7 +124,7 @@ def _top(each: TokenLogprob, vocabulary: Vocabulary) -> dict[str, float]:
     """Tokens that look the same (parts of one character) share a name: the likeliest keeps it."""
     named: dict[str, float] = {}
     for top in each.top:
-        named.setdefault(vocabulary.text_of(top.id), top.logprob)
+        named.setdefault(vocabulary.text_of(top.id), _finite(top.logprob))
     return named
 
 

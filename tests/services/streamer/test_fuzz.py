@@ -117,3 +117,36 @@ async def test_twenty_thousand_mutated_bodies(mesh: FakeMesh, http: aiohttp.Clie
     door = await mesh.start_door()
     await bombard(mesh, http, 20_000, seed=2)
     assert door.load() == 0
+
+
+REQUEST = (
+    b"POST /v1/completions?x=1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 27\r\n\r\n"
+    b'{"model":"tiny","prompt":1}'
+)
+PIECES = [b"\r\n", b"\n", b"\x00", b"\xff", b" ", b":", b"%", b"%zz", b"../", b"HTTP/9.9", b"Expect: x\r\n"]
+PIECES += [b"Content-Length: 99\r\n", b"Transfer-Encoding: chunked\r\n", b"Upgrade: websocket\r\n", b"A" * 9000]
+METHODS = [b"GET", b"PUT", b"CONNECT", b"HEAD", b"OPTIONS", b"PRI"]
+
+
+async def test_three_hundred_mutated_requests(mesh: FakeMesh) -> None:
+    await mesh.start_target(says("hello the fox"))
+    door = await mesh.start_door(body_timeout=0.3)
+    draw = random.Random(3)
+
+    async def send() -> None:
+        request = bytearray(REQUEST)
+        if draw.random() < 0.2:
+            request[:4] = draw.choice(METHODS)
+        for _ in range(draw.choice([1, 2, 5])):
+            at = draw.randrange(len(request))
+            request[at : at + draw.choice([0, 1, 5])] = draw.choice(PIECES)
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(bytes(request))
+        answer = await asyncio.wait_for(reader.read(100), 10)
+        assert b" 500 " not in answer.split(b"\r\n")[0], (bytes(request), answer)
+        writer.close()
+
+    for _ in range(15):
+        await asyncio.gather(*(send() for _ in range(20)))
+    async with aiohttp.ClientSession() as http, http.get(mesh.url + "/health/ready") as response:
+        assert response.status == 200

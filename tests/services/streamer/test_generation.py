@@ -13,8 +13,9 @@ from sse_reading import streamed, text_of
 
 from mesh.stream import StreamWriter
 from services.messages import Generate
+from services.streamer.generation import MAX_BARREN
 
-STORY = "hello the quick fox hello the world"
+STORY = "hello the quick fox hello the world and on and on"
 BODY = {"model": MODEL, "prompt": "hi", "max_tokens": 100, "seed": 3}
 
 
@@ -133,6 +134,50 @@ async def test_a_stream_that_ends_without_an_end_is_tried_again(mesh: FakeMesh, 
     await mesh.start_target(breaks_after(4, simply_returns))
     await mesh.start_door()
     assert text_of(await story(http, mesh)) == STORY
+
+
+async def test_a_request_that_kills_every_target_is_given_up(
+    mesh: FakeMesh, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def simply_returns(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        return
+
+    monkeypatch.setattr("services.streamer.peers.LONGEST_PAUSE", 0.001)
+    target = await mesh.start_target(simply_returns)
+    await mesh.start_door()
+    async with http.post(mesh.url + "/v1/completions", json=BODY) as response:
+        assert response.status == 503
+        assert (await response.json())["error"]["code"] == "target_lost"
+    assert len(target.asked) == MAX_BARREN
+
+
+async def test_a_target_that_stays_overloaded_is_a_429(
+    mesh: FakeMesh, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        await out.send(failed(message, "overloaded", retryable=True))
+
+    monkeypatch.setattr("services.streamer.peers.LONGEST_PAUSE", 0.001)
+    await mesh.start_target(fails)
+    await mesh.start_door()
+    async with http.post(mesh.url + "/v1/completions", json=BODY) as response:
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) >= 1
+
+
+async def test_targets_that_die_after_every_token_only_cost_time(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def one_token(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        ids = ids_of(STORY)
+        seq = len(message.token_ids) - message.prompt_tokens
+        if seq == len(ids):
+            await out.send(finished(message, len(ids)))
+        else:
+            await out.send(tokens(message, seq, [ids[seq]]))
+
+    target = await mesh.start_target(one_token)
+    await mesh.start_door()
+    assert text_of(await story(http, mesh)) == STORY
+    assert len(target.asked) > MAX_BARREN
 
 
 async def test_overlapping_tokens_are_taken_once(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
