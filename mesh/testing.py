@@ -6,7 +6,7 @@ Ships like the memory transport does; nothing in a running mesh imports it.
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -46,7 +46,7 @@ class Count(msgspec.Struct, frozen=True, array_like=True):
 
     stop: int
     start: int = 0
-    pad: int = 0
+    pad: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 0
     fail: bool = False
 
 

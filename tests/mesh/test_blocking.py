@@ -1,0 +1,168 @@
+"""The link of a thread without an event loop: answers, deadlines, halves, and a peer that restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mesh.blocking import MAX_TICKETS, BlockingLink
+from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
+from mesh.testing import Blob, Buffer, Echo, Fail, Hang, Witness, codec
+
+Mesh = Any  # the fixture of conftest.py
+
+
+@pytest.fixture
+def links() -> Iterator[list[BlockingLink]]:
+    made: list[BlockingLink] = []
+    yield made
+    for link in made:
+        link.close()
+
+
+async def in_thread(call: Any, *arguments: Any, **more: Any) -> Any:
+    return await asyncio.to_thread(call, *arguments, **more)
+
+
+def link_to(links: list[BlockingLink], endpoint: str, actor: str = "witness", **more: Any) -> BlockingLink:
+    links.append(BlockingLink(endpoint, actor, codec, "stepper", **more))
+    return links[-1]
+
+
+async def test_it_asks_and_gets_its_answer(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    link = link_to(links, far.endpoint)
+    for number in range(20):
+        assert await in_thread(link.ask, Echo(number), timeout=5.0) == Echo(number)
+    blob = Blob("t", Buffer(bytes(200_000)))
+    assert await in_thread(link.ask, blob, timeout=5.0) == blob
+
+
+async def test_two_halves_overlap_and_may_come_back_in_any_order(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    link = link_to(links, far.endpoint)
+    await in_thread(link.ask, Echo(), timeout=5.0)
+    tickets = [link.send(Echo(number)) for number in range(5)]
+    answers = [await in_thread(link.receive, ticket, timeout=5.0) for ticket in reversed(tickets)]
+    assert [answer.number for answer in answers] == [4, 3, 2, 1, 0]
+
+
+async def test_errors_are_those_of_an_ask(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    with pytest.raises(RemoteError, match="too_long"):
+        await in_thread(link_to(links, far.endpoint).ask, Fail("too_long"), timeout=5.0)
+    with pytest.raises(NotRunning):
+        await in_thread(link_to(links, far.endpoint, "nobody").ask, Echo(), timeout=5.0)
+
+
+async def test_a_deadline_ends_the_wait_and_the_handler_and_the_late_reply_is_dropped(
+    zmq_mesh: Mesh, links: list[BlockingLink]
+) -> None:
+    far = await zmq_mesh.node("far")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    link = link_to(links, far.endpoint)
+    await in_thread(link.ask, Echo(), timeout=5.0)
+    ticket = link.send(Hang(), timeout=60.0)
+    with pytest.raises(DeadlineExceeded):
+        await in_thread(link.receive, ticket, timeout=0.02)
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+    late = link.send(Echo(1))
+    with pytest.raises(DeadlineExceeded):
+        link.receive(late, timeout=0)
+    assert await in_thread(link.ask, Echo(2), timeout=5.0) == Echo(2)
+    with pytest.raises(DeadlineExceeded, match="given up"):
+        link.receive(late, timeout=1.0)
+
+
+async def test_what_is_given_up_is_cancelled(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    link = link_to(links, far.endpoint)
+    await in_thread(link.ask, Echo(), timeout=5.0)
+    ticket = link.send(Hang(), timeout=60.0)
+    await asyncio.wait_for(witness.until("started", 1), 5.0)
+    link.give_up(ticket)
+    link.give_up(ticket)
+    await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
+
+
+async def test_nobody_there_is_a_lost_peer(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    link = link_to(links, zmq_mesh.endpoint("nowhere"))
+    with pytest.raises(PeerLost):
+        link.send(Echo())
+    began = time.monotonic()
+    with pytest.raises(PeerLost):
+        await in_thread(link.ask, Echo(), timeout=0.05)
+    assert time.monotonic() - began < 5.0
+
+
+async def test_it_finds_a_restarted_peer_by_itself(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    link = link_to(links, zmq_mesh.endpoint("far"))
+    for life in range(5):
+        far = await zmq_mesh.node("far")
+        await far.spawn(Witness(), "witness")
+        async with asyncio.timeout(10.0):
+            while True:
+                try:
+                    assert await in_thread(link.ask, Echo(life), timeout=0.5) == Echo(life)
+                    break
+                except MeshError:
+                    continue
+        ticket = link.send(Hang(), timeout=60.0)
+        while not far._accepted or not any(peer.busy for peer in far._accepted.values()):
+            await asyncio.sleep(0.001)
+        await far.stop(timeout=0.5)
+        with pytest.raises((PeerLost, NotRunning)):
+            await in_thread(link.receive, ticket, timeout=5.0)
+
+
+async def test_a_blocking_peer_does_not_delay_the_stop_of_a_node(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far", timing=zmq_mesh.fast)
+    await far.spawn(Witness(), "witness")
+    await in_thread(link_to(links, far.endpoint).ask, Echo(), timeout=5.0)
+    waits = [peer for peer in far._accepted.values() if not peer.blocking]
+    assert waits == []
+    await far.stop(timeout=5.0)
+
+
+async def test_an_old_epoch_is_told_that_it_is_stale(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    ghost, heir = link_to(links, far.endpoint, epoch=100), link_to(links, far.endpoint, epoch=200)
+    await in_thread(ghost.ask, Echo(), timeout=5.0)
+    await in_thread(heir.ask, Echo(), timeout=5.0)
+    with pytest.raises(Stale):
+        await in_thread(ghost.ask, Echo(), timeout=5.0)
+
+
+async def test_tickets_are_bounded(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(mailbox_size=10_000), "witness")
+    link = link_to(links, far.endpoint)
+    await in_thread(link.ask, Echo(), timeout=5.0)
+
+    def fill() -> None:
+        for _ in range(MAX_TICKETS + 1):
+            while True:
+                try:
+                    link.send(Hang(), timeout=5.0)
+                    break
+                except PeerLost:
+                    time.sleep(0.001)  # the socket is full for the moment
+
+    with pytest.raises(Busy):
+        await in_thread(fill)
+
+
+def test_beyond_the_host_it_needs_keys() -> None:
+    with pytest.raises(Insecure):
+        BlockingLink("tcp://127.0.0.1:9", "witness", codec, "stepper")

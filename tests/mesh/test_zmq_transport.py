@@ -1,0 +1,300 @@
+"""ZeroMQ itself: what may be bound, who gets through, hostile frames, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from mesh.address import routing_id
+from mesh.envelope import Acks, Ask, Cancel, Farewell, Hello, Open, Tell, encode_bundle
+from mesh.errors import Insecure, PeerLost
+from mesh.node import Node
+from mesh.session import Timing
+from mesh.testing import Count, Echo, Hang, Witness, codec
+from mesh.transport import CurveClient, CurveServer, Limits
+from mesh.zmq_transport import ZmqTransport
+
+Mesh = Any  # the fixture of conftest.py
+
+
+class Keys:
+    """A pair of keys with an allow-list, as mesh/security.py would read them from a folder."""
+
+    def __init__(self, allowed: list[Keys] | None = None) -> None:
+        self.public, self.secret = zmq.curve_keypair()
+        self.allowed = allowed or []
+        self.server_key = self.public
+
+    def server(self) -> CurveServer:
+        return CurveServer(self.public, self.secret, frozenset(keys.public for keys in self.allowed))
+
+    def client(self, endpoint: str) -> CurveClient:
+        return CurveClient(self.public, self.secret, self.server_key)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://127.0.0.1:0", "tcp://[::1]:0"])
+async def test_an_address_beyond_the_host_is_not_bound_without_keys(endpoint: str) -> None:
+    node = Node(ZmqTransport(), codec, name="open")
+    with pytest.raises(Insecure, match="specmesh keys"):
+        await node.start(endpoint)
+    await node.stop()
+
+
+async def test_an_address_beyond_the_host_is_not_dialled_without_keys() -> None:
+    node = Node(ZmqTransport(), codec, name="open")
+    await node.start()
+    with pytest.raises(Insecure, match="specmesh keys"):
+        await node.ref("tcp://127.0.0.1:9", "witness").ask(Echo(), timeout=1.0)
+    await node.stop()
+
+
+@pytest.mark.parametrize("endpoint", ["", "nonsense", "ipc://", "tcp://host", "tcp://:9", "udp://h:1", "ipc:///" + "x" * 120])
+async def test_what_is_no_endpoint_is_named(endpoint: str) -> None:
+    node = Node(ZmqTransport(), codec, name="open")
+    with pytest.raises(ValueError):
+        await node.start(endpoint)
+    await node.stop()
+
+
+async def test_over_tcp_the_keys_on_the_list_get_in_and_others_do_not() -> None:
+    friend, foe = Keys(), Keys()
+    door = Keys(allowed=[friend])
+    friend.server_key = foe.server_key = door.public
+    timing = Timing(grace=0.5)
+    far = Node(ZmqTransport(security=door), codec, name="far", timing=timing)
+    await far.start("tcp://127.0.0.1:0")
+    assert not far.endpoint.endswith(":0")
+    await far.spawn(Witness(), "witness")
+    near = Node(ZmqTransport(security=friend), codec, name="friend", timing=timing)
+    await near.start()
+    assert await near.ref(far.endpoint, "witness").ask(Echo(4), timeout=10.0) == Echo(4)
+    stranger = Node(ZmqTransport(security=foe), codec, name="foe", timing=timing)
+    await stranger.start()
+    with pytest.raises(PeerLost):
+        await stranger.ref(far.endpoint, "witness").ask(Echo(), timeout=10.0)
+    assert far.metrics.refused["key"] >= 1
+    plain = zmq.Context()
+    naked = plain.socket(zmq.DEALER)
+    naked.connect(far.endpoint)
+    naked.send(encode_bundle(1, 0, [Hello("naked", 1)])[0])
+    assert await asyncio.to_thread(naked.poll, 300) == 0
+    naked.close(0)
+    plain.term()
+    for node in (near, stranger, far):
+        await node.stop()
+
+
+async def test_a_socket_file_is_its_owners_alone(zmq_mesh: Mesh) -> None:
+    node = await zmq_mesh.node("far")
+    mode = os.stat(node.endpoint.removeprefix("ipc://")).st_mode
+    assert stat.S_IMODE(mode) == 0o600
+
+
+# Hostile bytes --------------------------------------------------------------------------------------------
+
+
+class Attacker:
+    """A plain DEALER that sends whatever it likes."""
+
+    def __init__(self, endpoint: str, identity: bytes | None = None) -> None:
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDTIMEO, 2000)
+        if identity is not None:
+            self.socket.setsockopt(zmq.ROUTING_ID, identity)
+        self.socket.connect(endpoint)
+
+    def send(self, frames: list[bytes]) -> None:
+        self.socket.send_multipart(frames)
+
+    def heard(self, milliseconds: int = 100) -> bool:
+        return bool(self.socket.poll(milliseconds))
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+
+async def until_refused(node: Node, reason: str, count: int = 1) -> None:
+    async with asyncio.timeout(5.0):
+        while node.metrics.refused.get(reason, 0) < count:
+            await asyncio.sleep(0.002)
+
+
+async def test_strangers_get_no_answer(zmq_mesh: Mesh) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    body = codec.encode(Echo(1))[1]
+    attacker = Attacker(far.endpoint, b"stranger|1|1")
+    attacker.send([bytes(x) for x in encode_bundle(1, 0, [Ask(1, "witness", "echo", 1000, body)])])
+    attacker.send([bytes(x) for x in encode_bundle(1, 0, [Hello("another", 1), Ask(1, "witness", "echo", 1000, body)])])
+    attacker.send([b"\xc1 not msgpack"])
+    attacker.send([b""])
+    await until_refused(far, "stranger")
+    await until_refused(far, "identity")
+    await until_refused(far, "malformed", 2)
+    assert not await asyncio.to_thread(attacker.heard)
+    attacker.close()
+
+
+async def test_unknown_versions_ext_types_and_depth_are_refused(zmq_mesh: Mesh) -> None:
+    far = await zmq_mesh.node("far")
+    attacker = Attacker(far.endpoint, b"odd|1|1")
+    pack = msgspec.msgpack.encode
+    odd = [
+        pack([2, 1, 0, []]),
+        pack([1, 1, 0, [[99, 1]]]),
+        pack([1, 1, 0, [[1, msgspec.msgpack.Ext(5, b"x"), 1]]]),
+        b"\x91" * 100_000,
+        pack([1, 1, 0, [[6, [1] * 5]] * 5000]),
+        b"\x94\x01\x01\x00\xdd\xff\xff\xff\xff",
+        pack([1, 2**63, 0, []])[:-1],
+    ]
+    for frame in odd:
+        attacker.send([frame])
+    await until_refused(far, "malformed", len(odd))
+    assert not await asyncio.to_thread(attacker.heard)
+    attacker.close()
+
+
+async def test_too_many_and_too_large_frames_are_refused(zmq_mesh: Mesh, tmp_path: Path) -> None:
+    far = Node(ZmqTransport(limits=Limits(frame_bytes=10_000, frames=4)), codec, name="far")
+    await far.start(f"ipc://{tmp_path}/small.sock")
+    attacker = Attacker(far.endpoint, b"big|1|1")
+    attacker.send([b"x"] * 50)
+    await until_refused(far, "too_many_frames")
+    attacker.send([b"x" * 20_000])
+    near = await zmq_mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    assert await near.ref(far.endpoint, "witness").ask(Echo(1), timeout=5.0) == Echo(1)
+    assert far.metrics.bundles["received"] <= 5, "the large frame never came up"
+    attacker.close()
+    await far.stop()
+
+
+async def test_raw_frames_that_do_not_add_up_are_refused(zmq_mesh: Mesh) -> None:
+    far = await zmq_mesh.node("far")
+    attacker = Attacker(far.endpoint, b"raw|1|1")
+    hello = Hello("raw", 1)
+    for record, raw in ((Tell("w", "blob", b"", "", 3), [b"1"]), (Tell("w", "blob", b""), [b"1"]), (Tell("w", "blob", b"", "", -1), [b"1"])):
+        attacker.send([bytes(encode_bundle(1, 0, [hello, record])[0]), *raw])
+    await until_refused(far, "malformed", 3)
+    attacker.close()
+
+
+def valid_bundles(rng: random.Random, name: str, epoch: int) -> list[list[bytes]]:
+    """A session as an honest dialler would lead it."""
+    echo, count, hang = (codec.encode(message)[1] for message in (Echo(1, "text"), Count(3), Hang()))
+    records: list[list[Any]] = [
+        [Hello(name, epoch)],
+        [Hello(name, epoch), Ask(rng.randrange(1 << 30), "witness", "echo", 1000, echo)],
+        [Hello(name, epoch), Ask(rng.randrange(1 << 30), "witness", "mesh.stop", 1000, b"")],
+        [Open(rng.randrange(1 << 30), "witness", "count", 500, 1000, count)],
+        [Open(rng.randrange(1 << 30), "witness", "hang", 50, 1000, hang)],
+        [Tell("witness", "note", codec.encode(Echo(3))[1])],
+        [Acks([1, 2, 3, 4, 5, 6])],
+        [Cancel([1, 2, 3])],
+        [Farewell()],
+    ]
+    return [[bytes(frame) for frame in encode_bundle(epoch, 0, some)] for some in records]
+
+
+def mutate(rng: random.Random, frames: list[bytes]) -> list[bytes]:
+    frame = bytearray(frames[0])
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(frame) + 1)
+        match rng.randrange(6):
+            case 0 if at < len(frame):
+                frame[at] = rng.randrange(256)
+            case 1:
+                frame[at:at] = rng.randbytes(rng.randrange(1, 9))
+            case 2:
+                del frame[at : at + rng.randrange(1, 9)]
+            case 3 if at < len(frame):
+                frame[at] ^= 1 << rng.randrange(8)
+            case 4:
+                frame[at:at] = bytes([rng.choice([0xC1, 0xC7, 0xC9, 0xD4, 0xDD, 0xDF, 0xC6, 0xDB])])
+            case _:
+                frame = frame[:at]
+    return [bytes(frame), *(rng.randbytes(rng.randrange(40)) for _ in range(rng.choice([0, 0, 0, 1, 3])))]
+
+
+async def bombard(mesh: Mesh, count: int, seed: int) -> None:
+    """Mutated frames from diallers that have said a proper Hello; then the node must answer as before."""
+    rng = random.Random(seed)
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    await far.spawn(Witness(), "steady")
+    attackers = [(Attacker(far.endpoint, routing_id(f"evil{k}", 1, 1)), f"evil{k}") for k in range(4)]
+    for sent in range(count):
+        attacker, name = attackers[sent % len(attackers)]
+        if sent % 50 == 0:
+            attacker.send([bytes(encode_bundle(1, 0, [Hello(name, 1)])[0])])
+        attacker.send(mutate(rng, rng.choice(valid_bundles(rng, name, 1))))
+        if sent % 20 == 0:
+            await asyncio.sleep(0)
+            if "witness" not in far.actors:
+                await far.spawn(Witness(), "witness")
+    ref = near.ref(far.endpoint, "steady")
+    assert await ref.ask(Echo(5), timeout=20.0) == Echo(5)
+    async with ref.stream(Count(100), timeout=20.0) as stream:
+        assert len([item async for item in stream]) == 100
+    for attacker, _ in attackers:
+        attacker.close()
+    assert far.metrics.handler_errors == 0
+    assert far.metrics.refused["malformed"] > count / 10
+
+
+async def test_mutated_frames_do_not_hurt_a_node(zmq_mesh: Mesh, caplog: pytest.LogCaptureFixture) -> None:
+    await bombard(zmq_mesh, 2000, seed=1)
+    assert caplog.records == [], "nothing was thrown into the event loop"
+
+
+@pytest.mark.slow
+async def test_a_hundred_thousand_mutated_frames_do_not_hurt_a_node(
+    zmq_mesh: Mesh, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bombard(zmq_mesh, 100_000, seed=2)
+    assert caplog.records == [], "nothing was thrown into the event loop"
+
+
+# Leaks -----------------------------------------------------------------------------------------------------
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_stopped_node_leaves_no_descriptor_and_no_task(tmp_path: Path) -> None:
+    async def life(number: int) -> None:
+        far = Node(ZmqTransport(), codec, name="far")
+        near = Node(ZmqTransport(), codec, name="near")
+        await far.start(f"ipc://{tmp_path}/{number}.sock")
+        await near.start(f"ipc://{tmp_path}/n{number}.sock")
+        await far.spawn(Witness(), "witness")
+        ref = near.ref(far.endpoint, "witness")
+        await ref.ask(Echo(), timeout=5.0)
+        asking = asyncio.ensure_future(ref.ask(Hang(), timeout=60.0))
+        async with ref.stream(Hang(), timeout=60.0) as stream:
+            await anext(stream)
+            await near.stop()
+            with pytest.raises(PeerLost):
+                await asking
+        await far.stop()
+
+    await life(0)
+    files, tasks = open_files(), len(asyncio.all_tasks())
+    for number in range(1, 11):
+        await life(number)
+    async with asyncio.timeout(5.0):
+        while open_files() > files or len(asyncio.all_tasks()) > tasks:
+            await asyncio.sleep(0.01)
