@@ -116,7 +116,7 @@ def _model(commands: argparse._SubParsersAction[Parser]) -> None:
     }
     sub = _add(commands, "model", "List, fetch, show or check models", _do_model)
     _add_action(sub, actions)
-    sub.add_argument("name", nargs="?", metavar="NAME", help="name, folder, GGUF file or hub id (default: the setting `model`)")
+    sub.add_argument("name", nargs="?", metavar="NAME", help="name, folder, GGUF file or hub id")
     add_settings(sub)
 
 

@@ -88,7 +88,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("host_directory", False, "This process hosts the directory (the supervisor does on one machine)"),
     _row("keys_dir", "", "CURVE keys made by `specmesh keys`; needed for every address that is not ipc", kind="path"),
     _row("metrics_host", "127.0.0.1", "Address of /metrics and /health of a process"),
-    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 target (up adds 10 per further instance)", low=0, high=65535),
+    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 target. For up it is the first of these four; a further instance has 10 more", low=0, high=65535),
     _row("tokenizers", 1, "Tokenizer processes started by up", low=1, high=16, roles="up"),
     _row("drain_timeout", 30.0, "Seconds running streams may go on after SIGTERM", low=0.0, high=3600.0),
     _row("kill_stuck_after", 30.0, "Seconds a role may be stuck before up kills and restarts it; 0: never", low=0.0, high=3600.0, roles="up"),
@@ -436,9 +436,14 @@ def _socket(settings: Settings, name: str) -> str:
     return f"ipc://{path}"
 
 
-def metrics_port(settings: Settings, role: str, index: int = 0) -> int:
-    """The side door of the role's instance `index`; a port that was set is taken as it is."""
-    return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role) + 10 * index
+def metrics_port(settings: Settings, role: str) -> int:
+    """The side door of this process; a port that was set is taken as it is."""
+    return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role)
+
+
+def mesh_metrics_port(settings: Settings, role: str, index: int = 0) -> int:
+    """The side door `up` gives the role's instance `index`; a port that was set is the first of them."""
+    return (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * index
 
 
 def served_model_name(settings: Settings) -> str:

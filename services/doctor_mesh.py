@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.config import ROLES, Settings, endpoint, instance_name, metrics_port, run_dir
+from services.config import ROLES, Settings, endpoint, instance_name, mesh_metrics_port, run_dir
 from services.finding import Finding, bad, ok, warn
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT = 2.0
 HANDSHAKE_TIMEOUT = 2.0
+SILENT = "takes the connection and says nothing"
 
 
 # Ports --------------------------------------------------------------------------------------------------
@@ -34,20 +35,28 @@ HANDSHAKE_TIMEOUT = 2.0
 def ports(settings: Settings) -> list[Finding]:
     """Free, or taken by a mesh of ours."""
     doors = [("--port", settings.host, settings.port)]
-    doors += [("--metrics-port", settings.metrics_host, metrics_port(settings, role)) for role in ROLES]
+    doors += [("--metrics-port", settings.metrics_host, mesh_metrics_port(settings, role)) for role in ROLES]
     findings = []
     for flag, host, port in dict.fromkeys(doors):
         problem = bind_problem(host, port)
-        if problem == "taken" and _answers_like_us(host, port):
-            findings.append(ok("ports", f"{host}:{port} is served by specmesh"))
-        elif problem == "taken":
-            fix = f"stop what listens there (ss -ltnp 'sport = :{port}'), or start with {flag} {_free_port(host)}"
-            findings.append(bad("ports", f"{host}:{port} is taken by another program", fix))
+        if problem == "taken":
+            findings.append(_holder(flag, host, port))
         elif problem:
             what = f"{host}:{port} cannot be listened on: {problem}"
             findings.append(bad("ports", what, f"choose another address or port ({flag})"))
     free = len(doors) - len(findings)
     return findings + ([ok("ports", f"{free} ports are free")] if free else [])
+
+
+def _holder(flag: str, host: str, port: int) -> Finding:
+    """Who has the port: a process of ours, a stranger, or somebody who is stuck."""
+    fix = f"stop what listens there (ss -ltnp 'sport = :{port}'), or start with {flag} {_free_port(host)}"
+    answer = _readiness(host, port)
+    if isinstance(answer, dict):
+        return ok("ports", f"{host}:{port} is served by specmesh")
+    if answer == SILENT:
+        return bad("ports", f"{host}:{port} is taken by a process that says nothing, ours or not", fix)
+    return bad("ports", f"{host}:{port} is taken by another program", fix)
 
 
 def bind_problem(host: str, port: int) -> str:
@@ -70,10 +79,6 @@ def _free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers_like_us(host: str, port: int) -> bool:
-    return isinstance(_readiness(host, port), dict)
-
-
 def _readiness(host: str, port: int) -> dict[str, Any] | str:
     """What /health/ready says, or why nothing was said."""
     address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -88,13 +93,16 @@ def _readiness(host: str, port: int) -> dict[str, Any] | str:
             body = refusal.read(1 << 16)
         said = json.loads(body)
     except TimeoutError:
-        return "takes the connection and says nothing"
+        return SILENT
     except urllib.error.URLError as error:
         if isinstance(error.reason, TimeoutError):
-            return "takes the connection and says nothing"
+            return SILENT
         return "does not answer"
     except (OSError, ValueError, RecursionError):
         return "answers nonsense"
+    if isinstance(said, dict) and "status" in said and "roles" in said:
+        # The HTTP door of a streamer says the same in more words.
+        said["ready"] = said["status"] == "ready"
     return said if isinstance(said, dict) and "ready" in said else "answers nonsense"
 
 
@@ -103,18 +111,18 @@ def _readiness(host: str, port: int) -> dict[str, Any] | str:
 
 def peers(settings: Settings) -> list[Finding]:
     """Every role's side door. All silent means that nothing runs; some silent means that some died."""
-    answers = {role: _readiness(settings.metrics_host, metrics_port(settings, role)) for role in ROLES}
+    answers = {role: _readiness(settings.metrics_host, mesh_metrics_port(settings, role)) for role in ROLES}
     if all(answer == "does not answer" for answer in answers.values()):
         return [ok("peers", "no mesh is running here")]
     return [_peer(settings, role, answer) for role, answer in answers.items()]
 
 
 def _peer(settings: Settings, role: str, answer: dict[str, Any] | str) -> Finding:
-    where = f"{role} ({settings.metrics_host}:{metrics_port(settings, role)})"
+    where = f"{role} ({settings.metrics_host}:{mesh_metrics_port(settings, role)})"
     if isinstance(answer, str):
-        fix = f"see its log; `specmesh up` restarts it by itself, `specmesh run {role}` starts one by hand"
-        if answer != "does not answer":
-            fix = f"kill -CONT it if it was stopped, else kill it: `specmesh up` restarts it; {fix}"
+        fix = f"see its log; `specmesh up` starts it again by itself, `specmesh run {role}` does by hand"
+        if answer == SILENT:
+            fix = f"kill -CONT its process if it was stopped, else kill it; then {fix}"
         return bad("peers", f"{where} {answer}, while others do", fix)
     if answer["ready"]:
         return ok("peers", f"{where} is ready")

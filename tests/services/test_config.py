@@ -18,6 +18,7 @@ from services.config import (
     cache_dir,
     endpoint,
     load_settings,
+    mesh_metrics_port,
     metrics_port,
     parse_value,
     run_dir,
@@ -313,8 +314,9 @@ def test_metrics_ports_differ_by_role_and_instance() -> None:
         9102,
         9103,
     ]
-    assert metrics_port(settings, "tokenizer", 1) == 9111
+    assert mesh_metrics_port(settings, "tokenizer", 1) == 9111
     assert metrics_port(settings.replaced(metrics_port=5), "target") == 5
+    assert mesh_metrics_port(settings.replaced(metrics_port=5), "target") == 8
 
 
 def test_the_served_name_is_never_a_path() -> None:

@@ -26,7 +26,7 @@ from mesh.zmq_transport import ZmqTransport
 from services import doctor_machine as machine
 from services import doctor_mesh as mesh
 from services.cli import main
-from services.config import ROLES, Settings, metrics_port
+from services.config import ROLES, Settings, mesh_metrics_port
 from services.doctor import CHECKS, examine
 from services.finding import Finding
 
@@ -84,7 +84,7 @@ def side_door(answer: Any, status: int = 200) -> Iterator[int]:
 def at_ports(monkeypatch: pytest.MonkeyPatch, ports: dict[str, int]) -> None:
     """Give the roles' side doors ports of this test; those not named get one where nobody listens."""
     table = {role: ports.get(role) or free_port() for role in ROLES}
-    monkeypatch.setattr(mesh, "metrics_port", lambda settings, role: table[role])
+    monkeypatch.setattr(mesh, "mesh_metrics_port", lambda settings, role: table[role])
 
 
 # Model
@@ -278,6 +278,21 @@ def test_a_port_our_own_mesh_serves_is_fine(settings: Settings, monkeypatch: pyt
         assert not only(mesh.ports(settings), "bad")
 
 
+def test_the_streamers_own_door_is_known_as_ours(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_ports(monkeypatch, {})
+    with side_door({"status": "ready", "reasons": [], "roles": {}}) as port:
+        assert not only(mesh.ports(settings.replaced(port=port)), "bad")
+
+
+def test_a_port_held_by_someone_who_says_nothing_is_told_apart(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mesh, "ASK_TIMEOUT", 0.2)
+    at_ports(monkeypatch, {})
+    with socket.create_server(("127.0.0.1", settings.port)):
+        assert "says nothing" in one(mesh.ports(settings), "bad").what
+
+
 def test_an_address_of_another_machine_is_bad(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     at_ports(monkeypatch, {})
     assert "cannot be listened on" in one(mesh.ports(settings.replaced(host="192.0.2.1")), "bad").what
@@ -325,7 +340,7 @@ def test_a_side_door_that_is_not_ours_answers_nonsense(
 
 
 def test_the_ports_looked_at_are_those_the_roles_use(settings: Settings) -> None:
-    assert mesh.metrics_port is metrics_port
+    assert mesh.mesh_metrics_port is mesh_metrics_port
 
 
 # The run folder
