@@ -25,7 +25,7 @@ ROLES = ("tokenizer", "proposer", "target", "streamer")
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` consecutive ports which are free now, outside the range that clients' ends are taken from."""
+    """The first of `count` consecutive ports that are free now, outside the range clients' ends are taken from."""
     for _ in range(100):
         first = random.randrange(20000, 32000)
         if all(_is_free(first + k) for k in range(count)):
