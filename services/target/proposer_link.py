@@ -81,6 +81,15 @@ class ProposerLink:
         self._forget = []
         self._missed_in_a_row = 0
         self._not_before = 0.0
+        # Sockets take a while to connect: better now than in the first step that wants drafts.
+        self._dial()
+
+    def _dial(self) -> None:
+        if self._link is None and self._endpoint:
+            try:
+                self._link = self._connect(self._endpoint)
+            except (MeshError, OSError) as error:
+                log.warning("the proposer at %s can't be dialled: %s", self._endpoint, error)
 
     def forget(self, sequence_ids: list[int]) -> None:
         """Said to the proposer with the next question."""
@@ -100,9 +109,12 @@ class ProposerLink:
         if self.gave_up:
             self._not_before = now + PROBE_SECONDS
         self._step += 1
+        self._dial()
+        if self._link is None:
+            self.failed += 1
+            self._not_before = now + PROBE_SECONDS
+            return
         try:
-            if self._link is None:
-                self._link = self._connect(self._endpoint)
             self._ticket = self._link.send(self._question(asks), timeout=self._deadline)
         except (MeshError, OSError):
             self.failed += 1

@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# What the tests of the target share lies beside them.
+sys.path.insert(0, str(Path(__file__).parent))

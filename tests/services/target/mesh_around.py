@@ -1,0 +1,159 @@
+"""A target in its place: its own node on ipc, a client's node, and a proposer's, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from mesh.actor import Actor
+from mesh.clock import SystemClock
+from mesh.node import Node
+from mesh.ref import Ref
+from mesh.zmq_transport import ZmqTransport
+from services.config import Settings
+from services.messages import Failed, Finished, Generate, Sampling, Speculation, Tokens
+from services.process import mesh_codec
+from services.proposer.actor import ProposerActor
+from services.target.actor import TargetActor
+
+
+class FakeDirectory:
+    """Tells of one proposer, or of none."""
+
+    def __init__(self) -> None:
+        self.proposer: Any = None
+        self._changed: list[Callable[[], None]] = []
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        self._changed.append(callback)
+
+    def pick(self, role: str, key: str | None = None) -> Any:
+        assert role == "proposer"
+        return self.proposer
+
+    def members(self, role: str) -> list[Any]:
+        return []
+
+    def say(self, endpoint: str, epoch: int) -> None:
+        self.proposer = SimpleNamespace(endpoint=endpoint, epoch=epoch) if endpoint else None
+        for callback in self._changed:
+            callback()
+
+    async def stop(self) -> None:
+        pass
+
+
+def context(settings: Settings, role: str, node: Node, directory: Any) -> Any:
+    return SimpleNamespace(
+        settings=settings,
+        role=role,
+        instance=f"{role}-1",
+        node=node,
+        directory=directory,
+        registry=CollectorRegistry(),
+        clock=SystemClock(),
+    )
+
+
+@dataclass
+class MeshAround:
+    folder: Path
+    target: TargetActor
+    target_node: Node
+    client: Node
+    ref: Ref
+    directory: FakeDirectory
+    registry: CollectorRegistry
+    exits: list[int]
+    nodes: list[Node] = field(default_factory=list)
+
+    async def start_proposer(self, actor: Actor | None = None, **settings: Any) -> Node:
+        """A proposer the target hears of; `actor` instead of the real one."""
+        name = f"proposer-{len(self.nodes)}"
+        node = Node(ZmqTransport(), mesh_codec(), name=name)
+        await node.start(f"ipc://{self.folder}/{name}")
+        self.nodes.append(node)
+        made = actor or ProposerActor(context(Settings.for_tests(**settings), "proposer", node, FakeDirectory()))
+        await node.spawn(made, "proposer")
+        self.directory.say(node.endpoint, node.epoch)
+        return node
+
+    async def loaded(self) -> None:
+        async with asyncio.timeout(60):
+            while self.target.ready() == ["loading model"]:
+                await asyncio.sleep(0.01)
+
+    async def generate(self, generate: Generate, timeout: float = 30.0) -> Answer:
+        """Everything that is said about one request."""
+        answer = Answer()
+        async with self.ref.stream(generate, timeout=timeout) as stream:
+            async for item in stream:
+                answer.items.append(item)
+        return answer
+
+
+@dataclass
+class Answer:
+    items: list[Any] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        return [token for item in self.items if isinstance(item, Tokens) for token in item.ids]
+
+    @property
+    def end(self) -> Any:
+        """The one end there is, which is the last word."""
+        ends = [item for item in self.items if isinstance(item, Finished | Failed)]
+        assert len(ends) == 1 and self.items[-1] is ends[0], self.items
+        return ends[0]
+
+
+@asynccontextmanager
+async def mesh_around(folder: Path, runner: Any = None, **settings: Any) -> AsyncIterator[MeshAround]:
+    chosen = Settings.for_tests(**{"engine": "mock", "draft_deadline_ms": 1000.0, **settings})
+    node = Node(ZmqTransport(), mesh_codec(), name="target-1")
+    await node.start(f"ipc://{folder}/target-1")
+    directory, exits = FakeDirectory(), []
+    around = context(chosen, "target", node, directory)
+    target = TargetActor(around, runner, end_process=exits.append)
+    await node.spawn(target, "target")
+    client = Node(ZmqTransport(), mesh_codec(), name="client")
+    await client.start()
+    mesh = MeshAround(
+        folder, target, node, client, client.ref(node.endpoint, "target"), directory, around.registry, exits
+    )
+    try:
+        await mesh.loaded()
+        yield mesh
+    finally:
+        for each in [client, node, *mesh.nodes]:
+            await each.stop(5.0)
+
+
+def request(
+    prompt: list[int] | None = None,
+    *,
+    name: str = "r",
+    attempt: int = 1,
+    so_far: list[int] | None = None,
+    method: str = "",
+    drafts: int = -1,
+    strategy: str = "",
+    **sampling: Any,
+) -> Generate:
+    prompt = prompt or [100, 101, 102, 103]
+    return Generate(
+        request_id=name,
+        attempt=attempt,
+        token_ids=[*prompt, *(so_far or [])],
+        prompt_tokens=len(prompt),
+        sampling=Sampling(**sampling),
+        speculation=Speculation(method=method, num_speculative_tokens=drafts, verify_strategy=strategy),
+    )

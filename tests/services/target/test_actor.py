@@ -1,0 +1,231 @@
+"""What a streamer sees of a target: Generate in, tokens and one end out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mesh_around import Answer, MeshAround, mesh_around, request
+from prometheus_client import generate_latest
+
+from mesh.actor import Actor, Call
+from services.messages import Describe, DraftItem, Failed, Finished, Generate, Propose, Proposed, Tokens
+
+
+async def all_of(mesh: MeshAround, requests: list[Generate]) -> list[Answer]:
+    return list(await asyncio.gather(*(mesh.generate(each) for each in requests)))
+
+
+def running(mesh: MeshAround) -> int:
+    assert mesh.target._steps is not None
+    return len(mesh.target._steps.scheduler._streams)
+
+
+async def until_idle(mesh: MeshAround) -> None:
+    async with asyncio.timeout(10):
+        while running(mesh) or mesh.target.load():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_request_streams_tokens_and_ends_once(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive") as mesh:
+        answer = await mesh.generate(request(max_tokens=20))
+        assert answer.end == Finished(
+            request_id="r",
+            attempt=1,
+            reason="length",
+            prompt_tokens=4,
+            cached_tokens=0,
+            completion_tokens=20,
+            speculation=answer.end.speculation,
+        )
+        assert len(answer.ids) == 20
+        seqs = [item.seq for item in answer.items if isinstance(item, Tokens)]
+        assert seqs == sorted(seqs) and seqs[0] == 0
+
+
+async def test_the_text_is_the_same_with_and_without_a_proposer_and_in_a_batch(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path) as mesh:
+        plain = await mesh.generate(request(max_tokens=300, method="naive"))
+        await mesh.start_proposer()
+        drafted = await mesh.generate(request(max_tokens=300))
+        batch = await all_of(mesh, [request(name=str(i), max_tokens=300) for i in range(16)])
+        assert drafted.ids == plain.ids
+        assert all(answer.ids == plain.ids for answer in batch)
+        assert sum(answer.end.speculation.accepted for answer in batch) > 1000
+        assert drafted.end.speculation.method == "ngram"
+
+
+async def test_an_attempt_goes_on_where_the_last_one_was_cut(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive") as mesh:
+        whole = await mesh.generate(request(max_tokens=50))
+        rest = await mesh.generate(request(max_tokens=50, attempt=2, so_far=whole.ids[:20]))
+        assert rest.ids == whole.ids[20:]
+        first = rest.items[0]
+        assert (first.seq, first.attempt, rest.end.completion_tokens) == (20, 2, 50)
+
+
+async def test_a_cancelled_stream_leaves_nothing_within_a_step(tmp_path: Path) -> None:
+    profile = {"step_ms": 1.0}
+    async with mesh_around(tmp_path, method="naive", mock_profile=profile) as mesh:
+        async with mesh.ref.stream(request(max_tokens=8000), timeout=30.0) as stream:
+            async for _ in stream:
+                break
+        await until_idle(mesh)
+        assert mesh.target._steps is not None
+        pages = mesh.target._steps.scheduler.pages
+        assert pages.free == pages.total
+
+
+async def test_a_reader_that_stops_reading_gets_everything_once_it_reads_again(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive") as mesh:
+        answer = Answer()
+        async with mesh.ref.stream(request(max_tokens=3000), timeout=30.0, window=512) as stream:
+            # The whole text is computed while only 512 bytes of it may leave.
+            answer.items.append(await anext(stream))
+            async with asyncio.timeout(10):
+                while running(mesh):
+                    await asyncio.sleep(0.005)
+            async for item in stream:
+                answer.items.append(item)
+        assert len(answer.ids) == answer.end.completion_tokens == 3000
+        assert len(answer.items) < 100
+
+
+async def test_a_deadline_ends_a_request_in_words_or_by_the_mesh(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive", mock_profile={"step_ms": 20.0}) as mesh:
+        items: list[Any] = []
+        try:
+            async with mesh.ref.stream(request(max_tokens=8000), timeout=0.2) as stream:
+                async for item in stream:
+                    items.append(item)
+        except Exception as error:
+            assert type(error).__name__ == "DeadlineExceeded"
+        else:
+            assert isinstance(items[-1], Failed) and items[-1].reason == "deadline"
+        await until_idle(mesh)
+
+
+async def test_draining_refuses_new_requests_and_lets_the_running_end(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive", mock_profile={"step_ms": 2.0}) as mesh:
+        async with mesh.ref.stream(request(max_tokens=30), timeout=30.0) as stream:
+            answer = Answer([await anext(stream)])
+            draining = asyncio.create_task(mesh.target.drain(20.0))
+            async with asyncio.timeout(5):
+                while "draining" not in mesh.target.ready():
+                    await asyncio.sleep(0.005)
+            refused = await mesh.generate(request(name="late"))
+            async for item in stream:
+                answer.items.append(item)
+        await draining
+        assert (refused.end.reason, refused.end.retryable) == ("draining", True)
+        assert answer.end.reason == "length" and len(answer.ids) == 30
+
+
+async def test_an_engine_that_fails_tells_everyone_and_ends_the_process(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive", mock_profile={"crash_every": 20}) as mesh:
+        answers = await all_of(mesh, [request(name=str(i), max_tokens=100) for i in range(4)])
+        assert {(a.end.reason, a.end.retryable) for a in answers} == {("engine", True)}
+        async with asyncio.timeout(5):
+            while not mesh.exits:
+                await asyncio.sleep(0.01)
+        assert mesh.exits == [70]
+        assert "engine failed" in mesh.target.ready()[0]
+        late = await mesh.generate(request(name="late"))
+        assert late.end.retryable
+
+
+async def test_a_sequence_that_fails_alone_takes_nobody_along(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive", mock_profile={"fail_every": 3}) as mesh:
+        answers = await all_of(mesh, [request(name=str(i), max_tokens=20) for i in range(9)])
+        ends = [answer.end for answer in answers]
+        assert sorted(type(end).__name__ for end in ends) == ["Failed"] * 3 + ["Finished"] * 6
+        assert not mesh.exits
+
+
+async def test_it_says_what_it_serves(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, served_model_name="mock-model", max_context=1000) as mesh:
+        card = await mesh.ref.ask(Describe(), timeout=5.0)
+        assert (card.model, card.max_context, card.eos_token_ids, card.engine) == ("mock-model", 1000, [2], "mock")
+        assert set(card.verify_strategies) == {"greedy", "target_match"}
+        assert mesh.target.ready() == [] and mesh.target.progress_age() == 0.0
+
+
+async def test_a_model_that_cannot_be_loaded_ends_the_process(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, mock_profile={"no_such_key": 1}) as mesh:
+        assert "no_such_key" in mesh.target.ready()[0]
+        assert (await mesh.generate(request())).end.retryable
+        async with asyncio.timeout(5):
+            while not mesh.exits:
+                await asyncio.sleep(0.01)
+
+
+async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, served_model_name="m", mock_profile={"step_ms": 1.0}) as mesh:
+        await mesh.start_proposer()
+        answers = await all_of(mesh, [request(name=str(i), max_tokens=100) for i in range(4)])
+        text = generate_latest(mesh.registry).decode()
+        labels = '{model_name="m",proposer="ngram",verify_strategy="greedy"}'
+        accepted = sum(answer.end.speculation.accepted for answer in answers)
+        assert accepted > 0
+        assert f"specmesh:spec_decode_num_accepted_tokens_total{labels} {accepted:.1f}" in text
+        assert 'specmesh:generation_tokens_total{model_name="m"} 400.0' in text
+        assert 'specmesh:kv_cache_usage_perc{model_name="m"} 0.0' in text
+        assert 'position="0",proposer="ngram",verify_strategy="greedy"' in text
+        assert 'specmesh:target_requests_total{end="length",model_name="m"} 4.0' in text
+
+
+class Adversary(Actor):
+    """A proposer that answers nonsense of every kind, in turn."""
+
+    handlers: ClassVar = {Propose: "propose"}
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def propose(self, message: Propose, call: Call) -> Proposed:
+        self.asked += 1
+        kind = self.asked % 9
+        drafts: list[DraftItem] = []
+        for item in message.items:
+            drafts += self._nonsense(item.sequence_id, item.committed, item.budget, kind)
+        unknown = [item.sequence_id for item in message.items] if kind == 7 else [10**9]
+        return Proposed(step=message.step + (kind == 8), drafts=drafts, unknown=unknown)
+
+    def _nonsense(self, sequence: int, committed: int, budget: int, kind: int) -> list[DraftItem]:
+        tokens = [[105] * budget, [-1] * 3, [10**12], [2] * 5000, [], [100], [101, 102], [103], [104]][kind]
+        parents = [5, 5, 5] if kind == 1 else [0] * len(tokens) if kind == 6 else []
+        good = DraftItem(sequence_id=sequence, committed=committed, tokens=tokens, source="x" * 100, parents=parents)
+        late = DraftItem(sequence_id=sequence, committed=committed - 1, tokens=[100], source="")
+        nobody = DraftItem(sequence_id=-5, committed=0, tokens=[1], source="")
+        return [late, good, nobody]
+
+
+async def test_a_hostile_proposer_changes_nothing(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, mock_profile={"eos_every": 400}) as mesh:
+        wanted = [request(name=str(i), max_tokens=200, temperature=float(i % 2), seed=i) for i in range(8)]
+        plain = await all_of(mesh, wanted)
+        adversary = Adversary()
+        await mesh.start_proposer(adversary)
+        hostile = await all_of(mesh, wanted)
+        assert adversary.asked > 20
+        assert [a.ids for a in hostile] == [a.ids for a in plain]
+        assert [a.end.reason for a in hostile] == [a.end.reason for a in plain]
+
+
+async def test_a_proposer_that_dies_and_comes_back_fails_no_request(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, mock_profile={"step_ms": 1.0}, draft_deadline_ms=200.0) as mesh:
+        plain = await mesh.generate(request(max_tokens=400, method="naive"))
+        for _ in range(3):
+            node = await mesh.start_proposer()
+            running_requests = asyncio.create_task(
+                all_of(mesh, [request(name=str(i), max_tokens=400) for i in range(4)])
+            )
+            async with asyncio.timeout(20):
+                while not mesh.target.load():
+                    await asyncio.sleep(0.002)
+            await asyncio.sleep(0.03)
+            await node.stop(0.1)
+            mesh.directory.say("", 0)
+            assert all(answer.ids == plain.ids for answer in await running_requests)
