@@ -62,6 +62,13 @@ def context(settings: Settings, role: str, node: Node, directory: Any) -> Any:
     )
 
 
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """For what happens in the step thread, which tells nobody."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)  # noqa: ASYNC110
+
+
 @dataclass
 class MeshAround:
     folder: Path
@@ -86,9 +93,7 @@ class MeshAround:
         return node
 
     async def loaded(self) -> None:
-        async with asyncio.timeout(60):
-            while self.target.ready() == ["loading model"]:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.target.ready() != ["loading model"])
 
     async def generate(self, generate: Generate, timeout: float = 30.0) -> Answer:
         """Everything that is said about one request."""

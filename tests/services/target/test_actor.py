@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mesh_around import Answer, MeshAround, mesh_around, request
+from mesh_around import Answer, MeshAround, mesh_around, request, until
 from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
@@ -23,9 +23,7 @@ def running(mesh: MeshAround) -> int:
 
 
 async def until_idle(mesh: MeshAround) -> None:
-    async with asyncio.timeout(10):
-        while running(mesh) or mesh.target.load():
-            await asyncio.sleep(0.005)
+    await until(lambda: not running(mesh) and not mesh.target.load())
 
 
 async def test_a_request_streams_tokens_and_ends_once(tmp_path: Path) -> None:
@@ -84,9 +82,7 @@ async def test_a_reader_that_stops_reading_gets_everything_once_it_reads_again(t
         async with mesh.ref.stream(request(max_tokens=3000), timeout=30.0, window=512) as stream:
             # The whole text is computed while only 512 bytes of it may leave.
             answer.items.append(await anext(stream))
-            async with asyncio.timeout(10):
-                while running(mesh):
-                    await asyncio.sleep(0.005)
+            await until(lambda: not running(mesh))
             async for item in stream:
                 answer.items.append(item)
         assert len(answer.ids) == answer.end.completion_tokens == 3000
@@ -112,9 +108,7 @@ async def test_draining_refuses_new_requests_and_lets_the_running_end(tmp_path: 
         async with mesh.ref.stream(request(max_tokens=30), timeout=30.0) as stream:
             answer = Answer([await anext(stream)])
             draining = asyncio.create_task(mesh.target.drain(20.0))
-            async with asyncio.timeout(5):
-                while "draining" not in mesh.target.ready():
-                    await asyncio.sleep(0.005)
+            await until(lambda: "draining" in mesh.target.ready())
             refused = await mesh.generate(request(name="late"))
             async for item in stream:
                 answer.items.append(item)
@@ -127,9 +121,7 @@ async def test_an_engine_that_fails_tells_everyone_and_ends_the_process(tmp_path
     async with mesh_around(tmp_path, method="naive", mock_profile={"crash_every": 20}) as mesh:
         answers = await all_of(mesh, [request(name=str(i), max_tokens=100) for i in range(4)])
         assert {(a.end.reason, a.end.retryable) for a in answers} == {("engine", True)}
-        async with asyncio.timeout(5):
-            while not mesh.exits:
-                await asyncio.sleep(0.01)
+        await until(lambda: mesh.exits)
         assert mesh.exits == [70]
         assert "engine failed" in mesh.target.ready()[0]
         late = await mesh.generate(request(name="late"))
@@ -156,9 +148,7 @@ async def test_a_model_that_cannot_be_loaded_ends_the_process(tmp_path: Path) ->
     async with mesh_around(tmp_path, mock_profile={"no_such_key": 1}) as mesh:
         assert "no_such_key" in mesh.target.ready()[0]
         assert (await mesh.generate(request())).end.retryable
-        async with asyncio.timeout(5):
-            while not mesh.exits:
-                await asyncio.sleep(0.01)
+        await until(lambda: mesh.exits)
 
 
 async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:
@@ -222,9 +212,7 @@ async def test_a_proposer_that_dies_and_comes_back_fails_no_request(tmp_path: Pa
             running_requests = asyncio.create_task(
                 all_of(mesh, [request(name=str(i), max_tokens=400) for i in range(4)])
             )
-            async with asyncio.timeout(20):
-                while not mesh.target.load():
-                    await asyncio.sleep(0.002)
+            await until(mesh.target.load)
             await asyncio.sleep(0.03)
             await node.stop(0.1)
             mesh.directory.say("", 0)
