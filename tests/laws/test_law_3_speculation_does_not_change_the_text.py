@@ -1,6 +1,6 @@
 """Law 3: the same tokens with any proposer, any draft length, any batch mates and after preemption.
 
-Here with the real model, in both dtypes; through the whole mesh: tests/flow/test_same_text.py.
+Here with the real model, in both dtypes; through the whole mesh: tests/flow/test_same_text_as_transformers.py.
 """
 
 from __future__ import annotations
