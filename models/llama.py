@@ -78,9 +78,7 @@ class Llama:
         return tensor
 
     def _take_embedding(self, weights: Weights) -> torch.Tensor:
-        table = self._take(
-            weights, "model.embed_tokens.weight", self.config.vocab_size, self.config.hidden_size
-        )
+        table = self._take(weights, "model.embed_tokens.weight", self.config.vocab_size, self.config.hidden_size)
         # Rows are read one at a time, so bfloat16 stays where it is mapped, also under a float32 model.
         return table.float() if table.dtype == torch.float16 else table
 
@@ -109,9 +107,7 @@ class Llama:
             values=_flat(self._values[index]),
         )
 
-    def _take_linear(
-        self, weights: Weights, parts: list[tuple[str, int]], inputs: int, bias: bool
-    ) -> PackedLinear:
+    def _take_linear(self, weights: Weights, parts: list[tuple[str, int]], inputs: int, bias: bool) -> PackedLinear:
         """One linear from several that read the same input: fewer and larger calls."""
         stacked = torch.cat([self._take(weights, f"{name}.weight", n, inputs) for name, n in parts])
         added = torch.cat([self._take(weights, f"{name}.bias", n) for name, n in parts]) if bias else None
@@ -171,9 +167,7 @@ class Llama:
 
     def _add_norm(self, delta: torch.Tensor | None, weight: np.ndarray, rows: int) -> None:
         address = 0 if delta is None else delta.data_ptr()
-        add_norm(
-            self._residual, address, weight, self.config.norm_epsilon, self._normed, rows, self.config.hidden_size
-        )
+        add_norm(self._residual, address, weight, self.config.norm_epsilon, self._normed, rows, self.config.hidden_size)
 
     def _attend(self, layer: _Layer, qkv: torch.Tensor, batch: Batch, shares: list[tuple[int, int]]) -> None:
         c = self.config

@@ -13,6 +13,7 @@ import pytest
 
 from models.gguf import ENCODINGS, GgufError, GgufFile
 
+
 def half(block: bytes, at: int) -> float:
     return struct.unpack_from("<e", block, at)[0]
 

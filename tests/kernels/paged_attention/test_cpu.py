@@ -36,7 +36,9 @@ class Pages:
         angles = torch.arange(256.0)[:, None] / 100.0 ** (torch.arange(self.head_dim // 2) / self.head_dim)
         self.cos, self.sin = angles.cos(), angles.sin()
 
-    def run(self, qkv: torch.Tensor, spans: list[tuple[int, int]], tables: list[list[int]], tile: int = 16) -> torch.Tensor:
+    def run(
+        self, qkv: torch.Tensor, spans: list[tuple[int, int]], tables: list[list[int]], tile: int = 16
+    ) -> torch.Tensor:
         """spans: (first position, rows) of each sequence, whose rows follow each other in qkv."""
         positions = [start + i for start, rows in spans for i in range(rows)]
         owners = [s for s, (_, rows) in enumerate(spans) for _ in range(rows)]
@@ -84,9 +86,7 @@ def test_attention_equals_the_reference(sizes: tuple[int, int, int, int], dtype:
         out = ours.run(rows, step, tables)
         owners = [s for s, (_, count) in enumerate(step) for _ in range(count)]
         positions = [start + i for start, count in step for i in range(count)]
-        expected = reference.attend(
-            rows, theirs.keys, theirs.values, tables, owners, positions, theirs.cos, theirs.sin
-        )
+        expected = reference.attend(rows, theirs.keys, theirs.values, tables, owners, positions, theirs.cos, theirs.sin)
         torch.testing.assert_close(out.float(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
         written = ~theirs.keys.isnan()
         torch.testing.assert_close(ours.keys[written], theirs.keys[written], rtol=0.01, atol=1e-6)
@@ -97,9 +97,7 @@ def test_attention_equals_the_reference(sizes: tuple[int, int, int, int], dtype:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("chunk", [1, 3, 8, 17])
-def test_chunks_give_the_bits_of_the_whole(
-    sizes: tuple[int, int, int, int], dtype: torch.dtype, chunk: int
-) -> None:
+def test_chunks_give_the_bits_of_the_whole(sizes: tuple[int, int, int, int], dtype: torch.dtype, chunk: int) -> None:
     whole, cut = Pages(*sizes, dtype), Pages(*sizes, dtype)
     table, qkv = [[8, 3, 5, 1, 0, 9, 7]], whole.qkv(50)
     expected = whole.run(qkv, [(0, 50)], table)
