@@ -52,6 +52,8 @@ LOOK_EVERY = 0.05  # s
 # What an actor may take beyond its drain timeout before it is stopped all the same.
 DRAIN_GRACE = 1.0  # s
 LEAVE_TIMEOUT = 2.0  # s
+# An on_stop that hangs is left behind after this.
+CLOSE_TIMEOUT = 10.0  # s
 MAX_REASONS = 8
 
 
@@ -255,9 +257,10 @@ class RoleProcess:
         self._draining = True
         for step in (self.directory.stop(), self.node.stop(LEAVE_TIMEOUT)):
             try:
-                await step
-            except MeshError as error:
-                log.warning("while stopping: %s", error)
+                async with asyncio.timeout(CLOSE_TIMEOUT):
+                    await step
+            except (MeshError, TimeoutError) as error:
+                log.warning("while stopping: %s %s", type(error).__name__, error)
         if self._directory_node is not None:
             await self._directory_node.stop(LEAVE_TIMEOUT)
         for socket in self._sockets:

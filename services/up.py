@@ -123,8 +123,9 @@ class Up:
     def __init__(self, settings: Settings, processes: list[Process]) -> None:
         self._settings = settings
         self._processes = {process.instance: process for process in processes}
-        self._security = security_of(settings, DIRECTORY, DIRECTORY)
-        self._node = Node(ZmqTransport(security=self._security), mesh_codec(), name=DIRECTORY)
+        # A key named directory where there is one, else the door's: both live on this machine.
+        security = security_of(settings, "streamer", DIRECTORY)
+        self._node = Node(ZmqTransport(security=security), mesh_codec(), name=DIRECTORY)
         self._directory = DirectoryActor(stale_after=settings.stale_after, on_change=self._members_changed)
         policy = Policy(kill_stuck_after=settings.kill_stuck_after, drain_timeout=settings.drain_timeout + LEAVE_GRACE)
         self._children = Processes(
