@@ -65,8 +65,8 @@ def context(settings: Settings, role: str, node: Node, directory: Any) -> Any:
 async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """For what happens in the step thread, which tells nobody."""
     async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.002)  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
 
 
 @dataclass

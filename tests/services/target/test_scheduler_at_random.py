@@ -1,0 +1,175 @@
+"""The scheduler under whatever may happen, over a runner that notices every mistake with pages.
+
+Laws: each request ends once (1), drafts of any kind change no token (2, 3), no page is lost (5), and nobody
+waits for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from mesh_around import request
+from paged_fake import EOS, VOCABULARY, PagedFake, alone, next_token
+
+from services.messages import DraftItem, Failed, Finished
+from services.target.scheduler import (
+    Arrived,
+    AskDrafts,
+    Cancelled,
+    DeadlinePassed,
+    DraftsReady,
+    Emit,
+    Fail,
+    Finish,
+    Limits,
+    PagesLost,
+    RunStep,
+    Scheduler,
+    StepDone,
+    StepWanted,
+)
+
+
+@dataclass
+class Told:
+    prompt: list[int]
+    max_tokens: int
+    deadline: float | None
+    ids: list[int] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    cancelled: bool = False
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.eos_every = chance.choice([0, 0, 40])
+        page_tokens = chance.choice([2, 4, 8])
+        pages = chance.choice([8, 12, 40, 200])
+        self.runner = PagedFake(pages, page_tokens, context=64, eos_every=self.eos_every)
+        self.scheduler = Scheduler(
+            Limits(
+                vocab_size=VOCABULARY,
+                max_context=64,
+                eos_token_ids=(EOS,),
+                page_tokens=page_tokens,
+                pages=pages,
+                max_sequences=chance.choice([1, 3, 32]),
+                max_step_tokens=chance.choice([16, 33, 512]),
+                max_waiting=1000,
+                method=chance.choice(["naive", "ngram", "ngram"]),
+                num_speculative_tokens=chance.choice([1, 4, 16]),
+            )
+        )
+        self.context = self.scheduler.max_length
+        self.told: dict[int, Told] = {}
+        self.now = 0.0
+
+    def arrive(self) -> None:
+        chance, stream = self.chance, len(self.told)
+        prompt = [chance.randrange(VOCABULARY) for _ in range(chance.choice([1, 5, 20, 60]))]
+        deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
+        told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
+        self.hear(self.scheduler.handle(Arrived(request(prompt, max_tokens=told.max_tokens), stream, deadline)))
+
+    def cancel(self) -> None:
+        stream = self.chance.randrange(len(self.told) or 1)
+        if stream in self.told and not self.told[stream].ends:
+            self.told[stream].cancelled = True
+        self.hear(self.scheduler.handle(Cancelled(stream)))
+
+    def hear(self, instructions: list[Any]) -> None:
+        for item in instructions:
+            if isinstance(item, Emit):
+                told = self.told[item.stream]
+                assert not told.ends and not told.cancelled and item.tokens.ids
+                assert item.tokens.seq == len(told.ids)
+                assert sum(run.length for run in item.tokens.runs) == len(item.tokens.ids)
+                told.ids += item.tokens.ids
+            elif isinstance(item, Finish):
+                self.told[item.stream].ends.append(item.finished)
+            elif isinstance(item, Fail):
+                self.told[item.stream].ends.append(item.failed)
+            elif isinstance(item, AskDrafts):
+                self.hear(self.scheduler.handle(DraftsReady([self.guess(ask) for ask in item.asks])))
+            elif isinstance(item, RunStep):
+                assert sum(len(work.tokens) for work in item.work) <= self.scheduler.limits.max_step_tokens
+                self.hear(self.scheduler.handle(StepDone(self.runner.step(item.work))))
+
+    def guess(self, ask: Any) -> DraftItem:
+        """Right for a while, then wrong; or late, too long, or nonsense."""
+        chance, text = self.chance, list(ask.sequence.token_ids)
+        committed = len(text) - (chance.random() < 0.05)
+        tokens: list[int] = []
+        for _ in range(chance.choice([0, ask.budget, ask.budget, ask.budget + 5])):
+            right = next_token(text, self.eos_every)
+            tokens.append(right if chance.random() < 0.85 else chance.randrange(-1, VOCABULARY + 1))
+            text.append(tokens[-1])
+        return DraftItem(sequence_id=ask.sequence.id, committed=committed, tokens=tokens, source="s")
+
+    def turn(self) -> None:
+        self.now += 1
+        self.hear(self.scheduler.handle(DeadlinePassed(self.now)))
+        self.hear(self.scheduler.handle(StepWanted()))
+        self.scheduler.pages.check()
+
+    def settle(self) -> None:
+        turns = 0
+        while self.scheduler.has_work:
+            self.turn()
+            turns += 1
+            assert turns < 20_000, "somebody waits for ever"
+        self.scheduler.check_idle()
+
+    def check(self) -> None:
+        for told in self.told.values():
+            text, reason = alone(told.prompt, told.max_tokens, self.context, self.eos_every)
+            assert len(told.ends) == (0 if told.cancelled else 1)
+            assert told.ids == text[: len(told.ids)]
+            for end in told.ends:
+                if isinstance(end, Finished):
+                    assert (told.ids, end.reason) == (text, reason)
+                    assert end.completion_tokens == len(text)
+                else:
+                    assert isinstance(end, Failed) and end.reason in ("deadline", "too_long")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_every_request_ends_once_with_its_own_text_and_no_page_is_lost(seed: int) -> None:
+    world = World(seed)
+    for _ in range(120):
+        act = world.chance.random()
+        if act < 0.25:
+            world.arrive()
+        elif act < 0.28:
+            world.cancel()
+        elif act < 0.285:
+            world.hear(world.scheduler.handle(PagesLost()))
+        else:
+            world.turn()
+    world.settle()
+    world.check()
+
+
+def test_the_oldest_ends_while_the_young_keep_coming() -> None:
+    """No starvation: with pages for little more than one text, arrivals never stop."""
+    world = World(3)
+    world.runner = PagedFake(17, 4)
+    world.eos_every = 0
+    world.scheduler = Scheduler(
+        Limits(VOCABULARY, 64, (EOS,), page_tokens=4, pages=17, max_waiting=10_000, method="naive", max_sequences=8)
+    )
+    world.context = 64
+    for stream in range(300):
+        told = world.told[stream] = Told([1 + stream % 40] * 30, 30, None)
+        world.hear(world.scheduler.handle(Arrived(request(told.prompt, max_tokens=30), stream, None)))
+        world.turn()
+    ended = [stream for stream, told in world.told.items() if told.ends]
+    # In the order of their arrival, whoever was preempted meanwhile.
+    assert ended == list(range(len(ended))) and len(ended) >= 8
+    for stream in world.told:
+        world.hear(world.scheduler.handle(Cancelled(stream)))
+    world.scheduler.check_idle()
