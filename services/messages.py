@@ -19,13 +19,13 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 # 1. streamer -> tokenizer ------------------------------------------------------------------------------
 
 
-class ChatTurn(Message):
+class ChatTurn(Message, frozen=True):
     role: str
     content: str
     name: str | None = None
 
 
-class Encode(Message):
+class Encode(Message, frozen=True):
     """Turn text or a conversation into token ids. Exactly one of `turns` and `text` is set."""
 
     turns: list[ChatTurn] | None = None
@@ -36,23 +36,23 @@ class Encode(Message):
     max_tokens: int = 0
 
 
-class Encoded(Message):
+class Encoded(Message, frozen=True):
     token_ids: list[int]
 
 
-class Decode(Message):
+class Decode(Message, frozen=True):
     token_ids: list[int]
     skip_special_tokens: bool = True
 
 
-class Decoded(Message):
+class Decoded(Message, frozen=True):
     text: str
 
 
 # 2. streamer -> target, one stream per choice -----------------------------------------------------------
 
 
-class Sampling(Message):
+class Sampling(Message, frozen=True):
     """What the next token may be, with one meaning under every strategy. Defaults: greedy, no filter."""
 
     temperature: float = 0.0
@@ -71,7 +71,7 @@ class Sampling(Message):
     ignore_eos: bool = False
 
 
-class Speculation(Message):
+class Speculation(Message, frozen=True):
     """What the request asks of the proposers; the server's settings bound it."""
 
     method: str = ""  # "": the server's choice; "naive": no drafts
@@ -79,7 +79,7 @@ class Speculation(Message):
     verify_strategy: str = ""  # "": greedy at temperature 0, else target_match
 
 
-class Generate(Message):
+class Generate(Message, frozen=True):
     """Continue `token_ids`. On a later attempt they hold the tokens already delivered, too: the first
     `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens."""
 
@@ -96,7 +96,7 @@ class Generate(Message):
 # 3. target -> proposer, one for the whole batch of a step -----------------------------------------------
 
 
-class ProposeItem(Message):
+class ProposeItem(Message, frozen=True):
     """One sequence of the step. `tokens` are those committed since the last Propose this proposer answered
     for it (all of them when `first` is set); `committed` is the length after them."""
 
@@ -109,7 +109,7 @@ class ProposeItem(Message):
     method: str = ""
 
 
-class Propose(Message):
+class Propose(Message, frozen=True):
     step: int
     epoch: int  # the target's: a new one empties what is known of its sequences
     target: str
@@ -117,7 +117,7 @@ class Propose(Message):
     forget: list[int] = []
 
 
-class DraftItem(Message):
+class DraftItem(Message, frozen=True):
     """A guess for what follows position `committed`. A chain when `parents` is empty."""
 
     sequence_id: int
@@ -128,7 +128,7 @@ class DraftItem(Message):
     parents: list[int] = []
 
 
-class Proposed(Message):
+class Proposed(Message, frozen=True):
     step: int
     drafts: list[DraftItem]
     # Sequences this proposer has no text for (it restarted): the next Propose sends them whole.
@@ -138,17 +138,17 @@ class Proposed(Message):
 # 4. target -> streamer, items of the Generate stream ------------------------------------------------------
 
 
-class TopToken(Message):
+class TopToken(Message, frozen=True):
     id: int
     logprob: float
 
 
-class TokenLogprob(Message):
+class TokenLogprob(Message, frozen=True):
     logprob: float
     top: list[TopToken] = []
 
 
-class Run(Message):
+class Run(Message, frozen=True):
     """One verify step's tokens within `Tokens.ids`: `accepted` of them were drafted by `source`, and
     the one after them is the target's own."""
 
@@ -159,7 +159,7 @@ class Run(Message):
     match_length: int = 0
 
 
-class Tokens(Message):
+class Tokens(Message, frozen=True):
     """`seq` is the index of ids[0] among the generated tokens of the request (all attempts): a receiver
     that holds more drops what it has, one that holds less knows of a gap."""
 
@@ -171,7 +171,7 @@ class Tokens(Message):
     logprobs: list[TokenLogprob] | None = None
 
 
-class SpeculationStats(Message):
+class SpeculationStats(Message, frozen=True):
     """Of one attempt. `accepted` counts draft tokens only, never the recovered or bonus token."""
 
     method: str = "naive"
@@ -187,7 +187,7 @@ class SpeculationStats(Message):
 FinishReason = Literal["stop", "length"]
 
 
-class Finished(Message):
+class Finished(Message, frozen=True):
     """The good end. `stop_token` is the EOS or stop id that ended it; it is not among the Tokens."""
 
     request_id: str
@@ -200,7 +200,7 @@ class Finished(Message):
     speculation: SpeculationStats = SpeculationStats()
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     """The other end. `retryable`: another attempt elsewhere or later may succeed."""
 
     request_id: str
@@ -213,11 +213,11 @@ class Failed(Message):
 # 5. anyone -> anyone: what a role knows of itself ---------------------------------------------------------
 
 
-class Describe(Message):
+class Describe(Message, frozen=True):
     """Asked of a target by streamers before they admit requests."""
 
 
-class ModelCard(Message):
+class ModelCard(Message, frozen=True):
     model: str
     max_context: int
     vocab_size: int

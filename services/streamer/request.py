@@ -178,15 +178,16 @@ def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int
         return room
     if request.max_tokens > room:
         asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked"
-        raise too_long(request, asked, max_context)
+        # The prompt alone would fit: it's the length asked for that is at fault.
+        raise too_long(request, asked, max_context, param="max_tokens")
     return request.max_tokens
 
 
-def too_long(request: Request, asked: str, max_context: int) -> ApiError:
+def too_long(request: Request, asked: str, max_context: int, param: str | None = None) -> ApiError:
     return ApiError(
         400,
         f"{asked}; the context holds {max_context} tokens, of which at least one is the answer",
-        param="messages" if request.chat else "prompt",
+        param=param or ("messages" if request.chat else "prompt"),
         code="context_length_exceeded",
     )
 
