@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 # What an answer costs beside its body.
 RECORD_WEIGHT = 32
 MAX_WRITERS = 4096
+# What a peer may ask for at most: bytes a writer keeps for it, and time.
+MAX_WINDOW = 16 * 1024 * 1024
+MAX_DEADLINE_MS = 30 * 86400 * 1000
 STOP = "mesh.stop"  # the one kind that is not the actor's own
 
 
@@ -65,9 +68,7 @@ class AcceptedPeer:
         self._welcome_due = False
         self._opened: list[int] = []
         self._gone: list[int] = []
-        self.outbox = Outbox(
-            node.epoch, lambda frames: node.reply(routing_id, frames), self._urgent, self._unreachable
-        )
+        self.outbox = Outbox(node.epoch, lambda frames: node.reply(routing_id, frames), self._urgent, self._unreachable)
         self.outbox.to_epoch = hello.epoch
 
     @property
@@ -93,7 +94,9 @@ class AcceptedPeer:
                 self._cancel(record.ids)
             elif type(record) is Farewell:
                 self.left = True
-                self._node.farewell_from(self, record)
+                self._node.farewell_from(self)
+            if self.outbox.closed:
+                return
 
     def greeted(self, hello: Hello) -> None:
         """The dialler said Hello, for the first time or to show that it lives."""
@@ -126,7 +129,7 @@ class AcceptedPeer:
         if not self._seen.first(record.id):
             self._metrics.drop("duplicate_ask")
             return
-        self._metrics.received(record.kind if record.kind in self._node.codec.kinds else "other", len(record.body))
+        self._metrics.received(self._node.codec.known(record.kind), len(record.body))
         mail = self._mail(record, raw)
         self.calls[record.id] = mail
         try:
@@ -149,13 +152,13 @@ class AcceptedPeer:
             self._say_gone(id)
             self._metrics.drop("duplicate_open")
             return
-        self._metrics.received(record.kind if record.kind in self._node.codec.kinds else "other", len(record.body))
+        self._metrics.received(self._node.codec.known(record.kind), len(record.body))
         if len(self.writers) >= MAX_WRITERS:
             self._metrics.refuse("busy")
             self.outbox.put(End(id, 1, *to_wire(Busy("too many streams for one peer"))), ITEM_WEIGHT)
             return
         node = self._node
-        writer = StreamWriter(self, id, record.window, node.codec, node.clock, self._metrics)
+        writer = StreamWriter(self, id, min(record.window, MAX_WINDOW), node.codec, node.clock, self._metrics)
         self.writers[id] = writer
         self._opened.append(id)
         self.outbox.schedule()
@@ -168,7 +171,10 @@ class AcceptedPeer:
             writer.finish(*to_wire(error))
 
     def _tell(self, record: Tell, raw: Sequence[bytes]) -> None:
-        self._metrics.received(record.kind if record.kind in self._node.codec.kinds else "other", len(record.body))
+        if not self._seen.first(record.id):
+            self._metrics.drop("duplicate_tell")
+            return
+        self._metrics.received(self._node.codec.known(record.kind), len(record.body))
         call = Call(self.name, self.epoch, None, record.trace, self._node.clock)
         try:
             cell = self._node.cell(record.actor)
@@ -178,7 +184,7 @@ class AcceptedPeer:
 
     def _mail(self, record: Ask | Open, raw: Sequence[bytes]) -> Mail:
         clock = self._node.clock
-        deadline = clock.now() + max(0, record.deadline_ms) / 1000
+        deadline = clock.now() + min(max(0, record.deadline_ms), MAX_DEADLINE_MS) / 1000
         call = Call(self.name, self.epoch, deadline, record.trace, clock)
         return Mail(self, record.id, record.kind, record.body, raw, call)
 
@@ -213,7 +219,8 @@ class AcceptedPeer:
         if self.calls.pop(id, None) is None:
             return
         try:
-            kind, body, raw = self._node.codec.encode(result)
+            # A handler may have nothing to say but that it is done.
+            kind, body, raw = self._node.codec.encode(result) if result is not None else ("", b"", None)
         except MeshError as error:
             self._metrics.refuse(error.reason)
             self._fail(id, error)
@@ -225,7 +232,7 @@ class AcceptedPeer:
             with_frames(record, raw)
             weight += sum(len(frame) for frame in raw)
         if self.outbox.put(record, weight):
-            self._metrics.sent(kind, weight)
+            self._metrics.sent(kind or "done", weight)
         else:
             self._metrics.drop("reply_without_room")
 

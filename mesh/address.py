@@ -31,7 +31,7 @@ class Endpoint:
             raise ValueError(f"{text!r}: a socket path holds at most {IPC_PATH_BYTES} bytes")
         if scheme == "tcp":
             port = rest.rpartition(":")[2]
-            if not rest.rpartition(":")[0] or not (port == "*" or port.isdigit() and int(port) < 65536):
+            if not rest.rpartition(":")[0] or not (port == "*" or (port.isdigit() and int(port) < 65536)):
                 raise ValueError(f"{text!r} has no valid port: expected tcp://host:port")
         elif scheme not in LOCAL_SCHEMES:
             raise ValueError(f"{text!r}: {scheme} is not supported, only ipc and tcp are")
@@ -49,9 +49,7 @@ class Endpoint:
 def require_keys(endpoint: Endpoint, have_keys: bool, verb: str) -> None:
     """The rule of mesh security: no address that is not local is bound or dialled without CURVE keys."""
     if endpoint.needs_keys and not have_keys:
-        raise Insecure(
-            f"will not {verb} {endpoint} without keys: make them with `specmesh keys` or use ipc"
-        )
+        raise Insecure(f"will not {verb} {endpoint} without keys: make them with `specmesh keys` or use ipc")
 
 
 def check_name(name: str) -> str:

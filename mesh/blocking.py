@@ -146,7 +146,7 @@ class BlockingLink:
         if isinstance(answer, MeshError):
             raise answer
         try:
-            return self._codec.decode(*answer)
+            return self._codec.decode(*answer) if answer[0] else None
         except MeshError as error:
             self.metrics.refuse(error.reason)
             raise

@@ -77,6 +77,10 @@ class Codec:
         except KeyError:
             raise UnknownKind(f"{message_type.__name__} has no kind in the codec's table") from None
 
+    def known(self, kind: str) -> str:
+        """The kind, or "other" for one not in the table: what metrics may say of bytes from outside."""
+        return kind if kind in self.kinds else "other"
+
     def encode(self, message: Any) -> tuple[str, bytes, list[Frame] | None]:
         """(kind, body, raw frames or None). Raises UnknownKind or TooLarge."""
         kind = self._kind_of.get(type(message))

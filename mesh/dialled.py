@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from mesh.node import Node
 
 MAX_CALLS = 65536
+# An idle connection that has been down for so many graces is no longer tried.
+FORGET_AFTER = 10
 
 
 class DialledPeer:
@@ -94,9 +96,9 @@ class DialledPeer:
 
     def tell(self, actor: str, message: Any, trace: str) -> None:
         kind, body, raw = self.codec.encode(message)
-        record: Tell = Tell(actor, kind, body, trace)
+        record: Tell = Tell(self._new_id(), actor, kind, body, trace)
         if raw is not None:
-            record = TellWithFrames(actor, kind, body, trace, len(raw))
+            record = TellWithFrames(record.id, actor, kind, body, trace, len(raw))
             with_frames(record, raw)
         self._start_work()
         weight = len(body) + RECORD_WEIGHT + sum(map(len, record.raw))
@@ -115,7 +117,7 @@ class DialledPeer:
         answer = await self._answered(record, timeout)
         self.metrics.round_trip(kind, self.clock.now() - started)
         try:
-            return self.codec.decode(*answer)
+            return self.codec.decode(*answer) if answer[0] else None
         except MeshError as error:
             self.metrics.refuse(error.reason)
             raise
@@ -235,9 +237,7 @@ class DialledPeer:
                 if stream is None:
                     self._unwanted(record.id)
                 else:
-                    self.metrics.received(
-                        record.kind if record.kind in self.codec.kinds else "other", len(record.body)
-                    )
+                    self.metrics.received(self.codec.known(record.kind), len(record.body))
                     stream.opened = True
                     stream.take(record)
             else:
@@ -260,9 +260,7 @@ class DialledPeer:
 
     def _control(self, record: Record, raw: Sequence[Frame]) -> None:
         if type(record) is Reply:
-            self.metrics.received(
-                record.kind if record.kind in self.codec.kinds else "other", len(record.body)
-            )
+            self.metrics.received(self.codec.known(record.kind), len(record.body))
             self._answer(record.id, (record.kind, record.body, raw))
         elif type(record) is Failure:
             self._answer(record.id, from_wire(record.reason[:200], record.message[:2000]))
@@ -326,9 +324,11 @@ class DialledPeer:
 
     def sweep(self, now: float) -> None:
         """About ten times a second: who is lost, what must be said again."""
-        if not self.busy:
-            return
         timing = self._timing
+        if not self.busy:
+            if self._down_since is not None and now - self._down_since > FORGET_AFTER * timing.grace:
+                self._hang_up()
+            return
         since = max(self._busy_since, self._heard)
         down = self._down_since
         if down is not None and now - max(down, self._busy_since) > timing.grace:
@@ -386,10 +386,19 @@ class DialledPeer:
     def lost(self, error: MeshError) -> None:
         """Give the peer up; the next call dials anew."""
         self.metrics.peers_lost += 1
+        self._hang_up()
+        self._reset(error)
+
+    @property
+    def forgettable(self) -> bool:
+        """Nothing is open and no connection held: the node need not remember this endpoint."""
+        return self._line is None and not self.busy
+
+    def _hang_up(self) -> None:
+        self._down_since = None
         if self._line is not None:
             self._line.close()
             self._line = None
-        self._reset(error)
 
     def close(self) -> None:
         self.lost(PeerLost("this node has stopped"))

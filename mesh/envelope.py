@@ -42,6 +42,7 @@ class Hello(Record, tag=1):
 
 
 class Tell(Record, tag=2):
+    id: int
     actor: str
     kind: str
     body: bytes

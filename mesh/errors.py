@@ -1,18 +1,18 @@
 """Every way a call over the mesh can end badly. Knows the reasons on the wire, nothing of sockets.
 
-    MeshError
-    ├── Busy                 the mailbox, the outbox or the stream table is full; nothing was done
-    ├── NotRunning           no such actor, or it stopped before it took the mail
-    ├── Draining             the node takes no new work
-    ├── UnknownKind          the receiver has no entry for this kind of message
-    ├── TooLarge             the encoded message exceeds the limit
-    ├── PeerLost             the far node died, restarted or fell silent; what it did is unknown
-    ├── DeadlineExceeded     the time given to the call has passed
-    ├── NoPeer               nobody plays the wanted role
-    ├── Stale                a newer epoch of this node is known: we are the ghost
-    ├── Malformed            bytes that are no valid message
-    ├── Insecure             an address that would leave this host without keys
-    └── RemoteError          the handler refused or failed: `reason`, `message`
+MeshError
+├── Busy                 the mailbox, the outbox or the stream table is full; nothing was done
+├── NotRunning           no such actor, or it stopped before it took the mail
+├── Draining             the node takes no new work
+├── UnknownKind          the receiver has no entry for this kind of message
+├── TooLarge             the encoded message exceeds the limit
+├── PeerLost             the far node died, restarted or fell silent; what it did is unknown
+├── DeadlineExceeded     the time given to the call has passed
+├── NoPeer               nobody plays the wanted role
+├── Stale                a newer epoch of this node is known: we are the ghost
+├── Malformed            bytes that are no valid message
+├── Insecure             an address that would leave this host without keys
+└── RemoteError          the handler refused or failed: `reason`, `message`
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RemoteError(MeshError):
         self.message = message
 
 
-class Refuse(Exception):  # noqa: N818 - a handler says `raise Refuse(...)`: it is an answer, not a fault
+class Refuse(Exception):
     """Raised by a handler to answer with an error of its own choosing."""
 
     def __init__(self, reason: str, message: str) -> None:

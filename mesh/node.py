@@ -8,6 +8,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from mesh.accepted import AcceptedPeer, draining, no_actor
 from mesh.actor import Actor, Cell
@@ -15,7 +16,7 @@ from mesh.address import check_name, new_epoch, routing_id
 from mesh.clock import Clock, SystemClock, Timer
 from mesh.codec import Codec
 from mesh.dialled import DialledPeer
-from mesh.envelope import Farewell, Hello, Reply, decode_for_acceptor, encode_bundle
+from mesh.envelope import Farewell, Hello, decode_for_acceptor, encode_bundle
 from mesh.errors import Malformed, MeshError, NotRunning, PeerLost, Stale
 from mesh.loopback import Loopback
 from mesh.metrics import BusMetrics, Gauges
@@ -107,12 +108,18 @@ class Node:
     async def stop(self, timeout: float = 5.0) -> None:
         """Stop the actors, let what they said last arrive (at most `timeout`), close everything."""
         self.draining = True
+        began = time.monotonic()
         for name in reversed(list(self._cells)):
-            try:
-                await self.stop_actor(name)
-            except Exception:
-                log.exception("%s failed to stop", name)
-        await self._say_farewell(timeout)
+            left = max(0.05, timeout - (time.monotonic() - began))
+            stopping = asyncio.get_running_loop().create_task(self.stop_actor(name))
+            # Not wait_for: that would wait on for a handler that does not let itself be cancelled.
+            done, _ = await asyncio.wait({stopping}, timeout=left)
+            if not done:
+                log.error("%s did not stop within %g s", name, timeout)
+                stopping.cancel()
+            elif (error := stopping.exception()) is not None:
+                log.error("%s failed to stop", name, exc_info=error)
+        await self._say_farewell(timeout - (time.monotonic() - began))
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -155,6 +162,12 @@ class Node:
             peer = self._dialled[endpoint] = DialledPeer(self, endpoint)
         return peer
 
+    def tell(self, endpoint: str, actor: str, message: Any, trace: str) -> None:
+        if self._leaving:
+            self.metrics.drop("tell_after_stop")
+        else:
+            self.peer(endpoint).tell(actor, message, trace)
+
     def dial(self, endpoint: str, owner: LineOwner) -> Line:
         self._numbers += 1
         identity = routing_id(self.name, self.epoch, self._numbers)
@@ -188,14 +201,13 @@ class Node:
 
         async def stop() -> None:
             await self.stop_actor(actor)
-            if peer.calls.pop(id, None) is not None:
-                peer.outbox.put(Reply(id, "", b""), 32)
+            peer.reply(id, None)
 
         task = asyncio.get_running_loop().create_task(stop())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def farewell_from(self, peer: AcceptedPeer, record: Farewell) -> None:
+    def farewell_from(self, peer: AcceptedPeer) -> None:
         if not self._leaving:
             peer.farewell()
             peer.outbox.flush()
@@ -285,6 +297,8 @@ class Node:
             return
         for dialled in list(self._dialled.values()):
             dialled.sweep(now)
+            if dialled.forgettable:
+                del self._dialled[dialled.endpoint]
         for accepted in list(self._accepted.values()):
             if accepted.gone_since is not None and now - accepted.gone_since > timing.grace:
                 self._lose(accepted, PeerLost(f"{accepted.name} is gone"))

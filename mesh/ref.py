@@ -21,18 +21,16 @@ class Ref:
         self.actor = actor
 
     def tell(self, message: Any, *, trace: str = "") -> None:
-        """Send without an answer, at most once. Raises nothing but TooLarge and UnknownKind."""
-        self._node.peer(self.endpoint).tell(self.actor, message, trace)
+        """Send without an answer, at most once. Raises only what is wrong with the message or the address."""
+        self._node.tell(self.endpoint, self.actor, message, trace)
 
     async def ask(self, message: Any, *, timeout: float, trace: str = "") -> Any:
         """The answer. Raises what mesh/errors.py lists; cancelling this cancels the far handler."""
         return await self._node.peer(self.endpoint).ask(self.actor, message, timeout, trace)
 
-    def stream(
-        self, message: Any, *, timeout: float, window: int = DEFAULT_WINDOW, trace: str = ""
-    ) -> StreamReader:
+    def stream(self, message: Any, *, timeout: float, window: int = DEFAULT_WINDOW, trace: str = "") -> StreamReader:
         """Opens when entered; leaving the block cancels the far handler unless it has ended."""
-        return StreamReader(self._node.peer(self.endpoint), self.actor, message, timeout, window, trace)
+        return StreamReader(self._node, self.endpoint, self.actor, message, timeout, window, trace)
 
     async def stop(self, *, timeout: float = 5.0) -> None:
         """Stop the actor; mail left in its box is answered NotRunning."""

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mesh.clock import Clock, Timer
 from mesh.codec import Codec
 from mesh.envelope import End, Item, ItemWithFrames, with_frames
-from mesh.errors import DeadlineExceeded, Malformed, MeshError, from_wire
+from mesh.errors import DeadlineExceeded, Malformed, MeshError, NotRunning, from_wire
 from mesh.outbox import Outbox
 
 if TYPE_CHECKING:
     from mesh.dialled import DialledPeer
     from mesh.metrics import BusMetrics
+    from mesh.node import Node
 
 DEFAULT_WINDOW = 65536
 # What an item costs beside its body, so that empty items are bounded, too.
@@ -108,7 +109,6 @@ class StreamWriter:
 
     def _put(self, item: Any, unread: int) -> int:
         """0 when sent, else the credit that is needed for it."""
-        assert not self._ended
         kind, body, raw = self._codec.encode(item)
         id, seq = self.id, self._seq + 1
         if raw is None:
@@ -150,6 +150,7 @@ class StreamWriter:
         if self._ended or self._failure is not None:
             return
         self._ended = True
+        self._failure = NotRunning("this stream has ended")
         self._seq += 1
         end = End(self.id, self._seq, reason, message)
         if not self._unacked:
@@ -211,13 +212,13 @@ class StreamReader:
     """The caller's end: an async context manager and iterator. Leaving the block cancels the far handler."""
 
     __slots__ = (
-        "_ahead", "_ahead_bytes", "_asked", "_buffered", "_codec", "_done", "_end", "_failure", "_peer",
+        "_ahead", "_ahead_bytes", "_asked", "_buffered", "_codec", "_done", "_end", "_failure", "_node", "_peer",
         "_quarter", "_ready", "_timeout", "_timer", "_waiter", "consumed", "id", "last_heard", "opened",
         "received", "reported", "window",
     )  # fmt: skip
 
     def __init__(
-        self, peer: DialledPeer, actor: str, message: Any, timeout: float, window: int, trace: str
+        self, node: Node, endpoint: str, actor: str, message: Any, timeout: float, window: int, trace: str
     ) -> None:
         self.id = 0
         self.window = window
@@ -226,12 +227,13 @@ class StreamReader:
         self.consumed = 0
         self.reported = 0
         self.last_heard = 0.0
-        self._peer = peer
-        self._codec = peer.codec
-        self._asked = (actor, message, trace)
+        self._node = node
+        self._codec = node.codec
+        self._asked = (endpoint, actor, message, trace)
         self._timeout = timeout
         self._timer: Timer | None = None
         self._quarter = max(1, window // 4)
+        self._peer: DialledPeer
         self._ready: deque[Item] = deque()
         self._buffered = 0
         self._ahead: dict[int, Item | End] = {}
@@ -242,7 +244,8 @@ class StreamReader:
         self._done = False
 
     async def __aenter__(self) -> StreamReader:
-        actor, message, trace = self._asked
+        endpoint, actor, message, trace = self._asked
+        self._peer = self._node.peer(endpoint)
         self._peer.begin_stream(self, actor, message, self._timeout, trace)
         self._timer = self._peer.clock.call_later(self._timeout, self._expired)
         return self

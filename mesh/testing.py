@@ -6,6 +6,7 @@ Ships like the memory transport does; nothing in a running mesh imports it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -142,3 +143,10 @@ class Witness(Actor):
 
     async def fail_stream(self, message: Fail, call: Call, out: StreamWriter) -> None:
         await self.fail(message, call)
+
+
+async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    """Wait for something no event tells of. Raises TimeoutError."""
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110 - that is the point
+            await asyncio.sleep(0.001)

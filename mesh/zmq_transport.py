@@ -19,7 +19,7 @@ from mesh.address import Endpoint, require_keys
 from mesh.transport import CurveServer, Door, Frame, Limits, LineOwner, Security, Sent
 
 # Messages read in one go before the loop gets its turn.
-READ_BUDGET = 64
+READ_BUDGET = 16
 # Frames above this are handed over without a copy.
 COPY_BELOW = 65536
 HEARTBEAT_MS = 1000
@@ -250,9 +250,7 @@ def receive_frames(socket: zmq.Socket[bytes], most: int, flags: int = NOBLOCK) -
 class _Monitor:
     """A socket's own news: connections made and lost."""
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], events: int, on_event: Callable[[int], None]
-    ) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], events: int, on_event: Callable[[int], None]) -> None:
         self._watched_socket = socket
         self._on_event = on_event
         monitor: Any = socket.get_monitor_socket(events)

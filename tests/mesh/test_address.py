@@ -13,7 +13,9 @@ def test_an_endpoint_is_read_and_written(text: str) -> None:
     assert str(Endpoint.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "host:1", "tcp://host", "tcp://host:99999", "tcp://host:x", "pgm://h:1", "ipc://"])
+@pytest.mark.parametrize(
+    "text", ["", "host:1", "tcp://host", "tcp://host:99999", "tcp://host:x", "pgm://h:1", "ipc://"]
+)
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Endpoint.parse(text)
@@ -25,7 +27,9 @@ def test_a_path_longer_than_the_kernel_takes_is_refused_here() -> None:
         Endpoint.parse("ipc://" + "x" * (IPC_PATH_BYTES + 1))
 
 
-@pytest.mark.parametrize(("text", "needed"), [("ipc:///x", False), ("inproc://x", False), ("tcp://127.0.0.1:1", True), ("tcp://*:1", True)])
+@pytest.mark.parametrize(
+    ("text", "needed"), [("ipc:///x", False), ("inproc://x", False), ("tcp://127.0.0.1:1", True), ("tcp://*:1", True)]
+)
 def test_whatever_is_not_local_needs_keys(text: str, needed: bool) -> None:
     endpoint = Endpoint.parse(text)
     assert endpoint.needs_keys is needed

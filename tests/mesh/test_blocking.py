@@ -11,7 +11,7 @@ import pytest
 
 from mesh.blocking import MAX_TICKETS, BlockingLink
 from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
-from mesh.testing import Blob, Buffer, Echo, Fail, Hang, Witness, codec
+from mesh.testing import Blob, Buffer, Echo, Fail, Hang, Witness, codec, until
 
 Mesh = Any  # the fixture of conftest.py
 
@@ -118,8 +118,7 @@ async def test_it_finds_a_restarted_peer_by_itself(zmq_mesh: Mesh, links: list[B
                 except MeshError:
                     continue
         ticket = link.send(Hang(), timeout=60.0)
-        while not far._accepted or not any(peer.busy for peer in far._accepted.values()):
-            await asyncio.sleep(0.001)
+        await until(lambda node=far: any(peer.busy for peer in node._accepted.values()))
         await far.stop(timeout=0.5)
         with pytest.raises((PeerLost, NotRunning)):
             await in_thread(link.receive, ticket, timeout=5.0)
@@ -166,3 +165,13 @@ async def test_tickets_are_bounded(zmq_mesh: Mesh, links: list[BlockingLink]) ->
 def test_beyond_the_host_it_needs_keys() -> None:
     with pytest.raises(Insecure):
         BlockingLink("tcp://127.0.0.1:9", "witness", codec, "stepper")
+
+
+async def test_a_closed_link_is_forgotten(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    link = link_to(links, far.endpoint)
+    await in_thread(link.ask, Echo(), timeout=5.0)
+    link.close()
+    link.close()
+    await until(lambda: not far._accepted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from mesh.errors import (
     TooLarge,
     UnknownKind,
 )
-from mesh.testing import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec
+from mesh.session import Timing
+from mesh.testing import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec, until
 
 Mesh = Any  # the fixture of conftest.py
 
@@ -49,6 +51,14 @@ async def test_a_local_actor_is_reached_the_same_way(mesh: Mesh) -> None:
     ref = await node.spawn(Witness(), "witness")
     assert await ref.ask(Echo(1), timeout=5.0) == Echo(1)
     assert ref == node.ref(node.endpoint, "witness")
+
+
+async def test_a_handler_that_returns_nothing_says_that_it_is_done(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    witness = Witness()
+    await far.spawn(witness, "witness")
+    assert await near.ref(far.endpoint, "witness").ask(Note(4), timeout=5.0) is None
+    assert witness.notes == [4]
 
 
 async def test_tells_arrive_in_order(mesh: Mesh) -> None:
@@ -186,8 +196,7 @@ async def test_mail_cancelled_before_its_turn_is_never_handled(mesh: Mesh) -> No
     await asyncio.wait_for(witness.until("started", 1), 5.0)
     second = asyncio.ensure_future(ref.ask(Hang(2), timeout=60.0))
     third = asyncio.ensure_future(ref.ask(Echo(3), timeout=60.0))
-    while far.metrics.received_kinds.get("echo", [0])[0] < 1:
-        await asyncio.sleep(0.001)
+    await until(lambda: "echo" in far.metrics.received_kinds)
     second.cancel()
     await asyncio.sleep(0)
     first.cancel()
@@ -347,3 +356,48 @@ async def test_a_ghost_of_an_older_epoch_is_told_that_it_is_stale(mesh: Mesh) ->
         await ghost.ref(far.endpoint, "witness").ask(Echo(3), timeout=2.0)
     assert await successor.ref(far.endpoint, "witness").ask(Echo(4), timeout=5.0) == Echo(4)
     assert codec.kind_of(Echo) in far.metrics.received_kinds
+
+
+async def test_an_endpoint_nobody_uses_is_forgotten(mesh: Mesh) -> None:
+    far = await mesh.node("far")
+    near = await mesh.node("near", timing=Timing(grace=0.03, sweep=0.01))
+    await far.spawn(Witness(), "witness")
+    await near.ref(far.endpoint, "witness").ask(Echo(), timeout=5.0)
+    await far.stop()
+    await until(lambda: not near._dialled)
+
+
+async def test_a_dialler_that_is_gone_is_forgotten(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    await near.ref(far.endpoint, "witness").ask(Echo(), timeout=5.0)
+    assert len(far._accepted) == 1
+    await near._transport.close(0)
+    await until(lambda: not far._accepted)
+    await near.stop(timeout=0)
+
+
+async def test_a_handler_that_will_not_end_does_not_keep_a_node_from_stopping(
+    mesh: Mesh, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Deaf(Witness):
+        async def hang(self, message: Hang, call: object) -> None:
+            self.started += 1
+            self.changed.set()
+            while not released.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await released.wait()
+
+    released = asyncio.Event()
+    far, near = await mesh.node("far"), await mesh.node("near")
+    deaf = Deaf()
+    await far.spawn(deaf, "deaf")
+    asking = asyncio.ensure_future(near.ref(far.endpoint, "deaf").ask(Hang(), timeout=60.0))
+    try:
+        await asyncio.wait_for(deaf.until("started", 1), 5.0)
+        await asyncio.wait_for(far.stop(timeout=0.1), 5.0)
+        assert "deaf did not stop" in caplog.text
+        with pytest.raises(MeshError):
+            await asyncio.wait_for(asking, 5.0)
+    finally:
+        released.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, Acks, AcceptorBundle, Record, Tell, decode_for_acceptor
+from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, AcceptorBundle, Acks, Record, Tell, decode_for_acceptor
 from mesh.outbox import Outbox
 from mesh.transport import Frame, Sent
 
@@ -39,7 +39,7 @@ class Wire:
 
 
 def tell(body: bytes = b"x") -> Tell:
-    return Tell("a", "k", body)
+    return Tell(1, "a", "k", body)
 
 
 async def test_what_is_said_in_one_tick_leaves_as_one_bundle() -> None:

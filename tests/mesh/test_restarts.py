@@ -18,7 +18,7 @@ from mesh.errors import MeshError
 from mesh.node import Node
 from mesh.session import Timing
 from mesh.stream import StreamWriter
-from mesh.testing import Count, Echo, Number, codec
+from mesh.testing import Count, Echo, Number, codec, until
 from mesh.zmq_transport import ZmqTransport
 
 TIMING = Timing(grace=0.3, silence=1.0, ping=0.1, resend=0.1, ack=0.005, sweep=0.02, farewell=0.1, linger=0.05)
@@ -127,10 +127,9 @@ async def restart_under_traffic(folder: Path, restarts: int, seed: int) -> None:
     work += [asyncio.ensure_future(traffic.asker(index)) for index in range(2)]
     for _ in range(restarts):
         before = sum(traffic.read.values())
-        async with asyncio.timeout(20.0):
-            # Under traffic means: something has moved since the last restart.
-            while sum(traffic.read.values()) <= before + rng.randrange(50):
-                await asyncio.sleep(0.0005)
+        moved = before + rng.randrange(50)
+        # Under traffic means: something has moved since the last restart.
+        await until(lambda moved=moved: sum(traffic.read.values()) > moved, timeout=20.0)
         await rng.choice((far, near)).restart(gently=rng.random() < 0.5)
     traffic.going = False
     async with asyncio.timeout(10.0):
@@ -216,14 +215,10 @@ async def test_a_connection_cut_a_hundred_times_is_not_noticed_by_streams(tmp_pa
     work = [asyncio.ensure_future(reader(index)) for index in range(3)]
     for _ in range(100):
         before, connections = wire.carried, wire.connections
-        async with asyncio.timeout(10.0):
-            # Each time with traffic in both directions on a new connection.
-            while wire.carried < before + 4000 or wire.connections == connections - 1:
-                await asyncio.sleep(0.0005)
+        # Each time with traffic on the new connection.
+        await until(lambda before=before: wire.carried >= before + 4000)
         wire.cut()
-        async with asyncio.timeout(10.0):
-            while wire.connections == connections:
-                await asyncio.sleep(0.0005)
+        await until(lambda connections=connections: wire.connections > connections)
     going = False
     async with asyncio.timeout(10.0):
         await asyncio.gather(*work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
 from mesh.session import Timing
 from mesh.stream import ITEM_WEIGHT, StreamWriter
-from mesh.testing import KINDS, Count, Echo, Fail, Hang, Number, Witness
+from mesh.testing import KINDS, Count, Echo, Fail, Hang, Number, Witness, until
 
 Mesh = Any  # the fixtures of conftest.py
 MakeNode = Callable[..., Awaitable[Node]]
@@ -133,9 +134,7 @@ async def test_a_stream_left_at_once_never_leaves_a_handler(mesh: Mesh) -> None:
 
 async def until_free(*nodes: Node) -> None:
     """Until no node knows of a call or a stream; fails by the test's own time limit."""
-    async with asyncio.timeout(5.0):
-        while any(open_calls(node) for node in nodes):
-            await asyncio.sleep(0.002)
+    await until(lambda: not any(open_calls(node) for node in nodes))
 
 
 def open_calls(node: Node) -> int:
@@ -172,8 +171,12 @@ async def test_an_unforeseen_exception_ends_the_stream(mesh: Mesh) -> None:
             await anext(stream)
 
 
-@pytest.mark.parametrize(("actor", "message", "error"), [("nobody", Count(1), NotRunning), ("witness", Echo(), UnknownKind)])
-async def test_a_stream_that_cannot_start_says_why(mesh: Mesh, actor: str, message: Any, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("actor", "message", "error"), [("nobody", Count(1), NotRunning), ("witness", Echo(), UnknownKind)]
+)
+async def test_a_stream_that_cannot_start_says_why(
+    mesh: Mesh, actor: str, message: Any, error: type[Exception]
+) -> None:
     far, near = await mesh.node("far"), await mesh.node("near")
     await far.spawn(Witness(), "witness")
     with pytest.raises(error):
@@ -211,10 +214,8 @@ async def test_a_writer_whose_reader_is_gone_is_told(mesh: Mesh) -> None:
 
         async def count(self, message: Count, call: Call, out: StreamWriter) -> None:
             out.offer(Number(0))
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.get_running_loop().create_future()
-            except asyncio.CancelledError:
-                pass
             try:
                 out.offer(Number(1))
             except PeerLost as error:
@@ -239,6 +240,23 @@ async def test_an_item_the_reader_cannot_decode_ends_the_stream(mesh: Mesh) -> N
         async with near.ref(far.endpoint, "witness").stream(Count(10), timeout=10.0) as stream:
             await anext(stream)
     await until_free(far, near)
+
+
+async def test_a_writer_kept_after_its_handler_has_ended_says_so(mesh: Mesh) -> None:
+    kept: list[StreamWriter] = []
+
+    class Careless(Actor):
+        streams: ClassVar = {Count: "count"}
+
+        async def count(self, message: Count, call: Call, out: StreamWriter) -> None:
+            kept.append(out)
+
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Careless(), "careless")
+    async with near.ref(far.endpoint, "careless").stream(Count(1), timeout=5.0) as stream:
+        assert [item async for item in stream] == []
+    with pytest.raises(NotRunning):
+        kept[0].offer(Number(1))
 
 
 async def test_two_tasks_cannot_read_one_stream(mesh: Mesh) -> None:
