@@ -16,6 +16,7 @@ import torch
 
 from models.batch import Stretch, make_batch
 from models.config import read_config
+from models.layers.packed_linear import can_pack
 from models.registry import family
 from models.sources import ModelError, check_folder
 from models.weights import Weights
@@ -137,8 +138,7 @@ def load_torch_model(
 
 def _dtype(name: str) -> torch.dtype:
     if name == "auto":
-        fast = torch.ops.mkldnn._is_mkldnn_bf16_supported() and torch.backends.mkldnn.is_available()
-        return torch.bfloat16 if fast else torch.float32
+        return torch.bfloat16 if can_pack(torch.bfloat16) else torch.float32
     if name not in ("bfloat16", "float32"):
         raise ModelError(f"dtype is {name!r}", "use auto, bfloat16 or float32")
     return torch.bfloat16 if name == "bfloat16" else torch.float32
