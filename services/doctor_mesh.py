@@ -102,7 +102,7 @@ def _readiness(host: str, port: int) -> dict[str, Any] | str:
         return "answers nonsense"
     if isinstance(said, dict) and "status" in said and "roles" in said:
         # The HTTP door of a streamer says the same in more words.
-        said["ready"] = said["status"] == "ready"
+        said["ready"] = said["status"] != "unready"
     return said if isinstance(said, dict) and "ready" in said else "answers nonsense"
 
 
