@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 RECORD_WEIGHT = 32
 MAX_WRITERS = 4096
 # What a peer may ask for at most: bytes a writer keeps for it, and time.
-MAX_WINDOW = 16 * 1024 * 1024
+MAX_WINDOW = 4 * 1024 * 1024
+PEER_WINDOWS = 256 * 1024 * 1024
 MAX_DEADLINE_MS = 30 * 86400 * 1000
 STOP = "mesh.stop"  # the one kind that is not the actor's own
 
@@ -62,6 +63,7 @@ class AcceptedPeer:
         self.left = False
         self.calls: dict[int, Mail] = {}
         self.writers: dict[int, StreamWriter] = {}
+        self._granted = 0  # bytes of window all its streams have together
         self._node = node
         self._metrics = node.metrics
         self._seen = SeenIds()
@@ -153,13 +155,15 @@ class AcceptedPeer:
             self._metrics.drop("duplicate_open")
             return
         self._metrics.received(self._node.codec.known(record.kind), len(record.body))
-        if len(self.writers) >= MAX_WRITERS:
+        window = min(record.window, MAX_WINDOW)
+        if len(self.writers) >= MAX_WRITERS or self._granted + window > PEER_WINDOWS:
             self._metrics.refuse("busy")
             self.outbox.put(End(id, 1, *to_wire(Busy("too many streams for one peer"))), ITEM_WEIGHT)
             return
         node = self._node
-        writer = StreamWriter(self, id, min(record.window, MAX_WINDOW), node.codec, node.clock, self._metrics)
+        writer = StreamWriter(self, id, window, node.codec, node.clock, self._metrics)
         self.writers[id] = writer
+        self._granted += writer.granted
         self._opened.append(id)
         self.outbox.schedule()
         mail = self._mail(record, raw)
@@ -201,7 +205,7 @@ class AcceptedPeer:
         for id in ids:
             # Marked as seen: a copy of the call that arrives after its cancel is not started.
             self._seen.first(id)
-            writer = self.writers.pop(id, None)
+            writer = self.forget_writer(id)
             if writer is not None:
                 writer.fail(PeerLost("the caller has left the stream"))
             mail = self.calls.pop(id, None)
@@ -243,8 +247,11 @@ class AcceptedPeer:
     def forget_call(self, id: int) -> None:
         self.calls.pop(id, None)
 
-    def forget_writer(self, id: int) -> None:
-        self.writers.pop(id, None)
+    def forget_writer(self, id: int) -> StreamWriter | None:
+        writer = self.writers.pop(id, None)
+        if writer is not None:
+            self._granted -= writer.granted
+        return writer
 
     def _fail(self, id: int, error: BaseException) -> None:
         if not self.outbox.put(Failure(id, *to_wire(error)), RECORD_WEIGHT):
@@ -270,7 +277,7 @@ class AcceptedPeer:
             self.gone_since = self._node.clock.now()
 
     def _drop_calls(self, error: MeshError) -> None:
-        writers, self.writers = self.writers, {}
+        writers, self.writers, self._granted = self.writers, {}, 0
         for writer in writers.values():
             writer.fail(error)
         calls, self.calls = self.calls, {}

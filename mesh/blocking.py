@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -70,14 +71,18 @@ class BlockingLink:
         limits: Limits | None = None,
         metrics: BusMetrics | None = None,
     ) -> None:
-        """`codec` is forked: the caller may go on using it in another thread. Raises Insecure."""
+        """`name` and `epoch` are those of the node the thread belongs to; without an epoch the link is somebody
+        of its own, for a newer epoch under the same name would mean that the node has restarted.
+        `codec` is forked: the caller may go on using it in another thread. Raises Insecure.
+        """
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, keys is not None, "dial")
         self.endpoint = endpoint
         self.actor = actor
         self.metrics = metrics or BusMetrics()
         self._codec = codec.fork()
-        self._name = check_name(name)
+        number = next(_numbers)
+        self._name = check_name(name if epoch is not None else f"{name}.link-{os.getpid()}-{number}")
         self._epoch = new_epoch() if epoch is None else epoch
         self._peer_epoch = 0
         self._session = 0
@@ -88,7 +93,7 @@ class BlockingLink:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         set_limits(self._socket, limits or Limits())
-        self._socket.setsockopt(zmq.ROUTING_ID, routing_id(name, self._epoch, next(_numbers), "b"))
+        self._socket.setsockopt(zmq.ROUTING_ID, routing_id(self._name, self._epoch, number, "b"))
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
         self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)

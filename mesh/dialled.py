@@ -60,6 +60,7 @@ class DialledPeer:
         self.codec = node.codec
         self.clock = node.clock
         self.metrics = node.metrics
+        self.blocking = False
         self.said_farewell = False
         self.left = False
         self._node = node

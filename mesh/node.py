@@ -139,14 +139,15 @@ class Node:
         self._leaving = True
         told: list[DialledPeer | AcceptedPeer] = [
             *(peer for peer in self._dialled.values() if peer.reachable),
-            *(peer for peer in self._accepted.values() if not peer.blocking and peer.gone_since is None),
+            *(peer for peer in self._accepted.values() if peer.gone_since is None),
         ]
         for peer in told:
             peer.farewell()
         # Real time, whatever clock the node has: the sockets live by it.
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < timeout:
-            waiting = [peer for peer in told if not peer.left]
+            # A blocking link reads when it asks: it will find the Farewell then.
+            waiting = [peer for peer in told if not peer.left and not peer.blocking]
             if not waiting or (elapsed > self.timing.farewell and not any(len(p.outbox) for p in waiting)):
                 return
             await asyncio.sleep(0.002)

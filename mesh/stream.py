@@ -42,7 +42,7 @@ class WriterOwner(Protocol):
 
     outbox: Outbox
 
-    def forget_writer(self, id: int) -> None: ...
+    def forget_writer(self, id: int) -> object: ...
 
 
 class StreamWriter:
@@ -50,14 +50,14 @@ class StreamWriter:
 
     __slots__ = (
         "_backoff", "_clock", "_codec", "_consumed", "_ended", "_failure", "_metrics", "_needed", "_owner",
-        "_progress_at", "_sent", "_seq", "_unacked", "_waiters", "id", "window",
+        "_progress_at", "_sent", "_seq", "_unacked", "_waiters", "granted", "id", "window",
     )  # fmt: skip
 
     def __init__(
         self, owner: WriterOwner, id: int, window: int, codec: Codec, clock: Clock, metrics: BusMetrics
     ) -> None:
         self.id = id
-        self.window = max(1, window)
+        self.window = self.granted = max(1, window)
         self._owner = owner
         self._codec = codec
         self._clock = clock

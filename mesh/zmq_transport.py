@@ -7,6 +7,7 @@ edge-triggered: after every wake-up, and after every send, the socket is asked a
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from mesh.address import Endpoint, require_keys
 from mesh.transport import CurveServer, Door, Frame, Limits, LineOwner, Security, Sent
+
+log = logging.getLogger("mesh")
 
 # Messages read in one go before the loop gets its turn.
 READ_BUDGET = 16
@@ -211,7 +214,7 @@ class _Watched:
             budget -= 1
             frames = receive_frames(self.socket, self._max_frames)
             if frames:
-                self._on_message(frames)
+                self._deliver(frames)
             else:
                 self._on_refused("too_many_frames")
             if self._closed:
@@ -225,6 +228,14 @@ class _Watched:
             events = self._events()
         if events & _POLLIN:
             self._read_soon()
+
+    def _deliver(self, frames: list[bytes]) -> None:
+        try:
+            self._on_message(frames)
+        except Exception:
+            # A fault of ours, and one message lost. The socket must be read on: it will not wake us again.
+            log.exception("a message could not be taken")
+            self._on_refused("internal")
 
     def _events(self) -> int:
         return self.socket.getsockopt(_EVENTS)  # type: ignore[return-value]

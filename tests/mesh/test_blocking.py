@@ -143,6 +143,18 @@ async def test_an_old_epoch_is_told_that_it_is_stale(zmq_mesh: Mesh, links: list
         await in_thread(ghost.ask, Echo(), timeout=5.0)
 
 
+async def test_without_an_epoch_it_does_not_pass_for_a_restart_of_the_node(
+    zmq_mesh: Mesh, links: list[BlockingLink]
+) -> None:
+    far, stepper = await zmq_mesh.node("far"), await zmq_mesh.node("stepper")
+    await far.spawn(Witness(), "witness")
+    ref = stepper.ref(far.endpoint, "witness")
+    await ref.ask(Echo(), timeout=5.0)
+    for epoch in (None, stepper.epoch):
+        await in_thread(link_to(links, far.endpoint, epoch=epoch).ask, Echo(), timeout=5.0)
+        assert await ref.ask(Echo(1), timeout=5.0) == Echo(1)
+
+
 async def test_tickets_are_bounded(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
     far = await zmq_mesh.node("far")
     await far.spawn(Witness(mailbox_size=10_000), "witness")

@@ -13,9 +13,10 @@ import msgspec
 import pytest
 import zmq
 
+from mesh.accepted import MAX_WINDOW, PEER_WINDOWS
 from mesh.address import routing_id
-from mesh.envelope import Acks, Ask, Cancel, Farewell, Hello, Open, Tell, encode_bundle
-from mesh.errors import Insecure, PeerLost
+from mesh.envelope import Acks, Ask, Cancel, Farewell, Hello, Item, Open, Tell, decode_for_dialler, encode_bundle
+from mesh.errors import DeadlineExceeded, Insecure, PeerLost
 from mesh.node import Node
 from mesh.session import Timing
 from mesh.testing import Count, Echo, Hang, Witness, codec, until
@@ -266,6 +267,65 @@ async def test_a_hundred_thousand_mutated_frames_do_not_hurt_a_node(
 ) -> None:
     await bombard(zmq_mesh, 100_000, seed=2)
     assert caplog.records == [], "nothing was thrown into the event loop"
+
+
+async def test_a_peer_that_does_not_read_holds_up_nobody_else_and_loses_nothing(zmq_mesh: Mesh) -> None:
+    patient = Timing(silence=60.0, resend=60.0)
+    far, near = await zmq_mesh.node("far", timing=patient), await zmq_mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    sleeper = Attacker(far.endpoint, routing_id("sleeper", 1, 1))
+    streams, items = 40, 120
+    opens = [
+        Open(1 + index, "witness", "count", 60_000, 1 << 22, codec.encode(Count(items, pad=20_000))[1])
+        for index in range(streams)
+    ]
+    sleeper.send([bytes(frame) for frame in encode_bundle(1, 0, [Hello("sleeper", 1), *opens])])
+    peers = far._accepted
+    await until(lambda: any(not peer.outbox.has_room for peer in peers.values()))
+    assert far._gauges().outbox_bytes < 17 << 20, "its outbox is full, and that is all"
+    ref = near.ref(far.endpoint, "witness")
+    for number in range(20):
+        assert await ref.ask(Echo(number), timeout=5.0) == Echo(number)
+    got: dict[int, list[int]] = {index: [] for index in range(1, streams + 1)}
+
+    def read_all() -> None:
+        while any(len(numbers) < items for numbers in got.values()):
+            assert sleeper.heard(5000), "the rest does not come"
+            for record in decode_for_dialler(sleeper.socket.recv_multipart()).records:
+                if isinstance(record, Item):
+                    got[record.id].append(codec.decode(record.kind, record.body).number)
+
+    await asyncio.to_thread(read_all)
+    assert all(numbers == list(range(items)) for numbers in got.values())
+    sleeper.close()
+
+
+async def test_windows_are_granted_within_bounds(zmq_mesh: Mesh) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(max_streams=10_000), "witness")
+    greedy = Attacker(far.endpoint, routing_id("greedy", 1, 1))
+    body = codec.encode(Hang())[1]
+    opens = [Open(1 + index, "witness", "hang", 2**63, 2**63, body) for index in range(PEER_WINDOWS // MAX_WINDOW + 5)]
+    greedy.send([bytes(frame) for frame in encode_bundle(1, 0, [Hello("greedy", 1), *opens])])
+    await until_refused(far, "busy", 5)
+    (peer,) = far._accepted.values()
+    assert sum(writer.window for writer in peer.writers.values()) <= PEER_WINDOWS
+    greedy.close()
+
+
+async def test_a_fault_of_ours_costs_one_message_not_the_socket(
+    zmq_mesh: Mesh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    far, near = await zmq_mesh.node("far"), await zmq_mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    await ref.ask(Echo(), timeout=5.0)
+    monkeypatch.setattr(far._accepted[next(iter(far._accepted))], "received", None)
+    with pytest.raises((PeerLost, DeadlineExceeded)):
+        await ref.ask(Echo(), timeout=0.1)
+    monkeypatch.undo()
+    assert await ref.ask(Echo(2), timeout=5.0) == Echo(2)
+    assert far.metrics.refused["internal"] >= 1 and "could not be taken" in caplog.text
 
 
 # Leaks -----------------------------------------------------------------------------------------------------
