@@ -16,8 +16,8 @@ MASK_32 = 0xFFFFFFFF
 WEYL = 0x9E3779B9
 MIX_1 = 0x21F0AAAD
 MIX_2 = 0xD35A2D97
-# One thread's worth for torch: a larger tensor wakes the thread pool for every operation, ten times the cost.
-BLOCK = 32768
+# Torch shares out larger tensors among its threads; waking them costs ten times what one operation here does.
+ONE_THREAD = 24576
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -45,9 +45,10 @@ def gumbel(seed: int, position: int, token_ids: torch.Tensor) -> torch.Tensor:
     """Noise of one row for these token ids (int64, any subset of the vocabulary, any order)."""
     key = row_key(seed, position)
     noise = torch.empty(token_ids.shape[0], dtype=torch.float32)
-    for begin in range(0, token_ids.shape[0], BLOCK):
-        ids = token_ids[begin : begin + BLOCK]
-        noise[begin : begin + BLOCK] = _gumbel_of(_hash(_spread(ids), key))
+    block = block_size(token_ids.shape[0])
+    for begin in range(0, token_ids.shape[0], block):
+        ids = token_ids[begin : begin + block]
+        noise[begin : begin + block] = _gumbel_of(_hash(_spread(ids), key))
     return noise
 
 
@@ -56,7 +57,8 @@ def nearly(seed: int, position: int, token_ids: list[int]) -> list[float]:
     key = row_key(seed, position)
     noise = []
     for token in token_ids:
-        word = _mix_word((_mix_word(token * WEYL & MASK_32 ^ key[0]) + key[1]) & MASK_32) ^ key[2]
+        word = _mix_word(token * WEYL & MASK_32)
+        word = _mix_word((word ^ key[0]) * (key[1] | 1) & MASK_32) ^ key[2]
         w = min(((word >> 1) + 0.5) * 2.0**-31, 1.0 - 2.0**-24)
         noise.append(-math.log(-math.log1p(-w)))
     return noise
@@ -77,13 +79,30 @@ def contenders(scores: torch.Tensor, seed: int, position: int, least: float) -> 
     key = row_key(seed, position)
     spread = _spread_all(scores.shape[0])
     found = []
-    for begin in range(0, scores.shape[0], BLOCK):
-        end = begin + BLOCK
-        words = _hash(spread[begin:end], key)
+    block = block_size(scores.shape[0])
+    for begin in range(0, scores.shape[0], block):
+        words = _hash(spread[begin : begin + block], key)
         w = words.bitwise_right_shift_(1).bitwise_and_(0x7FFFFFFF).to(torch.float32)
-        reach = (scores[begin:end] - (least - 0.001)).exp_().mul_(2.0**31).add_(1.0)
-        found.append((w <= reach).nonzero().view(-1).add_(begin))
+        # Clamped below the smallest w there is: the exponential of less is slow, and denormal.
+        reach = (scores[begin : begin + block] - (least - 0.001)).clamp_(min=-23.0).exp_().mul_(2.0**31).add_(1.0)
+        found.append(_not_negative(reach.sub_(w)).add_(begin))
     return torch.cat(found)
+
+
+def block_size(size: int) -> int:
+    """How many elements to treat at once, so that no thread is woken."""
+    return size if torch.get_num_threads() == 1 else ONE_THREAD
+
+
+def _not_negative(values: torch.Tensor) -> torch.Tensor:
+    """Places of the few values >= 0. Looking at the maxima of lines first is half the work."""
+    width = 256
+    if values.shape[0] % width:
+        return (values >= 0).nonzero().view(-1)
+    lines = values.view(-1, width)
+    rows = (lines.amax(-1) >= 0).nonzero().view(-1)
+    inner = (lines[rows] >= 0).nonzero()
+    return rows[inner[:, 0]] * width + inner[:, 1]
 
 
 @lru_cache(maxsize=4)
@@ -92,9 +111,12 @@ def _spread_all(vocabulary: int) -> torch.Tensor:
 
 
 def _spread(token_ids: torch.Tensor) -> torch.Tensor:
+    """Ids strewn over all 32 bits: the part of the hash that needs no key."""
     words = token_ids * WEYL & MASK_32
     # The int32 of the same bits.
-    return (words - (words >> 31 << 32)).to(torch.int32)
+    x = (words - (words >> 31 << 32)).to(torch.int32)
+    _mix(x, torch.empty_like(x))
+    return x
 
 
 def _signed(word: int) -> int:
@@ -102,14 +124,11 @@ def _signed(word: int) -> int:
 
 
 def _hash(spread: torch.Tensor, key: tuple[int, int, int]) -> torch.Tensor:
-    """Two keyed rounds of a 32-bit mixer; int32 arithmetic wraps, which is what is wanted."""
-    first, second, third = (_signed(word) for word in key)
-    x = spread ^ first
-    scratch = torch.empty_like(x)
-    _mix(x, scratch)
-    x += second
-    _mix(x, scratch)
-    x ^= third
+    """Int32 arithmetic wraps, which is what is wanted."""
+    x = spread ^ _signed(key[0])
+    x *= _signed(key[1] | 1)
+    _mix(x, torch.empty_like(x))
+    x ^= _signed(key[2])
     return x
 
 
@@ -129,7 +148,7 @@ def _gumbel_of(words: torch.Tensor) -> torch.Tensor:
     w.add_(0.5).mul_(2.0**-31).clamp_(max=1.0 - 2.0**-24)
     # 1 - w is rounded; what the rounding lost comes back as the second term.
     rest = 1.0 - w
-    lost = (1.0 - rest).sub_(w).div_(rest)
+    lost = (w - (1.0 - rest)).div_(rest)
     exponential = lost.sub_(_ln(rest))
     return _ln(exponential).neg_()
 

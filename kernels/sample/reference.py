@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kernels.sample.noise import BLOCK, contenders, gumbel, nearly
+from kernels.sample.noise import block_size, contenders, gumbel, nearly
 
 # Below this a temperature is 0: what it divides would overflow.
 SMALLEST_TEMPERATURE = 1e-5
+# Up to so many ids plain floats are faster than tensors.
+FEW = 64
 
 
 class NotFinite(Exception):
@@ -81,7 +83,7 @@ def choose(logits: torch.Tensor, rule: Rule, history: History, position: int) ->
 
 def _noisiest(scores: torch.Tensor, ids: torch.Tensor, seed: int, position: int) -> int:
     """The id with the highest score + noise, the lowest such id."""
-    if ids.shape[0] <= 32:
+    if ids.shape[0] <= FEW:
         # Few: near values decide, unless the two best are so near that the exact ones must.
         few: list[int] = ids.tolist()
         noisy = [s + g for s, g in zip(scores[ids].tolist(), nearly(seed, position, few), strict=True)]
@@ -123,8 +125,9 @@ def _tempered(scores: torch.Tensor, top: float, temperature: float) -> torch.Ten
     """(score - top) / temperature: at most 0, so the sums with the noise round finely."""
     inverse = 1.0 / temperature
     tempered = torch.empty_like(scores)
-    for begin in range(0, scores.shape[0], BLOCK):
-        end = begin + BLOCK
+    block = block_size(scores.shape[0])
+    for begin in range(0, scores.shape[0], block):
+        end = begin + block
         torch.sub(scores[begin:end], top, out=tempered[begin:end]).mul_(inverse)
     return tempered
 
@@ -150,8 +153,14 @@ def allowed(scores: torch.Tensor, rule: Rule) -> torch.Tensor | None:
 
 def likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
     """The ids of the `count` highest scores, highest first, equal scores by id."""
-    least = scores.topk(count).values[-1]
-    ids = (scores >= least).nonzero().view(-1)
+    if count * 8 > scores.shape[0]:
+        return torch.sort(scores, descending=True, stable=True).indices[:count]
+    values, ids = scores.topk(count + 1)
+    if values[count - 1] == values[count]:
+        # The edge runs through equal scores: the lowest ids among all of them.
+        ids = (scores >= values[count]).nonzero().view(-1)
+    else:
+        ids = ids[:count].sort().values
     order = torch.sort(scores[ids], descending=True, stable=True).indices[:count]
     return ids[order]
 
@@ -163,7 +172,7 @@ def _nucleus(scores: torch.Tensor, kept: torch.Tensor | None, top_p: float) -> t
     size = scores.shape[0]
     total = torch.logsumexp(scores, 0)
     # Sorting a whole vocabulary costs forty times as much as looking at its top, which nearly always suffices.
-    for count in (min(1024, size), min(8192, size), size):
+    for count in (min(128, size), min(2048, size), size):
         kept = likeliest(scores, count)
         masses = (scores[kept] - total).exp()
         reach = _reach(masses, top_p)

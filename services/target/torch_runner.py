@@ -6,7 +6,10 @@ and keeps on the sequence (`sampler`).
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
 from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +24,9 @@ from services.target.sequence import Sequence
 from services.target.torch_model import ForwardRows
 from services.target.verify.policy import ACCEPT
 from services.target.verify.registry import STRATEGIES
+
+_SET_THREADS = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
+ROWS_WORTH_SHARING = 64
 
 
 class Model(Protocol):
@@ -41,6 +47,8 @@ class Sampler:
 
 
 class TorchRunner:
+    """`accept_policy` is services/target/verify/policy.py's."""
+
     def __init__(self, model: Model, accept_policy: str = "normal") -> None:
         self.facts = model.facts
         self._model = model
@@ -49,7 +57,8 @@ class TorchRunner:
     def step(self, work: Items[StepWork]) -> list[Verdict | None]:
         with torch.inference_mode():
             logits = self._model.forward([_rows(item) for item in work])
-            return self._verify(work, logits)
+            with _one_thread(logits.shape[0]):
+                return self._verify(work, logits)
 
     def _verify(self, work: Items[StepWork], logits: torch.Tensor) -> list[Verdict | None]:
         """Each strategy judges its sequences together.
@@ -93,6 +102,23 @@ class TorchRunner:
         history.generated = sequence.generated
         sampler.counted = len(text)
         return sampler
+
+
+@contextmanager
+def _one_thread(rows: int) -> Iterator[None]:
+    """Verify on this thread alone: waking others costs more than what a few rows have to be shared.
+
+    OpenMP is told, not torch: `torch.set_num_threads` throws away what oneDNN has prepared.
+    """
+    if _SET_THREADS is None or rows > ROWS_WORTH_SHARING:
+        yield
+        return
+    before = torch.get_num_threads()
+    _SET_THREADS(1)
+    try:
+        yield
+    finally:
+        _SET_THREADS(before)
 
 
 def _make_sampler(sequence: Sequence, facts: Facts) -> Sampler:
