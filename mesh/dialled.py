@@ -211,6 +211,8 @@ class DialledPeer:
     def disconnected(self, why: str) -> None:
         if self._down_since is None:
             self._down_since = self.clock.now()
+        if not self.busy:
+            self._forget_session()
 
     def writable(self) -> None:
         self.outbox.flush()
@@ -319,6 +321,8 @@ class DialledPeer:
         if record.reason == Stale.reason:
             self._reset(Stale(f"{self.name} knows a newer epoch of this node"))
         else:
+            # What it still says must not make us take it for the living one.
+            self._newest_epoch = self.outbox.to_epoch + 1
             self._reset(PeerLost(f"{self.name} has left"))
 
     # Time ------------------------------------------------------------------------------------------------
@@ -366,12 +370,15 @@ class DialledPeer:
         if not self.busy:
             self._busy_since = now
             if now - self._heard > self._timing.ping:
-                # Nothing is open, so whoever answers now is right: a successor need not fail this call.
-                self._known = 0
-                self._welcomed = False
-                self.outbox.to_epoch = 0
+                self._forget_session()
         if self._line is None:
             self._dial(now)
+
+    def _forget_session(self) -> None:
+        """Nothing is open, so whoever answers next is right: a successor need not fail the next call."""
+        self._known = 0
+        self._welcomed = False
+        self.outbox.to_epoch = 0
 
     def _dial(self, now: float) -> None:
         self._down_since = now
@@ -417,9 +424,7 @@ class DialledPeer:
 
     def _reset(self, error: MeshError) -> None:
         """Everything open ends with `error`; what comes next is a new session."""
-        self._known = 0
-        self._welcomed = False
-        self.outbox.to_epoch = 0
+        self._forget_session()
         self.outbox.clear()
         self._opens.clear()
         self._cancel_due.clear()

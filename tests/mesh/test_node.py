@@ -345,6 +345,18 @@ async def test_a_restart_is_a_new_epoch_and_ends_what_the_old_one_was_asked(mesh
     assert await ref.ask(Echo(9), timeout=5.0) == Echo(9)
 
 
+async def test_a_restart_while_nothing_is_open_costs_no_call(mesh: Mesh) -> None:
+    near = await mesh.node("near")
+    for life in range(3):
+        far = await mesh.node("far")
+        await far.spawn(Witness(), "witness")
+        assert await near.ref(far.endpoint, "witness").ask(Echo(life), timeout=5.0) == Echo(life)
+        # As if killed: nothing is said.
+        await far._transport.close(0)
+        await until(lambda endpoint=far.endpoint: not near.peer(endpoint).reachable)
+        await far.stop(timeout=0)
+
+
 async def test_a_ghost_of_an_older_epoch_is_told_that_it_is_stale(mesh: Mesh) -> None:
     far = await mesh.node("far")
     await far.spawn(Witness(), "witness")

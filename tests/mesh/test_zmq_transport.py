@@ -119,6 +119,11 @@ class Attacker:
     def send(self, frames: list[bytes]) -> None:
         self.socket.send_multipart(frames)
 
+    async def send_when_it_fits(self, frames: list[bytes]) -> None:
+        """The reader may live on this very loop: it gets its turn while we wait."""
+        await until(lambda: self.socket.poll(0, zmq.POLLOUT), timeout=30.0)
+        self.send(frames)
+
     def heard(self, milliseconds: int = 100) -> bool:
         return bool(self.socket.poll(milliseconds))
 
@@ -240,8 +245,8 @@ async def bombard(mesh: Mesh, count: int, seed: int) -> None:
     for sent in range(count):
         attacker, name = attackers[sent % len(attackers)]
         if sent % 50 == 0:
-            attacker.send([bytes(encode_bundle(1, 0, [Hello(name, 1)])[0])])
-        attacker.send(mutate(rng, rng.choice(valid_bundles(rng, name, 1))))
+            await attacker.send_when_it_fits([bytes(encode_bundle(1, 0, [Hello(name, 1)])[0])])
+        await attacker.send_when_it_fits(mutate(rng, rng.choice(valid_bundles(rng, name, 1))))
         if sent % 20 == 0:
             await asyncio.sleep(0)
             if "witness" not in far.actors:
