@@ -24,6 +24,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Contraction and reassociation are allowed: they let sums vectorize, and the code that results is one fixed
     sequence of operations for a row. They don't touch what law 3 needs: no row's sums depend on another row.
+
+    The code on disk is renewed when the function's own file changes, not when this one does: after an edit
+    here, delete kernels/*/__pycache__.
     """
     return numba.njit(
         nogil=True, cache=_can_cache(), error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}

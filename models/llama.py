@@ -23,7 +23,7 @@ from models.layers.rope import rope_tables
 from models.weights import Weights
 
 # Attention work, in pages looked at, from which handing a share to another thread (about 50 µs) pays.
-_WORTH_A_THREAD = 200
+_WORTH_A_THREAD = 128
 # Row counts above this are rounded up to a multiple of it: every new count makes oneDNN compile.
 _ROUND_ROWS = 8
 

@@ -59,6 +59,8 @@ class TorchModel:
         """
         for item in rows:
             self._assert_covered(item)
+        # OpenMP counts threads per calling thread; asking makes torch apply our number in this one.
+        torch.get_num_threads()
         logits = [
             self._network.forward(make_batch(part, self.facts.page_tokens))  # type: ignore[attr-defined]
             for part in _parts(rows, self._network.max_rows)  # type: ignore[attr-defined]
@@ -133,7 +135,10 @@ def load_torch_model(
         parameters=network.parameters,
         path_name=folder.name,
     )
-    return TorchModel(network, facts)
+    model = TorchModel(network, facts)
+    # Compiles the loops, or reads them from disk: the first request shouldn't wait for that. Page 0 is free yet.
+    model.forward([ForwardRows([0], 0, [0], 0)])
+    return model
 
 
 def _dtype(name: str) -> torch.dtype:
