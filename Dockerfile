@@ -14,8 +14,8 @@ FROM base AS build
 RUN python3 -c 'import ensurepip' 2>/dev/null \
     || { apt-get update && apt-get install -y --no-install-recommends python3-venv \
          && rm -rf /var/lib/apt/lists/*; }
-# Where torch comes from: the CPU index keeps several GB of CUDA out. Empty: the usual index (compose.gpu.yaml).
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# A further index for torch: that of its CPU builds keeps several GB of CUDA out. Empty: the usual one alone.
+ARG TORCH_INDEX=
 # Extras of pyproject.toml, with brackets: [gpu]
 ARG EXTRAS=
 WORKDIR /src

@@ -14,7 +14,7 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws'."
-	@echo "  TORCH_INDEX=URL takes torch from that index, e.g. https://download.pytorch.org/whl/cpu: no CUDA packages."
+	@echo "  TORCH_INDEX=URL takes torch from that index (the one of its CPU builds: no CUDA packages)."
 
 venv:
 	@$(PYTHON) deploy/venv.py

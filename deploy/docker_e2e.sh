@@ -7,7 +7,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# Empty: debootstrap's own.
+MIRROR=${DEBIAN_MIRROR:-}
 COMPOSE_VERSION=2.40.3
 PYTHON=${PYTHON:-$(if [ -x .venv/bin/python ]; then echo .venv/bin/python; else echo python3; fi)}
 WORK=${E2E_DIR:-$(mktemp -d /tmp/specmesh-e2e.XXXXXX)}
@@ -87,11 +88,11 @@ compose_plugin() {
 
 base_images() {
     if docker image inspect specmesh-e2e-base specmesh-e2e-prometheus >/dev/null 2>&1; then return; fi
-    say "making base images from $MIRROR"
+    say "making base images from ${MIRROR:-the usual mirror}"
     have debootstrap || DEBIAN_FRONTEND=noninteractive apt-get -qq install -y debootstrap >>"$WORK/apt.log" 2>&1
     local root=$WORK/rootfs
     rm -rf "$root"
-    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" "$MIRROR" \
+    debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" $MIRROR \
         >"$WORK/debootstrap.log" 2>&1 || { tail -20 "$WORK/debootstrap.log"; return 1; }
     tar -C "$root" -c . | docker import - specmesh-e2e-base >/dev/null
     # Debian's Prometheus with promtool, on the same base; its service isn't started in the chroot.
