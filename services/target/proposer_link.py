@@ -56,7 +56,9 @@ class ProposerLink:
         self._step = 0
         self._ticket: Any = None
         self._answer_by = 0.0
-        self._asked: list[tuple[int, int]] = []  # (sequence id, its length) of the open question
+        # Of the open question: the length of each of its texts, and how many were said to be forgotten.
+        self._asked: dict[int, int] = {}
+        self._forgets_said = 0
         # Length of each text up to which the proposer has confirmed it.
         self._confirmed: dict[int, int] = {}
         self._forget: list[int] = []
@@ -78,6 +80,7 @@ class ProposerLink:
             self._hang_up()
             self._endpoint = endpoint
         self._confirmed.clear()
+        self._asked.clear()
         self._forget = []
         self._missed_in_a_row = 0
         self._not_before = 0.0
@@ -92,9 +95,12 @@ class ProposerLink:
                 log.warning("the proposer at %s can't be dialled: %s", self._endpoint, error)
 
     def forget(self, sequence_ids: list[int]) -> None:
-        """Said to the proposer with the next question."""
+        """Said to the proposer with the next question, of those it has heard of."""
         for sequence_id in sequence_ids:
-            if self._confirmed.pop(sequence_id, None) is not None:
+            heard = self._confirmed.pop(sequence_id, None) is not None
+            # It may be in the question that is on its way.
+            heard |= self._asked.pop(sequence_id, None) is not None
+            if heard:
                 self._forget.append(sequence_id)
 
     # A step: ask, then collect ---------------------------------------------------------------------------
@@ -120,7 +126,8 @@ class ProposerLink:
             self.failed += 1
             self._not_before = now + RETRY_SECONDS
             return
-        self._asked = [(ask.sequence.id, ask.sequence.length) for ask in asks]
+        self._asked = {ask.sequence.id: ask.sequence.length for ask in asks}
+        self._forgets_said = len(self._forget)
         self._answer_by = now + self._deadline
         self.asked += 1
 
@@ -141,7 +148,7 @@ class ProposerLink:
                     method=sequence.method,
                 )
             )
-        return Propose(step=self._step, epoch=self._epoch, target=self._target, items=items, forget=self._forget)
+        return Propose(step=self._step, epoch=self._epoch, target=self._target, items=items, forget=list(self._forget))
 
     def collect(self) -> list[DraftItem]:
         """The drafts of the last question, if they come before its deadline; else none."""
@@ -178,7 +185,7 @@ class ProposerLink:
         self.answered += 1
         self._missed_in_a_row = 0
         self._not_before = 0.0
-        self._forget = []
+        del self._forget[: self._forgets_said]
         self._confirmed.update(self._asked)
         for sequence_id in reply.unknown:
             self._confirmed.pop(sequence_id, None)

@@ -1,0 +1,276 @@
+"""What a target asks of its proposer, and what it makes of silence, lies and death."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mesh.errors import DeadlineExceeded, PeerLost, RemoteError
+from services.messages import DraftItem, Propose, Proposed
+from services.target.proposer_link import MISSES, PROBE_SECONDS, RETRY_SECONDS, ProposerLink
+from services.target.scheduler import DraftAsk
+
+DEADLINE = 0.02
+
+
+class Wire:
+    """A link that writes down what is sent, and answers what the test says."""
+
+    def __init__(self) -> None:
+        self.sent: list[Propose] = []
+        self.waited: list[float] = []
+        self.answers: list[Any] = []
+        self.send_error: Exception | None = None
+        self.closed = False
+
+    def send(self, message: Propose, *, timeout: float) -> int:
+        if self.send_error is not None:
+            raise self.send_error
+        self.sent.append(message)
+        return len(self.sent)
+
+    def receive(self, ticket: int, timeout: float) -> Any:
+        self.waited.append(timeout)
+        answer = self.answers.pop(0) if self.answers else DeadlineExceeded("late")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer(self.sent[ticket - 1]) if callable(answer) else answer
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.wires: list[Wire] = []
+        self.link = ProposerLink(self._connect, target="t", epoch=7, deadline=DEADLINE, now=lambda: self.now)
+        self.text = [1, 2, 3, 4]
+        self.link.move_to("ipc://a")
+
+    def _connect(self, endpoint: str) -> Wire:
+        self.wires.append(Wire())
+        return self.wires[-1]
+
+    @property
+    def wire(self) -> Wire:
+        return self.wires[-1]
+
+    def ask(self, *more: Any) -> None:
+        self.link.ask([self.asking(1, self.text), *more])
+
+    def asking(self, id: int, text: list[int]) -> DraftAsk:
+        sequence: Any = SimpleNamespace(
+            id=id, token_ids=text, length=len(text), prompt_tokens=3, method="ngram", request_id=str(id)
+        )
+        return DraftAsk(sequence, 5)
+
+    def step(self, answer: Any) -> list[DraftItem]:
+        """Ask, get this answer, and commit a token."""
+        self.ask()
+        self.wire.answers.append(answer)
+        drafts = self.link.collect()
+        self.text = [*self.text, len(self.text) + 1]
+        return drafts
+
+
+def good(message: Propose) -> Proposed:
+    drafts = [
+        DraftItem(sequence_id=item.sequence_id, committed=item.committed, tokens=[9], source="s")
+        for item in message.items
+    ]
+    return Proposed(step=message.step, drafts=drafts)
+
+
+def items(message: Propose) -> list[tuple[int, list[int], bool]]:
+    return [(item.committed, item.tokens, item.first) for item in message.items]
+
+
+def test_the_first_question_holds_the_text_and_the_next_what_is_new() -> None:
+    world = World()
+    [draft] = world.step(good)
+    assert (draft.sequence_id, draft.committed, draft.tokens) == (1, 4, [9])
+    world.step(good)
+    world.text += [6, 7]
+    world.step(good)
+    assert [items(message) for message in world.wire.sent] == [
+        [(4, [1, 2, 3, 4], True)],
+        [(5, [5], False)],
+        [(8, [6, 6, 7], False)],
+    ]
+    [item] = world.wire.sent[0].items
+    assert (item.prompt_tokens, item.budget, item.method) == (3, 5, "ngram")
+    assert (world.wire.sent[0].target, world.wire.sent[0].epoch) == ("t", 7)
+
+
+def test_one_question_carries_the_whole_batch() -> None:
+    world = World()
+    world.ask(world.asking(2, [8]), world.asking(3, [9, 9]))
+    assert items(world.wire.sent[0]) == [(4, [1, 2, 3, 4], True), (1, [8], True), (2, [9, 9], True)]
+
+
+def test_a_text_the_proposer_does_not_know_is_sent_whole() -> None:
+    world = World()
+    world.step(good)
+    world.step(lambda message: Proposed(step=message.step, drafts=[], unknown=[1]))
+    world.step(good)
+    world.step(good)
+    assert [item[2] for message in world.wire.sent for item in items(message)] == [True, False, True, False]
+    assert world.wire.sent[2].items[0].tokens == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_was_not_answered_is_sent_again() -> None:
+    world = World()
+    world.step(good)
+    world.step(DeadlineExceeded("late"))
+    world.step(good)
+    assert items(world.wire.sent[2]) == [(6, [5, 6], False)]
+
+
+def test_it_waits_for_what_is_left_of_the_deadline() -> None:
+    world = World()
+    world.ask()
+    world.now += 0.015
+    world.link.collect()
+    world.ask()
+    world.now += 1.0
+    world.link.collect()
+    assert world.wire.waited == [pytest.approx(0.005), 0.0]
+    assert world.link.missed == 2
+
+
+def test_after_some_misses_nobody_waits_and_an_answer_in_time_ends_that() -> None:
+    world = World()
+    for _ in range(MISSES):
+        world.step(DeadlineExceeded("late"))
+    assert world.link.gave_up
+    asked, waited = len(world.wire.sent), len(world.wire.waited)
+    for _ in range(10):
+        assert world.step(good) == []
+    assert (len(world.wire.sent), len(world.wire.waited)) == (asked, waited), "neither asked nor waited for"
+    world.wire.answers.clear()
+    world.now += PROBE_SECONDS
+    world.ask()
+    assert len(world.wire.sent) == asked + 1
+    assert world.link.collect() == [] and len(world.wire.waited) == waited
+    world.now += DEADLINE
+    world.wire.answers.append(good)
+    world.link.collect()
+    assert world.wire.waited[-1] == 0.0, "looked at without waiting"
+    assert not world.link.gave_up
+    assert len(world.step(good)) == 1
+
+
+def test_a_probe_that_is_not_answered_in_time_is_followed_by_another_one_later() -> None:
+    world = World()
+    for _ in range(MISSES):
+        world.step(DeadlineExceeded("late"))
+    for _ in range(3):
+        world.now += PROBE_SECONDS
+        asked = len(world.wire.sent)
+        world.ask()
+        world.now += DEADLINE
+        assert world.link.collect() == []
+        world.ask()
+        assert len(world.wire.sent) == asked + 1
+    assert world.link.gave_up
+
+
+def test_without_a_proposer_nothing_happens() -> None:
+    world = World()
+    world.link.move_to("")
+    wires = len(world.wires)
+    world.ask()
+    assert world.link.collect() == [] and len(world.wires) == wires and world.wires[0].closed
+
+
+def test_a_proposer_somewhere_else_is_told_everything() -> None:
+    world = World()
+    world.step(good)
+    world.link.move_to("ipc://b")
+    assert world.wires[0].closed
+    world.step(good)
+    assert items(world.wire.sent[0]) == [(5, [1, 2, 3, 4, 5], True)]
+
+
+def test_a_new_proposer_at_the_same_place_is_told_everything_over_the_same_socket() -> None:
+    world = World()
+    world.step(good)
+    world.link.move_to("ipc://a")
+    world.step(good)
+    assert len(world.wires) == 1 and items(world.wire.sent[1])[0][2]
+
+
+@pytest.mark.parametrize("error", [PeerLost("it died"), RemoteError("internal", "no"), OSError("no such file")])
+def test_errors_cost_the_drafts_of_a_step(error: Exception) -> None:
+    world = World()
+    world.step(good)
+    assert world.step(error) == []
+    assert world.step(good) == [], "not asked again at once"
+    world.now += RETRY_SECONDS
+    world.wire.answers.clear()
+    assert len(world.step(good)) == 1
+    assert items(world.wire.sent[-1])[0][2], "whoever answers now may know nothing"
+
+
+def test_a_socket_that_is_not_connected_yet_is_kept_and_tried_again() -> None:
+    world = World()
+    world.wire.send_error = PeerLost("no connection")
+    world.ask()
+    assert world.link.collect() == []
+    world.wire.send_error = None
+    world.now += RETRY_SECONDS
+    assert len(world.step(good)) == 1
+    assert len(world.wires) == 1
+
+
+@pytest.mark.parametrize("answer", [Proposed(step=99, drafts=[]), "nonsense", None])
+def test_an_answer_to_something_else_is_dropped(answer: Any) -> None:
+    world = World()
+    world.ask()
+    world.wire.answers.append(answer)
+    assert world.link.collect() == [] and world.link.failed == 1
+
+
+def test_ended_sequences_are_said_once_to_a_proposer_that_knew_them() -> None:
+    world = World()
+    world.step(good)
+    world.link.forget([1, 55])
+    world.ask(world.asking(2, [8]))
+    assert world.wire.sent[1].forget == [1]
+    world.link.collect()
+    world.now += 1.0
+    world.ask()
+    assert world.wire.sent[2].forget == [1], "not confirmed, so said again"
+    world.wire.answers.append(good)
+    world.link.collect()
+    world.ask()
+    assert world.wire.sent[3].forget == []
+
+
+def test_a_sequence_that_ends_while_it_is_asked_about_leaves_nothing() -> None:
+    world = World()
+    world.ask(world.asking(2, [8]))
+    world.link.forget([2])
+    world.wire.answers.append(good)
+    world.link.collect()
+    assert world.link._confirmed == {1: 4}
+    world.ask()
+    assert world.wire.sent[1].forget == [2]
+    world.link.forget([1])
+    world.wire.answers.append(good)
+    world.link.collect()
+    world.ask(world.asking(3, [8]))
+    assert world.wire.sent[2].forget == [1], "what was said is done, what came since is still to be said"
+
+
+def test_a_proposer_that_cannot_be_dialled_is_no_fault() -> None:
+    def refuse(endpoint: str) -> Wire:
+        raise OSError("bad endpoint")
+
+    link = ProposerLink(refuse, target="t", epoch=1, deadline=DEADLINE, now=lambda: 0.0)
+    link.move_to("nowhere")
+    link.ask([World().asking(1, [1])])
+    assert link.collect() == [] and link.failed == 1
