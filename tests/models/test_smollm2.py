@@ -51,7 +51,7 @@ def prompt_ids(folder: Path, prompt: str) -> list[int]:
 def greedy(model: TorchModel, prompts: list[list[int]], count: int) -> list[list[int]]:
     """All prompts at once, one token each a step; ends are not looked at."""
     texts = [list(prompt) for prompt in prompts]
-    pages = [list(range(1 + 24 * i, 25 + 24 * i)) for i in range(len(prompts))]
+    pages = [list(range(1 + 12 * i, 13 + 12 * i)) for i in range(len(prompts))]
     rows = [ForwardRows(p, 0, at, len(p) - 1) for p, at in zip(prompts, pages, strict=True)]
     for _ in range(count):
         for text, token in zip(texts, model.forward(rows).argmax(-1).tolist(), strict=True):
