@@ -28,6 +28,7 @@ log = logging.getLogger("mesh")
 
 MAX_PEERS = 1024
 MAX_KNOWN_NAMES = 4096
+PROBES = 3
 
 
 class Node:
@@ -60,6 +61,7 @@ class Node:
         self._newest: OrderedDict[str, int] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = 0
+        self._probes = 0  # sweeps that still look for the dialler whose connection ended
         self._sweep_timer: Timer | None = None
         self._swept_at = -math.inf
         self._leaving = False
@@ -119,7 +121,8 @@ class Node:
                 stopping.cancel()
             elif (error := stopping.exception()) is not None:
                 log.error("%s failed to stop", name, exc_info=error)
-        await self._say_farewell(timeout - (time.monotonic() - began))
+        # A moment is left for it even when the actors have used up the time: the peers need not wait in vain.
+        await self._say_farewell(max(min(timeout, 0.05), timeout - (time.monotonic() - began)))
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -143,6 +146,7 @@ class Node:
         ]
         for peer in told:
             peer.farewell()
+            peer.outbox.flush()
         # Real time, whatever clock the node has: the sockets live by it.
         started = time.monotonic()
         while (elapsed := time.monotonic() - started) < timeout:
@@ -242,8 +246,8 @@ class Node:
                 peer.outbox.flush()
 
     def disconnected(self) -> None:
-        for peer in list(self._accepted.values()):
-            peer.probe()
+        # The news may be ahead of the socket, which still takes what can no longer arrive: ask more than once.
+        self._probes = PROBES
 
     def _greet(self, identity: bytes, peer: AcceptedPeer | None, hello: Hello) -> AcceptedPeer | None:
         """The session this Hello opens or continues; None when it is refused."""
@@ -296,6 +300,10 @@ class Node:
         self._sweep_timer = self.clock.call_later(timing.sweep, self._sweep)
         if overslept:
             return
+        if self._probes:
+            self._probes -= 1
+            for peer in self._accepted.values():
+                peer.probe()
         for dialled in list(self._dialled.values()):
             dialled.sweep(now)
             if dialled.forgettable:

@@ -25,8 +25,13 @@ log = logging.getLogger("mesh")
 READ_BUDGET = 16
 # Frames above this are handed over without a copy.
 COPY_BELOW = 65536
-HEARTBEAT_MS = 1000
-HEARTBEAT_TIMEOUT_MS = 3000
+# Off, and not by oversight: libzmq (4.3.5 and later) aborts the process when a heartbeat falls due on a
+# connection whose peer has left while our queue was full. A peer with open work is watched by Hello and
+# Welcome instead (mesh/session.py, `silence`), an idle one over tcp by the kernel's keepalive.
+HEARTBEAT_MS = 0
+KEEPALIVE_IDLE_S = 10
+KEEPALIVE_INTERVAL_S = 3
+KEEPALIVE_PROBES = 3
 HANDSHAKE_MS = 3000
 RECONNECT_MS = 10
 # As plain integers: combining pyzmq's enums costs more than a send.
@@ -136,8 +141,10 @@ def set_limits(socket: zmq.Socket[bytes], limits: Limits) -> None:
     socket.setsockopt(zmq.SNDHWM, limits.queued_messages)
     socket.setsockopt(zmq.RCVHWM, limits.queued_messages)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
 

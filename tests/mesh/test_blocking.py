@@ -125,7 +125,7 @@ async def test_it_finds_a_restarted_peer_by_itself(zmq_mesh: Mesh, links: list[B
 
 
 async def test_a_blocking_peer_does_not_delay_the_stop_of_a_node(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
-    far = await zmq_mesh.node("far", timing=zmq_mesh.fast)
+    far = await zmq_mesh.node("far", timing=zmq_mesh.timing)
     await far.spawn(Witness(), "witness")
     await in_thread(link_to(links, far.endpoint).ask, Echo(), timeout=5.0)
     waits = [peer for peer in far._accepted.values() if not peer.blocking]
@@ -180,7 +180,7 @@ def test_beyond_the_host_it_needs_keys() -> None:
 
 
 async def test_a_closed_link_is_forgotten(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
-    far = await zmq_mesh.node("far")
+    far = await zmq_mesh.node("far", timing=zmq_mesh.quick)
     await far.spawn(Witness(), "witness")
     link = link_to(links, far.endpoint)
     await in_thread(link.ask, Echo(), timeout=5.0)

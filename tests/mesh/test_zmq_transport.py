@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +333,38 @@ async def test_a_fault_of_ours_costs_one_message_not_the_socket(
     monkeypatch.undo()
     assert await ref.ask(Echo(2), timeout=5.0) == Echo(2)
     assert far.metrics.refused["internal"] >= 1 and "could not be taken" in caplog.text
+
+
+FLOODED = """
+import sys, time, zmq
+from mesh.transport import Limits
+from mesh.zmq_transport import set_limits
+door, flood = zmq.Context(), zmq.Context()
+router, dealer = door.socket(zmq.ROUTER), flood.socket(zmq.DEALER)
+for socket in (router, dealer):
+    set_limits(socket, Limits(queued_messages=16))
+router.bind(sys.argv[1])
+dealer.connect(sys.argv[1])
+dealer.setsockopt(zmq.SNDTIMEO, 100)
+try:
+    for _ in range(10_000):
+        dealer.send(bytes(1000))
+except zmq.Again:
+    pass
+dealer.close(0)
+flood.term()
+time.sleep(1.5)
+while router.poll(50):
+    router.recv_multipart()
+print("alive")
+"""
+
+
+def test_a_peer_that_dies_while_our_queue_from_it_is_full_does_not_take_us_along(tmp_path: Path) -> None:
+    """Turn ZMTP heartbeats on, and libzmq aborts here. In a process of its own, for that reason."""
+    arguments = [sys.executable, "-c", FLOODED, f"ipc://{tmp_path}/flood.sock"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "alive"), done.stderr
 
 
 # Leaks -----------------------------------------------------------------------------------------------------
