@@ -1,4 +1,4 @@
-"""`python -m bench` lists the benchmarks; `python -m bench NAME [flags]` runs one; `all` those in ALL.
+"""`python -m bench` runs those in ALL; `python -m bench NAME [flags]` one; `python -m bench list` lists them.
 
 A benchmark prints its figures, appends them as a row to bench/results/NAME.jsonl, and exits 1 when a bar it
 knows was missed (`missed` in the figures).
@@ -14,7 +14,7 @@ from types import ModuleType
 
 from bench import rows
 
-# Name -> module; the order is that of `all`, which takes a few minutes.
+# Name -> module; in the order in which they run, a few minutes in all.
 ALL = {
     "harness": "bench.harness",
     "bus": "bench.bus",
@@ -26,9 +26,9 @@ BY_NAME = {"peers": "bench.peers"}
 
 
 def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help", "list"):
+    if argv and argv[0] in ("-h", "--help", "list"):
         return _list()
-    name, flags = argv[0], argv[1:]
+    name, flags = argv[0] if argv else "all", argv[1:]
     if name == "all":
         codes = [_run(each, flags) for each in ALL]
         return max(codes)
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 
 def _list() -> int:
-    print("python -m bench NAME [flags]; `all` runs:")
+    print("python -m bench [NAME [flags]]; without a name these run:")
     for name in ALL:
         print(f"  {name:<14} {_module(name).HELP}")
     print("by name only: " + ", ".join(BY_NAME))

@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 import uvloop
+from prometheus_client import CollectorRegistry
+
 from mesh.actor import Actor, Call
 from mesh.blocking import BlockingLink
+from mesh.clock import SystemClock
+from mesh.codec import Codec
 from mesh.metrics import BusMetrics
 from mesh.node import Node
 from mesh.ref import Ref
-from mesh.zmq_transport import ZmqTransport
-from prometheus_client import CollectorRegistry
-
-from mesh.clock import SystemClock
-from mesh.codec import Codec
 from mesh.stream import StreamWriter
+from mesh.zmq_transport import ZmqTransport
 
 HELP = "the actor runtime alone: ask, stream and blocking round trips over ipc"
 WARM_UP = 300

@@ -73,8 +73,6 @@ def _cpu_fields() -> dict[str, str]:
 
 def _git(*command: str) -> str:
     try:
-        return subprocess.run(
-            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 
 from bench.running_mesh import ROOT, running_mesh
+from services.messages import Generate, Sampling
+from services.target.mock_runner import MockRunner, Profile
+from services.target.scheduler import Arrived, Limits, RunStep, Scheduler, StepDone, StepWanted
 
 HELP = "milliseconds the mesh adds to a step of a single stream, against the same runner in process"
 BAR_MS = 1.0
@@ -49,7 +52,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def in_process(profile: dict[str, Any], steps: int) -> float:
     """p50 of the runner's step with one sequence of one row, in milliseconds."""
-    raise NotImplementedError
+    runner = MockRunner(Profile.parse(profile))
+    facts = runner.facts
+    scheduler = Scheduler(
+        Limits(facts.vocab_size, facts.max_context, facts.eos_token_ids, facts.page_tokens, facts.pages)
+    )
+    sampling = Sampling(max_tokens=steps, ignore_eos=True)
+    generate = Generate(request_id="r", attempt=0, token_ids=[100, 101], prompt_tokens=2, sampling=sampling)
+    scheduler.handle(Arrived(generate, 1))
+    took = []
+    while scheduler.has_work:
+        (step,) = (each for each in scheduler.handle(StepWanted()) if isinstance(each, RunStep))
+        begin = time.perf_counter()
+        verdicts = runner.step(step.work)
+        took.append(time.perf_counter() - begin)
+        scheduler.handle(StepDone(verdicts))
+    return float(np.median(took) * 1e3)
 
 
 def _single_stream(url: str, method: str, tokens: int) -> dict[str, Any]:
@@ -61,12 +79,3 @@ def _single_stream(url: str, method: str, tokens: int) -> dict[str, Any]:
         ]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         return dict(json.loads(file.read_text()))
-
-
-def _timed_steps(step: Any, steps: int) -> float:
-    took = np.empty(steps)
-    for number in range(steps):
-        begin = time.perf_counter()
-        step(number)
-        took[number] = time.perf_counter() - begin
-    return float(np.median(took) * 1e3)
