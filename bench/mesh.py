@@ -95,7 +95,7 @@ def _disconnects(mesh: RunningMesh, options: argparse.Namespace, figures: dict[s
     # Once before, so that what is opened once and kept is not taken for a leak.
     _load(mesh, options, requests=2 * options.streams, disconnect=0.9)
     before = _settled(mesh, None)
-    run = _load(mesh, options, requests=options.disconnects, disconnect=0.9)
+    run = _load(mesh, options, requests=options.disconnects, disconnect=1.0)
     after = _settled(mesh, before)
     figures["disconnects"] = {**run, "before": before, "after": after}
     for what in sorted(left_over(before, after)):

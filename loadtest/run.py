@@ -138,11 +138,12 @@ def _sender(plan: Plan, ask: Ask, client: Client, outcomes: list[Outcome]) -> Ca
 
 def leaves_after(share: float, index: int, seed: int, max_tokens: int) -> int | None:
     """After how many chunks request `index` is abandoned; None: it stays. A sixteenth of those who leave
-    do not even wait for the first chunk."""
+    do not even wait for the first chunk. The others leave early rather than late: a chunk may hold many
+    tokens, and whoever would leave after more chunks than come has not left at all."""
     draw = random.Random(f"disconnect/{seed}/{index}")
     if draw.random() >= share:
         return None
-    return 0 if draw.random() < 1 / 16 else draw.randint(1, max(1, max_tokens))
+    return 0 if draw.random() < 1 / 16 else round(max(1, max_tokens) ** draw.random())
 
 
 async def _scrape(urls: tuple[str, ...]) -> list[dict[Sample, float]]:
