@@ -76,6 +76,9 @@ class DialledPeer:
         self._heard = -math.inf
         self._busy_since = -math.inf
         self._down_since: float | None = None
+        self._spoke = False  # something went out on this connection
+        self._resuming = False  # connected, and not yet welcomed on this connection
+        self._parting = False  # it said farewell: the next connection leads to its successor
         self._asks: dict[int, asyncio.Future[tuple[str, bytes, Sequence[Frame]]]] = {}
         self._streams: dict[int, StreamReader] = {}
         self._opens: dict[int, tuple[Open, float]] = {}  # not yet answered, when last sent
@@ -169,7 +172,7 @@ class DialledPeer:
             raise Busy(f"the outbox for {self.name} is full")
         self.metrics.sent(kind, weight)
         now = self.clock.now()
-        stream.last_heard = now
+        stream.acked_at = now
         self._streams[id] = stream
         self._opens[id] = record, now
 
@@ -205,14 +208,20 @@ class DialledPeer:
 
     def connected(self) -> None:
         self._down_since = None
+        self._parting = False
+        self._resuming = True
         self._say_hello(RESUME)
         self.outbox.flush()
 
     def disconnected(self, why: str) -> None:
         if self._down_since is None:
             self._down_since = self.clock.now()
+        spoke, self._spoke, self._parting = self._spoke, False, False
         if not self.busy:
             self._forget_session()
+        elif spoke and not self._welcomed:
+            # Whether it was taken, and by whom, will never be known: it cannot be resumed.
+            self._reset(PeerLost(f"the connection to {self.name} ended before it was welcomed"))
 
     def writable(self) -> None:
         self.outbox.flush()
@@ -241,7 +250,6 @@ class DialledPeer:
                     self._unwanted(record.id)
                 else:
                     self.metrics.received(self.codec.known(record.kind), len(record.body))
-                    stream.opened = True
                     stream.take(record)
             else:
                 self._control(record, raw.get(position, ()) if raw else ())
@@ -312,6 +320,7 @@ class DialledPeer:
         self.name = record.name[:120]
         self._known = record.session
         self._welcomed = True
+        self._resuming = False
 
     def _farewell(self, record: Farewell) -> None:
         if not self.said_farewell:
@@ -324,6 +333,10 @@ class DialledPeer:
             # What it still says must not make us take it for the living one.
             self._newest_epoch = self.outbox.to_epoch + 1
             self._reset(PeerLost(f"{self.name} has left"))
+            if not self._resuming:
+                # Otherwise these were the last words of a connection that has been replaced already.
+                self.disconnected("farewell")
+                self._parting = True
 
     # Time ------------------------------------------------------------------------------------------------
 
@@ -360,8 +373,8 @@ class DialledPeer:
                 self.outbox.schedule()
         for stream in self._streams.values():
             # A lost acknowledgement that carried credit would leave the writer waiting.
-            if now - stream.last_heard > self._timing.ping:
-                stream.last_heard = now
+            if now - stream.acked_at > self._timing.ping:
+                stream.acked_at = now
                 self._ack_due.add(stream)
                 self.outbox.schedule()
 
@@ -382,6 +395,7 @@ class DialledPeer:
 
     def _dial(self, now: float) -> None:
         self._down_since = now
+        self._spoke = self._parting = False
         self._line = self._node.dial(self.endpoint, self)
 
     def _say_hello(self, flags: int) -> None:
@@ -420,7 +434,9 @@ class DialledPeer:
 
     @property
     def reachable(self) -> bool:
-        return self._line is not None and self._down_since is None and self._welcomed
+        """Something said now would probably arrive."""
+        # The first words may be out before the news of the connection is in.
+        return self._line is not None and (self._down_since is None or self._spoke)
 
     def _reset(self, error: MeshError) -> None:
         """Everything open ends with `error`; what comes next is a new session."""
@@ -441,10 +457,11 @@ class DialledPeer:
     # The outbox asks ---------------------------------------------------------------------------------------
 
     def _send(self, frames: Sequence[Frame]) -> Sent:
-        if self._line is None:
+        if self._line is None or self._parting:
             return Sent.FULL
         sent = self._line.send(frames)
         if sent is Sent.SENT:
+            self._spoke = True
             self.metrics.bundles["sent"] += 1
         return sent
 

@@ -213,8 +213,8 @@ class StreamReader:
 
     __slots__ = (
         "_ahead", "_ahead_bytes", "_asked", "_buffered", "_codec", "_done", "_end", "_failure", "_node", "_peer",
-        "_quarter", "_ready", "_timeout", "_timer", "_waiter", "consumed", "id", "last_heard", "opened",
-        "received", "reported", "window",
+        "_quarter", "_ready", "_timeout", "_timer", "_waiter",
+        "acked_at", "consumed", "id", "received", "reported", "window",
     )  # fmt: skip
 
     def __init__(
@@ -222,11 +222,10 @@ class StreamReader:
     ) -> None:
         self.id = 0
         self.window = window
-        self.opened = False
         self.received = 0
         self.consumed = 0
         self.reported = 0
-        self.last_heard = 0.0
+        self.acked_at = 0.0
         self._node = node
         self._codec = node.codec
         self._asked = (endpoint, actor, message, trace)

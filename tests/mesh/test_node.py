@@ -22,7 +22,6 @@ from mesh.errors import (
     TooLarge,
     UnknownKind,
 )
-from mesh.session import Timing
 from mesh.testing import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec, until
 
 Mesh = Any  # the fixture of conftest.py
@@ -373,11 +372,13 @@ async def test_a_ghost_of_an_older_epoch_is_told_that_it_is_stale(mesh: Mesh) ->
 
 
 async def test_an_endpoint_nobody_uses_is_forgotten(mesh: Mesh) -> None:
-    far = await mesh.node("far")
-    near = await mesh.node("near", timing=Timing(grace=0.03, sweep=0.01))
+    far, near = await mesh.node("far"), await mesh.node("near")
     await far.spawn(Witness(), "witness")
     await near.ref(far.endpoint, "witness").ask(Echo(), timeout=5.0)
     await far.stop()
+    peer = near.peer(far.endpoint)
+    await until(lambda: not peer.reachable)
+    peer.sweep(near.clock.now() + 3600)
     await until(lambda: not near._dialled)
 
 
