@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import openai
 import pytest
-from running_mesh import ROLES, RunningMesh, children_of, has_ended, running_mesh, until
+from running_mesh import ROLES, RunningMesh, descendants, has_ended, running_mesh, until
 from sse_client import body, complete
 
 
@@ -72,7 +72,7 @@ async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMes
 
 def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock") as mesh:
-        assert len(children_of(mesh.process.pid)) >= 4
+        assert len(descendants(mesh.process.pid)) >= 4
         assert mesh.stop() == 0
 
 
@@ -82,26 +82,18 @@ def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, tmp_path:
         pid = mesh.kill(role, signal.SIGSTOP)
         try:
             until(
-                lambda: role in mesh.get("/health/ready")[1] and not healthy(mesh),
+                lambda: role in mesh.get("/health/ready")[1] and not mesh.healthy(),
                 3.0,
                 why=lambda: mesh.get("/health/ready"),
             )
         finally:
             mesh.kill(role, signal.SIGCONT) if Path(f"/proc/{pid}").exists() else None
-        until(lambda: healthy(mesh), 30.0, why=lambda: mesh.text()[-3000:])
-
-
-def healthy(mesh: RunningMesh) -> bool:
-    status, text = mesh.get("/health/ready")
-    if status != 200:
-        return False
-    found = json.loads(text)
-    return not found.get("reasons") and not found.get("degraded")
+        until(lambda: mesh.healthy(), 30.0, why=lambda: mesh.text()[-3000:])
 
 
 def test_killing_the_supervisor_ends_its_children_within_two_seconds(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock") as mesh:
-        left = children_of(mesh.process.pid)
+        left = descendants(mesh.process.pid)
         mesh.process.kill()
         mesh.process.wait()
         until(lambda: all(has_ended(pid) for pid in left), 2.0, why=lambda: f"left of {left}")

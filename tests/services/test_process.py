@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.running_mesh import free_ports
 from mesh.directory import DIRECTORY, DirectoryActor, DirectoryClient
 from mesh.membership import Member
 from mesh.node import Node
@@ -29,19 +29,12 @@ TINY = Path(__file__).with_name("tiny_role.py")
 LONG = 20.0  # s: more than anything here takes
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Child:
     """A tiny role in a process of its own."""
 
     def __init__(self, folder: Path, role: str, name: str, orders: str, settings: dict[str, str]) -> None:
         self.name = name
-        self.port = free_port()
+        self.port = free_ports(1)
         self.errors = folder / f"{name}.err"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SPECMESH_")}
         environment |= {

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.running_mesh import free_ports
 from services.box import box, curl
 from services.config import Settings
 from services.messages import ModelCard
@@ -127,7 +128,7 @@ def test_a_model_that_cannot_be_had_is_said_with_its_fix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.up.configure_log", lambda *_: None)
-    settings = Settings.for_tests(run_dir=str(tmp_path / "run"), model="./nowhere", port=0, metrics_port=free_ports())
+    settings = Settings.for_tests(run_dir=str(tmp_path / "run"), model="./nowhere", port=0, metrics_port=free_ports(4))
     assert main(settings) == 1
     said = capsys.readouterr().err
     assert "nowhere" in said and "fix:" in said
@@ -172,23 +173,6 @@ def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:
 # Real processes -------------------------------------------------------------------------------------------------------
 
 
-def free_ports() -> int:
-    """The first of four free ports."""
-    while True:
-        with listening() as probe:
-            first: int = probe.getsockname()[1]
-        taken = []
-        try:
-            for port in range(first, first + 4):
-                taken.append(socket.create_server(("127.0.0.1", port)))
-            return first
-        except OSError:
-            continue
-        finally:
-            for server in taken:
-                server.close()
-
-
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -210,7 +194,7 @@ class Mesh:
 
     def __init__(self, folder: Path, **more: str) -> None:
         self.run_dir = folder / "run"
-        self.ports = free_ports()
+        self.ports = free_ports(4)
         env = {k: v for k, v in os.environ.items() if not k.startswith(("SPECMESH_", "TINY"))}
         env |= {
             "PYTHONPATH": str(ROOT),
