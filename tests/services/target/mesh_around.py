@@ -80,6 +80,8 @@ class MeshAround:
     registry: CollectorRegistry
     exits: list[int]
     nodes: list[Node] = field(default_factory=list)
+    # Answers to the requests that `start_proposer` ran.
+    warming: list[Answer] = field(default_factory=list)
 
     async def start_proposer(self, actor: Actor | None = None, **settings: Any) -> Node:
         """A proposer the target hears of; `actor` instead of the real one."""
@@ -90,7 +92,16 @@ class MeshAround:
         made = actor or ProposerActor(context(Settings.for_tests(**settings), "proposer", node, FakeDirectory()))
         await node.spawn(made, "proposer")
         self.directory.say(node.endpoint, node.epoch)
+        await self._until_asked()
         return node
+
+    async def _until_asked(self) -> None:
+        """Sockets connect when they do, and the mock may be done before: run requests until one was asked about."""
+        assert self.target._steps is not None
+        link: Any = self.target._steps._drafts
+        asked = link.asked
+        while link.asked == asked:
+            self.warming.append(await self.generate(request(max_tokens=20, method="ngram")))
 
     async def loaded(self) -> None:
         await until(lambda: self.target.ready() != ["loading model"])
