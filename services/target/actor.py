@@ -95,6 +95,8 @@ class TargetActor(Actor):
         if self._stopped:
             return
         settings, facts = self._settings, runner.facts
+        if settings.accept_policy == "accept_all":
+            log.warning("accept_policy is accept_all: the text is what the proposer says, not what the model says")
         context = min(settings.max_context or facts.max_context, facts.max_context)
         scheduler = Scheduler(
             Limits(
@@ -151,11 +153,9 @@ class TargetActor(Actor):
     def _connect(self, endpoint: str) -> Link:
         # Called from the step thread.
         from mesh.blocking import BlockingLink
-        from services.process import _security as security_of
 
-        context = self._context
-        keys = security_of(context.settings, context.role, context.instance)
-        return BlockingLink(endpoint, "proposer", context.node.codec, context.instance, context.node.epoch, keys)
+        context, node = self._context, self._context.node
+        return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
 
     def _follow_proposer(self) -> None:
         """The directory has changed. The same proposer as long as it is there: it knows our texts."""

@@ -59,6 +59,7 @@ def context(settings: Settings, role: str, node: Node, directory: Any) -> Any:
         directory=directory,
         registry=CollectorRegistry(),
         clock=SystemClock(),
+        security=None,
     )
 
 
