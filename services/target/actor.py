@@ -21,11 +21,18 @@ from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from services.messages import Describe, Failed, Generate, ModelCard
 from services.target.engine import load_runner, model_name
+from services.target.events import (
+    Arrived,
+    Cancelled,
+    Drain,
+    Emit,
+    Finish,
+)
 from services.target.metrics import TargetMetrics
 from services.target.outlet import Outlet
 from services.target.proposer_link import Link, ProposerLink
 from services.target.runner import Runner
-from services.target.scheduler import Arrived, Cancelled, Drain, Emit, Finish, Limits, Scheduler
+from services.target.scheduler import Limits, Scheduler
 from services.target.step_loop import Delivery, ProposerAt, StepLoop
 from services.target.verify.registry import STRATEGIES
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from mesh.errors import DeadlineExceeded, MeshError
 from services.messages import DraftItem, Propose, Proposed, ProposeItem
-from services.target.scheduler import DraftAsk
+from services.target.events import DraftAsk
 
 log = logging.getLogger("specmesh.target")
 

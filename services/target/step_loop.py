@@ -16,8 +16,7 @@ from typing import Protocol
 import msgspec
 
 from services.messages import DraftItem
-from services.target.runner import Runner
-from services.target.scheduler import (
+from services.target.events import (
     AskDrafts,
     DeadlinePassed,
     DraftAsk,
@@ -30,10 +29,11 @@ from services.target.scheduler import (
     Forget,
     Instruction,
     RunStep,
-    Scheduler,
     StepDone,
     StepWanted,
 )
+from services.target.runner import Runner
+from services.target.scheduler import Scheduler
 
 log = logging.getLogger("specmesh.target")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.messages import DraftItem, Finished, Generate
-from services.target.runner import Runner
-from services.target.scheduler import (
+from services.target.events import (
     Arrived,
     AskDrafts,
     DraftAsk,
@@ -16,12 +15,12 @@ from services.target.scheduler import (
     Emit,
     Fail,
     Finish,
-    Limits,
     RunStep,
-    Scheduler,
     StepDone,
     StepWanted,
 )
+from services.target.runner import Runner
+from services.target.scheduler import Limits, Scheduler
 
 Drafter = Callable[[DraftAsk], list[int]]
 

@@ -8,8 +8,8 @@ import pytest
 from driving import repeat_what_followed, run_all
 from mesh_around import request
 
+from services.target.events import DraftAsk
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
-from services.target.scheduler import DraftAsk
 
 
 def text(count: int = 400, runner: MockRunner | None = None, **sampling: Any) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 
 from mesh.errors import DeadlineExceeded, PeerLost, RemoteError
 from services.messages import DraftItem, Propose, Proposed
+from services.target.events import DraftAsk
 from services.target.proposer_link import MISSES, PROBE_SECONDS, RETRY_SECONDS, ProposerLink
-from services.target.scheduler import DraftAsk
 
 DEADLINE = 0.02
 

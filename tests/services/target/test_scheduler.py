@@ -9,8 +9,7 @@ from mesh_around import request
 from paged_fake import EOS, VOCABULARY
 
 from services.messages import DraftItem, Failed, Finished, Run, Tokens
-from services.target.runner import Verdict
-from services.target.scheduler import (
+from services.target.events import (
     Arrived,
     AskDrafts,
     Cancelled,
@@ -22,13 +21,13 @@ from services.target.scheduler import (
     Fail,
     Finish,
     Forget,
-    Limits,
     PagesLost,
     RunStep,
-    Scheduler,
     StepDone,
     StepWanted,
 )
+from services.target.runner import Verdict
+from services.target.scheduler import Limits, Scheduler
 
 
 def make(**more: Any) -> Scheduler:

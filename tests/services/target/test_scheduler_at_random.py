@@ -15,7 +15,7 @@ from mesh_around import request
 from paged_fake import EOS, VOCABULARY, PagedFake, alone, next_token
 
 from services.messages import DraftItem, Failed, Finished
-from services.target.scheduler import (
+from services.target.events import (
     Arrived,
     AskDrafts,
     Cancelled,
@@ -24,13 +24,12 @@ from services.target.scheduler import (
     Emit,
     Fail,
     Finish,
-    Limits,
     PagesLost,
     RunStep,
-    Scheduler,
     StepDone,
     StepWanted,
 )
+from services.target.scheduler import Limits, Scheduler
 
 
 @dataclass

@@ -11,8 +11,16 @@ from driving import limits_of
 from mesh_around import request
 
 from services.messages import DraftItem
+from services.target.events import (
+    Arrived,
+    Cancelled,
+    DraftAsk,
+    Emit,
+    Fail,
+    Finish,
+)
 from services.target.mock_runner import MockRunner, Profile
-from services.target.scheduler import Arrived, Cancelled, DraftAsk, Emit, Fail, Finish, Scheduler
+from services.target.scheduler import Scheduler
 from services.target.step_loop import HANDED_OVER, Delivery, ProposerAt, StepLoop
 
 PATIENCE = 20.0  # seconds

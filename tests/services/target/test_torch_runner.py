@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from services.config import Settings, cache_dir
 from services.messages import Generate
-from services.target.scheduler import DraftAsk
+from services.target.events import DraftAsk
 from services.target.torch_model import TorchModel, load_torch_model
 from services.target.torch_runner import TorchRunner
 

@@ -1,0 +1,101 @@
+"""What a scheduler is told, and what it says is to be done. Values, nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.messages import DraftItem, Failed, Finished, Generate, Tokens
+from services.target.runner import StepWork, Verdict
+from services.target.sequence import Sequence
+
+# Events ------------------------------------------------------------------------------------------------
+
+
+class Arrived(msgspec.Struct, frozen=True):
+    """`stream` names the request from here on; `deadline` is a moment on the clock of DeadlinePassed."""
+
+    generate: Generate
+    stream: int
+    deadline: float | None = None
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    stream: int
+
+
+class DraftsReady(msgspec.Struct, frozen=True):
+    """Guesses from outside: whatever they hold, they are advice."""
+
+    drafts: list[DraftItem]
+
+
+class StepWanted(msgspec.Struct, frozen=True):
+    """The runner is free."""
+
+
+class StepDone(msgspec.Struct, frozen=True):
+    """The verdicts on the work of the last RunStep, in its order."""
+
+    verdicts: list[Verdict | None]
+
+
+class DeadlinePassed(msgspec.Struct, frozen=True):
+    now: float
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Take nothing new; what is here runs on."""
+
+
+class PagesLost(msgspec.Struct, frozen=True):
+    """What the pages held is gone: all texts are computed again."""
+
+
+class EngineFailed(msgspec.Struct, frozen=True):
+    """The runner can't be trusted any more."""
+
+    message: str
+
+
+Event = Arrived | Cancelled | DraftsReady | StepWanted | StepDone | DeadlinePassed | Drain | PagesLost | EngineFailed
+
+# Instructions ------------------------------------------------------------------------------------------
+
+
+class RunStep(msgspec.Struct, frozen=True):
+    work: list[StepWork]
+
+
+class Emit(msgspec.Struct, frozen=True, gc=False):
+    stream: int
+    tokens: Tokens
+
+
+class Finish(msgspec.Struct, frozen=True):
+    stream: int
+    finished: Finished
+
+
+class Fail(msgspec.Struct, frozen=True):
+    stream: int
+    failed: Failed
+
+
+class DraftAsk(msgspec.Struct, frozen=True, gc=False):
+    """A draft of at most `budget` tokens is wanted behind this sequence's text."""
+
+    sequence: Sequence
+    budget: int
+
+
+class AskDrafts(msgspec.Struct, frozen=True):
+    asks: list[DraftAsk]
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """These sequences are no more: whoever keeps notes on them may drop them."""
+
+    sequence_ids: list[int]
+
+
+Instruction = RunStep | Emit | Finish | Fail | AskDrafts | Forget
