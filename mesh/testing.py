@@ -6,6 +6,7 @@ Ships like the memory transport does; nothing in a running mesh imports it.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 
@@ -150,3 +151,24 @@ async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 - that is the point
             await asyncio.sleep(0.001)
+
+
+def mutate(rng: random.Random, frames: list[bytes]) -> list[bytes]:
+    """A bundle as a broken or hostile peer would send it: the first frame damaged, sometimes frames too many."""
+    frame = bytearray(frames[0])
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(frame) + 1)
+        match rng.randrange(6):
+            case 0 if at < len(frame):
+                frame[at] = rng.randrange(256)
+            case 1:
+                frame[at:at] = rng.randbytes(rng.randrange(1, 9))
+            case 2:
+                del frame[at : at + rng.randrange(1, 9)]
+            case 3 if at < len(frame):
+                frame[at] ^= 1 << rng.randrange(8)
+            case 4:
+                frame[at:at] = bytes([rng.choice([0xC1, 0xC7, 0xC9, 0xD4, 0xDD, 0xDF, 0xC6, 0xDB])])
+            case _:
+                frame = frame[:at]
+    return [bytes(frame), *(rng.randbytes(rng.randrange(40)) for _ in range(rng.choice([0, 0, 0, 1, 3])))]

@@ -21,7 +21,7 @@ from mesh.envelope import Acks, Ask, Cancel, Farewell, Hello, Item, Open, Tell, 
 from mesh.errors import DeadlineExceeded, Insecure, PeerLost
 from mesh.node import Node
 from mesh.session import Timing
-from mesh.testing import Count, Echo, Hang, Witness, codec, until
+from mesh.testing import Count, Echo, Hang, Witness, codec, mutate, until
 from mesh.transport import CurveClient, CurveServer, Limits
 from mesh.zmq_transport import ZmqTransport
 
@@ -215,26 +215,6 @@ def valid_bundles(rng: random.Random, name: str, epoch: int) -> list[list[bytes]
         [Farewell()],
     ]
     return [[bytes(frame) for frame in encode_bundle(epoch, 0, some)] for some in records]
-
-
-def mutate(rng: random.Random, frames: list[bytes]) -> list[bytes]:
-    frame = bytearray(frames[0])
-    for _ in range(rng.randrange(1, 6)):
-        at = rng.randrange(len(frame) + 1)
-        match rng.randrange(6):
-            case 0 if at < len(frame):
-                frame[at] = rng.randrange(256)
-            case 1:
-                frame[at:at] = rng.randbytes(rng.randrange(1, 9))
-            case 2:
-                del frame[at : at + rng.randrange(1, 9)]
-            case 3 if at < len(frame):
-                frame[at] ^= 1 << rng.randrange(8)
-            case 4:
-                frame[at:at] = bytes([rng.choice([0xC1, 0xC7, 0xC9, 0xD4, 0xDD, 0xDF, 0xC6, 0xDB])])
-            case _:
-                frame = frame[:at]
-    return [bytes(frame), *(rng.randbytes(rng.randrange(40)) for _ in range(rng.choice([0, 0, 0, 1, 3])))]
 
 
 async def bombard(mesh: Mesh, count: int, seed: int) -> None:
