@@ -181,6 +181,14 @@ class ProposerLink:
             return []
         return self._take(reply)
 
+    def rest(self) -> None:
+        """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in
+        coming; if it doesn't hear, the next question says it again."""
+        self.collect()
+        if self._forget and not self.gave_up:
+            self.ask([])
+            self.collect()
+
     def _take(self, reply: Proposed) -> list[DraftItem]:
         self.answered += 1
         self._missed_in_a_row = 0

@@ -29,6 +29,7 @@ class NoDrafts:
     def collect(self) -> list[DraftItem]:
         return []
 
+    def rest(self) -> None: ...
     def close(self) -> None: ...
 
 

@@ -274,3 +274,14 @@ def test_a_proposer_that_cannot_be_dialled_is_no_fault() -> None:
     link.move_to("nowhere")
     link.ask([World().asking(1, [1])])
     assert link.collect() == [] and link.failed == 1
+
+
+def test_at_rest_the_proposer_hears_of_the_last_sequences_at_once() -> None:
+    world = World()
+    world.step(good)
+    world.link.forget([1])
+    world.wire.answers.append(good)
+    world.link.rest()
+    assert [(message.items, message.forget) for message in world.wire.sent[1:]] == [([], [1])]
+    world.link.rest()
+    assert len(world.wire.sent) == 2, "said once"

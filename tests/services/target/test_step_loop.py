@@ -79,6 +79,8 @@ class World:
     def ask(self, asks: list[DraftAsk]) -> None:
         self.asked.append(asks)
 
+    def rest(self) -> None: ...
+
     def collect(self) -> list[DraftItem]:
         return [
             DraftItem(
