@@ -1,0 +1,168 @@
+"""What a network consists of: values that a family's file fills in, and that executors run. No torch.
+
+A family reads config.json and says which parts its layers have and what their tensors are called; it computes
+nothing. An executor (models/plain.py in plain torch, models/cpu/ as compiled loops, models/gpu/ as Triton
+kernels) runs whatever these values can say, so a family is one file and one line of models/registry.py.
+
+Linears are y = x·Wᵀ + b. Several that read the same input are one `Linear` with several parts, in the order
+in which their outputs stand side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`name`.weight is [outputs, inputs], `name`.bias [outputs]."""
+
+    name: str
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    parts: tuple[Part, ...]
+    inputs: int
+    bias: bool = False
+
+    @property
+    def outputs(self) -> int:
+        return sum(part.outputs for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMSNorm: `name`.weight is [width]."""
+
+    name: str
+    width: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """`kind` is linear, llama3 or yarn; models/layers/rope.py has the formulas."""
+
+    kind: str
+    factor: float
+    original_context: int = 8192
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    # yarn: cos and sin are multiplied by it (Hugging Face's attention_scaling, worked out by the family).
+    attention_factor: float = 1.0
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotates the first `width` dimensions of a head. Pairs are (i, i + width/2), or (2i, 2i+1) if interleaved."""
+
+    width: int
+    theta: float
+    scaling: RopeScaling | None = None
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention. q and k norms are over a head's dimensions, before the rotation."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    qkv: Linear  # q heads, then k heads, then v heads
+    output: Linear
+    rope: Rope
+    scale: float
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    # A row sees the last `window` positions, its own among them; 0: all.
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek): what is kept of a token is one normed latent vector and one rotated
+    key that all heads share; k and v of the heads are linear in the latent and need not be made."""
+
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    latent_dim: int
+    # q straight from the input, or through a low rank: then q_down and q_norm come before it.
+    q: Linear  # heads · (nope_dim + rope_dim)
+    q_down: Linear | None
+    q_norm: Norm | None
+    kv_down: Linear  # latent_dim + rope_dim
+    kv_norm: Norm  # over the latent
+    kv_up: Linear  # latent -> heads · (nope_dim + value_dim)
+    output: Linear
+    rope: Rope
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """down(silu(gate) · up)."""
+
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Which experts a row goes to, and with what weights.
+
+    scores = softmax or sigmoid of the linear's float32 output; chosen are the top_k of scores (+ correction bias),
+    within the best `top_groups` of `groups` groups (a group counts as the sum of its two best, or its best where
+    `group_by_best`); weights are the chosen scores without the bias, normalized if asked (+ `epsilon` below the line,
+    or floored at it where `normalize_floor`), times `scale`.
+    """
+
+    linear: Linear
+    experts: int
+    top_k: int
+    scoring: str  # softmax or sigmoid
+    bias: str = ""  # tensor of the correction bias; "": none
+    normalize: bool = True
+    epsilon: float = 0.0
+    normalize_floor: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_by_best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    router: Router
+    experts: tuple[Mlp, ...]
+    shared: Mlp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    attention_norm: Norm
+    attention: Attention | LatentAttention
+    mlp_norm: Norm
+    mlp: Mlp | Experts
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A whole decoder: x = embed; x += attention(norm x); x += mlp(norm x), for every layer; head(norm x)."""
+
+    vocab_size: int
+    hidden_size: int
+    embedding: str  # tensor [vocab_size, hidden_size]
+    layers: tuple[Layer, ...]
+    norm: Norm
+    head: Linear  # tied: its part is named like the embedding's, without .weight
+    max_context: int
+    eos_token_ids: tuple[int, ...]
+    stored_dtype: str
