@@ -29,12 +29,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     here, delete kernels/*/__pycache__.
     """
     return numba.njit(
-        nogil=True, cache=_can_cache(), error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}
+        nogil=True, cache=can_cache(), error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}
     )(function)
 
 
 @functools.cache
-def _can_cache() -> bool:
+def can_cache() -> bool:
     """numba keeps code beside the source or in its own cache folder, and refuses where neither can be written."""
     if numba.config.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK):
         return True

@@ -1,0 +1,147 @@
+"""A program of ops: every chunk once, every op after the one before, whatever the threads do."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import numba
+import numpy as np
+import pytest
+
+from kernels.cpu_program import ROWS, Op, Program, _add, _read, _write, op, op_chunks
+
+
+@op
+def count_up(args, step, chunk, thread):
+    # args: one counter a chunk, then the counters of the op before (address), which must be done.
+    before = _read(args)
+    expected = _read(args + 8)
+    for i in range(expected):
+        if _read(before + (2 + i) * 8) != _read(step + 8 * 20):
+            _add(args + 16 + 63 * 8, 1)
+    _add(args + 16 + chunk * 8, 1)
+
+
+@op_chunks
+def as_many_as_rows(args, step):
+    return _read(step + ROWS * 8)
+
+
+@op
+def slow(args, step, chunk, thread):
+    total = 0.0
+    for i in range(200_000):
+        total += np.sqrt(float(i ^ chunk))
+    if total < 0.0:
+        _write(args, 1)
+    _add(args + 8, 1)
+
+
+@op
+def note_thread(args, step, chunk, thread):
+    _add(args + 8 * thread, 1)
+
+
+@op_chunks
+def hundred(args, step):
+    return 100
+
+
+def chain(length: int) -> tuple[list[Op], list[np.ndarray]]:
+    memory = [np.zeros(66, np.int64) for _ in range(length)]
+    return [Op(count_up, as_many_as_rows, _Words(words)) for words in memory], memory
+
+
+class _Words(list):
+    """The words themselves, so that a test can look at what ops wrote."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array.tolist())
+        self.array = array
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self.array
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_chunk_runs_once_and_after_the_op_before(threads: int) -> None:
+    ops, memory = chain(40)
+    for first, second in pairwise(memory):
+        second[0] = first.ctypes.data
+    program = Program(ops, threads)
+    turns = 150
+    counted = np.zeros(60, np.int64)
+    for turn in range(1, turns + 1):
+        rows = 1 + turn * 7 % 60
+        program.step[ROWS] = rows
+        counted[:rows] += 1
+        # The op before has counted its first chunk in every run so far.
+        program.step[20] = turn
+        for words in memory[1:]:
+            words[1] = 1
+        program.run()
+    program.close()
+    for words in memory:
+        assert (words[2:62] == counted).all()
+        assert words[65] == 0, "an op began before the one before was done"
+
+
+def test_an_op_without_chunks_is_passed_over() -> None:
+    ops, memory = chain(3)
+    program = Program(ops, 2)
+    program.step[ROWS] = 0
+    program.run()
+    program.step[ROWS] = 2
+    program.run()
+    program.close()
+    assert all(words[2:4].tolist() == [1, 1] and not words[4:].any() for words in memory)
+
+
+def test_threads_share_the_chunks() -> None:
+    words, shared = np.zeros(4, np.int64), np.zeros(8, np.int64)
+    program = Program([Op(slow, hundred, _Words(words)), Op(note_thread, hundred, _Words(shared))], 2)
+    for _ in range(20):
+        program.run()
+    program.close()
+    assert words[1] == 2000 and shared.sum() == 2000
+    assert (program.cycles() > 0).all() and not program.cycles().any()
+
+
+def test_more_threads_than_cores_and_a_busy_machine_lose_nothing() -> None:
+    busy = threading.Event()
+
+    @numba.njit(nogil=True)
+    def burn() -> float:
+        total = 0.0
+        for i in range(3_000_000):
+            total += np.sqrt(float(i))
+        return total
+
+    def keep_busy() -> None:
+        while not busy.is_set():
+            burn()
+
+    others = [threading.Thread(target=keep_busy) for _ in range(3)]
+    for other in others:
+        other.start()
+    ops, memory = chain(20)
+    program = Program(ops, 6)
+    program.step[ROWS] = 50
+    for turn in range(1, 31):
+        program.step[20] = turn
+        program.run()
+    program.close()
+    busy.set()
+    for other in others:
+        other.join()
+    assert all((words[2:52] == 30).all() for words in memory)
+
+
+def test_a_closed_program_leaves_no_thread() -> None:
+    before = threading.active_count()
+    ops, _ = chain(2)
+    program = Program(ops, 4)
+    assert threading.active_count() == before + 3
+    program.close()
+    assert threading.active_count() == before
