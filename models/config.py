@@ -1,162 +1,201 @@
-"""ModelConfig: what a network needs to know of itself, read from config.json. No torch.
+"""Fields: config.json of a Hugging Face folder, checked as it is read. `read_network` makes a Network of it. No torch.
 
-A field that would change the computation and that we don't compute is refused by name: a model that runs
-slightly wrong is worse than one that doesn't start.
+A field that would change the computation and that isn't computed is refused by name: a model that runs slightly
+wrong is worse than one that doesn't start.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from models.registry import FAMILIES
+# Until models/cpu runs networks.
+from models.old_config import ModelConfig as ModelConfig
+from models.old_config import read_config as read_config
+from models.registry import FAMILIES, declaration
 from models.sources import ModelError
+from models.spec import Network, Rope, RopeScaling
 
 _MAX_DIMENSION = 1 << 20
+_MAX_CONTEXT = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """`kind` is linear or llama3; the frequencies of low wave numbers are divided by `factor`."""
-
-    kind: str
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    norm_epsilon: float
-    rope_theta: float
-    rope_scaling: RopeScaling | None
-    max_context: int
-    tied_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
-    stored_dtype: str
-    eos_token_ids: tuple[int, ...]
+def read_network(folder: Path) -> Network:
+    """The network that a folder's config.json describes. Raises `ModelError` that names the field."""
+    fields = Fields(_json_of(folder / "config.json"), _json_of(folder / "generation_config.json", {}))
+    architectures = fields.values.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    if not isinstance(named, str) or named not in FAMILIES:
+        fields.refuse("architectures", f"one of {', '.join(FAMILIES)}")
+    network = declaration(named)(fields)
+    assert isinstance(network, Network)
+    return network
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """ModelConfig of a Hugging Face folder. Raises `ModelError` that names the field."""
+def _json_of(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    if default is not None and not path.exists():
+        return default
     try:
-        return _from_json(json.loads((folder / "config.json").read_bytes()), _generation(folder))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}/config.json cannot be read: {error}", "fetch the file again") from error
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {error}", "fetch the file again") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} holds no JSON object", "fetch the file again")
+    return values
 
 
-def _generation(folder: Path) -> dict[str, Any]:
-    path = folder / "generation_config.json"
-    return json.loads(path.read_bytes()) if path.exists() else {}
+class Fields:
+    """A field that is null or absent has the default; without one it must be there."""
+
+    def __init__(self, values: dict[str, Any], generation: dict[str, Any] | None = None) -> None:
+        self.values = values
+        self._generation = generation or {}
+
+    def count(self, name: str, default: int | None = None, limit: int = _MAX_DIMENSION, least: int = 1) -> int:
+        value = self._value(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= limit:
+            self.refuse(name, f"a whole number from {least} to {limit}")
+        return value
+
+    def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
+        value = self._value(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not above < value < math.inf:
+            self.refuse(name, f"a number above {above:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            self.refuse(name, "true or false")
+        return value
+
+    def choice(self, name: str, allowed: Iterable[str], default: str | None = None) -> str:
+        value = self._value(name, default)
+        allowed = tuple(allowed)
+        if not isinstance(value, str) or value not in allowed:
+            self.refuse(name, " or ".join(allowed))
+        return value
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """Token ids, from generation_config.json where it has them."""
+        value = self._generation.get(name, self.values.get(name))
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise _refused(name, value, "a token id or a list of them")
+        return tuple(ids)
+
+    def given(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def refuse(self, name: str, expected: str) -> NoReturn:
+        raise _refused(name, self.values.get(name), expected)
+
+    def refuse_unless(self, name: str, *allowed: Any) -> None:
+        """Null and absence are always allowed: what a family doesn't compute may be spelled out as off."""
+        value = self.values.get(name)
+        # By type too: 1 is not true, and 0 is not false.
+        if value is not None and not any(type(value) is type(each) and value == each for each in allowed):
+            self.refuse(name, " or ".join(map(json.dumps, allowed)) or "null")
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    # What all families say in the same words -----------------------------------------------------------
+
+    def max_context(self) -> int:
+        """Positions that the rope was made for: yarn stretches the original context without a new maximum."""
+        said = self.count("max_position_embeddings", 2048, _MAX_CONTEXT)
+        rope = self.rope_section()
+        if rope.kind() != "yarn":
+            return said
+        original = _original_context(self, rope)
+        return min(_MAX_CONTEXT, max(said, int(original * _yarn_factor(self, rope))))
+
+    def stored_dtype(self) -> str:
+        return str(self._value("dtype", self._value("torch_dtype", "float32")))
+
+    def rope_section(self) -> RopeFields:
+        """Newer configs say rope_parameters, older ones rope_scaling and theta beside it; many say null."""
+        for name in ("rope_scaling", "rope_parameters"):
+            values = self.values.get(name) or {}
+            if not isinstance(values, dict) or any(isinstance(value, dict) for value in values.values()):
+                self.refuse(name, "one object for all layers")
+            if values:
+                return RopeFields(values)
+        return RopeFields({})
+
+    def rope(self, width: int, *, theta: float = 10000.0, interleaved: bool = False) -> Rope:
+        """The rotation of the first `width` dimensions of a head; `theta` is the family's default."""
+        section = self.rope_section()
+        for where in (self, section):
+            where.refuse_unless("partial_rotary_factor", 1, 1.0)
+        section.refuse_unless("mrope_section")
+        base = section.number("rope_theta", self.number("rope_theta", theta, above=1.0), above=1.0)
+        return Rope(width, base, _scaling(self, section), interleaved)
 
 
-def _from_json(fields: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
-    architecture = (fields.get("architectures") or [None])[0]
-    if architecture not in FAMILIES:
-        raise _refused("architectures", architecture, f"one of {', '.join(FAMILIES)}")
-    _refuse_what_is_not_computed(fields)
-    hidden, heads = _count(fields, "hidden_size"), _count(fields, "num_attention_heads")
-    rope = _rope(fields)
-    config = ModelConfig(
-        architecture=architecture,
-        vocab_size=_count(fields, "vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=_count(fields, "intermediate_size"),
-        layers=_count(fields, "num_hidden_layers"),
-        heads=heads,
-        kv_heads=_count(fields, "num_key_value_heads", heads),
-        head_dim=_count(fields, "head_dim", hidden // heads),
-        norm_epsilon=_number(fields, "rms_norm_eps", 1e-6),
-        rope_theta=_number(rope, "rope_theta", _number(fields, "rope_theta", 10000.0)),
-        rope_scaling=_rope_scaling(rope),
-        max_context=_count(fields, "max_position_embeddings", 2048, limit=1 << 30),
-        tied_embeddings=bool(fields.get("tie_word_embeddings", False)),
-        attention_bias=bool(fields.get("attention_bias", False)),
-        mlp_bias=bool(fields.get("mlp_bias", False)),
-        stored_dtype=str(fields.get("dtype") or fields.get("torch_dtype") or "float32"),
-        eos_token_ids=_ids(generation.get("eos_token_id", fields.get("eos_token_id"))),
-    )
-    if config.heads % config.kv_heads:
-        raise _refused("num_key_value_heads", config.kv_heads, f"a divisor of {config.heads}")
-    if config.head_dim % 8:
-        raise _refused("head_dim", config.head_dim, "a multiple of 8")
-    return config
+class RopeFields(Fields):
+    """rope_parameters or rope_scaling."""
+
+    def kind(self) -> str:
+        name = "rope_type" if self.given("rope_type") else "type"
+        return self.choice(name, ("default", "linear", "llama3", "yarn"), "default")
 
 
-def _refuse_what_is_not_computed(fields: dict[str, Any]) -> None:
-    wanted: dict[str, tuple[Any, ...]] = {
-        "hidden_act": ("silu",),
-        "quantization_config": (None,),
-        "sliding_window": (None,),
-        "partial_rotary_factor": (None, 1, 1.0),
-        "attn_logit_softcapping": (None,),
-        "final_logit_softcapping": (None,),
-    }
-    for name, allowed in wanted.items():
-        if name in fields and fields[name] not in allowed:
-            raise _refused(name, fields[name], " or ".join(map(str, allowed)))
-
-
-def _rope(fields: dict[str, Any]) -> dict[str, Any]:
-    """Newer configs say rope_parameters, older ones rope_scaling, many say null."""
-    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise _refused("rope_parameters", rope, "an object")
-    return rope
-
-
-def _rope_scaling(rope: dict[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
+def _scaling(fields: Fields, rope: RopeFields) -> RopeScaling | None:
+    kind = rope.kind()
     if kind == "default":
         return None
     if kind == "linear":
-        return RopeScaling("linear", _number(rope, "factor"))
+        return RopeScaling("linear", rope.number("factor"))
+    original = _original_context(fields, rope)
     if kind == "llama3":
-        return RopeScaling(
-            "llama3",
-            _number(rope, "factor"),
-            _number(rope, "low_freq_factor"),
-            _number(rope, "high_freq_factor"),
-            _count(rope, "original_max_position_embeddings", limit=1 << 30),
-        )
-    raise _refused("rope_type", kind, "default, linear or llama3")
+        low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+        if low >= high:
+            rope.refuse("high_freq_factor", f"more than low_freq_factor, {low:g}")
+        return RopeScaling(kind, rope.number("factor"), original, low, high)
+    return RopeScaling(
+        kind,
+        _yarn_factor(fields, rope),
+        original,
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        attention_factor=_attention_factor(fields, rope),
+        truncate=rope.flag("truncate", True),
+    )
 
 
-def _count(fields: dict[str, Any], name: str, default: int | None = None, limit: int = _MAX_DIMENSION) -> int:
-    value = fields.get(name)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
-        raise _refused(name, value, f"a whole number from 1 to {limit}")
-    return value
+def _original_context(fields: Fields, rope: RopeFields) -> int:
+    name = "original_max_position_embeddings"
+    said = fields.count("max_position_embeddings", 2048, _MAX_CONTEXT)
+    return fields.count(name, rope.count(name, said, _MAX_CONTEXT), _MAX_CONTEXT)
 
 
-def _number(fields: dict[str, Any], name: str, default: float | None = None) -> float:
-    value = fields.get(name)
-    value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not (0 < value < math.inf):
-        raise _refused(name, value, "a number above 0")
-    return float(value)
+def _yarn_factor(fields: Fields, rope: RopeFields) -> float:
+    said = fields.count("max_position_embeddings", 2048, _MAX_CONTEXT)
+    return rope.number("factor", said / _original_context(fields, rope))
 
 
-def _ids(value: Any) -> tuple[int, ...]:
-    ids = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-        raise _refused("eos_token_id", value, "a token id or a list of them")
-    return tuple(ids)
+def _attention_factor(fields: Fields, rope: RopeFields) -> float:
+    """What cos and sin are multiplied by under yarn: said, or worked out as the models were trained."""
+    if rope.given("attention_factor"):
+        return rope.number("attention_factor")
+    factor = _yarn_factor(fields, rope)
+    scale, all_dims = (rope.number(name, 0.0, above=-math.inf) for name in ("mscale", "mscale_all_dim"))
+    if scale and all_dims:
+        return yarn_magnitude(factor, scale) / yarn_magnitude(factor, all_dims)
+    return yarn_magnitude(factor)
+
+
+def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    """How much larger the products of q and k should be for a context `factor` times as long."""
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _refused(name: str, value: Any, expected: str) -> ModelError:
-    return ModelError(f"config.json: {name} is {value!r}", f"supported: {expected}")
+    # A value of a broken file may be a megabyte long.
+    return ModelError(f"config.json: {name} is {repr(value)[:200]}", f"supported: {expected}")

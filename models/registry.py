@@ -1,4 +1,4 @@
-"""Which class runs which architecture: one line each. Imports no torch until a class is asked for."""
+"""Which function describes which architecture: one line each. Imports none of them until it is asked for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from importlib import import_module
 from typing import Any
 
 FAMILIES: dict[str, str] = {
-    "LlamaForCausalLM": "models.llama:Llama",
+    "LlamaForCausalLM": "models.llama:network",
+    "MistralForCausalLM": "models.mistral:network",
+    "Qwen2ForCausalLM": "models.qwen2:network",
+    "Qwen3ForCausalLM": "models.qwen3:network",
 }
 
 # What GGUF files call the same families.
@@ -14,8 +17,22 @@ GGUF_ARCHITECTURES: dict[str, str] = {
     "llama": "LlamaForCausalLM",
 }
 
+# Until models/cpu runs networks.
+OLD_CLASSES: dict[str, str] = {
+    "LlamaForCausalLM": "models.old_llama:Llama",
+}
+
+
+def declaration(architecture: str) -> Any:
+    """The function of an architecture of `FAMILIES`: Fields -> Network."""
+    return _found(FAMILIES[architecture])
+
 
 def family(architecture: str) -> Any:
-    """The class that runs an architecture of `FAMILIES`."""
-    module, name = FAMILIES[architecture].split(":")
+    """The class of an architecture of `OLD_CLASSES`."""
+    return _found(OLD_CLASSES[architecture])
+
+
+def _found(place: str) -> Any:
+    module, name = place.split(":")
     return getattr(import_module(module), name)

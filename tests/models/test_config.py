@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from models.config import ModelConfig, RopeScaling, read_config
+from models.config import ModelConfig, read_config
 from models.sources import ModelError
+from models.spec import RopeScaling
 
 FIELDS: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -53,7 +54,7 @@ def test_rope_is_read_in_both_spellings(tmp_path: Path) -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    assert read(tmp_path, rope_scaling=llama3).rope_scaling == RopeScaling("llama3", 8.0, 1.0, 4.0, 8192)
+    assert read(tmp_path, rope_scaling=llama3).rope_scaling == RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)
 
 
 @pytest.mark.parametrize(

@@ -86,19 +86,16 @@ def test_what_is_not_supported_is_named(tmp_path: Path, changes: dict[str, objec
 
 
 def test_llama3_rope_factors_become_their_parameters(tmp_path: Path) -> None:
-    from models.config import ModelConfig, RopeScaling
     from models.gguf_folder import model_config
     from models.layers.rope import rope_tables
+    from models.spec import Rope, RopeScaling
 
     def table(scaling: RopeScaling | None) -> torch.Tensor:
-        config = ModelConfig(
-            "LlamaForCausalLM", 1, 64, 1, 1, 1, 1, 64, 1e-5, 500000.0, scaling, 128, True, False, False, "", ()
-        )
-        cos, sin = rope_tables(config, 2)
+        cos, sin = rope_tables(Rope(64, 500000.0, scaling), 2)
         return torch.atan2(sin[1], cos[1])
 
     # What a converter stores: plain frequency over scaled frequency. Angles of position 1 are frequencies.
-    factors = (table(None) / table(RopeScaling("llama3", 32.0, 1.0, 4.0, 8192))).numpy()
+    factors = (table(None) / table(RopeScaling("llama3", 32.0, 8192, 1.0, 4.0))).numpy()
     metadata = writer.tiny_metadata() | {"llama.rope.freq_base": 500000.0}
     raw = writer.gguf_bytes(metadata, {"rope_freqs.weight": ((32,), 0, factors.tobytes())})
     (tmp_path / "a.gguf").write_bytes(raw)

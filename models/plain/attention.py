@@ -1,0 +1,79 @@
+"""Grouped-query attention over pages, sequence by sequence. Knows nothing of what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from models.batch import Batch
+from models.executor import Options
+from models.plain.parts import PlainLinear, PlainNorm, dtype_of, rotated, shared_tables
+from models.spec import Attention
+from models.weights import Weights
+
+
+class PlainAttention:
+    """Owns the pages of one layer."""
+
+    def __init__(self, spec: Attention, weights: Weights, options: Options, device: str) -> None:
+        self._spec = spec
+        self._qkv = PlainLinear(spec.qkv, weights, options, device)
+        self._output = PlainLinear(spec.output, weights, options, device)
+        self._q_norm = PlainNorm(spec.q_norm, weights, options, device) if spec.q_norm else None
+        self._k_norm = PlainNorm(spec.k_norm, weights, options, device) if spec.k_norm else None
+        self._cos, self._sin = shared_tables(spec.rope, options.max_context, device)
+        shape = (options.pages, options.page_tokens, spec.kv_heads, spec.head_dim)
+        self._keys = torch.empty(shape, dtype=dtype_of(options), device=device)
+        self._values = torch.empty_like(self._keys)
+
+    @staticmethod
+    def page_bytes(spec: Attention, options: Options) -> int:
+        return 2 * options.page_tokens * spec.kv_heads * spec.head_dim * dtype_of(options).itemsize
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._keys[target] = self._keys[source]
+        self._values[target] = self._values[source]
+
+    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
+        spec = self._spec
+        at = torch.from_numpy(batch.positions).to(x.device)
+        q, k, v = self._qkv(x).split([n * spec.head_dim for n in (spec.heads, spec.kv_heads, spec.kv_heads)], dim=-1)
+        q, k, v = (each.unflatten(-1, (-1, spec.head_dim)) for each in (q, k, v))  # [R, heads, D]
+        q, k = self._q_norm(q) if self._q_norm else q, self._k_norm(k) if self._k_norm else k
+        q, k = (rotated(each, self._cos[at], self._sin[at], spec.rope) for each in (q, k))
+        slots = torch.from_numpy(batch.slots).to(x.device)
+        self._keys.flatten(0, 1)[slots] = k.to(self._keys.dtype)
+        self._values.flatten(0, 1)[slots] = v
+        attended = torch.empty_like(q)
+        for rows, table in sequences(batch):
+            pages = torch.from_numpy(table).to(x.device)
+            attended[rows] = self._attend(q[rows], at[rows], pages)
+        return self._output(attended.flatten(1).to(x.dtype))
+
+    def _attend(self, q: torch.Tensor, at: torch.Tensor, pages: torch.Tensor) -> torch.Tensor:
+        """q [R, heads, D] of one sequence, over all that its pages hold up to the last row's position."""
+        spec, length = self._spec, int(at[-1]) + 1
+        group = spec.heads // spec.kv_heads
+        keys, values = (
+            cache[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)  # [L, heads, D]
+            for cache in (self._keys, self._values)
+        )
+        scores = torch.einsum("rhd,lhd->hrl", q, keys) * spec.scale
+        distance = at[:, None] - torch.arange(length, device=q.device)
+        hidden = distance < 0
+        if spec.window:
+            hidden |= distance >= spec.window
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        return torch.einsum("hrl,lhd->rhd", weights, values)
+
+
+def sequences(batch: Batch) -> Iterator[tuple[slice, np.ndarray]]:
+    """For each sequence of the batch: its rows, and the pages that reach to the last of them."""
+    tiles = batch.tiles.reshape(-1, 3)
+    tables = batch.tables.reshape(-1, batch.table_width)
+    for sequence in range(len(tables)):
+        own = tiles[tiles[:, 0] == sequence]
+        yield slice(int(own[0, 1]), int(own[-1, 1] + own[-1, 2])), tables[sequence]

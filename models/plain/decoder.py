@@ -1,0 +1,76 @@
+"""PlainExecutor: a network, layer by layer, as its formulas are written.
+
+Every kind of attention is made as `Kind(spec, weights, options, device)` and called with (x, batch); it owns the
+pages of its layer. Every kind of MLP is made the same way and called with (x). The residual stream is float32,
+what linears read has the dtype of the options. Rows are not promised the same bits in another batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from models.batch import Batch
+from models.executor import Options
+from models.parameters import parameter_count
+from models.plain.attention import PlainAttention
+from models.plain.parts import PlainLinear, PlainMlp, PlainNorm
+from models.sources import ModelError
+from models.spec import Attention, Layer, Mlp, Network
+from models.weights import Weights
+
+_ATTENTION: dict[type, Any] = {Attention: PlainAttention}
+_MLP: dict[type, Any] = {Mlp: PlainMlp}
+# Scores of a sequence's rows are held for all heads at once: more rows would cost memory and win nothing.
+_MAX_ROWS = 256
+
+
+class PlainExecutor:
+    """models/executor.py's Executor on any device of torch."""
+
+    strict = False
+    max_rows = _MAX_ROWS
+
+    def __init__(self, network: Network, weights: Weights, options: Options, device: str = "cpu") -> None:
+        if options.dtype not in ("bfloat16", "float32"):
+            raise ModelError(f"dtype is {options.dtype}", "plain torch computes in bfloat16 or float32")
+        self.path = f"plain torch, {device}"
+        self.parameters = parameter_count(network)
+        self._device = device
+        # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
+        self._embedding = weights.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
+        self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
+        self._norm = PlainNorm(network.norm, weights, options, device)
+        self._head = PlainLinear(network.head, weights, options, device)
+
+    @staticmethod
+    def page_bytes(network: Network, options: Options) -> int:
+        """Bytes that one page takes in all layers."""
+        return sum(_ATTENTION[type(layer.attention)].page_bytes(layer.attention, options) for layer in network.layers)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits of the wanted rows, float32 [W, vocab]; keys and values of all rows go to their slots."""
+        assert 1 <= len(batch.tokens) <= self.max_rows
+        x = self._embedding[torch.from_numpy(batch.tokens).to(self._device)].float()
+        for layer in self._layers:
+            x = layer(x, batch)
+        wanted = torch.from_numpy(batch.wanted).to(self._device)
+        return self._head(self._norm(x[wanted])).float()
+
+    def copy_page(self, source: int, target: int) -> None:
+        for layer in self._layers:
+            layer.attention.copy_page(source, target)
+
+
+class _Layer:
+    def __init__(self, spec: Layer, weights: Weights, options: Options, device: str) -> None:
+        self._attention_norm = PlainNorm(spec.attention_norm, weights, options, device)
+        self.attention = _ATTENTION[type(spec.attention)](spec.attention, weights, options, device)
+        self._mlp_norm = PlainNorm(spec.mlp_norm, weights, options, device)
+        self._mlp = _MLP[type(spec.mlp)](spec.mlp, weights, options, device)
+
+    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        x = x + self.attention(self._attention_norm(x), batch)
+        return x + self._mlp(self._mlp_norm(x))

@@ -1,0 +1,75 @@
+"""What every layer is made of: linears, norms, the dense MLP. Each is what its formula says, in torch."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from models.executor import Options
+from models.layers.rope import rope_tables
+from models.spec import Linear, Mlp, Norm, Rope
+from models.weights import Weights
+
+
+def dtype_of(options: Options) -> torch.dtype:
+    return {"bfloat16": torch.bfloat16, "float32": torch.float32}[options.dtype]
+
+
+class PlainLinear:
+    def __init__(self, spec: Linear, weights: Weights, options: Options, device: str) -> None:
+        dtype = dtype_of(options)
+        stacked = [weights.take(f"{part.name}.weight", part.outputs, spec.inputs).to(dtype) for part in spec.parts]
+        self._weight = torch.cat(stacked).to(device)  # [N, K]
+        self._bias = None
+        if spec.bias:
+            biases = [weights.take(f"{part.name}.bias", part.outputs).to(dtype) for part in spec.parts]
+            self._bias = torch.cat(biases).to(device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self._weight, self._bias)
+
+
+class PlainNorm:
+    """Computes in float32 whatever comes, and gives `dtype`."""
+
+    def __init__(self, spec: Norm, weights: Weights, options: Options, device: str) -> None:
+        self._dtype, self._epsilon = dtype_of(options), spec.epsilon
+        self._weight = weights.take(f"{spec.name}.weight", spec.width).float().to(device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.float()
+        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon)
+        return (x * scale * self._weight).to(self._dtype)
+
+
+class PlainMlp:
+    def __init__(self, spec: Mlp, weights: Weights, options: Options, device: str) -> None:
+        self._gate_up = PlainLinear(spec.gate_up, weights, options, device)
+        self._down = PlainLinear(spec.down, weights, options, device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self._gate_up(x).float().chunk(2, dim=-1)
+        return self._down((torch.nn.functional.silu(gate) * up).to(x.dtype))
+
+
+@functools.lru_cache(maxsize=4)
+def shared_tables(rope: Rope, positions: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos, sin [positions, width/2]. One pair serves all layers."""
+    cos, sin = rope_tables(rope, positions)
+    return cos.to(device), sin.to(device)
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rope: Rope) -> torch.Tensor:
+    """x [R, heads, D] with its first `rope.width` dimensions turned; cos, sin [R, width/2]. Gives float32."""
+    x = x.float()
+    turning, rest = x[..., : rope.width], x[..., rope.width :]
+    cos, sin = cos[:, None], sin[:, None]
+    if rope.interleaved:
+        first, second = turning[..., 0::2], turning[..., 1::2]
+        pair = (first * cos - second * sin, second * cos + first * sin)
+        turned = torch.stack(pair, dim=-1).flatten(-2)
+    else:
+        first, second = turning.chunk(2, dim=-1)
+        turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return torch.cat([turned, rest], dim=-1)
