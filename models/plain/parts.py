@@ -20,14 +20,14 @@ class PlainLinear:
     def __init__(self, spec: Linear, weights: Weights, options: Options, device: str) -> None:
         dtype = dtype_of(options)
         stacked = [weights.take(f"{part.name}.weight", part.outputs, spec.inputs).to(dtype) for part in spec.parts]
-        self._weight = torch.cat(stacked).to(device)  # [N, K]
+        self.weight = torch.cat(stacked).to(device)  # [N, K]
         self._bias = None
         if spec.bias:
             biases = [weights.take(f"{part.name}.bias", part.outputs).to(dtype) for part in spec.parts]
             self._bias = torch.cat(biases).to(device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self._weight, self._bias)
+        return torch.nn.functional.linear(x, self.weight, self._bias)
 
 
 class PlainNorm:
