@@ -68,7 +68,7 @@ def _host(host: str) -> str:
 
 def _model(settings: Settings, card: ModelCard | None) -> str:
     context = f", context {card.max_context}" if card else ""
-    engine = "mock engine" if settings.engine == "mock" else f"torch, dtype {settings.dtype}"
+    engine = "mock engine" if settings.engine == "mock" else card.path if card else f"dtype {settings.dtype}"
     return f"{served_model_name(settings)}  ({engine}{context})"
 
 

@@ -44,7 +44,9 @@ SETTINGS: tuple[Setting, ...] = (
     _row("model", "smollm2-135m-instruct", "Model: the embedded default's name, a Hugging Face folder, a GGUF file or a hub id", roles="all"),
     _row("served_model_name", "", "Name clients use for the model; empty: the folder's name", roles="streamer"),
     _row("cache_dir", "", "Where models are kept; empty: $XDG_CACHE_HOME/specmesh or ~/.cache/specmesh", kind="path"),
-    _row("dtype", "auto", "Weights and activations", kind="choice", choices=("auto", "bfloat16", "float32"), roles="target"),
+    _row("dtype", "auto", "Weights and activations; auto: bfloat16 where the machine has it in hardware; int8: the linears' weights and inputs, the rest as auto", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="target"),
+    _row("executor", "auto", "What runs the network: triton on a GPU, compiled loops on a CPU, plain torch anywhere; auto: the first that can", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="target"),
+    _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on how the prompt was cut; fast: where that costs speed, it isn't promised", kind="choice", choices=("strict", "fast"), roles="target"),
     _row("engine", "torch", "torch runs the model; mock invents tokens by profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="target"),
     _row("mock_profile", "{}", "Mock engine: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="target"),
     # The door

@@ -226,6 +226,9 @@ class ModelCard(Message, frozen=True):
     verify_strategies: list[str]
     max_speculative_tokens: int
     engine: str
+    # What really runs the model, in a few words, and whether its rows have the same bits in any batch.
+    path: str = ""
+    strict: bool = True
 
 
 KINDS: dict[str, type[Message]] = {

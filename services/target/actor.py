@@ -31,7 +31,7 @@ from services.target.events import (
 from services.target.metrics import TargetMetrics
 from services.target.outlet import Outlet
 from services.target.proposer_link import Link, ProposerLink
-from services.target.runner import Runner
+from services.target.runner import Facts, Runner
 from services.target.scheduler import Limits, Scheduler
 from services.target.step_loop import Delivery, ProposerAt, StepLoop
 from services.target.verify.registry import STRATEGIES
@@ -128,6 +128,7 @@ class TargetActor(Actor):
             now=time.monotonic,
         )
         self._metrics.watch(scheduler, link)
+        self._metrics.tell_path(facts.path, facts.strict)
         self._steps = StepLoop(
             scheduler,
             runner,
@@ -137,14 +138,14 @@ class TargetActor(Actor):
             observer=self._metrics,
             now=time.monotonic,
         )
-        self._card = self._make_card(scheduler)
+        self._card = self._make_card(scheduler, facts)
         self._steps.start()
         self._context.directory.on_change(self._follow_proposer)
         self._follow_proposer()
         self._unready = ""
         self._has_loaded.set()
 
-    def _make_card(self, scheduler: Scheduler) -> ModelCard:
+    def _make_card(self, scheduler: Scheduler, facts: Facts) -> ModelCard:
         limits = scheduler.limits
         return ModelCard(
             model=self._name,
@@ -155,6 +156,8 @@ class TargetActor(Actor):
             verify_strategies=list(STRATEGIES),
             max_speculative_tokens=limits.num_speculative_tokens,
             engine=self._settings.engine,
+            path=facts.path,
+            strict=facts.strict,
         )
 
     def _connect(self, endpoint: str) -> Link:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -35,6 +35,15 @@ class TargetMetrics:
         )
         classes = [str(rows) for rows in ROW_CLASSES] + ["+Inf"]
         self._steps = [steps.labels(model_name, rows) for rows in classes]
+
+    def tell_path(self, path: str, strict: bool) -> None:
+        info = Gauge(
+            "specmesh:engine_info",
+            "1: what really runs the model, and whether its rows have the same bits in any batch",
+            ["model_name", "path", "strict"],
+            registry=self._registry,
+        )
+        info.labels(self._model_name, path, str(strict).lower()).set(1)
 
     def watch(self, scheduler: Scheduler, link: ProposerLink) -> None:
         """Serve the counts of these two from now on."""

@@ -69,6 +69,8 @@ class MockFacts:
     eos_token_ids: tuple[int, ...]
     page_tokens: int
     pages: int
+    path: str = "mock engine"
+    strict: bool = True
 
 
 class MockRunner:

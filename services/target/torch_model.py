@@ -45,6 +45,9 @@ class ModelFacts:
     dtype: str
     parameters: int
     path_name: str
+    # What really runs, in a few words, and whether its rows have the same bits in any batch.
+    path: str = "packed linears"
+    strict: bool = True
 
 
 class TorchModel:

@@ -1,0 +1,69 @@
+"""Which executor runs a network, by name: what was asked for, or what this machine and the network allow.
+
+Nothing falls back in silence: `Choice.because` says why a faster peer wasn't taken, and goes into what a
+server says of itself. Imports an executor's module only when it is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from models.sources import ModelError
+from models.spec import Network
+
+# The fastest first.
+EXECUTORS: dict[str, str] = {
+    "triton": "models.gpu.executor:GpuExecutor",
+    "compiled": "models.cpu.executor:CpuExecutor",
+    "plain": "models.plain.decoder:PlainExecutor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    name: str
+    executor: Any  # the class
+    because: str  # "": the fastest there is
+
+
+def choose(name: str, network: Network, dtype: str) -> Choice:
+    """`name` of EXECUTORS, or auto. Raises `ModelError` when what was asked for can't be had."""
+    if name != "auto":
+        if why := _why_not(name, network, dtype):
+            raise ModelError(f"executor {name}: {why}", "use executor auto")
+        return Choice(name, _class(name), "")
+    reasons: list[str] = []
+    for candidate in EXECUTORS:
+        why = _why_not(candidate, network, dtype)
+        if not why:
+            # A machine without a GPU lacks nothing that it could have.
+            told = [reason for reason in reasons if not reason.startswith("triton: there is no GPU")]
+            return Choice(candidate, _class(candidate), "; ".join(told))
+        reasons.append(f"{candidate}: {why}")
+    raise ModelError(f"nothing here runs this model ({'; '.join(reasons)})", "use another dtype")
+
+
+def _why_not(name: str, network: Network, dtype: str) -> str:
+    if name == "triton" and (why := _no_gpu()):
+        return why
+    return str(_class(name).why_not(network, dtype))
+
+
+def _no_gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "there is no GPU that torch can use"
+    try:
+        import_module("triton")
+    except ImportError:
+        return "triton is not installed"
+    return ""
+
+
+def _class(name: str) -> Callable[..., Any]:
+    module, _, attribute = EXECUTORS[name].partition(":")
+    return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
