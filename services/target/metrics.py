@@ -33,17 +33,17 @@ class TargetMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self._info = Gauge(
+            "specmesh:engine_info",
+            "1: what really runs the model, and whether its rows have the same bits in any batch",
+            ["model_name", "path", "strict"],
+            registry=registry,
+        )
         classes = [str(rows) for rows in ROW_CLASSES] + ["+Inf"]
         self._steps = [steps.labels(model_name, rows) for rows in classes]
 
     def tell_path(self, path: str, strict: bool) -> None:
-        info = Gauge(
-            "specmesh:engine_info",
-            "1: what really runs the model, and whether its rows have the same bits in any batch",
-            ["model_name", "path", "strict"],
-            registry=self._registry,
-        )
-        info.labels(self._model_name, path, str(strict).lower()).set(1)
+        self._info.labels(self._model_name, path, str(strict).lower()).set(1)
 
     def watch(self, scheduler: Scheduler, link: ProposerLink) -> None:
         """Serve the counts of these two from now on."""
