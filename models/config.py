@@ -87,6 +87,11 @@ class Fields:
             raise _refused(name, value, "a token id or a list of them")
         return tuple(ids)
 
+    def with_defaults(self, defaults: dict[str, Any]) -> Fields:
+        """The same, with a family's own defaults where nothing is said."""
+        said = {name: value for name, value in self.values.items() if value is not None}
+        return Fields(defaults | said, self._generation)
+
     def given(self, name: str) -> bool:
         return self.values.get(name) is not None
 

@@ -6,10 +6,14 @@ from importlib import import_module
 from typing import Any
 
 FAMILIES: dict[str, str] = {
+    "DeepseekV3ForCausalLM": "models.deepseek_v3:network",
+    "Ernie4_5ForCausalLM": "models.ernie4_5:network",
+    "Ernie4_5_MoeForCausalLM": "models.ernie4_5_moe:network",
     "LlamaForCausalLM": "models.llama:network",
     "MistralForCausalLM": "models.mistral:network",
     "Qwen2ForCausalLM": "models.qwen2:network",
     "Qwen3ForCausalLM": "models.qwen3:network",
+    "Qwen3MoeForCausalLM": "models.qwen3_moe:network",
 }
 
 # What GGUF files call the same families.

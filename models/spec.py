@@ -129,6 +129,7 @@ class Router:
     top_k: int
     scoring: str  # softmax or sigmoid
     bias: str = ""  # tensor of the correction bias; "": none
+    bias_shape: tuple[int, ...] = ()  # as it is stored; (): [experts]
     normalize: bool = True
     epsilon: float = 0.0
     normalize_floor: bool = False

@@ -15,13 +15,15 @@ from models.batch import Batch
 from models.executor import Options
 from models.parameters import parameter_count
 from models.plain.attention import PlainAttention
+from models.plain.experts import PlainExperts
+from models.plain.latent_attention import PlainLatentAttention
 from models.plain.parts import PlainLinear, PlainMlp, PlainNorm
 from models.sources import ModelError
-from models.spec import Attention, Layer, Mlp, Network
+from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
 from models.weights import Weights
 
-_ATTENTION: dict[type, Any] = {Attention: PlainAttention}
-_MLP: dict[type, Any] = {Mlp: PlainMlp}
+_ATTENTION: dict[type, Any] = {Attention: PlainAttention, LatentAttention: PlainLatentAttention}
+_MLP: dict[type, Any] = {Mlp: PlainMlp, Experts: PlainExperts}
 # Scores of a sequence's rows are held for all heads at once: more rows would cost memory and win nothing.
 _MAX_ROWS = 256
 

@@ -1,0 +1,113 @@
+"""DeepSeek-V3 and R1: multi-head latent attention, and experts behind a few dense layers.
+
+The layers behind the last that predict further tokens (num_nextn_predict_layers) are not read.
+"""
+
+from __future__ import annotations
+
+from models.config import Fields, yarn_magnitude
+from models.layers.dense import Sizes, decoder, layer_norms, mlp
+from models.layers.sparse import chosen, experts, router_linear
+from models.spec import Experts, LatentAttention, Layer, Linear, Network, Norm, Part, Router
+
+# Of the norms within the attention, whatever rms_norm_eps says.
+_INNER_EPSILON = 1e-6
+
+
+def network(fields: Fields) -> Network:
+    _refuse_what_is_not_computed(fields)
+    sizes = _read_sizes(fields)
+    first_sparse = fields.count("first_k_dense_replace", least=0)
+
+    def layer(index: int, name: str) -> Layer:
+        before_attention, before_mlp = layer_norms(sizes, name)
+        return Layer(
+            before_attention,
+            _attention(fields, sizes, f"{name}self_attn."),
+            before_mlp,
+            mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.")
+            if index < first_sparse
+            else _experts(fields, sizes, f"{name}mlp."),
+        )
+
+    return decoder(fields, sizes, layer)
+
+
+def _refuse_what_is_not_computed(fields: Fields) -> None:
+    fields.choice("hidden_act", ("silu",), "silu")
+    fields.refuse_unless("scoring_func", "sigmoid")
+    fields.refuse_unless("topk_method", "noaux_tc")
+    fields.refuse_unless("moe_layer_freq", 1)
+    fields.refuse_unless("num_key_value_heads", fields.count("num_attention_heads"))
+
+
+def _read_sizes(fields: Fields) -> Sizes:
+    heads, turning = fields.count("num_attention_heads"), fields.count("qk_rope_head_dim")
+    if turning % 2:
+        fields.refuse("qk_rope_head_dim", "an even number")
+    return Sizes(
+        hidden=fields.count("hidden_size"),
+        layers=fields.count("num_hidden_layers"),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=turning + fields.count("qk_nope_head_dim"),
+        epsilon=fields.number("rms_norm_eps", 1e-6),
+        rope=fields.rope(turning, interleaved=fields.flag("rope_interleave", True)),
+    )
+
+
+def _attention(fields: Fields, sizes: Sizes, name: str) -> LatentAttention:
+    latent, value = fields.count("kv_lora_rank"), fields.count("v_head_dim")
+    biased = fields.flag("attention_bias")
+    rank = fields.count("q_lora_rank") if fields.given("q_lora_rank") else 0
+    to_heads = sizes.heads * sizes.head_dim
+    nope = sizes.head_dim - sizes.rope.width
+    return LatentAttention(
+        heads=sizes.heads,
+        nope_dim=nope,
+        rope_dim=sizes.rope.width,
+        value_dim=value,
+        latent_dim=latent,
+        q=Linear((Part(f"{name}q_b_proj", to_heads),), rank)
+        if rank
+        else Linear((Part(f"{name}q_proj", to_heads),), sizes.hidden),
+        q_down=Linear((Part(f"{name}q_a_proj", rank),), sizes.hidden, biased) if rank else None,
+        q_norm=Norm(f"{name}q_a_layernorm", rank, _INNER_EPSILON) if rank else None,
+        kv_down=Linear((Part(f"{name}kv_a_proj_with_mqa", latent + sizes.rope.width),), sizes.hidden, biased),
+        kv_norm=Norm(f"{name}kv_a_layernorm", latent, _INNER_EPSILON),
+        kv_up=Linear((Part(f"{name}kv_b_proj", sizes.heads * (nope + value)),), latent),
+        output=Linear((Part(f"{name}o_proj", sizes.hidden),), sizes.heads * value, biased),
+        rope=sizes.rope,
+        scale=_scale(fields, sizes.head_dim),
+    )
+
+
+def _scale(fields: Fields, head_dim: int) -> float:
+    """A stretched rope may ask for larger scores, through mscale_all_dim."""
+    section = fields.rope_section()
+    if section.kind() == "default" or not section.given("mscale_all_dim"):
+        return head_dim**-0.5
+    magnitude = yarn_magnitude(section.number("factor"), section.number("mscale_all_dim", above=-1.0))
+    return head_dim**-0.5 * magnitude**2
+
+
+def _experts(fields: Fields, sizes: Sizes, name: str) -> Experts:
+    count = fields.count("n_routed_experts")
+    groups = fields.count("n_group", 1, limit=count)
+    if count % groups:
+        fields.refuse("n_group", f"a divisor of {count}")
+    top_groups = fields.count("topk_group", 1, limit=groups)
+    router = Router(
+        linear=router_linear(sizes.hidden, count, name),
+        experts=count,
+        top_k=chosen(fields, "num_experts_per_tok", count // groups * top_groups),
+        scoring="sigmoid",
+        bias=f"{name}gate.e_score_correction_bias",
+        normalize=fields.flag("norm_topk_prob", True),
+        epsilon=1e-20,
+        scale=fields.number("routed_scaling_factor"),
+        groups=groups,
+        top_groups=top_groups,
+    )
+    shared = fields.count("n_shared_experts", 0, least=0)
+    return experts(router, fields.count("moe_intermediate_size"), name, shared=shared)
