@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -22,18 +21,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.errors import ModelError as ModelError
 from models.registry import FAMILIES
+from models.tensor_headers import read_headers
 
 Progress = Callable[[str, int, int], None]
-
-
-class ModelError(Exception):
-    """A model cannot be had: `what` is wrong, and the `fix` for it."""
-
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(f"{what} ({fix})")
-        self.what = what
-        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +54,9 @@ MODEL_NAMES: tuple[str, ...] = tuple(_WHEELS)
 # Raised when the converter's output changes, so that folders of an older converter are made anew.
 _CONVERTER = 1
 _SPARE_BYTES = 64 << 20
+# Tokenizers of large vocabularies have 30 MB.
+_MAX_JSON_BYTES = 256 << 20
+_FROM_HUB = ["*.json", "*.jinja", "*.safetensors"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -291,7 +286,7 @@ def _check_disk(cache: Path, wanted: int) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise a `ModelError` that names what a Hugging Face folder lacks. Reads headers only."""
-    config = _json_of(folder / "config.json")
+    config = read_json(folder / "config.json")
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures:
         raise ModelError(f"{folder}/config.json names no architectures", "take the model's own config.json")
@@ -299,12 +294,12 @@ def check_folder(folder: Path) -> None:
         raise ModelError(
             f"{folder}: architecture {architectures[0]} is not supported", f"supported: {', '.join(FAMILIES)}"
         )
-    _json_of(folder / "tokenizer.json")
+    read_json(folder / "tokenizer.json")
     for optional in ("tokenizer_config.json", "generation_config.json"):
         if (folder / optional).exists():
-            _json_of(folder / optional)
+            read_json(folder / optional)
     for shard in weight_files(folder):
-        _check_safetensors(shard)
+        read_headers(shard)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -312,7 +307,7 @@ def weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return [folder / "model.safetensors"]
-    names = _json_of(index).get("weight_map")
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(_is_file_name(name) for name in names.values()) or not names:
         raise ModelError(f"{index} has no usable weight_map", "fetch the index again")
     return [folder / name for name in sorted(set(names.values()))]
@@ -322,8 +317,12 @@ def _is_file_name(name: object) -> bool:
     return isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors")
 
 
-def _json_of(path: Path) -> dict[str, object]:
+def read_json(path: Path) -> dict[str, object]:
+    """A JSON object of a model's folder. Raises `ModelError` that names the file."""
     try:
+        size = path.stat().st_size
+        if size > _MAX_JSON_BYTES:
+            raise ModelError(f"{path} has {size >> 20} MB", f"at most {_MAX_JSON_BYTES >> 20} MB are read")
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ModelError(f"{path} is missing", "fetch the folder again, whole") from None
@@ -332,27 +331,6 @@ def _json_of(path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} holds no JSON object", "fetch the file again")
     return value
-
-
-def _check_safetensors(path: Path) -> None:
-    """The header is JSON, and the file is as long as the header says."""
-    refetch = "fetch the file again"
-    if not path.is_file():
-        raise ModelError(f"{path} is missing", "only safetensors weights are read; fetch the folder again, whole")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= min(size - 8, 100 << 20):
-            raise ModelError(f"{path} is not a safetensors file", refetch)
-        try:
-            header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-            wanted = 8 + length + max(ends, default=0)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            raise ModelError(f"{path} has a broken header: {error}", refetch) from error
-    if size < wanted:
-        raise ModelError(f"{path} is cut short: {size} of {wanted} bytes", refetch)
 
 
 # The hub ---------------------------------------------------------------------------------------------
@@ -368,7 +346,7 @@ def _from_hub(name: str, cache: Path) -> Path:
         ) from None
     _make_writable(cache)
     try:
-        folder = Path(snapshot_download(name, cache_dir=cache / "hub", allow_patterns=["*.json", "*.safetensors"]))
+        folder = Path(snapshot_download(name, cache_dir=cache / "hub", allow_patterns=_FROM_HUB))
     except Exception as error:  # whatever its HTTP client raises: the reader wants one sentence
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(

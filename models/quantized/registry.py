@@ -1,0 +1,28 @@
+"""Which file reads which quant_method of config.json. No torch until a matrix is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from models.quantized.format import Format, refused
+from models.quantized.plain import Plain
+
+FORMATS: dict[str, str] = {
+}
+
+
+def format_of(config: Mapping[str, Any]) -> Format:
+    """How the linears of a model are stored, decided once from its config.json. Raises `ModelError`."""
+    fields = config.get("quantization_config", config.get("compression_config"))
+    if fields is None:
+        return Plain()
+    if not isinstance(fields, dict):
+        raise refused("quant_method", fields, "an object with a quant_method")
+    method = fields.get("quant_method")
+    if not isinstance(method, str) or method not in FORMATS:
+        raise refused("quant_method", method, ", ".join(FORMATS))
+    module, name = FORMATS[method].split(":")
+    made: Format = getattr(import_module(module), name)(fields)
+    return made

@@ -1,0 +1,111 @@
+"""A linear as it is stored, in one form whatever the format it came in.
+
+    W[n, k] = (codes[n, k] − zeros[n, g]) · scales[n // block_rows, g]        g = groups[k], or k // group_size
+
+Executors take `dense`, or, where they have a kernel for a part's kind, the codes and scales themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+# The code that stands for zero where a part has no zeros of its own.
+CENTRE = {"int8": 0, "fp8": 0, "int4": 8}
+# Rows made dense at a time: their float32 values are all the extra memory it takes.
+_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """One matrix. `kind` says what `codes` holds:
+
+    plain  the weight itself, [N, K] in float32, float16 or bfloat16
+    int8   [N, K] int8
+    fp8    [N, K] float8_e4m3fn
+    int4   [N, K/2] uint8: codes 0..15, the even column in the low half of a byte
+    """
+
+    name: str
+    kind: str
+    outputs: int
+    inputs: int
+    codes: torch.Tensor
+    scales: torch.Tensor | None = None  # [N / block_rows rounded up, groups]
+    zeros: torch.Tensor | None = None  # [N, groups] int16; None: CENTRE everywhere
+    groups: torch.Tensor | None = None  # [K] int32, where groups aren't neighbours
+    group_size: int = 0  # inputs of a group
+    block_rows: int = 1
+    # How its maker quantised what it is multiplied with: "" not at all, "row" with a scale of each row's own,
+    # "tensor" with `input_scale`, where the file has one. An executor may, and need not, do the same.
+    activations: str = ""
+    input_scale: torch.Tensor | None = None  # [] float32
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:  # [N, K]
+        if self.kind == "plain":
+            return self.codes.to(dtype)
+        made = torch.empty(self.outputs, self.inputs, dtype=dtype)
+        self.dense_into(made)
+        return made
+
+    def dense_into(self, made: torch.Tensor) -> None:
+        """Computed in float32 and rounded once."""
+        if self.kind == "plain":
+            made.copy_(self.codes)
+            return
+        for first, last in _ranges(self.outputs, _ROWS):
+            codes = self._float_codes(first, last)
+            if self.zeros is not None:
+                codes -= self._over_inputs(self.zeros[first:last].float())
+            elif CENTRE[self.kind]:
+                codes -= CENTRE[self.kind]
+            rows = torch.arange(first, last) // self.block_rows
+            made[first:last] = codes.mul_(self._over_inputs(self.scales.float()[rows]))
+
+    def _float_codes(self, first: int, last: int) -> torch.Tensor:
+        codes = self.codes[first:last]
+        if self.kind == "int4":
+            codes = torch.stack((codes & 15, codes >> 4), dim=-1).view(last - first, self.inputs)
+        return codes.float()
+
+    def _over_inputs(self, of_groups: torch.Tensor) -> torch.Tensor:
+        """[n, groups] -> [n, K], or [n, 1] where there is but one."""
+        if of_groups.shape[1] == 1:
+            return of_groups
+        if self.groups is not None:
+            return of_groups[:, self.groups.long()]
+        return of_groups.repeat_interleave(self.group_size, dim=1)[:, : self.inputs]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLinear:
+    """Parts whose outputs stand side by side."""
+
+    parts: tuple[StoredPart, ...]
+    biases: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the linear has, however they are coded."""
+        return sum(part.outputs * part.inputs for part in self.parts) + sum(bias.numel() for bias in self.biases)
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        """[N, K]; a part that is alone and stored so comes as it is mapped."""
+        if len(self.parts) == 1:
+            return self.parts[0].dense(dtype)
+        made = torch.empty(sum(part.outputs for part in self.parts), self.parts[0].inputs, dtype=dtype)
+        first = 0
+        for part in self.parts:
+            part.dense_into(made[first : first + part.outputs])
+            first += part.outputs
+        return made
+
+    def bias(self, dtype: torch.dtype) -> torch.Tensor | None:
+        return torch.cat([bias.to(dtype) for bias in self.biases]) if self.biases else None
+
+
+def _ranges(count: int, step: int) -> Iterator[tuple[int, int]]:
+    for first in range(0, count, step):
+        yield first, min(first + step, count)
