@@ -18,13 +18,10 @@ def dtype_of(options: Options) -> torch.dtype:
 
 class PlainLinear:
     def __init__(self, spec: Linear, weights: Weights, options: Options, device: str) -> None:
-        dtype = dtype_of(options)
-        stacked = [weights.take(f"{part.name}.weight", part.outputs, spec.inputs).to(dtype) for part in spec.parts]
-        self.weight = torch.cat(stacked).to(device)  # [N, K]
-        self._bias = None
-        if spec.bias:
-            biases = [weights.take(f"{part.name}.bias", part.outputs).to(dtype) for part in spec.parts]
-            self._bias = torch.cat(biases).to(device)
+        stored, dtype = weights.linear(spec), dtype_of(options)
+        bias = stored.bias(dtype)
+        self.weight = stored.dense(dtype).to(device)  # [N, K]
+        self._bias = None if bias is None else bias.to(device)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, self.weight, self._bias)

@@ -1,161 +1,94 @@
-"""Llama against transformers: small random models of every shape we support, saved by transformers itself."""
+"""Llama against transformers, in every shape that models of its kind come in."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import parity
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
+from models.config import read_network
 from models.sources import ModelError
-from services.target.torch_model import ForwardRows, TorchModel, load_torch_model
+from models.weights import Weights
 
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "grouped": {"num_key_value_heads": 2},
+    "plain": {"num_key_value_heads": 4},
+    "grouped": {},
     "one kv head": {"num_key_value_heads": 1, "head_dim": 24},
+    "heads wider than their share": {"head_dim": 32},
     "tied": {"tie_word_embeddings": True},
     "biases": {"attention_bias": True, "mlp_bias": True},
+    "one layer": {"num_hidden_layers": 1},
+    "another base": {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}, "rms_norm_eps": 1e-2},
     "linear rope": {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}},
-    "llama3 rope": {
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 10000.0,
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
-        }
-    },
+    "llama3 rope": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, **LLAMA3}},
+    "yarn": {"rope_parameters": YARN},
+    "yarn with magnitudes": {"rope_parameters": {**YARN, "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0}},
+    "yarn with a magnitude said": {"rope_parameters": {**YARN, "attention_factor": 0.8, "truncate": False}},
+    "yarn with other ends": {"rope_parameters": {**YARN, "beta_fast": 16, "beta_slow": 0.5}},
 }
 
 
-def save_tiny(folder: Path, **changes: Any) -> LlamaForCausalLM:
-    """A random model and the files a folder must have. transformers writes the weights."""
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {
-        "vocab_size": 101,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 256,
-        "tie_word_embeddings": False,
-        "initializer_range": 0.3,
-    }
-    model = LlamaForCausalLM(LlamaConfig(**(sizes | changes)))
-    for name, parameter in model.named_parameters():
-        if "norm" in name or "bias" in name:
-            torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.3)
-    model.save_pretrained(folder)
-    (folder / "tokenizer.json").write_text("{}")
-    return model.eval()
-
-
-def load(folder: Path, **changes: Any) -> TorchModel:
-    options: dict[str, Any] = {
-        "dtype": "float32",
-        "threads": 1,
-        "page_tokens": 16,
-        "kv_cache_bytes": 8 << 20,
-        "max_context": 0,
-    }
-    return load_torch_model(folder, **(options | changes))
-
-
-def with_pages(model: TorchModel, tokens: list[int], start: int, logits_from: int) -> torch.Tensor:
-    return model.forward([ForwardRows(tokens, start, list(range(2, 12)), logits_from)])
-
-
+@parity.every_executor
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_equal_those_of_transformers(variant: str, tmp_path: Path) -> None:
-    theirs = save_tiny(tmp_path, **VARIANTS[variant])
-    ours = load(tmp_path)
-    tokens = torch.randint(0, 101, (90,), generator=torch.Generator().manual_seed(1)).tolist()
-    with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0]
-
-    logits = with_pages(ours, tokens, 0, 0)
-
-    assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
-    # And token by token, over the same pages.
-    with_pages(ours, tokens[:40], 0, 40)
-    steps = torch.cat([with_pages(ours, [tokens[i]], i, 0) for i in range(40, 60)])
-    assert torch.equal(steps, logits[40:60])
+def test_logits_and_text_are_those_of_transformers(variant: str, make: parity.MakeExecutor, tmp_path: Path) -> None:
+    parity.check_parity(parity.save_tiny(LlamaConfig, tmp_path, **VARIANTS[variant]), tmp_path, make)
 
 
-def test_bfloat16_stays_close(tmp_path: Path) -> None:
-    theirs = save_tiny(tmp_path, num_key_value_heads=2, initializer_range=0.1)
-    tokens = list(range(60))
-    with torch.no_grad():
-        expected = theirs(torch.tensor([tokens])).logits[0]
-    logits = with_pages(load(tmp_path, dtype="bfloat16"), tokens, 0, 0)
-    assert (logits - expected).abs().mean() <= 0.02 * expected.abs().mean()
+@parity.every_executor
+def test_bfloat16_stays_close(make: parity.MakeExecutor, tmp_path: Path) -> None:
+    parity.check_bfloat16(parity.save_tiny(LlamaConfig, tmp_path), tmp_path, make)
 
 
-def test_float16_weights_are_read(tmp_path: Path) -> None:
-    theirs = save_tiny(tmp_path).half()
-    theirs.save_pretrained(tmp_path)
-    with torch.no_grad():
-        expected = theirs.float()(torch.tensor([[1, 2, 3]])).logits[0]
-    assert (with_pages(load(tmp_path), [1, 2, 3], 0, 0) - expected).abs().max() <= 1e-4 * expected.abs().max()
+@parity.every_executor
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_stored_in_half_are_read(dtype: torch.dtype, make: parity.MakeExecutor, tmp_path: Path) -> None:
+    parity.save_tiny(LlamaConfig, tmp_path).to(dtype).save_pretrained(tmp_path)
+    assert Weights(tmp_path).take("model.norm.weight", 64).dtype == dtype
+    # Loaded again: the model in memory has rounded its rotation, too.
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    parity.check_parity(theirs, tmp_path, make)
 
 
-def test_shards_load_as_one_model(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    save_tiny(whole)
-    model = save_tiny(cut)
-    model.save_pretrained(cut, max_shard_size="100KB")
-    (cut / "model.safetensors").unlink(missing_ok=True)
-    assert len(list(cut.glob("*.safetensors"))) > 1
-    assert torch.equal(with_pages(load(cut), [5, 6, 7], 0, 0), with_pages(load(whole), [5, 6, 7], 0, 0))
+@parity.every_executor
+def test_shards_load_as_one_model(make: parity.MakeExecutor, tmp_path: Path) -> None:
+    theirs = parity.save_tiny(LlamaConfig, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    theirs.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    parity.check_parity(theirs, tmp_path, make)
 
 
-def test_facts_are_the_models_own(tmp_path: Path) -> None:
-    theirs = save_tiny(tmp_path, eos_token_id=[7, 8])
-    facts = load(tmp_path, max_context=100).facts
-    assert (facts.vocab_size, facts.max_context, facts.page_tokens, facts.dtype) == (101, 100, 16, "float32")
-    assert facts.eos_token_ids == (7, 8) and facts.path_name == tmp_path.name
-    assert facts.parameters == sum(p.numel() for p in theirs.parameters())
-    # A page: keys and values, 3 layers, 4 heads of 16, 16 tokens, 4 bytes.
-    assert facts.pages == (8 << 20) // (2 * 3 * 4 * 16 * 16 * 4)
-    assert load(tmp_path, max_context=100_000).facts.max_context == 256
+@parity.every_executor
+def test_parameters_are_counted_once_each(make: parity.MakeExecutor, tmp_path: Path) -> None:
+    for changes in ({}, {"tie_word_embeddings": True}, {"attention_bias": True, "mlp_bias": True}):
+        theirs = parity.save_tiny(LlamaConfig, tmp_path, **changes)
+        assert parity.load(tmp_path, make).parameters == sum(p.numel() for p in theirs.parameters())
 
 
-def edit_config(folder: Path, **changes: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
+@parity.every_executor
+def test_a_tensor_that_does_not_fit_the_config_is_named(make: parity.MakeExecutor, tmp_path: Path) -> None:
+    parity.save_tiny(LlamaConfig, tmp_path)
+    for changes, said in (
+        ({"intermediate_size": 104}, r"mlp\.gate_proj\.weight has shape"),
+        ({"vocab_size": 200}, r"embed_tokens\.weight has shape"),
+        ({"num_hidden_layers": 4}, r"model\.layers\.3\..* is missing"),
+        ({"attention_bias": True}, r"q_proj\.bias is missing"),
+    ):
+        with parity.edited_config(tmp_path, **changes), pytest.raises(ModelError, match=said):
+            parity.load(tmp_path, make)
 
 
-@pytest.mark.parametrize(
-    ("breaking", "said"),
-    [
-        (lambda f: edit_config(f, intermediate_size=97), r"mlp\.gate_proj\.weight has shape"),
-        (lambda f: edit_config(f, vocab_size=200), r"embed_tokens\.weight has shape"),
-        (lambda f: edit_config(f, num_hidden_layers=4), r"model\.layers\.3\..* is missing"),
-        (lambda f: edit_config(f, attention_bias=True), r"q_proj\.bias is missing"),
-        (lambda f: edit_config(f, hidden_act="relu"), "hidden_act"),
-        (lambda f: (f / "tokenizer.json").unlink(), r"tokenizer\.json is missing"),
-    ],
-)
-def test_a_folder_that_does_not_fit_names_what_is_wrong(
-    breaking: Callable[[Path], object], said: str, tmp_path: Path
-) -> None:
-    save_tiny(tmp_path)
-    breaking(tmp_path)
-    with pytest.raises(ModelError, match=said):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [({"dtype": "float8"}, "float8"), ({"page_tokens": 12}, "page_tokens"), ({"kv_cache_bytes": 10}, "KV cache")],
-)
-def test_an_option_that_cannot_be_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
-    save_tiny(tmp_path)
-    with pytest.raises(ModelError, match=said):
-        load(tmp_path, **options)
+def test_the_description_says_what_a_llama_is(tmp_path: Path) -> None:
+    parity.save_tiny(LlamaConfig, tmp_path, attention_bias=True, eos_token_id=[7, 8])
+    network = read_network(tmp_path)
+    attention = network.layers[2].attention
+    assert [part.name for part in attention.qkv.parts] == [f"model.layers.2.self_attn.{x}_proj" for x in "qkv"]
+    assert [part.outputs for part in attention.qkv.parts] == [64, 32, 32] and attention.qkv.bias
+    assert (attention.scale, attention.window, attention.q_norm) == (0.25, 0, None)
+    assert (network.max_context, network.eos_token_ids, network.stored_dtype) == (256, (7, 8), "float32")
