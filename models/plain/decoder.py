@@ -2,19 +2,22 @@
 
 Every kind of attention is made as `Kind(spec, weights, options, device)` and called with (x, batch); it owns the
 pages of its layer. Every kind of MLP is made the same way and called with (x). The residual stream is float32,
-what linears read has the dtype of the options. Rows are not promised the same bits in another batch.
+what linears read has the dtype of the options. Libraries pick their order of summation by the number of rows, so
+strict means that every row is computed alone: slow, and true.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from models.batch import Batch
 from models.executor import Options
 from models.parameters import parameter_count
-from models.plain.attention import PlainAttention
+from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
 from models.plain.parts import PlainLinear, PlainMlp, PlainNorm
@@ -31,13 +34,13 @@ _MAX_ROWS = 256
 class PlainExecutor:
     """models/executor.py's Executor on any device of torch."""
 
-    strict = False
     max_rows = _MAX_ROWS
 
     def __init__(self, network: Network, weights: Weights, options: Options, device: str = "cpu") -> None:
-        if options.dtype not in ("bfloat16", "float32"):
-            raise ModelError(f"dtype is {options.dtype}", "plain torch computes in bfloat16 or float32")
-        self.path = f"plain torch, {device}"
+        if why := self.why_not(network, options.dtype):
+            raise ModelError(f"dtype is {options.dtype}", why)
+        self.strict = options.strict
+        self.path = f"plain torch, {device}{', strict: row by row' if self.strict else ''}"
         self.parameters = parameter_count(network)
         self._device = device
         # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
@@ -45,6 +48,11 @@ class PlainExecutor:
         self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
         self._norm = PlainNorm(network.norm, weights, options, device)
         self._head = PlainLinear(network.head, weights, options, device)
+
+    @staticmethod
+    def why_not(network: Network, dtype: str) -> str:
+        """Why the network can't be run in this dtype, or ""."""
+        return "" if dtype in ("bfloat16", "float32") else "plain torch computes in bfloat16 or float32"
 
     @staticmethod
     def page_bytes(network: Network, options: Options) -> int:
@@ -55,6 +63,11 @@ class PlainExecutor:
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits of the wanted rows, float32 [W, vocab]; keys and values of all rows go to their slots."""
         assert 1 <= len(batch.tokens) <= self.max_rows
+        if self.strict:
+            return torch.cat([self._logits(row) for row in _rows_alone(batch)])
+        return self._logits(batch)
+
+    def _logits(self, batch: Batch) -> torch.Tensor:
         x = self._embedding[torch.from_numpy(batch.tokens).to(self._device)].float()
         for layer in self._layers:
             x = layer(x, batch)
@@ -76,3 +89,20 @@ class _Layer:
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         x = x + self.attention(self._attention_norm(x), batch)
         return x + self._mlp(self._mlp_norm(x))
+
+
+def _rows_alone(batch: Batch) -> Iterator[Batch]:
+    """Every row as a batch of its own, in their order: a row reads what the rows before it stored."""
+    wanted = set(batch.wanted.tolist())
+    for rows, table in sequences(batch):
+        for row in range(rows.start, rows.stop):
+            yield Batch(
+                tokens=batch.tokens[row : row + 1],
+                positions=batch.positions[row : row + 1],
+                slots=batch.slots[row : row + 1],
+                tables=table,
+                table_width=batch.table_width,
+                tiles=np.array([0, 0, 1], np.int32),
+                tile_work=np.ones(1, np.int64),
+                wanted=np.zeros(int(row in wanted), np.int64),
+            )
