@@ -138,7 +138,7 @@ def qwen_windows(fields: Fields, layers: int) -> tuple[int, ...]:
         first = fields.count("max_window_layers", 28, least=0)
         return tuple(window if index >= first else 0 for index in range(layers))
     kinds = fields.values["layer_types"]
-    known = {"full_attention": 0, "sliding_attention": window}
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
-        fields.refuse("layer_types", f"{layers} times full_attention or sliding_attention")
-    return tuple(known[kind] for kind in kinds)
+    allowed = ["full_attention", "sliding_attention"] if used else ["full_attention"]
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in allowed for kind in kinds):
+        fields.refuse("layer_types", f"{layers} times {' or '.join(allowed)}")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)

@@ -1,4 +1,4 @@
-"""ModelConfig: what is read, and what is refused by name."""
+"""config.json as families read it: what is read, what is left to defaults, what is refused by name."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from models.config import ModelConfig, read_config
+from models.config import Fields, read_network
+from models.layers.rope import rope_tables
+from models.registry import FAMILIES, declaration
 from models.sources import ModelError
-from models.spec import RopeScaling
+from models.spec import Network, RopeScaling
 
 FIELDS: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -24,17 +29,24 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def read(folder: Path, generation: dict[str, Any] | None = None, **changes: Any) -> ModelConfig:
+def read(folder: Path, generation: dict[str, Any] | None = None, **changes: Any) -> Network:
     (folder / "config.json").write_text(json.dumps(FIELDS | changes))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return read_config(folder)
+    return read_network(folder)
+
+
+def test_every_line_of_the_registry_names_a_function() -> None:
+    for architecture in FAMILIES:
+        assert callable(declaration(architecture))
 
 
 def test_what_a_config_leaves_out_has_the_familys_default(tmp_path: Path) -> None:
-    config = read(tmp_path)
-    assert (config.kv_heads, config.head_dim, config.rope_theta) == (4, 16, 10000.0)
-    assert not config.tied_embeddings and not config.attention_bias and config.eos_token_ids == ()
+    network = read(tmp_path)
+    attention = network.layers[0].attention
+    assert (attention.kv_heads, attention.head_dim, attention.rope.theta, attention.rope.scaling) == (4, 16, 1e4, None)
+    assert network.head.parts[0].name == "lm_head" and not attention.qkv.bias and network.eos_token_ids == ()
+    assert read(tmp_path, num_key_value_heads=None, head_dim=None).layers[0].attention == attention
 
 
 def test_the_ends_of_the_generation_config_come_first(tmp_path: Path) -> None:
@@ -42,47 +54,168 @@ def test_the_ends_of_the_generation_config_come_first(tmp_path: Path) -> None:
     assert read(tmp_path, {"eos_token_id": [2, 0]}, eos_token_id=5).eos_token_ids == (2, 0)
 
 
-def test_rope_is_read_in_both_spellings(tmp_path: Path) -> None:
-    assert read(tmp_path, rope_theta=5e5).rope_theta == 5e5
-    assert read(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 1e6}).rope_theta == 1e6
-    linear = read(tmp_path, rope_scaling={"type": "linear", "factor": 2.0})
-    assert linear.rope_scaling == RopeScaling("linear", 2.0)
-    llama3 = {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    assert read(tmp_path, rope_scaling=llama3).rope_scaling == RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)
+def test_the_stored_dtype_has_two_names(tmp_path: Path) -> None:
+    assert read(tmp_path, torch_dtype="bfloat16").stored_dtype == "bfloat16"
+    assert read(tmp_path, torch_dtype="bfloat16", dtype="float16").stored_dtype == "float16"
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+ROPES: dict[str, dict[str, Any]] = {
+    "new": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "old theta": {"rope_theta": 5e5},
+    "old linear": {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+    "new linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+    "old llama3": {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+    "llama3 over all of the context": {"rope_scaling": {**LLAMA3, "rope_type": "llama3", "factor": 1.0}},
+    "old yarn": {"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+    "yarn of a longer context": {
+        "max_position_embeddings": 4096,
+        "rope_scaling": {"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 128, "beta_fast": 32},
+    },
+    "yarn with both magnitudes": {
+        "rope_scaling": {
+            "type": "yarn",
+            "factor": 40,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.5,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "yarn with one magnitude": {"rope_scaling": {"type": "yarn", "factor": 8.0, "mscale": 0.5}},
+    "yarn with its attention factor": {"rope_scaling": {"type": "yarn", "factor": 8.0, "attention_factor": 1.5}},
+    "yarn not truncated": {"rope_scaling": {"type": "yarn", "factor": 8.0, "truncate": False, "beta_slow": 2}},
+    "yarn of a tiny context": {
+        "rope_scaling": {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4},
+    },
+}
+
+
+@pytest.mark.parametrize("spelling", ROPES)
+def test_tables_are_those_of_transformers_in_every_spelling(spelling: str, tmp_path: Path) -> None:
+    rope = read(tmp_path, model_type="llama", **ROPES[spelling]).layers[1].attention.rope
+    theirs = AutoConfig.from_pretrained(tmp_path)
+    kind = theirs.rope_parameters["rope_type"]
+    if kind == "default":
+        frequencies = theirs.rope_parameters["rope_theta"] ** -(torch.arange(0, 16, 2) / 16)
+        factor = 1.0
+    else:
+        frequencies, factor = ROPE_INIT_FUNCTIONS[kind](theirs)
+    angles = torch.arange(200.0)[:, None] * frequencies
+
+    cos, sin = rope_tables(rope, 200)
+
+    torch.testing.assert_close(cos, angles.cos() * factor, rtol=0, atol=5e-5)
+    torch.testing.assert_close(sin, angles.sin() * factor, rtol=0, atol=5e-5)
+
+
+def test_yarn_stretches_the_context_that_the_model_was_trained_for(tmp_path: Path) -> None:
+    """As Qwen2.5 is told to be run: the maximum stays what it was, the factor says the rest."""
+    assert read(tmp_path, rope_scaling={"type": "yarn", "factor": 4.0}).max_context == 1024
+    deepseek = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    assert read(tmp_path, rope_scaling=deepseek).max_context == 256
+    assert read(tmp_path, rope_scaling={"type": "linear", "factor": 4.0}).max_context == 256
+
+
+def test_llama3_is_read_with_all_its_numbers(tmp_path: Path) -> None:
+    rope = read(tmp_path, rope_scaling={"rope_type": "llama3", **LLAMA3}).layers[0].attention.rope
+    assert rope.scaling == RopeScaling("llama3", 8.0, 64, 1.0, 4.0)
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("architectures", ["GPT2LMHeadModel"]),
+        ("architectures", []),
+        ("architectures", [["LlamaForCausalLM"]]),
         ("hidden_act", "gelu"),
-        ("quantization_config", {"quant_method": "awq"}),
         ("sliding_window", 4096),
+        ("layer_types", ["full_attention", "full_attention"]),
+        ("partial_rotary_factor", 0.5),
+        ("attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", 30.0),
+        ("dual_chunk_attention_config", {"chunk_size": 8}),
         ("hidden_size", -1),
         ("hidden_size", "64"),
         ("hidden_size", 1 << 40),
+        ("vocab_size", 0),
         ("num_hidden_layers", True),
         ("num_key_value_heads", 3),
         ("head_dim", 12),
         ("rms_norm_eps", float("nan")),
         ("rope_theta", 0),
-        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}),
-        ("rope_scaling", [1]),
+        ("rope_theta", "10000"),
+        ("tie_word_embeddings", "yes"),
+        ("attention_bias", 1),
+        ("max_position_embeddings", 1 << 40),
         ("eos_token_id", "</s>"),
+        ("eos_token_id", [1, -2]),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(tmp_path: Path, field: str, value: object) -> None:
+def test_what_is_not_computed_is_refused_by_name(field: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         read(tmp_path, **{field: value})
-    assert field.removesuffix("_scaling") in caught.value.what and caught.value.fix
+    assert f"config.json: {field} is" in caught.value.what and caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("rope", "named"),
+    [
+        ([1], "rope_scaling"),
+        ({"rope_type": "dynamic", "factor": 2.0}, "rope_type"),
+        ({"rope_type": "longrope", "short_factor": [1.0]}, "rope_type"),
+        ({"type": "su"}, "type"),
+        ({"rope_type": 3}, "rope_type"),
+        ({"rope_type": "linear"}, "factor"),
+        ({"rope_type": "linear", "factor": -1}, "factor"),
+        ({"rope_type": "yarn", "factor": 4.0, "beta_fast": "32"}, "beta_fast"),
+        ({"rope_type": "yarn", "original_max_position_embeddings": 0}, "original_max_position_embeddings"),
+        ({"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}, "high_freq_factor"),
+        ({"rope_type": "llama3", "factor": 8.0}, "low_freq_factor"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_type": "default", "mrope_section": [4, 4]}, "mrope_section"),
+        ({"full_attention": {"rope_type": "default"}}, "rope_scaling"),
+    ],
+)
+def test_a_rope_that_is_not_computed_is_refused_by_name(rope: object, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=rf"config\.json: {named} is"):
+        read(tmp_path, rope_scaling=rope)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "field", "value"),
+    [
+        ("MistralForCausalLM", "attention_bias", True),
+        ("MistralForCausalLM", "sliding_window", -1),
+        ("MistralForCausalLM", "layer_types", ["sliding_attention"] * 2),
+        ("Qwen2ForCausalLM", "layer_types", ["full_attention"]),
+        ("Qwen2ForCausalLM", "layer_types", ["full_attention", "chunked_attention"]),
+        ("Qwen3ForCausalLM", "layer_types", ["full_attention", ["full_attention"]]),
+        ("Qwen3ForCausalLM", "layer_types", ["full_attention", "sliding_attention"]),
+        ("Qwen3ForCausalLM", "use_sliding_window", "no"),
+        ("Qwen3ForCausalLM", "max_window_layers", -1),
+    ],
+)
+def test_each_family_refuses_what_it_does_not_compute(
+    architecture: str, field: str, value: object, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=rf"config\.json: {field} is"):
+        read(tmp_path, architectures=[architecture], **{field: value})
 
 
 def test_a_missing_field_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="intermediate_size"):
-        read(tmp_path, intermediate_size=None)
+    for field in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"):
+        with pytest.raises(ModelError, match=field):
+            read(tmp_path, **{field: None})
+
+
+@pytest.mark.parametrize("raw", ["", "[]", "{", '{"a":' * 100_000, '{"\ud800"}', "null"])
+def test_a_config_that_is_no_object_is_refused(raw: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(raw.encode("utf-8", "surrogatepass"))
+    with pytest.raises(ModelError, match=r"config\.json"):
+        read_network(tmp_path)
+
+
+def test_a_refusal_stays_short_whatever_was_in_the_file() -> None:
+    with pytest.raises(ModelError) as caught:
+        Fields({"hidden_size": "x" * 1_000_000}).count("hidden_size")
+    assert len(str(caught.value)) < 400
