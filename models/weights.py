@@ -96,8 +96,15 @@ class Weights:
 
     def _biases(self, linear: spec.Linear) -> list[Wanted]:
         if not linear.bias:
+            self._refuse_biases(linear)
             return []
         return [Wanted(f"{part.name}.bias", ((part.outputs,),), FLOATS) for part in linear.parts]
+
+    def _refuse_biases(self, linear: spec.Linear) -> None:
+        """Some converters write biases of zeros where a family has none; others would change the text."""
+        for name in (f"{part.name}.bias" for part in linear.parts):
+            if name in self.headers and bool(self._file_of[name].get_tensor(name).any()):
+                raise ModelError(f"{self.folder}: tensor {name} is there, and config.json asks for none", _OTHER_MODEL)
 
     def _layout(self, matrix: Matrix) -> tuple[bool, Layout]:
         """Whether the matrix is quantised, and its tensors."""

@@ -61,8 +61,9 @@ def refused(field: str, value: Any, supported: str) -> ModelError:
 
 
 def one_of(fields: Mapping[str, Any], field: str, allowed: tuple[Any, ...], default: Any = None) -> Any:
-    """The field's value; it must be one of `allowed`, in value and type."""
-    value = fields.get(field, default)
+    """The field's value, or `default` for null; it must be one of `allowed`, in value and type."""
+    value = fields.get(field)
+    value = default if value is None else value
     if not any(value == each and type(value) is type(each) for each in allowed):
         raise refused(field, value, " or ".join(map(str, allowed)))
     return value

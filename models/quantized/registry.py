@@ -10,6 +10,10 @@ from models.quantized.format import Format, refused
 from models.quantized.plain import Plain
 
 FORMATS: dict[str, str] = {
+    "awq": "models.quantized.awq:Awq",
+    "compressed-tensors": "models.quantized.compressed_tensors:CompressedTensors",
+    "fp8": "models.quantized.fp8:Fp8",
+    "gptq": "models.quantized.gptq:Gptq",
 }
 
 

@@ -25,7 +25,7 @@ class StoredPart:
     plain  the weight itself, [N, K] in float32, float16 or bfloat16
     int8   [N, K] int8
     fp8    [N, K] float8_e4m3fn
-    int4   [N, K/2] uint8: codes 0..15, the even column in the low half of a byte
+    int4   [N, K/2 rounded up] uint8: codes 0..15, the even column in the low half of a byte
     """
 
     name: str
@@ -67,7 +67,7 @@ class StoredPart:
     def _float_codes(self, first: int, last: int) -> torch.Tensor:
         codes = self.codes[first:last]
         if self.kind == "int4":
-            codes = torch.stack((codes & 15, codes >> 4), dim=-1).view(last - first, self.inputs)
+            codes = torch.stack((codes & 15, codes >> 4), dim=-1).view(last - first, -1)[:, : self.inputs]
         return codes.float()
 
     def _over_inputs(self, of_groups: torch.Tensor) -> torch.Tensor:
