@@ -1,0 +1,1 @@
+"""Linears on a GPU whose rows don't depend on their batch."""

@@ -1,0 +1,147 @@
+"""x·Wᵀ + b in Triton, batch-invariant: the bits of a row depend on the row and the weight alone.
+
+Tile shape and the cuts of K come from the weight's shape, never from the number of rows. K is cut into `splits`
+ranges; a range is summed in steps of BLOCK_K, and the ranges' sums are added in ascending order. With few rows
+each range is a program of its own (a weight of 4096 x 4096 would otherwise keep a third of the chip busy) and a
+second kernel adds; with many, one program walks all ranges. Both do the same additions in the same order.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels import interpreter
+from kernels.launch import ceil_div, launch
+
+# Rows of a tile, also for one row: 64 is what the matrix instructions of sm_90 and sm_100 take, and while a step
+# waits for weights the arithmetic of empty rows is free (README.md).
+BLOCK_M = 64
+# Programs that keep any of the known chips busy. A constant, not the device's: bits must not depend on it.
+_ENOUGH_PROGRAMS = 256
+_MAX_SPLITS = 8
+# Columns from which tiles of 128 are enough programs.
+_WIDE = 8192
+_ADD_BLOCK = 1024
+
+
+@triton.jit
+def _dot_range(
+    x, weight, rows, columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, m, n, first, last,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """x[m, first:last] · weight[n, first:last]ᵀ, in float32."""
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    x_rows = x + m.to(tl.int64)[:, None] * x_stride
+    weight_rows = weight + n.to(tl.int64)[None, :] * inputs
+    for start in range(first, last, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        a = tl.load(x_rows + k[None, :], mask=(m < rows)[:, None] & (k < last)[None, :], other=0.0)
+        b = tl.load(weight_rows + k[:, None], mask=(n < columns)[None, :] & (k < last)[:, None], other=0.0)
+        if IEEE:
+            total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+        else:
+            total = tl.dot(a, b, total)
+    return total
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_kernel(
+    x, weight, bias, out, rows,
+    columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """A tile of the output, all ranges of K one after the other."""
+    # Tiles of the same columns run beside each other: the weight is read once, and x stays in the cache.
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for first in range(0, inputs, range_length):
+        last = tl.minimum(first + range_length, inputs)
+        total += _dot_range(
+            x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
+        )
+    if HAS_BIAS:
+        total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_ranges_kernel(
+    x, weight, partial, rows,
+    columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """A tile of one range's sums: partial [splits, rows, columns] float32."""
+    m = tl.arange(0, BLOCK_M)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(1)
+    first = split * range_length
+    last = tl.minimum(first + range_length, inputs)
+    total = _dot_range(x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE)
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    place = (split.to(tl.int64) * rows + m)[:, None] * columns + n[None, :]
+    tl.store(partial + place, total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def add_ranges_kernel(
+    partial, bias, out, rows,
+    columns: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out = Σ partial in ascending order + bias."""
+    row = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < columns
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for split in range(SPLITS):
+        total += tl.load(partial + (split * rows + row) * columns + n, mask=inside, other=0.0)
+    if HAS_BIAS:
+        total += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * columns + n, total.to(out.dtype.element_ty), mask=inside)
+
+
+def linear(
+    x: torch.Tensor,  # [R, K], rows may stand further apart
+    weight: torch.Tensor,  # [N, K]
+    bias: torch.Tensor | None = None,  # [N]
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # [R, N]
+    """In `out_dtype`, or that of x."""
+    assert x.stride(1) == 1 and weight.is_contiguous() and x.shape[1] == weight.shape[1]
+    (rows, inputs), columns = x.shape, weight.shape[0]
+    out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
+    if rows == 0:
+        return out
+    tile, splits, length = tile_of(columns, inputs, torch.promote_types(x.dtype, weight.dtype))
+    shape = {"columns": columns, "inputs": inputs, "x_stride": x.stride(0), "range_length": length}
+    tiles, added = ceil_div(columns, tile["BLOCK_N"]), out if bias is None else bias
+    if splits > 1 and rows <= BLOCK_M:
+        partial = torch.empty(splits, rows, columns, dtype=torch.float32, device=x.device)
+        launch(linear_ranges_kernel, (tiles, splits), x, weight, partial, rows, **shape, **tile)
+        launch(
+            add_ranges_kernel, (ceil_div(columns, _ADD_BLOCK), rows), partial, added, out, rows,
+            columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, BLOCK=_ADD_BLOCK,
+        )  # fmt: skip
+        return out
+    grid = (ceil_div(rows, BLOCK_M), tiles)
+    launch(linear_kernel, grid, x, weight, added, out, rows, **shape, HAS_BIAS=bias is not None, **tile)
+    return out
+
+
+def tile_of(columns: int, inputs: int, dtype: torch.dtype) -> tuple[dict[str, int], int, int]:
+    """Tile, number of ranges of K and their length, of a weight [columns, inputs]."""
+    block_n, block_k, stages = 64, 128, 3
+    if dtype == torch.float32:
+        block_n, block_k, stages = 32, 32, 2
+    elif columns >= _WIDE:
+        block_n, block_k, stages = 128, 64, 4
+    tiles = ceil_div(columns, block_n)
+    splits = min(max(_ENOUGH_PROGRAMS // tiles, 1), _MAX_SPLITS, ceil_div(inputs, 4 * block_k))
+    length = ceil_div(ceil_div(inputs, splits), block_k) * block_k
+    # The interpreter multiplies no bfloat16; products of two are exact in float32.
+    ieee = dtype == torch.float32 or interpreter.in_use()
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": block_n, "BLOCK_K": block_k, "IEEE": ieee, "stages": stages}
+    return tile, ceil_div(inputs, length), length

@@ -1,0 +1,149 @@
+"""The per-row operations in Triton: one program a row (or a piece of one), float32 inside, rounded once when written.
+
+A row is reduced in one block of a fixed size, so its bits depend on the row alone. Rotation of q and k, and their
+norms, happen where keys are stored (kernels/kv_store). Knows nothing of layers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.launch import ceil_div, launch, power_of_two
+
+# Elements of a piece of a row where nothing is reduced.
+PIECE = 1024
+
+
+@triton.jit
+def add_norm_kernel(
+    residual, delta, weight, out, epsilon, width: tl.constexpr, HAS_DELTA: tl.constexpr, BLOCK: tl.constexpr
+):
+    """residual += delta; out = RMSNorm(residual)."""
+    start = tl.program_id(0).to(tl.int64) * width
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(residual + start + at, mask=inside, other=0.0)
+    if HAS_DELTA:
+        x += tl.load(delta + start + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(residual + start + at, x, mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
+    normed = x * scale * tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + start + at, normed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def norm_wanted_kernel(residual, delta, rows, weight, out, epsilon, width: tl.constexpr, BLOCK: tl.constexpr):
+    """out[i] = RMSNorm(residual[rows[i]] + delta[rows[i]]); the residual stays as it is."""
+    place = tl.program_id(0).to(tl.int64)
+    start = tl.load(rows + place).to(tl.int64) * width
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(residual + start + at, mask=inside, other=0.0)
+    x += tl.load(delta + start + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
+    normed = x * scale * tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + place * width + at, normed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.constexpr, BLOCK: tl.constexpr):
+    """out = RMSNorm(x) of rows that stand `stride` apart."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(x_in + row * stride + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
+    normed = x * scale * tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + row * width + at, normed.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def silu_gate_kernel(gate_up, out, width: tl.constexpr, BLOCK: tl.constexpr):
+    """out = silu(gate) · up, of rows that hold gate and up side by side."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    gate = tl.load(gate_up + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
+    gated = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out + row * width + at, gated.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def embed_kernel(tokens, table, out, width: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    start = tl.load(tokens + row).to(tl.int64) * width
+    tl.store(out + row * width + at, tl.load(table + start + at, mask=inside).to(tl.float32), mask=inside)
+
+
+def add_norm(
+    residual: torch.Tensor,  # [R, H] float32, changed here
+    delta: torch.Tensor | None,  # [R, H]
+    weight: torch.Tensor,  # [H] float32
+    epsilon: float,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """residual + delta, in its place, and its RMSNorm in `dtype`."""
+    rows, width = residual.shape
+    out = torch.empty(rows, width, dtype=dtype, device=residual.device)
+    given = residual if delta is None else delta
+    launch(
+        add_norm_kernel, (rows,), residual, given, weight, out, epsilon,
+        width=width, HAS_DELTA=delta is not None, **_whole_row(width),
+    )  # fmt: skip
+    return residual, out
+
+
+def norm_wanted(
+    residual: torch.Tensor,  # [R, H] float32
+    delta: torch.Tensor,  # [R, H]
+    rows: torch.Tensor,  # [W] int32
+    weight: torch.Tensor,  # [H] float32
+    epsilon: float,
+    dtype: torch.dtype,
+) -> torch.Tensor:  # [W, H]
+    """RMSNorm of residual + delta, of the rows whose logits are wanted."""
+    count, width = len(rows), residual.shape[1]
+    out = torch.empty(count, width, dtype=dtype, device=residual.device)
+    if count:
+        launch(
+            norm_wanted_kernel, (count,), residual, delta, rows, weight, out, epsilon, width=width, **_whole_row(width)
+        )
+    return out
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """RMSNorm of [R, width], whose rows may stand further apart than they are wide; the same dtype."""
+    assert x.stride(1) == 1
+    rows, width = x.shape
+    out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
+    launch(norm_kernel, (rows,), x, weight, out, epsilon, width=width, stride=x.stride(0), **_whole_row(width))
+    return out
+
+
+def silu_gate(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) · up for [R, 2·I] -> [R, I], the same dtype."""
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
+    block = min(PIECE, power_of_two(width))
+    launch(silu_gate_kernel, (rows, ceil_div(width, block)), gate_up, out, width=width, BLOCK=block)
+    return out
+
+
+def embed(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Rows of the table as float32: [R] of ids, [V, H] -> [R, H]."""
+    rows, width = len(tokens), table.shape[1]
+    out = torch.empty(rows, width, dtype=torch.float32, device=table.device)
+    block = min(PIECE, power_of_two(width))
+    launch(embed_kernel, (rows, ceil_div(width, block)), tokens, table, out, width=width, BLOCK=block)
+    return out
+
+
+def _whole_row(width: int) -> dict[str, int]:
+    """A row in one block. From the width alone: the order of a sum must not depend on the number of rows."""
+    block = power_of_two(width)
+    return {"BLOCK": block, "warps": min(max(block // 512, 1), 16)}
