@@ -229,17 +229,64 @@ def _q8_0(blocks: np.ndarray) -> np.ndarray:
     return blocks[:, 2:].view(np.int8).astype(np.float32) * _half(blocks, 0)
 
 
-def _q4_k(blocks: np.ndarray) -> np.ndarray:
-    # d, dmin, then eight 6-bit scales and eight 6-bit minima in 12 bytes, then 256 nibbles in groups of 32.
+def _iq4_nl(blocks: np.ndarray) -> np.ndarray:
+    return _UNEVEN[_nibbles(blocks[:, 2:])] * _half(blocks, 0)
+
+
+# Blocks of 256 values: a scale for every 16 or 32 of them, and a float16 that scales the scales.
+
+
+def _bit_pairs(packed: np.ndarray) -> np.ndarray:
+    """64 bytes of four pairs: the lowest pairs of 32 bytes come first, then the next: [blocks, 64] -> [blocks, 256]."""
+    pairs = packed.reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
+    return (pairs & 3).reshape(-1, 256)
+
+
+def _q2_k(blocks: np.ndarray) -> np.ndarray:
+    scales, codes = blocks[:, :16], _bit_pairs(blocks[:, 16:80]).reshape(-1, 16, 16).astype(np.float32)
+    step = (_half(blocks, 80) * (scales & 15))[:, :, None]
+    offset = (_half(blocks, 82) * (scales >> 4))[:, :, None]
+    return (codes * step - offset).reshape(-1, 256)
+
+
+def _q3_k(blocks: np.ndarray) -> np.ndarray:
+    # A third bit of every value in the first 32 bytes: bit b of byte i belongs to value 32 b + i.
+    third = np.unpackbits(blocks[:, :32], axis=1, bitorder="little").reshape(-1, 32, 8).swapaxes(1, 2)
+    codes = (_bit_pairs(blocks[:, 32:96]) | third.reshape(-1, 256) << 2).astype(np.float32) - 4
+    # Sixteen scales of 6 bits: low nibbles in 8 bytes, high pairs in 4.
+    low, high = blocks[:, 96:104], blocks[:, None, 104:108]
+    pairs = (high >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(-1, 16)
+    scales = (_nibbles(low) | pairs << 4).astype(np.float32) - 32
+    step = (_half(blocks, 108) * scales)[:, :, None]
+    return (codes.reshape(-1, 16, 16) * step).reshape(-1, 256)
+
+
+def _steps_and_offsets(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """d and dmin, then eight 6-bit scales and eight 6-bit minima in 12 bytes; each [blocks, 8, 1]."""
     packed = blocks[:, 4:16]
     low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     scales = np.concatenate([low & 63, (high & 15) | ((low >> 6) << 4)], axis=1)  # [blocks, 8]
     minima = np.concatenate([middle & 63, (high >> 4) | ((middle >> 6) << 4)], axis=1)
-    bytes_ = blocks[:, 16:].reshape(-1, 4, 1, 32)
-    codes = np.concatenate([bytes_ & 15, bytes_ >> 4], axis=2).reshape(-1, 8, 32).astype(np.float32)
-    step = (_half(blocks, 0) * scales)[:, :, None]
-    offset = (_half(blocks, 2) * minima)[:, :, None]
-    return (codes * step - offset).reshape(-1, 256)
+    return (_half(blocks, 0) * scales)[:, :, None], (_half(blocks, 2) * minima)[:, :, None]
+
+
+def _nibbles_by_32(packed: np.ndarray) -> np.ndarray:
+    """Low nibbles of 32 bytes, then their high ones, then the next 32: [blocks, 128] -> [blocks, 8, 32]."""
+    bytes_ = packed.reshape(-1, 4, 1, 32)
+    return np.concatenate([bytes_ & 15, bytes_ >> 4], axis=2).reshape(-1, 8, 32)
+
+
+def _q4_k(blocks: np.ndarray) -> np.ndarray:
+    step, offset = _steps_and_offsets(blocks)
+    return (_nibbles_by_32(blocks[:, 16:]).astype(np.float32) * step - offset).reshape(-1, 256)
+
+
+def _q5_k(blocks: np.ndarray) -> np.ndarray:
+    step, offset = _steps_and_offsets(blocks)
+    # Bit b of byte i is the fifth of value 32 b + i.
+    fifth = np.unpackbits(blocks[:, 16:48], axis=1, bitorder="little").reshape(-1, 32, 8).swapaxes(1, 2)
+    codes = _nibbles_by_32(blocks[:, 48:]) | fifth << 4
+    return (codes.astype(np.float32) * step - offset).reshape(-1, 256)
 
 
 def _q6_k(blocks: np.ndarray) -> np.ndarray:
@@ -253,6 +300,18 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
     return (codes.reshape(-1, 16, 16) * scales[:, :, None]).reshape(-1, 256)
 
 
+def _iq4_xs(blocks: np.ndarray) -> np.ndarray:
+    # Eight scales of 6 bits: high pairs in 2 bytes, low nibbles in 4; then 256 nibbles in groups of 32.
+    pairs = (blocks[:, 2:4, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1, 8)
+    low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
+    step = (_half(blocks, 0) * ((low | pairs << 4).astype(np.float32) - 32))[:, :, None]
+    codes = blocks[:, 8:].reshape(-1, 8, 16)
+    return (_UNEVEN[np.concatenate([codes & 15, codes >> 4], axis=2)] * step).reshape(-1, 256)
+
+
+# What the sixteen codes of the iq4 encodings stand for: denser around zero.
+_UNEVEN = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+
 ENCODINGS: dict[int, Encoding] = {
     0: Encoding("F32", 1, 4, _f32),
     1: Encoding("F16", 1, 2, _f16),
@@ -261,7 +320,12 @@ ENCODINGS: dict[int, Encoding] = {
     6: Encoding("Q5_0", 32, 22, _q5_0),
     7: Encoding("Q5_1", 32, 24, _q5_1),
     8: Encoding("Q8_0", 32, 34, _q8_0),
+    10: Encoding("Q2_K", 256, 84, _q2_k),
+    11: Encoding("Q3_K", 256, 110, _q3_k),
     12: Encoding("Q4_K", 256, 144, _q4_k),
+    13: Encoding("Q5_K", 256, 176, _q5_k),
     14: Encoding("Q6_K", 256, 210, _q6_k),
+    20: Encoding("IQ4_NL", 32, 18, _iq4_nl),
+    23: Encoding("IQ4_XS", 256, 136, _iq4_xs),
     30: Encoding("BF16", 1, 2, _bf16),
 }

@@ -30,6 +30,8 @@ _LAYER_NAMES = {
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
@@ -40,6 +42,14 @@ _OUTER_NAMES = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
+_SCALING_NAMES = {
+    "factor": "factor",
+    "original_context_length": "original_max_position_embeddings",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+# Whose q and k rows stand in another order than Hugging Face's.
+_REORDERED = ("llama",)
 # Holds the scaled rope frequencies of Llama 3.1+; the config says the same (`_rope_scaling`).
 _ROPE_FACTORS = "rope_freqs.weight"
 
@@ -74,6 +84,16 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
     heads = number("attention.head_count")
+    head_dim = number("attention.key_length", number("embedding_length") // heads)
+    # What the file could ask for and the config cannot say.
+    for name, computed in (
+        ("attention.value_length", head_dim),
+        ("rope.dimension_count", head_dim),
+        ("attention.sliding_window", None),
+        ("expert_count", 0),
+    ):
+        if entries.get(f"{kind}.{name}", computed) != computed:
+            raise GgufError(f"{gguf.path}: {kind}.{name} is {entries[f'{kind}.{name}']!r}; read is {computed}")
     vocabulary = gguf.tensors["token_embd.weight"].shape[0] if "token_embd.weight" in gguf.tensors else 0
     return {
         "architectures": [GGUF_ARCHITECTURES[kind]],
@@ -83,7 +103,7 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
         "num_hidden_layers": number("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": number("attention.head_count_kv", heads),
-        "head_dim": number("attention.key_length", number("embedding_length") // heads),
+        "head_dim": head_dim,
         "max_position_embeddings": number("context_length"),
         "rms_norm_eps": number("attention.layer_norm_rms_epsilon"),
         "rope_theta": number("rope.freq_base", 10000.0),
@@ -102,11 +122,15 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
 def _rope_scaling(gguf: GgufFile, kind: str) -> dict[str, Any] | None:
     """The file stores scaled frequencies or names a scaling; a config names its parameters."""
     entries = gguf.metadata
-    name = entries.get(f"{kind}.rope.scaling.type", "none")
-    if name == "linear":
-        return {"rope_type": "linear", "factor": float(entries.get(f"{kind}.rope.scaling.factor", 1.0))}
+    prefix = f"{kind}.rope.scaling."
+    said = {key.removeprefix(prefix): value for key, value in entries.items() if key.startswith(prefix)}
+    for key in said.keys() - {"type", "finetuned", *_SCALING_NAMES}:
+        raise GgufError(f"{gguf.path}: {prefix}{key} is {said[key]!r}; read are {', '.join(_SCALING_NAMES)}")
+    name = said.get("type", "none")
+    if name in ("linear", "yarn"):
+        return {"rope_type": name, **{ours: said[theirs] for theirs, ours in _SCALING_NAMES.items() if theirs in said}}
     if name != "none":
-        raise GgufError(f"{gguf.path}: rope scaling {name!r} is not supported; linear and llama3 are")
+        raise GgufError(f"{gguf.path}: rope scaling {name!r} is not supported; linear, yarn and llama3 are")
     if _ROPE_FACTORS not in gguf.tensors:
         return None
     factors = gguf.values(_ROPE_FACTORS)
@@ -166,7 +190,7 @@ def _hugging_face_name(gguf: GgufFile, name: str) -> str:
 def _write_tensor(gguf: GgufFile, config: dict[str, Any], tensor: Tensor, file: BinaryIO) -> None:
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for part, count in heads.items():
-        if f".{part}." in tensor.name:
+        if f".{part}." in tensor.name and gguf.metadata["general.architecture"] in _REORDERED:
             file.write(_to_bf16(_halves_apart(gguf, tensor, count)))
             return
     rows = tensor.shape[0]

@@ -13,6 +13,8 @@ _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# As Llama 3 cuts, but every digit stands alone.
+_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 def _byte_level(use_regex: bool) -> dict[str, Any]:
@@ -30,7 +32,10 @@ _PRE_TOKENIZERS: dict[str, list[dict[str, Any]]] = {
     "smollm": [{"type": "Digits", "individual_digits": True}, _byte_level(True)],
     "llama-bpe": [_split(_LLAMA3_SPLIT), _byte_level(False)],
     "llama3": [_split(_LLAMA3_SPLIT), _byte_level(False)],
+    "qwen2": [_split(_QWEN2_SPLIT), _byte_level(False)],
 }
+# Whose text is composed (é as one character) before anything else.
+_COMPOSED = ("qwen2",)
 
 
 def tokenizer_json(gguf: GgufFile) -> dict[str, Any]:
@@ -55,7 +60,7 @@ def tokenizer_json(gguf: GgufFile) -> dict[str, Any]:
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(gguf, tokens),
-        "normalizer": None,
+        "normalizer": {"type": "NFC"} if pre in _COMPOSED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE_TOKENIZERS[pre]},
         "post_processor": _begin_with(tokens, entries),
         "decoder": {**_byte_level(True), "add_prefix_space": True},

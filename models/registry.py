@@ -19,6 +19,8 @@ FAMILIES: dict[str, str] = {
 # What GGUF files call the same families.
 GGUF_ARCHITECTURES: dict[str, str] = {
     "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
 }
 
 # Until models/cpu runs networks.

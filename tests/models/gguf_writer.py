@@ -130,3 +130,20 @@ def write_tiny_gguf(path: Path, **changes: Any) -> dict[str, np.ndarray]:
         tensors[name] = (weight.shape, 0, stored.tobytes())
     path.write_bytes(gguf_bytes(metadata, tensors))
     return weights
+
+
+def write_gguf_of(
+    path: Path, architecture: str, tensors: dict[str, np.ndarray], sizes: dict[str, Any], **changes: Any
+) -> None:
+    """A float32 file of given tensors under GGUF names; `sizes` and `changes` are metadata below and beside the
+    architecture's name. q and k of a Llama are put into the file's order."""
+    metadata = {key: item for key, item in tiny_metadata().items() if not key.startswith("llama.")}
+    metadata |= {"general.architecture": architecture, **{f"{architecture}.{k}": v for k, v in sizes.items()}}
+    heads = {"attn_q": sizes["attention.head_count"], "attn_k": sizes["attention.head_count_kv"]}
+    stored = {}
+    for name, tensor in tensors.items():
+        part = name.split(".")[-2]
+        if architecture == "llama" and part in heads:
+            tensor = interleave_halves(tensor, heads[part])
+        stored[name] = (tensor.shape, 0, np.ascontiguousarray(tensor, np.float32).tobytes())
+    path.write_bytes(gguf_bytes(metadata | changes, stored))

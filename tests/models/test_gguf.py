@@ -56,6 +56,65 @@ def q8_0(block: bytes) -> list[float]:
     return [half(block, 0) * code for code in struct.unpack_from("<32b", block, 2)]
 
 
+UNEVEN = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def iq4_nl(block: bytes) -> list[float]:
+    codes = [b & 15 for b in block[2:]] + [b >> 4 for b in block[2:]]
+    return [half(block, 0) * UNEVEN[code] for code in codes]
+
+
+def q2_k(block: bytes) -> list[float]:
+    scales, codes, step, offset = block[:16], block[16:80], half(block, 80), half(block, 82)
+    out = []
+    for i in range(256):
+        code = codes[i // 128 * 32 + i % 32] >> 2 * (i % 128 // 32) & 3
+        scale = scales[i // 16]
+        out.append(step * (scale & 15) * code - offset * (scale >> 4))
+    return out
+
+
+def q3_k(block: bytes) -> list[float]:
+    third, codes, packed, step = block[:32], block[32:96], block[96:108], half(block, 108)
+    out = []
+    for i in range(256):
+        code = codes[i // 128 * 32 + i % 32] >> 2 * (i % 128 // 32) & 3
+        code += 4 * (third[i % 32] >> i // 32 & 1)
+        group = i // 16
+        scale = packed[group % 8] >> 4 * (group // 8) & 15
+        scale += 16 * (packed[8 + group % 4] >> 2 * (group // 4) & 3)
+        out.append(step * (scale - 32) * (code - 4))
+    return out
+
+
+def q5_k(block: bytes) -> list[float]:
+    # A Q4_K block whose fifth bits lie before its nibbles.
+    fours = q4_k(block[:16] + block[48:])
+    out = []
+    for i, four in enumerate(fours):
+        fifth = block[16 + i % 32] >> i // 32 & 1
+        out.append(four + 16 * fifth * q4_k_scale(block, i // 32))
+    return out
+
+
+def q4_k_scale(block: bytes, group: int) -> float:
+    packed = block[4:16]
+    if group < 4:
+        return half(block, 0) * (packed[group] & 63)
+    return half(block, 0) * (packed[group + 4] & 15 | packed[group - 4] >> 6 << 4)
+
+
+def iq4_xs(block: bytes) -> list[float]:
+    step, pairs, low, codes = half(block, 0), struct.unpack_from("<H", block, 2)[0], block[4:8], block[8:]
+    out = []
+    for i in range(256):
+        group, lane = i // 32, i % 32
+        scale = low[group // 2] >> 4 * (group % 2) & 15 | (pairs >> 2 * group & 3) << 4
+        byte = codes[group * 16 + lane % 16]
+        out.append(step * (scale - 32) * UNEVEN[byte >> 4 if lane >= 16 else byte & 15])
+    return out
+
+
 def q4_k(block: bytes) -> list[float]:
     step, offset, packed, codes = half(block, 0), half(block, 2), block[4:16], block[16:]
     out = []
@@ -86,10 +145,14 @@ def q6_k(block: bytes) -> list[float]:
 
 
 SLOW: dict[int, Callable[[bytes], list[float]]] = {
-    0: f32, 1: f16, 2: q4_0, 3: q4_1, 6: q5_0, 7: q5_1, 8: q8_0, 12: q4_k, 14: q6_k, 30: bf16,
+    0: f32, 1: f16, 2: q4_0, 3: q4_1, 6: q5_0, 7: q5_1, 8: q8_0, 10: q2_k, 11: q3_k, 12: q4_k, 13: q5_k,
+    14: q6_k, 20: iq4_nl, 23: iq4_xs, 30: bf16,
 }  # fmt: skip
 # Where a block keeps its float16 numbers: random bits there could be infinite.
-HALVES = {1: [0], 2: [0], 3: [0, 2], 6: [0], 7: [0, 2], 8: [0], 12: [0, 2], 14: [208]}
+HALVES = {
+    1: [0], 2: [0], 3: [0, 2], 6: [0], 7: [0, 2], 8: [0], 10: [80, 82], 11: [108], 12: [0, 2], 13: [0, 2],
+    14: [208], 20: [0], 23: [0],
+}  # fmt: skip
 
 
 def random_block(kind: int, source: random.Random) -> bytes:
@@ -175,7 +238,7 @@ def test_absurd_counts_and_lengths_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_tensor_of_unknown_type_or_bad_shape_is_refused(tmp_path: Path) -> None:
-    assert "type 10" in refused(tmp_path, writer.gguf_bytes({}, {"t": ((2, 256), 10, b"")}))
+    assert "type 16" in refused(tmp_path, writer.gguf_bytes({}, {"t": ((2, 256), 16, b"")}))
     assert "cannot be Q4_0" in refused(tmp_path, writer.gguf_bytes({}, {"t": ((2, 33), 2, b"\0" * 40)}))
     assert "dimensions" in refused(tmp_path, writer.gguf_bytes({}, {"t": ((1, 1, 1, 1, 1), 0, b"\0" * 4)}))
     refused(tmp_path, writer.gguf_bytes({}, {"t": ((0, 4), 0, b"")}))

@@ -76,3 +76,14 @@ def test_smollm2_has_its_chat_template_and_ends(smollm2: Path) -> None:
     config = json.loads((smollm2 / "tokenizer_config.json").read_text())
     assert "<|im_start|>" in config["chat_template"] and config["eos_token"] == "<|im_end|>"
     assert json.loads((smollm2 / "generation_config.json").read_text())["eos_token_id"] == [2, 0]
+
+
+def test_qwen2_cuts_and_composes_as_its_own_tokenizer_does(tmp_path: Path) -> None:
+    from transformers import Qwen2Tokenizer
+
+    tokenizer = tiny(tmp_path, **{"tokenizer.ggml.pre": "qwen2"})
+    theirs = Qwen2Tokenizer().backend_tokenizer
+    for text in [*TEXTS, "2024 e\u0301te\u0301", "I'LL  go\r\n\r\n x", "a_b=c;;\n"]:
+        composed = tokenizer.normalizer.normalize_str(text)
+        assert composed == theirs.normalizer.normalize_str(text)
+        assert tokenizer.pre_tokenizer.pre_tokenize_str(composed) == theirs.pre_tokenizer.pre_tokenize_str(composed)
