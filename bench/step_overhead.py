@@ -19,8 +19,10 @@ import numpy as np
 
 from bench.running_mesh import ROOT, running_mesh
 from services.messages import Generate, Sampling
+from services.target.events import Arrived, RunStep, StepDone, StepWanted
+from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
-from services.target.scheduler import Arrived, Limits, RunStep, Scheduler, StepDone, StepWanted
+from services.target.scheduler import Scheduler
 
 HELP = "milliseconds the mesh adds to a step of a single stream, against the same runner in process"
 BAR_MS = 1.0

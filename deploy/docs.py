@@ -237,12 +237,11 @@ def _proposer(registry: CollectorRegistry) -> None:
 def _target(registry: CollectorRegistry) -> None:
     from types import SimpleNamespace as Fake
 
+    from services.target.limits import Limits
     from services.target.metrics import TargetMetrics
+    from services.target.scheduler import Scheduler
 
-    scheduler = Fake(
-        pages=Fake(in_use=0, total=1), running=[], waiting=[], prompt_tokens=0, generated_tokens=0, preemptions=0,
-        ends={}, tallies={}, refused_drafts=0,
-    )  # fmt: skip
+    scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
     link = Fake(asked=0, missed=0, failed=0, gave_up=False)
     TargetMetrics(registry, "m").watch(scheduler, link)  # type: ignore[arg-type]
 

@@ -140,6 +140,11 @@ class Llama:
     # Running ------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
+    def copy_page(self, source: int, target: int) -> None:
+        for stored in (self._keys, self._values):
+            stored[:, target] = stored[:, source]
+
+    @torch.inference_mode()
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits of the wanted rows, float32 [W, vocab]; keys and values of all rows go to their slots."""
         c, rows = self.config, len(batch.tokens)

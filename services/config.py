@@ -79,8 +79,10 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_step_tokens", 512, "Rows of one forward pass, prefill chunks among them", low=16, high=65536, roles="target"),
     _row("max_context", 0, "Longest prompt + answer; 0: what the model was trained for", low=0, high=1048576, roles="target"),
     _row("page_tokens", 32, "Tokens in a KV page", low=8, high=256, roles="target"),
-    _row("kv_cache_mb", 1024, "Memory for KV pages", low=1, high=1048576, roles="target"),
+    _row("kv_cache_mb", 1024, "Memory for KV pages; 0: a share of what is free once the model is loaded", low=0, high=1048576, roles="target"),
     _row("threads", 0, "Compute threads of the target; 0: one per core", low=0, high=1024, roles="target"),
+    _row("prefix_cache", True, "Keep computed text in pages that nobody uses, and share it between requests that begin alike", roles="target"),
+    _row("priority_seconds", 5.0, "Head start that one level of a request's priority is worth, in seconds of waiting", low=0.0, high=60.0, roles="target"),
     # The mesh
     _row("run_dir", "", "Where ipc sockets and pid files live; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
     _row("instance", "", "Name of this instance; empty: role-pid", roles="all"),

@@ -28,11 +28,12 @@ from services.target.events import (
     Emit,
     Finish,
 )
+from services.target.limits import Limits
 from services.target.metrics import TargetMetrics
 from services.target.outlet import Outlet
 from services.target.proposer_link import Link, ProposerLink
 from services.target.runner import Facts, Runner
-from services.target.scheduler import Limits, Scheduler
+from services.target.scheduler import Scheduler
 from services.target.step_loop import Delivery, ProposerAt, StepLoop
 from services.target.verify.registry import STRATEGIES
 
@@ -118,6 +119,8 @@ class TargetActor(Actor):
                 method=settings.method,
                 num_speculative_tokens=settings.num_speculative_tokens,
                 verify_strategy=settings.verify_strategy,
+                prefix_cache=settings.prefix_cache,
+                priority_seconds=settings.priority_seconds,
             )
         )
         link = ProposerLink(
@@ -189,8 +192,8 @@ class TargetActor(Actor):
         stream = next(self._stream_ids)
         outlet = self._outlets[stream] = Outlet(out)
         left = call.deadline_left()
-        deadline = None if left is None else time.monotonic() + left
-        self._steps.post(Arrived(message, stream, deadline))
+        now = time.monotonic()
+        self._steps.post(Arrived(message, stream, None if left is None else now + left, now))
         try:
             await outlet.run()
         finally:

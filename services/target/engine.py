@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.config import Settings, cache_dir
+from services.target.cache.size import available_bytes, kv_cache_bytes
 from services.target.runner import Runner
 from services.target.verify.policy import ACCEPT
 
@@ -38,10 +39,9 @@ def _mock(settings: Settings) -> MockRunner:
 
     given: Mapping[str, Any] | str = settings.mock_profile
     profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
-    pages = settings.kv_cache_mb * (1 << 20) // (settings.page_tokens * MOCK_TOKEN_BYTES)
-    return MockRunner(
-        profile, page_tokens=settings.page_tokens, pages=max(1, pages), accept=ACCEPT[settings.accept_policy]
-    )
+    page_bytes = settings.page_tokens * MOCK_TOKEN_BYTES
+    pages = kv_cache_bytes(settings.kv_cache_mb, available_bytes(), page_bytes) // page_bytes
+    return MockRunner(profile, page_tokens=settings.page_tokens, pages=pages, accept=ACCEPT[settings.accept_policy])
 
 
 def _torch(settings: Settings) -> Runner:

@@ -12,11 +12,13 @@ from services.target.sequence import Sequence
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """`stream` names the request from here on; `deadline` is a moment on the clock of DeadlinePassed."""
+    """`stream` names the request from here on; `deadline` and `at`, when it came, are moments on the clock of
+    DeadlinePassed."""
 
     generate: Generate
     stream: int
     deadline: float | None = None
+    at: float = 0.0
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -34,9 +36,10 @@ class StepWanted(msgspec.Struct, frozen=True):
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """The verdicts on the work of the last RunStep, in its order."""
+    """The verdicts on the work of the last RunStep, in its order, and how long the step took (0: not known)."""
 
     verdicts: list[Verdict | None]
+    seconds: float = 0.0
 
 
 class DeadlinePassed(msgspec.Struct, frozen=True):
@@ -60,6 +63,13 @@ class EngineFailed(msgspec.Struct, frozen=True):
 Event = Arrived | Cancelled | DraftsReady | StepWanted | StepDone | DeadlinePassed | Drain | PagesLost | EngineFailed
 
 # Instructions ------------------------------------------------------------------------------------------
+
+
+class CopyPage(msgspec.Struct, frozen=True, gc=False):
+    """What page `source` holds, `target` holds afterwards, too. Comes before the RunStep that needs it."""
+
+    source: int
+    target: int
 
 
 class RunStep(msgspec.Struct, frozen=True):
@@ -98,4 +108,4 @@ class Forget(msgspec.Struct, frozen=True):
     sequence_ids: list[int]
 
 
-Instruction = RunStep | Emit | Finish | Fail | AskDrafts | Forget
+Instruction = CopyPage | RunStep | Emit | Finish | Fail | AskDrafts | Forget

@@ -16,6 +16,9 @@ from services.target.scheduler import Scheduler
 
 # Steps are told apart by the rows they computed, up to each of these.
 ROW_CLASSES = (1, 8, 32, 128, 512)
+# Sizes of steps whose predicted time is shown.
+PREDICTED_ROWS = (1, 8, 16, 64)
+PREDICTED_CONTEXT = 1024
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _SPECULATION = ["model_name", "proposer", "verify_strategy"]
 
@@ -61,6 +64,7 @@ class _Counts(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from self._of_requests()
+        yield from self._of_steps()
         yield from self._of_speculation()
         yield from self._of_the_link()
 
@@ -70,15 +74,31 @@ class _Counts(Collector):
         yield gauge("num_requests_running", "Sequences in the batch", len(scheduler.running))
         yield gauge("num_requests_waiting", "Requests that wait for a place", len(scheduler.waiting))
         yield gauge("kv_cache_usage_perc", "Part of the KV pages in use, 0 to 1", pages.in_use / pages.total)
+        yield gauge("prefix_cache_pages", "KV pages that nobody uses and whose text can be found", pages.cached)
         yield counter("prompt_tokens", "Prompt tokens of accepted requests", scheduler.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated", scheduler.generated_tokens)
-        yield counter("num_preemptions", "Sequences whose pages went to an older one", scheduler.preemptions)
+        yield counter("num_preemptions", "Sequences whose pages went to one before them", scheduler.preemptions)
+        sharing = scheduler.planner.sharing
+        yield counter("prefix_cache_queries", "Tokens of texts that came to run", sharing.asked_tokens)
+        yield counter("prefix_cache_hits", "Those of them that were computed already", sharing.found_tokens)
+        yield counter("prefix_cache_evictions", "Pages of cached text given away", sharing.cache.evictions)
         requests = CounterMetricFamily(
             "specmesh:target_requests", "Requests, by how they ended here", labels=["model_name", "end"]
         )
         for end, count in list(scheduler.ends.items()):
             requests.add_metric([self._model_name, end], count)
         yield requests
+
+    def _of_steps(self) -> Iterable[Metric]:
+        predicted = GaugeMetricFamily(
+            "specmesh:step_seconds_predicted",
+            f"What a step would take, as learned from those that were run, at {PREDICTED_CONTEXT} tokens of context",
+            labels=["model_name", "rows"],
+        )
+        for rows in PREDICTED_ROWS:
+            seconds = self._scheduler.step_time.predict(rows, PREDICTED_CONTEXT)
+            predicted.add_metric([self._model_name, str(rows)], seconds)
+        yield predicted
 
     def _of_speculation(self) -> Iterable[Metric]:
         steps = _family("spec_decode_num_steps", "Verify steps of sequences, those without a draft among them")

@@ -109,6 +109,9 @@ class MockRunner:
             self._sleep(seconds)
         return [self._verdict(item) if item.verify else None for item in work]
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Its text is a function of positions: pages hold nothing."""
+
     def _verdict(self, item: StepWork) -> Verdict:
         sequence, draft = item.sequence, item.draft
         fail_every = self.profile.fail_every

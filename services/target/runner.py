@@ -71,3 +71,8 @@ class Runner(Protocol):
         that nothing of the step can be trusted. The same text gives the same token whatever else is in the
         step, whatever was drafted and however often it was computed.
         """
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """What page `source` holds, `target` holds afterwards, too. Called between steps, from their thread."""
+        ...

@@ -42,7 +42,9 @@ class Tally:
 class Sequence:
     __slots__ = (
         "accepted_at",
+        "arrival_length",
         "attempt",
+        "cached_tokens",
         "computed",
         "deadline",
         "draft",
@@ -50,14 +52,18 @@ class Sequence:
         "drafted_at",
         "empty_steps",
         "end_reason",
+        "entered",
         "generate",
         "id",
+        "keys",
         "limit",
         "match_length",
         "method",
         "min_length",
         "order",
         "pages",
+        "prompt_key",
+        "prompt_offered",
         "prompt_tokens",
         "request_id",
         "room",
@@ -82,6 +88,7 @@ class Sequence:
         stream: int,
         generate: Generate,
         deadline: float | None,
+        due: float,
         max_length: int,
         stop_ids: frozenset[int],
         method: str,
@@ -97,14 +104,23 @@ class Sequence:
         self.sampling = generate.sampling
         self.prompt_tokens = generate.prompt_tokens
         self.deadline = deadline
-        # Ahead of others with a lower priority number, then with an earlier arrival.
-        self.order = (generate.priority, id)
+        # Ahead of others that are due later; of those due at one time, ahead of those that arrived later.
+        self.order = (due, id)
         self.state = State.WAITING
         self.token_ids: list[int] = list(generate.token_ids)
         # Tokens whose keys and values lie in `pages`: at least one less than the text when running.
         self.computed = 0
         self.pages: list[int] = []
         self.room = 0  # tokens that fit into `pages`
+        # For services/target/sharing.py: names of the text's beginnings (the root, then one a full page), how many
+        # pages others can find, the name of all that arrived but its last token, and whether that can be copied.
+        self.arrival_length = len(self.token_ids)
+        self.keys: list[bytes] = []
+        self.entered = 0
+        self.prompt_key = b""
+        self.prompt_offered = False
+        # Prompt tokens that weren't computed for this attempt; None until it runs.
+        self.cached_tokens: int | None = None
         # The text never grows beyond `limit`, and no stop id counts before `min_length`.
         self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
         self.min_length = self.prompt_tokens + self.sampling.min_tokens
@@ -148,9 +164,10 @@ class Sequence:
 
     # Transitions ----------------------------------------------------------------------------------------
 
-    def waiting_to_running(self, pages: list[int], page_tokens: int) -> None:
-        assert self.state is State.WAITING and not self.pages
+    def waiting_to_running(self, pages: list[int], page_tokens: int, computed: int) -> None:
+        assert self.state is State.WAITING and not self.pages and computed < len(self.token_ids)
         self.state = State.RUNNING
+        self.computed = computed
         self.give_pages(pages, page_tokens)
 
     def give_pages(self, pages: list[int], page_tokens: int) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from services.messages import DraftItem
 from services.target.events import (
     AskDrafts,
+    CopyPage,
     DeadlinePassed,
     DraftAsk,
     DraftsReady,
@@ -178,6 +179,8 @@ class StepLoop:
         for instruction in instructions:
             if isinstance(instruction, Emit | Finish | Fail):
                 self._out.append(instruction)
+            elif isinstance(instruction, CopyPage):
+                self._runner.copy_page(instruction.source, instruction.target)
             elif isinstance(instruction, RunStep):
                 self._run_step(instruction)
             elif isinstance(instruction, AskDrafts):
@@ -191,7 +194,7 @@ class StepLoop:
         verdicts = self._runner.step(step.work)
         ended = self._now()
         self._progress_at = ended
-        self._route(self.scheduler.handle(StepDone(verdicts)))
+        self._route(self.scheduler.handle(StepDone(verdicts, ended - began)))
         self._observer.after_step(sum(len(item.tokens) for item in step.work), ended - began)
 
     def _hand_over(self) -> None:

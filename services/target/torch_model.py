@@ -72,6 +72,10 @@ class TorchModel:
             return torch.empty(0, self.facts.vocab_size)
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
+    def copy_page(self, source: int, target: int) -> None:
+        assert 0 <= source < self.facts.pages and 0 <= target < self.facts.pages
+        self._network.copy_page(source, target)  # type: ignore[attr-defined]
+
     def _assert_covered(self, item: ForwardRows) -> None:
         end = item.start + len(item.tokens)
         assert item.tokens and item.start >= 0 and end <= self.facts.max_context

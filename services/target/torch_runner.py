@@ -35,6 +35,7 @@ class Model(Protocol):
     @property
     def facts(self) -> Facts: ...
     def forward(self, rows: Items[ForwardRows]) -> torch.Tensor: ...
+    def copy_page(self, source: int, target: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -59,6 +60,10 @@ class TorchRunner:
             logits = self._model.forward([_rows(item) for item in work])
             with _one_thread(logits.shape[0]):
                 return self._verify(work, logits)
+
+    def copy_page(self, source: int, target: int) -> None:
+        with torch.inference_mode():
+            self._model.copy_page(source, target)
 
     def _verify(self, work: Items[StepWork], logits: torch.Tensor) -> list[Verdict | None]:
         """Each strategy judges its sequences together.

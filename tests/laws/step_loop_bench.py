@@ -14,9 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from services.messages import DraftItem, Failed, Finished, Generate, Sampling, Speculation, Tokens
+from services.target.events import Arrived, Cancelled, DraftAsk, Emit, Finish
+from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
 from services.target.runner import Runner
-from services.target.scheduler import Arrived, Cancelled, DraftAsk, Emit, Finish, Limits, Scheduler
+from services.target.scheduler import Scheduler
 from services.target.step_loop import StepLoop
 
 WAIT = 60.0
@@ -69,8 +71,7 @@ class EngineRoom:
                 max_context=facts.max_context,
                 eos_token_ids=tuple(facts.eos_token_ids),
                 page_tokens=facts.page_tokens,
-                pages=facts.pages,
-                **{"method": "ngram", **limits},
+                **{"pages": facts.pages, "method": "ngram", **limits},
             )
         )
         self._delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -101,7 +102,9 @@ class EngineRoom:
         self.loop.taken()
         self._delivered.put(delivery)
 
-    def send(self, prompt: list[int], deadline: float | None = None, method: str = "", **sampling: Any) -> int:
+    def send(
+        self, prompt: list[int], deadline: float | None = None, method: str = "", salt: str = "", **sampling: Any
+    ) -> int:
         self._streams += 1
         message = Generate(
             request_id=f"r{self._streams}",
@@ -110,6 +113,7 @@ class EngineRoom:
             prompt_tokens=len(prompt),
             sampling=Sampling(**{"max_tokens": 64, "ignore_eos": True, **sampling}),
             speculation=Speculation(method=method),
+            cache_salt=salt,
         )
         self.loop.post(Arrived(message, self._streams, None if deadline is None else time.monotonic() + deadline))
         return self._streams

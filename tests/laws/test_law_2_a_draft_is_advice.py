@@ -12,8 +12,8 @@ import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, some_prompt
 
 from services.messages import DraftItem, Finished
+from services.target.events import DraftAsk
 from services.target.mock_runner import MockRunner, Profile
-from services.target.scheduler import DraftAsk
 
 Guess = Callable[[DraftAsk], DraftItem | None]
 

@@ -15,7 +15,7 @@ from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft
 
 from services.config import Settings, cache_dir
 from services.messages import DraftItem
-from services.target.scheduler import DraftAsk
+from services.target.events import DraftAsk
 
 pytestmark = pytest.mark.model
 
@@ -113,8 +113,6 @@ def test_text_is_that_of_naive_decoding_alone(engine: Callable[..., EngineRoom],
     )
     assert tally[0] == tally[1] > 0
 
-    starved = engine(DraftsBy(random_length_guess))
-    starved.scheduler.pages = type(starved.scheduler.pages)(22)
-    starved.scheduler.max_length = 22 * 16
+    starved = engine(DraftsBy(random_length_guess), pages=22)
     assert run(starved, wanted, together=True) == plain, "preempted"
     assert starved.scheduler.preemptions > 0

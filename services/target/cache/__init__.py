@@ -1,1 +1,1 @@
-"""Memory for keys and values: who holds which page."""
+"""Memory for keys and values: who holds which page, and what text lies in it."""

@@ -10,6 +10,7 @@ from services.messages import DraftItem, Finished, Generate
 from services.target.events import (
     Arrived,
     AskDrafts,
+    CopyPage,
     DraftAsk,
     DraftsReady,
     Emit,
@@ -19,8 +20,9 @@ from services.target.events import (
     StepDone,
     StepWanted,
 )
+from services.target.limits import Limits
 from services.target.runner import Runner
-from services.target.scheduler import Limits, Scheduler
+from services.target.scheduler import Scheduler
 
 Drafter = Callable[[DraftAsk], list[int]]
 
@@ -61,6 +63,8 @@ def run_all(
                 outcomes[item.stream].end = item.failed
             elif isinstance(item, AskDrafts) and drafter is not None:
                 hear(scheduler.handle(DraftsReady([_draft(ask, drafter) for ask in item.asks])))
+            elif isinstance(item, CopyPage):
+                runner.copy_page(item.source, item.target)
             elif isinstance(item, RunStep):
                 hear(scheduler.handle(StepDone(runner.step(item.work))))
 

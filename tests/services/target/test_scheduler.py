@@ -26,8 +26,9 @@ from services.target.events import (
     StepDone,
     StepWanted,
 )
+from services.target.limits import Limits
 from services.target.runner import Verdict
-from services.target.scheduler import Limits, Scheduler
+from services.target.scheduler import Scheduler
 
 
 def make(**more: Any) -> Scheduler:
@@ -38,6 +39,8 @@ def make(**more: Any) -> Scheduler:
         "page_tokens": 4,
         "pages": 64,
         "method": "ngram",
+        # What sequences with equal texts have of each other: test_sharing.py.
+        "prefix_cache": False,
         **more,
     }
     return Scheduler(Limits(**limits))

@@ -29,7 +29,8 @@ from services.target.events import (
     StepDone,
     StepWanted,
 )
-from services.target.scheduler import Limits, Scheduler
+from services.target.limits import Limits
+from services.target.scheduler import Scheduler
 
 
 @dataclass

@@ -1,0 +1,84 @@
+"""A request becomes a sequence, or is refused in words. Functions of the request and the limits alone."""
+
+from __future__ import annotations
+
+from services.messages import Failed, Generate
+from services.target.events import Arrived
+from services.target.limits import MOST_PRIORITY, NAIVE, Limits
+from services.target.sampling import problem, stop_ids
+from services.target.sequence import Sequence, Tally
+from services.target.verify.policy import strategy_for
+from services.target.verify.registry import STRATEGIES
+
+MAX_SALT = 1024  # characters
+
+
+def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) -> Failed | None:
+    """Why it isn't taken; None when it is. `waiting`: how many wait already."""
+    if draining:
+        return failed(generate, "draining", "this target is stopping", retryable=True)
+    if waiting >= limits.max_waiting:
+        return failed(generate, "overloaded", "too many requests wait for this target", retryable=True)
+    wrong = problem(generate, limits.vocab_size) or _unknown(generate, limits) or _out_of_range(generate)
+    if wrong:
+        return failed(generate, "invalid", wrong)
+    if generate.prompt_tokens >= limits.max_length:
+        return failed(
+            generate,
+            "too_long",
+            f"{generate.prompt_tokens} prompt tokens leave no room in a context of {limits.max_length}",
+        )
+    return None
+
+
+def _unknown(generate: Generate, limits: Limits) -> str:
+    asked = generate.speculation
+    if asked.method not in ("", *limits.methods):
+        return f"speculation method {asked.method[:40]!r} is not known here"
+    if asked.verify_strategy not in ("", "auto", *STRATEGIES):
+        return f"verify strategy {asked.verify_strategy[:40]!r} is not known here"
+    return ""
+
+
+def _out_of_range(generate: Generate) -> str:
+    if abs(generate.priority) > MOST_PRIORITY:
+        return f"priority lies outside {-MOST_PRIORITY}..{MOST_PRIORITY}"
+    if len(generate.cache_salt) > MAX_SALT:
+        return f"cache_salt is longer than {MAX_SALT} characters"
+    return ""
+
+
+def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[str, str], Tally]) -> Sequence:
+    """Of a request that wasn't refused."""
+    generate = event.generate
+    asked = generate.speculation
+    method = asked.method or limits.method
+    longest = limits.num_speculative_tokens
+    if asked.num_speculative_tokens >= 0:
+        longest = min(asked.num_speculative_tokens, longest)
+    strategy = strategy_for(asked.verify_strategy.removeprefix("auto"), limits.verify_strategy, generate.sampling)
+    return Sequence(
+        id=id,
+        stream=event.stream,
+        generate=generate,
+        deadline=event.deadline,
+        # A level of priority is some seconds' head start (or handicap), no more: whoever waits long enough comes
+        # before all who arrive then, whatever their priority.
+        due=event.at + generate.priority * limits.priority_seconds,
+        max_length=limits.max_length,
+        stop_ids=stop_ids(generate.sampling, limits.eos_token_ids),
+        method=method,
+        strategy=strategy,
+        draft_length=0 if method == NAIVE else longest,
+        tally=tallies.setdefault((method, strategy), Tally()),
+    )
+
+
+def failed(generate: Generate, reason: str, message: str, retryable: bool = False) -> Failed:
+    return Failed(
+        request_id=generate.request_id,
+        attempt=generate.attempt,
+        reason=reason,
+        message=message,
+        retryable=retryable,
+    )

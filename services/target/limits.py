@@ -1,0 +1,38 @@
+"""What the machine, the model and the settings allow a target. Never changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NAIVE = "naive"
+# Priorities lie within -MOST_PRIORITY..MOST_PRIORITY; the lower goes first.
+MOST_PRIORITY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    vocab_size: int
+    max_context: int
+    eos_token_ids: tuple[int, ...]
+    page_tokens: int
+    pages: int
+    max_sequences: int = 64
+    max_step_tokens: int = 512
+    max_waiting: int = 256
+    method: str = NAIVE
+    methods: tuple[str, ...] = (NAIVE, "ngram")
+    num_speculative_tokens: int = 8
+    verify_strategy: str = "auto"
+    prefix_cache: bool = True
+    # Seconds of waiting that weigh as much as one level of priority.
+    priority_seconds: float = 5.0
+
+    @property
+    def max_length(self) -> int:
+        """What one sequence alone can have in pages bounds a text as the model does."""
+        return min(self.max_context, self.pages * self.page_tokens)
+
+    @property
+    def max_running(self) -> int:
+        """One row for each, whatever comes."""
+        return min(self.max_sequences, self.max_step_tokens)

@@ -1,0 +1,169 @@
+"""Who runs, with which pages, and what of each is computed in a step. Knows no events and no answers.
+
+The first in order always gets its rows and its pages. When pages run out, cached text goes first, then the last in
+order gives up its own: what it computed stays in the cache as long as there is room, the rest is computed again.
+So everyone's turn comes.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+from services.target.events import CopyPage
+from services.target.limits import Limits
+from services.target.rows import Rows
+from services.target.runner import StepWork
+from services.target.sequence import NO_DRAFT, Sequence, State
+from services.target.sharing import Found, Sharing
+from services.target.waiting import Waiting
+
+# Waiting requests looked at before a step: more than one only where the first ones wait for each other's texts.
+LOOKED_AT = 64
+
+
+class Planner:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.sharing = Sharing(limits.pages, limits.page_tokens, limits.prefix_cache)
+        self.pages = self.sharing.pages
+        self.waiting = Waiting()
+        self.running: list[Sequence] = []  # by order
+        self.preemptions = 0
+
+    # Coming and going -----------------------------------------------------------------------------------
+
+    def admit(self) -> list[CopyPage]:
+        """Let the waiting run, in order; none passes another that could run but for its pages, so the large ones'
+        turn comes, too. What is to be copied before the next step."""
+        copies: list[CopyPage] = []
+        for _ in range(LOOKED_AT):
+            sequence = self.waiting.first()
+            if sequence is None or len(self.running) >= self.limits.max_running:
+                break
+            found = self.sharing.look(sequence)
+            if found.leader is not None:
+                self.waiting.step_behind(sequence, found.leader, found.needed)
+                continue
+            pages = self._pages_for(sequence, found)
+            if pages is None:
+                break
+            if found.copied is not None:
+                copies.append(CopyPage(found.copied, pages[len(found.pages)]))
+            self.waiting.remove(sequence)
+            sequence.waiting_to_running(pages, self.limits.page_tokens, found.computed)
+            bisect.insort(self.running, sequence, key=_by_order)
+            self.sharing.joined(sequence, found)
+        return copies
+
+    def _pages_for(self, sequence: Sequence, found: Found) -> list[int] | None:
+        """The shared ones, then new ones for the whole text and the next token; None when it must wait.
+
+        Pages that runners need soon aren't given away, or the newcomer would be preempted at once.
+        """
+        pages = self.pages
+        need = -(-(sequence.length + 1) // self.limits.page_tokens)
+        new = min(need, pages.total) - len(found.pages)
+        left = pages.available - pages.idle(found.pages) - new
+        if left < (len(self.running) if self.running else 0):
+            return None
+        # Held first: nothing that was found may be evicted for the rest.
+        pages.share(found.pages)
+        taken = pages.take(new)
+        assert taken is not None
+        return found.pages + taken
+
+    def advanced(self, sequence: Sequence) -> None:
+        """More of its text is computed."""
+        self.sharing.advanced(sequence)
+        self.waiting.leader_is_at(sequence, sequence.computed)
+
+    def preempt(self, sequence: Sequence) -> None:
+        self._stop_running(sequence)
+        self.pages.release(sequence.running_to_waiting())
+        self.waiting.put(sequence)
+        self.preemptions += 1
+
+    def end(self, sequence: Sequence) -> None:
+        if sequence.state is State.WAITING:
+            self.waiting.remove(sequence)
+        else:
+            self._stop_running(sequence)
+        self.pages.release(sequence.to_ended())
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.sharing.leaving(sequence)
+        self.waiting.leader_left(sequence)
+
+    def lose_pages(self) -> None:
+        """Nothing that was computed is there any more."""
+        self.sharing.cache.clear()
+        for sequence in list(self.running):
+            self.preempt(sequence)
+
+    # A step ---------------------------------------------------------------------------------------------
+
+    def plan(self) -> list[StepWork]:
+        wanted = [len(s.draft) for s in self.running if s.draft]
+        rows = Rows(self.running, wanted, self.limits.max_step_tokens)
+        work: list[StepWork] = []
+        # The first in order first; only those behind it may lose their pages to it, and they aren't planned yet.
+        index = 0
+        while index < len(self.running):
+            sequence = self.running[index]
+            index += 1
+            item = self._plan_one(sequence, rows)
+            if item is not None:
+                work.append(item)
+        return work
+
+    def _plan_one(self, sequence: Sequence, rows: Rows) -> StepWork | None:
+        text = sequence.token_ids
+        start = sequence.computed
+        missing = len(text) - start
+        draft = sequence.draft
+        sequence.draft = NO_DRAFT
+        if missing > 1:
+            draft = NO_DRAFT
+            chunk = rows.for_chunk(sequence)
+        else:
+            chunk = 1
+            if draft:
+                draft = draft[: rows.for_draft(len(draft))]
+        end = start + chunk + len(draft)
+        if end > sequence.room:
+            end = self._make_room(sequence, start + chunk, end)
+            if sequence.state is not State.RUNNING:
+                return None
+            draft = draft[: end - start - chunk]
+        tokens = text[start : start + chunk]
+        return StepWork(sequence, tokens + draft if draft else tokens, start, draft, chunk == missing)
+
+    def _make_room(self, sequence: Sequence, least: int, wanted: int) -> int:
+        """Pages for `wanted` tokens if they are there, for `least` whoever must go for it; how many fit."""
+        page_tokens = self.limits.page_tokens
+        needed = -(-wanted // page_tokens) - len(sequence.pages)
+        if needed > self.pages.available:
+            # A draft isn't worth a running sequence's pages.
+            wanted = max(least, min(wanted, sequence.room + self.pages.available * page_tokens))
+            needed = max(0, -(-wanted // page_tokens) - len(sequence.pages))
+        while (pages := self.pages.take(needed)) is None:
+            last = self.running[-1]
+            self.preempt(last)
+            if last is sequence:
+                return 0
+        sequence.give_pages(pages, page_tokens)
+        return wanted
+
+    def draft_share(self, budgets: list[int]) -> int:
+        """Rows that each of so many drafts may have in the next step, as far as can be known now."""
+        return Rows(self.running, budgets, self.limits.max_step_tokens).share
+
+    def check_idle(self) -> None:
+        assert not self.running
+        self.waiting.check_empty()
+        self.sharing.check_idle()
+
+
+def _by_order(sequence: Sequence) -> tuple[float, int]:
+    return sequence.order

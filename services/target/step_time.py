@@ -1,0 +1,158 @@
+"""What a step costs, learned from the steps that were run: seconds by rows and by context (tokens of text that the
+step's sequences look back on, all added up).
+
+    seconds = base(rows) + (per_token + per_row_token · rows) · context
+
+Measurements are sorted into cells, by rows and by context. A cell is the median of its last few steps: one that was
+descheduled, or a handful, doesn't move it, and a machine that became slower has moved it after a few steps. From
+the cells come the two slopes (by least squares within each class of rows), then base(rows), made to rise with rows
+(pooled where cells disagree, the fresher weighs more) and straight between the classes. Bounded: so many cells,
+so many steps each. Knows no clock and no scheduler.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from math import exp2
+from statistics import median
+from typing import NamedTuple
+
+# Up to so many rows, and so many tokens of context, a step belongs to a class.
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096, 65536)
+CONTEXT = (64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
+KEPT = 9  # steps a cell is the median of
+REFIT = 32  # steps between two looks at all cells; the first ones come sooner
+# Steps after which what a cell says weighs half.
+HALF_LIFE = 500
+
+
+class _Cell:
+    __slots__ = ("context", "at", "rows", "seconds", "steps")  # noqa: RUF023
+
+    def __init__(self) -> None:
+        self.steps: deque[tuple[float, int, int]] = deque(maxlen=KEPT)
+        self.seconds = self.rows = self.context = 0.0
+        self.at = 0
+
+    def add(self, seconds: float, rows: int, context: int, at: int) -> None:
+        self.steps.append((seconds, rows, context))
+        self.seconds, self.rows, self.context = (median(values) for values in zip(*self.steps, strict=True))
+        self.at = at
+
+
+class _Class(NamedTuple):
+    """The cells of one class of rows together, at the middle of their contexts."""
+
+    rows: float
+    seconds: float
+    context: float
+    weight: float
+    spread: float  # Σ weight · (context - middle)²
+    slope: float  # Σ weight · (context - middle) · (seconds - middle)
+
+
+class _Fit(NamedTuple):
+    rows: tuple[float, ...]
+    base: tuple[float, ...]
+    per_token: float
+    per_row_token: float
+
+
+class StepTime:
+    def __init__(self) -> None:
+        self.steps = 0
+        # Of the last step, for whoever wants to know what steps look like now.
+        self.context = 0
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        # Replaced as a whole: read from other threads.
+        self._fit: _Fit | None = None
+
+    def learn(self, rows: int, context: int, seconds: float) -> None:
+        """A step of so many rows took so long."""
+        self.steps += 1
+        self.context = context
+        place = bisect_left(ROWS, rows), bisect_left(CONTEXT, context)
+        cell = self._cells.get(place)
+        if cell is None:
+            cell = self._cells[place] = _Cell()
+        cell.add(seconds, rows, context, self.steps)
+        # A cell's first steps are news; later ones can wait.
+        if self.steps % REFIT == 0 or len(cell.steps) <= 3:
+            self._fit = self._refit()
+
+    def predict(self, rows: int, context: int) -> float:
+        """Seconds; 0.0 as long as nothing has been measured. Never falls when rows or context rise."""
+        fit = self._fit
+        if fit is None:
+            return 0.0
+        return _between(fit.rows, fit.base, rows) + (fit.per_token + fit.per_row_token * rows) * context
+
+    # The fit --------------------------------------------------------------------------------------------
+
+    def _refit(self) -> _Fit:
+        by_rows: dict[int, list[_Cell]] = {}
+        for (rows, _), cell in self._cells.items():
+            by_rows.setdefault(rows, []).append(cell)
+        classes = [self._class(by_rows[rows]) for rows in sorted(by_rows)]
+        per_token, per_row_token = _slopes(classes)
+        bases = [c.seconds - (per_token + per_row_token * c.rows) * c.context for c in classes]
+        risen = _rising([max(0.0, base) for base in bases], [c.weight for c in classes])
+        return _Fit(tuple(c.rows for c in classes), tuple(risen), per_token, per_row_token)
+
+    def _class(self, cells: list[_Cell]) -> _Class:
+        weights = [len(cell.steps) * exp2((cell.at - self.steps) / HALF_LIFE) + 1e-9 for cell in cells]
+        whole = sum(weights)
+
+        def middle(values: list[float]) -> float:
+            return sum(weight * value for weight, value in zip(weights, values, strict=True)) / whole
+
+        seconds = middle([cell.seconds for cell in cells])
+        context = middle([cell.context for cell in cells])
+        spread = whole * middle([(cell.context - context) ** 2 for cell in cells])
+        slope = whole * middle([(cell.context - context) * (cell.seconds - seconds) for cell in cells])
+        return _Class(middle([cell.rows for cell in cells]), seconds, context, whole, spread, slope)
+
+
+def _slopes(classes: list[_Class]) -> tuple[float, float]:
+    """(a, b) of seconds = … + (a + b · rows) · context, neither below 0: least squares over the classes."""
+    s0 = sum(c.spread for c in classes)
+    s1 = sum(c.spread * c.rows for c in classes)
+    s2 = sum(c.spread * c.rows**2 for c in classes)
+    t0 = sum(c.slope for c in classes)
+    t1 = sum(c.slope * c.rows for c in classes)
+    if s0 <= 0:
+        return 0.0, 0.0
+    alone = max(0.0, t0 / s0)
+    det = s0 * s2 - s1 * s1
+    # One class of rows says nothing about the other slope.
+    if det <= 1e-9 * s0 * s2:
+        return alone, 0.0
+    a, b = (t0 * s2 - t1 * s1) / det, (t1 * s0 - t0 * s1) / det
+    if a >= 0 and b >= 0:
+        return a, b
+    return (0.0, max(0.0, t1 / s2)) if a < 0 else (alone, 0.0)
+
+
+def _rising(values: list[float], weights: list[float]) -> list[float]:
+    """The rising values nearest to these: neighbours that fall are pooled to their mean."""
+    pools: list[tuple[float, float, int]] = []  # value, weight, how many
+    for value, weight in zip(values, weights, strict=True):
+        count = 1
+        while pools and pools[-1][0] > value:
+            before, its, members = pools.pop()
+            value = (before * its + value * weight) / (its + weight)
+            weight += its
+            count += members
+        pools.append((value, weight, count))
+    return [value for value, _, count in pools for _ in range(count)]
+
+
+def _between(at: tuple[float, ...], values: tuple[float, ...], rows: int) -> float:
+    """Straight between the classes; before the first as the first, behind the last as between the last two."""
+    if len(at) == 1 or rows <= at[0]:
+        return values[0]
+    right = min(bisect_right(at, rows), len(at) - 1)
+    left = right - 1
+    rise = (values[right] - values[left]) / (at[right] - at[left])
+    return values[left] + rise * (rows - at[left])
