@@ -84,6 +84,10 @@ ROPES: dict[str, dict[str, Any]] = {
     "yarn with one magnitude": {"rope_scaling": {"type": "yarn", "factor": 8.0, "mscale": 0.5}},
     "yarn with its attention factor": {"rope_scaling": {"type": "yarn", "factor": 8.0, "attention_factor": 1.5}},
     "yarn not truncated": {"rope_scaling": {"type": "yarn", "factor": 8.0, "truncate": False, "beta_slow": 2}},
+    "yarn of a huge context": {
+        "max_position_embeddings": 1 << 18,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1 << 16},
+    },
     "yarn of a tiny context": {
         "rope_scaling": {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4},
     },

@@ -34,6 +34,11 @@ def test_logits_and_text_are_those_of_transformers(variant: str, make: parity.Ma
     parity.check_parity(parity.save_tiny(Qwen2Config, tmp_path, **VARIANTS[variant]), tmp_path, make)
 
 
-def test_only_later_layers_have_the_window(tmp_path: Path) -> None:
-    parity.save_tiny(Qwen2Config, tmp_path, **VARIANTS["windows in later layers"])
-    assert [layer.attention.window for layer in read_network(tmp_path).layers] == [0, 0, 20]
+def test_only_later_layers_have_the_window_however_that_is_said(tmp_path: Path) -> None:
+    theirs = parity.save_tiny(Qwen2Config, tmp_path, **VARIANTS["windows in later layers"])
+    windows = [20 if kind == "sliding_attention" else 0 for kind in theirs.config.layer_types]
+    assert windows == [0, 0, 20]
+    assert [layer.attention.window for layer in read_network(tmp_path).layers] == windows
+    # Folders of older versions have no list.
+    with parity.edited_config(tmp_path, layer_types=None):
+        assert [layer.attention.window for layer in read_network(tmp_path).layers] == windows
