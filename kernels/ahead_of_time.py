@@ -1,0 +1,115 @@
+"""Compiles every kernel of the project for a GPU that need not be there, and says what each asks of it.
+
+    python -m kernels.ahead_of_time 90          one line of JSON for every kernel and size
+
+An operation's fused.py lists what it is compiled for in `compilations(arch)`, with the same plain functions for
+block sizes that its launches use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = (80, 90, 100)
+# The most shared memory a program gets on each, in bytes.
+SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+# Folders of this package that have a fused.py with `compilations`.
+OPERATIONS = ("kv_store",)
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """One kernel with the types of its arguments ("*bf16", "i32", "constexpr") and its constants."""
+
+    name: str
+    kernel: Any
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    warps: int = 4
+    stages: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    name: str
+    arch: int
+    registers: int  # of a thread
+    spilled: int  # bytes of a thread's local memory that the compiler uses besides the stack
+    shared: int  # bytes of a program
+    matrix_unit: str  # which instructions multiply: wgmma, tcgen05, mma or none
+
+
+def signature_of(kernel: Any, types: dict[str, str], constants: Iterable[str]) -> dict[str, str]:
+    """The signature in the kernel's order, from the types of its arguments and the names of its constants."""
+    constants = set(constants)
+    return {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+
+
+def compile_for(compilation: Compilation, arch: int) -> Facts:
+    return aot_compile(
+        compilation.kernel, compilation.signature, compilation.constants, arch,
+        warps=compilation.warps, stages=compilation.stages, name=compilation.name,
+    )  # fmt: skip
+
+
+def aot_compile(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    arch: int,
+    warps: int = 4,
+    stages: int = 2,
+    name: str = "",
+) -> Facts:
+    """Pointers count as multiples of 16, as torch allocates them."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    pointers = [index for index, kind in enumerate(signature.values()) if kind.startswith("*")]
+    attributes = {(index,): [["tt.divisibility", 16]] for index in pointers}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    options = {"num_warps": warps, "num_stages": stages}
+    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    assert compiled.asm["cubin"]
+    registers, spilled = _resources(compiled.asm["cubin"])
+    unit = next((unit for unit in ("tcgen05.mma", "wgmma", "mma.sync") if unit in compiled.asm["ptx"]), "none")
+    return Facts(name or kernel.__name__, arch, registers, spilled, compiled.metadata.shared, unit.partition(".")[0])
+
+
+def _resources(binary: bytes) -> tuple[int, int]:
+    """Registers and local bytes of a thread, from what the compiler wrote into the binary."""
+    import triton.backends.nvidia
+
+    tool = Path(triton.backends.nvidia.__file__).parent / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        told = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
+    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", told.stdout)
+    assert found, told.stdout
+    registers, stack, local = map(int, found.groups())
+    return registers, stack + local
+
+
+def compilations(arch: int, operations: Iterable[str] = OPERATIONS) -> Iterator[Compilation]:
+    for operation in operations:
+        yield from importlib.import_module(f"kernels.{operation}.fused").compilations(arch)
+
+
+def main(arch: int, operations: Iterable[str]) -> None:
+    for compilation in compilations(arch, operations):
+        print(json.dumps(asdict(compile_for(compilation, arch))), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:] or OPERATIONS)

@@ -1,0 +1,223 @@
+"""Queries turned, keys turned and kept, values kept: one launch between the qkv linear and attention.
+
+A program takes one row and a few heads of one kind; a head is read once, whole, so nothing it computes depends on
+which other rows or heads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.ahead_of_time import Compilation, signature_of
+from kernels.launch import ceil_div, launch, power_of_two
+
+# Numbers that a program holds: 8 of each of its threads.
+NUMBERS = 1024
+
+
+@triton.jit
+def turn(
+    source, target, places, present, weight, epsilon, cos, sin, position,
+    NORMED: tl.constexpr, INTERLEAVED: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    HALF: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """Heads at source[places], [H, D], normed and turned, to target (pointers, [H, 1]). HALF and REST are powers
+    of two that hold the pairs and the dimensions behind them."""
+    i = tl.arange(0, HALF)
+    pair = i < WIDTH // 2
+    first = 2 * i if INTERLEAVED else i
+    second = first + 1 if INTERLEAVED else i + WIDTH // 2
+    here = present[:, None] & pair[None, :]
+    a = tl.load(source + places[:, None] + first[None, :], mask=here, other=0.0).to(tl.float32)
+    b = tl.load(source + places[:, None] + second[None, :], mask=here, other=0.0).to(tl.float32)
+    rest = WIDTH + tl.arange(0, REST)
+    there = present[:, None] & (rest < D)[None, :]
+    if WIDTH < D:
+        c = tl.load(source + places[:, None] + rest[None, :], mask=there, other=0.0).to(tl.float32)
+    if NORMED:
+        squares = tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)
+        if WIDTH < D:
+            squares += tl.sum(c * c, axis=1)
+        scale = tl.rsqrt(squares / D + epsilon)[:, None]
+        a = a * scale * tl.load(weight + first, mask=pair, other=0.0).to(tl.float32)[None, :]
+        b = b * scale * tl.load(weight + second, mask=pair, other=0.0).to(tl.float32)[None, :]
+        if WIDTH < D:
+            c = c * scale * tl.load(weight + rest, mask=rest < D, other=0.0).to(tl.float32)[None, :]
+    turns = position.to(tl.int64) * (WIDTH // 2)
+    x = tl.load(cos + turns + i, mask=pair, other=0.0)[None, :]
+    y = tl.load(sin + turns + i, mask=pair, other=0.0)[None, :]
+    kind = target.dtype.element_ty
+    tl.store(target + first[None, :], (a * x - b * y).to(kind), mask=here)
+    tl.store(target + second[None, :], (b * x + a * y).to(kind), mask=here)
+    if WIDTH < D:
+        tl.store(target + rest[None, :], c.to(kind), mask=there)
+
+
+@triton.jit
+def rotate_and_store_kernel(
+    qkv, keys, values, slots, positions, cos, sin, queries, q_weight, k_weight, epsilon,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
+    H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Program (row, block): blocks of H heads of q, then of k, then of v."""
+    Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
+    K_BLOCKS: tl.constexpr = (KV_HEADS + H - 1) // H
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    position = tl.load(positions + row)
+    slot = tl.load(slots + row)
+    source = qkv + row * ((HEADS + 2 * KV_HEADS) * D)
+    if block < Q_BLOCKS:
+        head = block * H + tl.arange(0, H)
+        target = queries + (row * HEADS + head[:, None]) * D
+        turn(source, target, head * D, head < HEADS, q_weight, epsilon, cos, sin, position,
+             Q_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
+    elif slot >= 0:
+        at = slot // PAGE * (KV_HEADS * PAGE * D) + slot % PAGE * D
+        if block < Q_BLOCKS + K_BLOCKS:
+            head = (block - Q_BLOCKS) * H + tl.arange(0, H)
+            target = keys + at + head[:, None] * (PAGE * D)
+            turn(source, target, (HEADS + head) * D, head < KV_HEADS, k_weight, epsilon, cos, sin, position,
+                 K_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
+        else:
+            head = (block - Q_BLOCKS - K_BLOCKS) * H + tl.arange(0, H)
+            d = tl.arange(0, WHOLE)
+            here = (head < KV_HEADS)[:, None] & (d < D)[None, :]
+            v = tl.load(source + (HEADS + KV_HEADS + head[:, None]) * D + d[None, :], mask=here)
+            tl.store(values + at + head[:, None] * (PAGE * D) + d[None, :], v.to(values.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def rotate_and_store_latent_kernel(
+    q, kv, weight, latents, slots, positions, cos, sin, queries, epsilon,
+    HEADS: tl.constexpr, Q_DIM: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, INTERLEAVED: tl.constexpr,
+    H: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Program (row, block): blocks of H query heads, then the latent with its key."""
+    Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
+    KEPT: tl.constexpr = LATENT + ROPE
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    position = tl.load(positions + row)
+    slot = tl.load(slots + row)
+    if block < Q_BLOCKS:
+        head = block * H + tl.arange(0, H)
+        target = queries + (row * HEADS + head[:, None]) * KEPT + LATENT
+        turn(q + row * (HEADS * Q_DIM) + Q_DIM - ROPE, target, head * Q_DIM, head < HEADS, weight, epsilon,
+             cos, sin, position, False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
+    elif slot >= 0:
+        d = tl.arange(0, WHOLE)
+        x = tl.load(kv + row * KEPT + d, mask=d < LATENT, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(x * x, axis=0) / LATENT + epsilon)
+        x = x * scale * tl.load(weight + d, mask=d < LATENT, other=0.0).to(tl.float32)
+        tl.store(latents + slot * KEPT + d, x.to(latents.dtype.element_ty), mask=d < LATENT)
+        one = tl.arange(0, 1)
+        target = latents + slot * KEPT + LATENT + one[:, None]
+        turn(kv + row * KEPT + LATENT, target, one, one == 0, weight, epsilon, cos, sin, position,
+             False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
+
+
+def heads_at_once(head_dim: int) -> int:
+    return max(1, NUMBERS // power_of_two(head_dim))
+
+
+def _constants(
+    heads: int, kv_heads: int, head_dim: int, width: int, page_tokens: int,
+    q_normed: bool, k_normed: bool, interleaved: bool,
+) -> dict[str, int | bool]:  # fmt: skip
+    return {
+        "HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "WIDTH": width, "PAGE": page_tokens,
+        "Q_NORMED": q_normed, "K_NORMED": k_normed, "INTERLEAVED": interleaved,
+        "H": heads_at_once(head_dim), "HALF": power_of_two(width // 2),
+        "REST": power_of_two(head_dim - width), "WHOLE": power_of_two(head_dim),
+    }  # fmt: skip
+
+
+def _latent_constants(heads: int, q_dim: int, latent: int, rope: int, interleaved: bool) -> dict[str, int | bool]:
+    return {
+        "HEADS": heads, "Q_DIM": q_dim, "LATENT": latent, "ROPE": rope, "INTERLEAVED": interleaved,
+        "H": heads_at_once(rope), "HALF": power_of_two(rope // 2), "WHOLE": power_of_two(latent),
+    }  # fmt: skip
+
+
+def rotate_and_store(
+    qkv: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    queries: torch.Tensor,
+    q_weight: torch.Tensor | None = None,
+    k_weight: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+    interleaved: bool = False,
+) -> None:
+    kv_heads, page_tokens, head_dim = keys.shape[1:]
+    rows, heads = queries.shape[:2]
+    assert qkv.is_contiguous() and queries.is_contiguous() and keys.is_contiguous() and values.is_contiguous()
+    constants = _constants(
+        heads,
+        kv_heads,
+        head_dim,
+        2 * cos.shape[1],
+        page_tokens,
+        q_weight is not None,
+        k_weight is not None,
+        interleaved,
+    )
+    blocks = ceil_div(heads, constants["H"]) + 2 * ceil_div(kv_heads, constants["H"])
+    launch(
+        rotate_and_store_kernel, (rows, blocks), qkv, keys, values, slots, positions, cos, sin, queries,
+        # Where there is no norm the kernel gets something to hold in its place.
+        qkv if q_weight is None else q_weight, qkv if k_weight is None else k_weight, epsilon,
+        warps=4, **constants,
+    )  # fmt: skip
+
+
+def rotate_and_store_latent(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    weight: torch.Tensor,
+    epsilon: float,
+    latents: torch.Tensor,
+    slots: torch.Tensor,
+    positions: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    queries: torch.Tensor,
+    interleaved: bool = False,
+) -> None:
+    rows, heads, q_dim = q.shape
+    assert q.is_contiguous() and kv.is_contiguous() and queries.is_contiguous() and latents.is_contiguous()
+    constants = _latent_constants(heads, q_dim, len(weight), 2 * cos.shape[1], interleaved)
+    launch(
+        rotate_and_store_latent_kernel, (rows, ceil_div(heads, constants["H"]) + 1),
+        q, kv, weight, latents, slots, positions, cos, sin, queries, epsilon, warps=4, **constants,
+    )  # fmt: skip
+
+
+def compilations(arch: int) -> Iterator[Compilation]:
+    """Shapes of Llama 8B, Qwen3 with its norms, SmolLM2 in float32, a partial turn, and DeepSeek."""
+    for name, dtype, constants in (
+        ("llama-8b", "*bf16", _constants(32, 8, 128, 128, 16, False, False, False)),
+        ("qwen3", "*bf16", _constants(32, 8, 128, 128, 32, True, True, False)),
+        ("smollm2", "*fp32", _constants(9, 3, 64, 64, 16, False, False, False)),
+        ("partial", "*fp16", _constants(32, 32, 80, 32, 16, False, False, True)),
+    ):
+        types = dict.fromkeys(("qkv", "keys", "values", "queries", "q_weight", "k_weight"), dtype) | _TYPES
+        kernel = rotate_and_store_kernel
+        yield Compilation(f"rotate_and_store {name}", kernel, signature_of(kernel, types, constants), constants)
+    constants = _latent_constants(128, 192, 512, 64, True)
+    types = dict.fromkeys(("q", "kv", "latents", "queries", "weight"), "*bf16") | _TYPES
+    kernel = rotate_and_store_latent_kernel
+    yield Compilation("rotate_and_store_latent deepseek", kernel, signature_of(kernel, types, constants), constants)
+
+
+_TYPES = {"slots": "*i64", "positions": "*i32", "cos": "*fp32", "sin": "*fp32", "epsilon": "fp32"}

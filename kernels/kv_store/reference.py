@@ -1,0 +1,73 @@
+"""What is kept of a row, and where, in plain torch and float32. Queries are turned on the way.
+
+A slot is page · page_tokens + offset; a row whose slot is negative is filling and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def rotate_and_store(
+    qkv: torch.Tensor,  # [R, (heads + 2·kv_heads)·D]: q heads, k heads, v heads
+    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D], written here
+    values: torch.Tensor,  # like keys, written here
+    slots: torch.Tensor,  # [R] int64
+    positions: torch.Tensor,  # [R] int32: rows of cos and sin
+    cos: torch.Tensor,  # [positions, width/2] float32; dimensions from `width` on are not turned
+    sin: torch.Tensor,
+    queries: torch.Tensor,  # [R, heads, D], written here
+    q_weight: torch.Tensor | None = None,  # [D]: RMSNorm of each head before it is turned
+    k_weight: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+    interleaved: bool = False,  # pairs are (2i, 2i+1) instead of (i, i + width/2)
+) -> None:
+    kv_heads, page_tokens, head_dim = keys.shape[1:]
+    heads = queries.shape[1]
+    q, k, v = qkv.float().view(len(qkv), -1, head_dim).split([heads, kv_heads, kv_heads], dim=1)
+    q, k = normed(q, q_weight, epsilon), normed(k, k_weight, epsilon)
+    cos, sin = cos[positions.long()], sin[positions.long()]
+    queries[:] = rotated(q, cos, sin, interleaved)
+    kept = slots >= 0
+    page, offset = slots[kept] // page_tokens, slots[kept] % page_tokens
+    keys[page, :, offset] = rotated(k, cos, sin, interleaved)[kept].to(keys.dtype)
+    values[page, :, offset] = v[kept].to(values.dtype)
+
+
+def rotate_and_store_latent(
+    q: torch.Tensor,  # [R, heads, nope + rope]
+    kv: torch.Tensor,  # [R, latent + rope]: latent before its norm, the shared key before its turn
+    weight: torch.Tensor,  # [latent]
+    epsilon: float,
+    latents: torch.Tensor,  # [pages, page_tokens, latent + rope], written here
+    slots: torch.Tensor,  # [R] int64
+    positions: torch.Tensor,  # [R] int32
+    cos: torch.Tensor,  # [positions, rope/2] float32
+    sin: torch.Tensor,
+    queries: torch.Tensor,  # [R, heads, latent + rope]: the turned q goes to the last `rope` dimensions
+    interleaved: bool = False,
+) -> None:
+    rope, latent = 2 * cos.shape[1], len(weight)
+    cos, sin = cos[positions.long()], sin[positions.long()]
+    queries[..., latent:] = rotated(q[..., -rope:].float(), cos, sin, interleaved)
+    kept_latent = normed(kv[:, :latent].float(), weight, epsilon)
+    key = rotated(kv[:, None, latent:].float(), cos, sin, interleaved)[:, 0]
+    kept = slots >= 0
+    latents.view(-1, latent + rope)[slots[kept]] = torch.cat([kept_latent, key], dim=-1)[kept].to(latents.dtype)
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:
+    if weight is None:
+        return x
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * weight.float()
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    """x [R, heads, D] with its first `width` dimensions turned; cos and sin [R, width/2]."""
+    half = cos.shape[1]
+    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
+    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
+    cos, sin, out = cos[:, None], sin[:, None], x.clone()
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., second] * cos + x[..., first] * sin
+    return out

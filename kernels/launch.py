@@ -1,0 +1,70 @@
+"""How a Triton kernel is started, and the small plain functions that sizes come from.
+
+A launch allocates nothing and looks at no data: what varies from step to step (how many rows, which pages) is
+read by the kernels from tensors of a fixed size, so a launch can be captured in a CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from kernels import interpreter
+
+# Multiprocessors that the interpreter pretends to have: few, so that a persistent program takes several items.
+INTERPRETED_MULTIPROCESSORS = 3
+
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def power_of_two(n: int, least: int = 1) -> int:
+    """The smallest power of two that is not under n."""
+    return max(least, 1 << max(n - 1, 0).bit_length())
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    if interpreter.in_use():
+        return INTERPRETED_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache
+def architecture(device: torch.device) -> int:
+    """90 for compute capability 9.0. The interpreter counts as the oldest we compile for."""
+    if interpreter.in_use():
+        return 80
+    major, minor = torch.cuda.get_device_capability(device)
+    return major * 10 + minor
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, stages: int = 2, **constants: Any) -> None:
+    """Start `kernel` with `args`, in the order of its signature, and its constexprs by name.
+
+    The compiled kernel is kept by what it was specialised for: the arguments' types and whether pointers are
+    multiples of 16. Integers among the arguments must be `do_not_specialize` in the kernel.
+    """
+    grid = (*grid, 1, 1)[:3]
+    if interpreter.in_use():
+        kernel[grid](*args, **constants)
+        return
+    key = (kernel, args[0].device.index, warps, stages, *constants.values(), *map(_kind, args))
+    found = _compiled.get(key)
+    if found is None:
+        compiled = kernel.warmup(*args, **constants, num_warps=warps, num_stages=stages, grid=grid)
+        in_order = tuple(constants[name] for name in kernel.arg_names if name in constants)
+        found = _compiled[key] = (compiled, in_order)
+    compiled, in_order = found
+    compiled[grid](*args, *in_order)
+
+
+def _kind(arg: Any) -> Any:
+    if isinstance(arg, torch.Tensor):
+        return arg.dtype, arg.data_ptr() % 16 == 0
+    return type(arg)

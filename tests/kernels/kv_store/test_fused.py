@@ -1,0 +1,83 @@
+"""Rows turned and kept by the fused kernel, against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.kv_store import fused, reference
+from kernels.testing import TOLERANCE, assert_close, assert_same_bits, device, poisoned, random
+
+# heads, kv_heads, D, width, page_tokens, interleaved, normed
+SIZES = [
+    (9, 3, 64, 64, 16, False, False),
+    (4, 4, 128, 128, 32, False, True),
+    (8, 1, 80, 32, 16, False, True),
+    (6, 2, 96, 96, 16, True, False),
+    (3, 1, 24, 8, 4, True, True),
+]
+
+
+def tables(width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    angles = torch.arange(200.0)[:, None] / 100.0 ** (torch.arange(width // 2) / width)
+    return angles.cos().to(device()), angles.sin().to(device())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_rows_are_turned_and_kept_as_in_plain_torch(size: tuple, dtype: torch.dtype) -> None:
+    heads, kv_heads, head_dim, width, page_tokens, interleaved, normed = size
+    slots = torch.tensor([5, 77, -1, 40, 0], device=device())
+    positions = torch.tensor([199, 0, 3, 17, 64], dtype=torch.int32, device=device())
+    qkv = random(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    weights = (random(head_dim, dtype=dtype, seed=1), random(head_dim, dtype=dtype, seed=2)) if normed else (None, None)
+    made = []
+    for run in (fused, reference):
+        keys, values = (poisoned(20, kv_heads, page_tokens, head_dim, dtype=dtype) for _ in range(2))
+        queries = poisoned(5, heads, head_dim, dtype=dtype)
+        run.rotate_and_store(qkv, keys, values, slots, positions, *tables(width), queries, *weights, 1e-5, interleaved)
+        made.append((keys, values, queries))
+    for ours, theirs in zip(*made, strict=True):
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert_close(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+    assert not made[0][2].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_latent_is_normed_and_kept_beside_its_turned_key(dtype: torch.dtype, interleaved: bool) -> None:
+    rows, heads, nope, rope, latent = 4, 5, 24, 16, 48
+    slots = torch.tensor([9, -1, 30, 2], device=device())
+    positions = torch.tensor([9, 0, 150, 2], dtype=torch.int32, device=device())
+    q, kv = random(rows, heads, nope + rope, dtype=dtype), random(rows, latent + rope, dtype=dtype, seed=1)
+    weight = random(latent, dtype=dtype, seed=2)
+    made = []
+    for run in (fused, reference):
+        latents = poisoned(4, 8, latent + rope, dtype=dtype)
+        queries = poisoned(rows, heads, latent + rope, dtype=dtype)
+        run.rotate_and_store_latent(q, kv, weight, 1e-6, latents, slots, positions, *tables(rope), queries, interleaved)
+        made.append((latents, queries))
+    for ours, theirs in zip(*made, strict=True):
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert_close(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+    assert made[0][1][..., :latent].isnan().all() and not made[0][1][..., latent:].isnan().any()
+
+
+def test_a_row_alone_has_the_bits_it_has_among_others() -> None:
+    heads, kv_heads, head_dim, width, page_tokens, _, _ = SIZES[1]
+    qkv = random(6, (heads + 2 * kv_heads) * head_dim, dtype=torch.float32)
+    slots, positions = torch.arange(6, device=device()), torch.arange(6, dtype=torch.int32, device=device())
+    weight = random(head_dim, dtype=torch.float32, seed=1)
+
+    def run(rows: slice) -> tuple[torch.Tensor, ...]:
+        keys, values = (poisoned(1, kv_heads, page_tokens, head_dim, dtype=torch.float32) for _ in range(2))
+        queries = poisoned(len(qkv[rows]), heads, head_dim, dtype=torch.float32)
+        fused.rotate_and_store(
+            qkv[rows], keys, values, slots[rows], positions[rows], *tables(width), queries, weight, weight, 1e-5
+        )
+        return queries, keys[:, :, slots[rows]], values[:, :, slots[rows]]
+
+    together, alone = run(slice(0, 6)), run(slice(4, 5))
+    assert_same_bits(alone[0], together[0][4:5])
+    assert_same_bits(alone[1], together[1][:, :, 4:5])
+    assert_same_bits(alone[2], together[2][:, :, 4:5])

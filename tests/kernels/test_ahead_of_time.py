@@ -1,0 +1,35 @@
+"""Every fused kernel compiles for every architecture we name, with no GPU in the machine, and fits it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels.ahead_of_time import ARCHITECTURES, SHARED_LIMIT
+from kernels.interpreter import SWITCH
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def facts(arch: int) -> list[dict]:
+    """In a process of its own: in this one, kernels may be defined for the interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    done = subprocess.run(
+        [sys.executable, "-m", "kernels.ahead_of_time", str(arch)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_kernel_compiles_for_an_architecture_fits_it_and_keeps_its_numbers_in_registers(arch: int) -> None:
+    compiled = facts(arch)
+    assert compiled and len({fact["name"] for fact in compiled}) == len(compiled)
+    assert [fact for fact in compiled if fact["shared"] > SHARED_LIMIT[arch]] == []
+    assert [fact for fact in compiled if fact["spilled"] > 0] == []
