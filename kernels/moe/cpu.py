@@ -1,0 +1,334 @@
+"""Routing, and the way to the experts and back, as ops of the CPU program.
+
+    choose    logits -> the experts of every row, ids ascending, and their weights
+    sort      -> for every expert the rows that chose it, ascending: a *place* is one row at one expert
+    gather    the inputs of all places, expert after expert
+              (the experts' linears: kernels/linear/ over the places of each expert)
+    combine   residual += Σ weight · what the row's experts gave, in ascending order of their ids
+
+    place        0    1    2    3    4          starts  0 2 2 4 5      (expert 1 was not chosen)
+    expert       0    0    2    2    3
+    row          1    4    0    1    4          places  of row 1: 0 3
+
+How many chunks an op has is known before the step begins, and where rows go is not: so ops over places have as
+many chunks as there may be places. What is done for a row depends on that row alone, so its bits do, too (law 3).
+Knows nothing of weights and how they are stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from kernels.cpu_numbers import exp
+from kernels.cpu_program import ROWS, Op, aligned, op, op_chunks
+from kernels.cpu_vectors import (
+    bits_of_float,
+    float_in,
+    load_f32,
+    load_i32,
+    scratch,
+    store_f32,
+    store_i32,
+    word,
+)
+
+MOST_EXPERTS = 1024
+# Rows of a chunk.
+_CHOOSE_ROWS, _GATHER_PLACES, _COMBINE_ROWS = 8, 16, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Where routing leaves what it found; `place` counts rows at experts, expert after expert."""
+
+    experts: int
+    top_k: int
+    ids: np.ndarray  # [rows · top_k] int32: experts of a row, ascending
+    weights: np.ndarray  # [rows · top_k] float32
+    starts: np.ndarray  # [experts + 1] int32: an expert's first place
+    rows: np.ndarray  # [rows · top_k] int32: the row of a place
+    places: np.ndarray  # [rows · top_k] int32: the places of a row, as its ids
+
+    @classmethod
+    def empty(cls, max_rows: int, experts: int, top_k: int) -> Routed:
+        count = max_rows * top_k
+        return cls(
+            experts,
+            top_k,
+            ids=aligned(count, np.int32),
+            weights=aligned(count, np.float32),
+            starts=aligned(experts + 1, np.int32),
+            rows=aligned(count, np.int32),
+            places=aligned(count, np.int32),
+        )
+
+
+# Choose --------------------------------------------------------------------------------------------------
+
+(
+    LOGITS, BIAS, IDS, WEIGHTS, EXPERTS, TOP_K, SIGMOID, NORMALIZE, EPSILON, FLOOR, SCALE, GROUPS, TOP_GROUPS,
+    BY_BEST, _CHOOSE_WORDS,
+) = range(15)  # fmt: skip
+
+_scores_of_a_row = scratch(MOST_EXPERTS * 4)
+_order_of_a_row = scratch(MOST_EXPERTS * 4)
+_groups_of_a_row = scratch(MOST_EXPERTS * 4)
+_marks_of_a_row = scratch(MOST_EXPERTS * 4)
+
+
+@op_chunks
+def choose_chunks(args, step):
+    return (word(step, ROWS) + _CHOOSE_ROWS - 1) // _CHOOSE_ROWS
+
+
+@op
+def choose(args, step, chunk, thread):
+    scores, by, worth, marks = _scores_of_a_row(), _order_of_a_row(), _groups_of_a_row(), _marks_of_a_row()
+    first = chunk * _CHOOSE_ROWS
+    for row in range(first, min(first + _CHOOSE_ROWS, word(step, ROWS))):
+        _score(args, row, scores, by)
+        experts, groups = word(args, EXPERTS), word(args, GROUPS)
+        for expert in range(experts):
+            store_i32(marks, expert, np.int32(0))
+        if groups > 1:
+            _bar_groups(args, by, worth, marks)
+        _mark_best(by, marks, experts, word(args, TOP_K))
+        _give(args, row, scores, marks)
+
+
+@numba.njit(inline="always")
+def _score(args, row, scores, by):
+    """scores: softmax or sigmoid of the row's logits; by: with the bias, what the choice goes by."""
+    experts, bias = word(args, EXPERTS), word(args, BIAS)
+    logits = word(args, LOGITS) + row * experts * 4
+    if word(args, SIGMOID):
+        for expert in range(experts):
+            score = np.float32(1.0) / (np.float32(1.0) + exp(-load_f32(logits, expert)))
+            store_f32(scores, expert, score)
+    else:
+        maximum = load_f32(logits, 0)
+        for expert in range(1, experts):
+            maximum = max(maximum, load_f32(logits, expert))
+        total = np.float32(0.0)
+        for expert in range(experts):
+            score = exp(load_f32(logits, expert) - maximum)
+            store_f32(scores, expert, score)
+            total += score
+        for expert in range(experts):
+            store_f32(scores, expert, load_f32(scores, expert) / total)
+    for expert in range(experts):
+        added = load_f32(bias, expert) if bias != 0 else np.float32(0.0)
+        store_f32(by, expert, load_f32(scores, expert) + added)
+
+
+@numba.njit(inline="always")
+def _bar_groups(args, by, worth, marks):
+    """Mark all experts outside the best groups with -1."""
+    groups, by_best = word(args, GROUPS), word(args, BY_BEST)
+    size = word(args, EXPERTS) // groups
+    for group in range(groups):
+        best, second = np.float32(-np.inf), np.float32(-np.inf)
+        for i in range(size):
+            value = load_f32(by, group * size + i)
+            if value > best:
+                best, second = value, best
+            elif value > second:
+                second = value
+        store_f32(worth, group, best if by_best or size == 1 else best + second)
+        store_i32(marks, group * size, np.int32(0))
+    # A group is marked at its first expert, until all are known.
+    for _ in range(word(args, TOP_GROUPS)):
+        chosen = -1
+        for group in range(groups):
+            if load_i32(marks, group * size) == 0 and (chosen < 0 or load_f32(worth, group) > load_f32(worth, chosen)):
+                chosen = group
+        store_i32(marks, chosen * size, np.int32(1))
+    for group in range(groups):
+        mark = np.int32(0) if load_i32(marks, group * size) == 1 else np.int32(-1)
+        for i in range(size):
+            store_i32(marks, group * size + i, mark)
+
+
+@numba.njit(inline="always")
+def _mark_best(by, marks, experts, count):
+    """Mark the `count` best of those marked 0 with 1. The lower id wins a tie; where all is NaN, it wins, too."""
+    for _ in range(count):
+        chosen = -1
+        best = np.float32(0.0)
+        for expert in range(experts):
+            value = load_f32(by, expert)
+            if load_i32(marks, expert) == 0 and (chosen < 0 or value > best):
+                chosen, best = expert, value
+        store_i32(marks, chosen, np.int32(1))
+
+
+@numba.njit(inline="always")
+def _give(args, row, scores, marks):
+    """The marked experts, ascending, and their weights."""
+    experts, top_k, epsilon = word(args, EXPERTS), word(args, TOP_K), float_in(word(args, EPSILON))
+    ids, weights = word(args, IDS) + row * top_k * 4, word(args, WEIGHTS) + row * top_k * 4
+    found = 0
+    total = np.float32(0.0)
+    for expert in range(experts):
+        if load_i32(marks, expert) == 1:
+            score = load_f32(scores, expert)
+            store_i32(ids, found, np.int32(expert))
+            store_f32(weights, found, score)
+            total += score
+            found += 1
+    factor = float_in(word(args, SCALE))
+    if word(args, NORMALIZE):
+        below = max(total, epsilon) if word(args, FLOOR) else total + epsilon
+        for i in range(top_k):
+            store_f32(weights, i, load_f32(weights, i) / below)
+    for i in range(top_k):
+        store_f32(weights, i, load_f32(weights, i) * factor)
+
+
+# Sort ----------------------------------------------------------------------------------------------------
+
+(_SORT_IDS, _SORT_STARTS, _SORT_ROWS, _SORT_PLACES, _SORT_EXPERTS, _SORT_TOP_K) = range(6)
+
+_next_of_an_expert = scratch(MOST_EXPERTS * 4)
+
+
+@op_chunks
+def one_chunk(args, step):
+    return min(word(step, ROWS), 1)
+
+
+@op
+def sort(args, step, chunk, thread):
+    ids, starts = word(args, _SORT_IDS), word(args, _SORT_STARTS)
+    rows, places = word(args, _SORT_ROWS), word(args, _SORT_PLACES)
+    experts, top_k = word(args, _SORT_EXPERTS), word(args, _SORT_TOP_K)
+    nexts = _next_of_an_expert()
+    count = word(step, ROWS) * top_k
+    for expert in range(experts):
+        store_i32(nexts, expert, np.int32(0))
+    for i in range(count):
+        expert = np.int64(load_i32(ids, i))
+        store_i32(nexts, expert, np.int32(load_i32(nexts, expert) + 1))
+    start = np.int32(0)
+    for expert in range(experts):
+        store_i32(starts, expert, start)
+        chosen = load_i32(nexts, expert)
+        store_i32(nexts, expert, start)
+        start = np.int32(start + chosen)
+    store_i32(starts, experts, start)
+    for i in range(count):
+        expert = np.int64(load_i32(ids, i))
+        place = load_i32(nexts, expert)
+        store_i32(nexts, expert, np.int32(place + 1))
+        store_i32(rows, np.int64(place), np.int32(i // top_k))
+        store_i32(places, i, place)
+
+
+# Gather --------------------------------------------------------------------------------------------------
+
+(_FROM, _TO, _WORDS_A_ROW, _GATHER_ROWS, _GATHER_TOP_K) = range(5)
+
+
+@op_chunks
+def gather_chunks(args, step):
+    return (word(step, ROWS) * word(args, _GATHER_TOP_K) + _GATHER_PLACES - 1) // _GATHER_PLACES
+
+
+@op
+def gather(args, step, chunk, thread):
+    count, rows = word(args, _WORDS_A_ROW), word(args, _GATHER_ROWS)
+    first = chunk * _GATHER_PLACES
+    for place in range(first, min(first + _GATHER_PLACES, word(step, ROWS) * word(args, _GATHER_TOP_K))):
+        source = word(args, _FROM) + np.int64(load_i32(rows, place)) * count * 4
+        target = word(args, _TO) + place * count * 4
+        for i in range(count):
+            store_i32(target, i, load_i32(source, i))
+
+
+# Combine -------------------------------------------------------------------------------------------------
+
+(_GIVEN, _RESIDUAL, _WIDTH, _COMBINE_PLACES, _COMBINE_WEIGHTS, _COMBINE_TOP_K) = range(6)
+
+
+@op_chunks
+def combine_chunks(args, step):
+    return (word(step, ROWS) + _COMBINE_ROWS - 1) // _COMBINE_ROWS
+
+
+@op
+def combine(args, step, chunk, thread):
+    given, residual, width = word(args, _GIVEN), word(args, _RESIDUAL), word(args, _WIDTH)
+    top_k = word(args, _COMBINE_TOP_K)
+    first = chunk * _COMBINE_ROWS
+    for row in range(first, min(first + _COMBINE_ROWS, word(step, ROWS))):
+        to = residual + row * width * 4
+        for i in range(row * top_k, (row + 1) * top_k):
+            weight = load_f32(word(args, _COMBINE_WEIGHTS), i)
+            expert = given + np.int64(load_i32(word(args, _COMBINE_PLACES), i)) * width * 4
+            for column in range(width):
+                store_f32(to, column, load_f32(to, column) + weight * load_f32(expert, column))
+
+
+# Ops -----------------------------------------------------------------------------------------------------
+
+
+def _at(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def route_ops(
+    logits: np.ndarray,  # [max_rows, experts] float32, written by the op before
+    bias: np.ndarray | None,  # [experts] float32
+    routed: Routed,
+    *,
+    scoring: str,
+    normalize: bool,
+    epsilon: float,
+    normalize_floor: bool,
+    scale: float,
+    groups: int,
+    top_groups: int,
+    group_by_best: bool,
+) -> list[Op]:
+    """choose and sort; the facts are those of kernels/moe/reference.py `route`."""
+    assert 1 <= routed.top_k <= routed.experts <= MOST_EXPERTS and routed.experts % groups == 0
+    assert routed.top_k <= routed.experts // groups * top_groups and scoring in ("softmax", "sigmoid")
+    choice = [
+        _at(logits),
+        0 if bias is None else _at(bias),
+        _at(routed.ids),
+        _at(routed.weights),
+        routed.experts,
+        routed.top_k,
+        int(scoring == "sigmoid"),
+        int(normalize),
+        bits_of_float(epsilon),
+        int(normalize_floor),
+        bits_of_float(scale),
+        groups,
+        top_groups,
+        int(group_by_best),
+    ]
+    sizes = [routed.experts, routed.top_k]
+    sorting = [_at(routed.ids), _at(routed.starts), _at(routed.rows), _at(routed.places), *sizes]
+    return [
+        Op(choose, choose_chunks, choice, (logits, bias, routed)),
+        Op(sort, one_chunk, sorting, (routed,)),
+    ]
+
+
+def gather_op(source: np.ndarray, row_bytes: int, routed: Routed, target: np.ndarray) -> Op:
+    """target[place] = source[row of the place], for rows of `row_bytes`."""
+    assert row_bytes % 4 == 0
+    words = [_at(source), _at(target), row_bytes // 4, _at(routed.rows), routed.top_k]
+    return Op(gather, gather_chunks, words, (source, target, routed))
+
+
+def combine_op(given: np.ndarray, width: int, routed: Routed, residual: np.ndarray) -> Op:
+    """residual[row] += Σ weight · given[place]; both float32, `width` numbers a row."""
+    words: list[Any] = [_at(given), _at(residual), width, _at(routed.places), _at(routed.weights), routed.top_k]
+    return Op(combine, combine_chunks, words, (given, residual, routed))
