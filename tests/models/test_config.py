@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from models.config import Fields, read_network
+from models.gguf import ENCODINGS
+from models.gguf_tokenizer import _PRE_TOKENIZERS
 from models.layers.rope import rope_tables
-from models.registry import FAMILIES, declaration
+from models.registry import FAMILIES, GGUF_ARCHITECTURES, declaration
 from models.sources import ModelError
 from models.spec import Network, RopeScaling
 
@@ -39,6 +42,13 @@ def read(folder: Path, generation: dict[str, Any] | None = None, **changes: Any)
 def test_every_line_of_the_registry_names_a_function() -> None:
     for architecture in FAMILIES:
         assert callable(declaration(architecture))
+
+
+def test_the_page_of_models_names_all_that_is_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    encodings = [encoding.name for encoding in ENCODINGS.values()]
+    for name in [*FAMILIES, *GGUF_ARCHITECTURES, *_PRE_TOKENIZERS, *encodings]:
+        assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page), name
 
 
 def test_what_a_config_leaves_out_has_the_familys_default(tmp_path: Path) -> None:
