@@ -8,11 +8,14 @@ second kernel adds; with many, one program walks all ranges. Both do the same ad
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import torch
 import triton
 import triton.language as tl
 
 from kernels import interpreter
+from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch
 
 # Rows of a tile, also for one row: 64 is what the matrix instructions of sm_90 and sm_100 take, and while a step
@@ -50,40 +53,32 @@ def _dot_range(
 def linear_kernel(
     x, weight, bias, out, rows,
     columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+    APART: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the output, all ranges of K one after the other."""
+    """A tile of the output; or, ranges apart, of one range's sums: out [splits, rows, columns] float32, no bias."""
     # Tiles of the same columns run beside each other: the weight is read once, and x stays in the cache.
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for first in range(0, inputs, range_length):
+    if APART:
+        split = tl.program_id(2)
+        first = split * range_length
         last = tl.minimum(first + range_length, inputs)
-        total += _dot_range(
+        total = _dot_range(
             x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
         )
-    if HAS_BIAS:
-        total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
+        out += split.to(tl.int64) * rows * columns
+    else:
+        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for first in range(0, inputs, range_length):
+            last = tl.minimum(first + range_length, inputs)
+            total += _dot_range(
+                x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE
+            )
+        if HAS_BIAS:
+            total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
     inside = (m < rows)[:, None] & (n < columns)[None, :]
     tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def linear_ranges_kernel(
-    x, weight, partial, rows,
-    columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
-):  # fmt: skip
-    """A tile of one range's sums: partial [splits, rows, columns] float32."""
-    m = tl.arange(0, BLOCK_M)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    split = tl.program_id(1)
-    first = split * range_length
-    last = tl.minimum(first + range_length, inputs)
-    total = _dot_range(x, weight, rows, columns, inputs, x_stride, m, n, first, last, BLOCK_M, BLOCK_N, BLOCK_K, IEEE)
-    inside = (m < rows)[:, None] & (n < columns)[None, :]
-    place = (split.to(tl.int64) * rows + m)[:, None] * columns + n[None, :]
-    tl.store(partial + place, total, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -117,18 +112,34 @@ def linear(
         return out
     tile, splits, length = tile_of(columns, inputs, torch.promote_types(x.dtype, weight.dtype))
     shape = {"columns": columns, "inputs": inputs, "x_stride": x.stride(0), "range_length": length}
-    tiles, added = ceil_div(columns, tile["BLOCK_N"]), out if bias is None else bias
-    if splits > 1 and rows <= BLOCK_M:
-        partial = torch.empty(splits, rows, columns, dtype=torch.float32, device=x.device)
-        launch(linear_ranges_kernel, (tiles, splits), x, weight, partial, rows, **shape, **tile)
-        launch(
-            add_ranges_kernel, (ceil_div(columns, _ADD_BLOCK), rows), partial, added, out, rows,
-            columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, BLOCK=_ADD_BLOCK,
-        )  # fmt: skip
-        return out
-    grid = (ceil_div(rows, BLOCK_M), tiles)
-    launch(linear_kernel, grid, x, weight, added, out, rows, **shape, HAS_BIAS=bias is not None, **tile)
+
+    def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
+        grid = (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), splits if apart else 1)
+        added = x if bias is None else bias
+        launch(linear_kernel, grid, x, weight, added, to, rows, **shape, APART=apart, HAS_BIAS=has_bias, **tile)
+
+    in_ranges(start, out, bias, splits, BLOCK_M)
     return out
+
+
+def in_ranges(
+    start: Callable[[torch.Tensor, bool, bool], None],
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    splits: int,
+    few_rows: int,
+) -> None:
+    """`start(to, apart, has_bias)` a linear: its ranges as programs of their own where there are few rows."""
+    rows, columns = out.shape
+    if splits == 1 or rows > few_rows:
+        start(out, False, bias is not None)
+        return
+    partial = torch.empty(splits, rows, columns, dtype=torch.float32, device=out.device)
+    start(partial, True, False)
+    launch(
+        add_ranges_kernel, (ceil_div(columns, _ADD_BLOCK), rows), partial, out if bias is None else bias, out, rows,
+        columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, BLOCK=_ADD_BLOCK,
+    )  # fmt: skip
 
 
 def tile_of(columns: int, inputs: int, dtype: torch.dtype) -> tuple[dict[str, int], int, int]:
@@ -138,10 +149,34 @@ def tile_of(columns: int, inputs: int, dtype: torch.dtype) -> tuple[dict[str, in
         block_n, block_k, stages = 32, 32, 2
     elif columns >= _WIDE:
         block_n, block_k, stages = 128, 64, 4
-    tiles = ceil_div(columns, block_n)
-    splits = min(max(_ENOUGH_PROGRAMS // tiles, 1), _MAX_SPLITS, ceil_div(inputs, 4 * block_k))
-    length = ceil_div(ceil_div(inputs, splits), block_k) * block_k
+    length = range_length(columns, inputs, block_n, block_k)
     # The interpreter multiplies no bfloat16; products of two are exact in float32.
     ieee = dtype == torch.float32 or interpreter.in_use()
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": block_n, "BLOCK_K": block_k, "IEEE": ieee, "stages": stages}
     return tile, ceil_div(inputs, length), length
+
+
+def range_length(columns: int, inputs: int, block_n: int, block_k: int) -> int:
+    """Of K: whole steps, and ranges enough to keep a chip busy with one row."""
+    wanted = max(_ENOUGH_PROGRAMS // ceil_div(columns, block_n), 1)
+    splits = min(wanted, _MAX_SPLITS, ceil_div(inputs, 4 * block_k))
+    return ceil_div(ceil_div(inputs, splits), block_k) * block_k
+
+
+def compilations(arch: int) -> Iterator[Compilation]:
+    for kind, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        for columns, inputs in ((4096, 4096), (28672, 4096)):
+            tile, splits, length = tile_of(columns, inputs, dtype)
+            stages = tile.pop("stages")
+            for apart in (False, True) if splits > 1 else (False,):
+                constants = {"columns": columns, "inputs": inputs, "x_stride": inputs, "range_length": length}
+                constants |= {"APART": apart, "HAS_BIAS": not apart, **tile, "IEEE": kind == "fp32"}
+                types = dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"rows": "i32"}
+                types["out"] = "*fp32" if apart else f"*{kind}"
+                name = f"linear {kind} {columns}x{inputs}{' in ranges' if apart else ''}"
+                signature = signature_of(linear_kernel, types, constants)
+                yield Compilation(name, linear_kernel, signature, constants, stages=stages)
+        constants = {"columns": 4096, "SPLITS": 4, "HAS_BIAS": True, "BLOCK": _ADD_BLOCK}
+        types = {"partial": "*fp32", "bias": f"*{kind}", "out": f"*{kind}", "rows": "i32"}
+        signature = signature_of(add_ranges_kernel, types, constants)
+        yield Compilation(f"add_ranges {kind}", add_ranges_kernel, signature, constants)

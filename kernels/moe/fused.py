@@ -12,11 +12,15 @@ can be, and tiles that aren't used end at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
 from kernels import interpreter
+from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.norm_rope_act.fused import silu_gate
 
@@ -269,3 +273,31 @@ def tile_of(dtype: torch.dtype) -> dict[str, int]:
         return {"BLOCK_M": BLOCK_M, "BLOCK_N": 32, "BLOCK_K": 32, "IEEE": True, "stages": 2}
     # The interpreter multiplies no bfloat16; products of two are exact in float32.
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": 64, "BLOCK_K": 128, "IEEE": interpreter.in_use(), "stages": 3}
+
+
+def compilations(arch: int) -> Iterator[Compilation]:
+    """As DeepSeek-V3 and Qwen3-MoE have them."""
+    deepseek = {"EXPERTS": 256, "BLOCK": 256, "TOP_K": 8, "SIGMOID": True, "HAS_BIAS": True, "NORMALIZE": True}
+    deepseek |= {"FLOOR": False, "GROUPS": 8, "TOP_GROUPS": 4, "GROUP_BY_BEST": False, "GROUP_BLOCK": 8}
+    qwen = deepseek | {"EXPERTS": 128, "BLOCK": 128, "SIGMOID": False, "HAS_BIAS": False, "GROUPS": 1}
+    fp32 = dict.fromkeys(("logits", "bias", "weights", "given"), "*fp32") | {"epsilon": "fp32", "scale": "fp32"}
+    types = fp32 | dict.fromkeys(("ids", "counts", "places", "tile_experts"), "*i32")
+    types |= {"pairs": "i32", "most_tiles": "i32"}
+
+    def one(name: str, kernel: Any, constants: dict[str, Any], warps: int = 4, stages: int = 2, **more: str) -> Any:
+        signature = signature_of(kernel, types | more, constants)
+        return Compilation(name, kernel, signature, constants, warps, stages)
+
+    yield one("route 256 in groups", route_kernel, deepseek, 1)
+    yield one("route 128", route_kernel, qwen | {"TOP_GROUPS": 1, "GROUP_BLOCK": 1}, 1)
+    yield one("count", count_kernel, {"BLOCK": _PAIRS})
+    sizes = {"EXPERTS": 256, "EXPERTS_BLOCK": 256, "BLOCK_M": BLOCK_M, "BLOCK": _PAIRS}
+    yield one("place", place_kernel, sizes)
+    for kind, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        tile = tile_of(dtype) | {"IEEE": kind == "fp32"}
+        stages = tile.pop("stages")
+        constants = {"columns": 4096, "inputs": 7168, "PAIRS_OF_A_ROW": 8, **tile}
+        pointers = {"x": f"*{kind}", "weight": f"*{kind}", "out": f"*{kind}"}
+        yield one(f"expert_linear {kind}", expert_linear_kernel, constants, stages=stages, **pointers)
+        constants = {"width": 7168, "TOP_K": 8, "HAS_SHARED": True, "BLOCK": 1024}
+        yield one(f"combine {kind}", combine_kernel, constants, shared=f"*{kind}", out="*fp32")

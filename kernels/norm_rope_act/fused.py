@@ -6,10 +6,13 @@ norms, happen where keys are stored (kernels/kv_store). Knows nothing of layers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import triton
 import triton.language as tl
 
+from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch, power_of_two
 
 # Elements of a piece of a row where nothing is reduced.
@@ -147,3 +150,22 @@ def _whole_row(width: int) -> dict[str, int]:
     """A row in one block. From the width alone: the order of a sum must not depend on the number of rows."""
     block = power_of_two(width)
     return {"BLOCK": block, "warps": min(max(block // 512, 1), 16)}
+
+
+def compilations(arch: int) -> Iterator[Compilation]:
+    for kind in ("bf16", "fp32"):
+        types = {"residual": "*fp32", "weight": "*fp32", "tokens": "*i32", "rows": "*i32", "epsilon": "fp32"}
+        types |= dict.fromkeys(("delta", "x_in", "gate_up", "table"), f"*{kind}")
+        for width in (576, 4096):
+            row = {"width": width, **_whole_row(width)}
+            warps = row.pop("warps")
+            piece = {"width": width, "BLOCK": PIECE}
+            for kernel, constants, count, out in (
+                (add_norm_kernel, row | {"HAS_DELTA": True}, warps, f"*{kind}"),
+                (norm_wanted_kernel, row, warps, f"*{kind}"),
+                (norm_kernel, row | {"stride": width}, warps, f"*{kind}"),
+                (silu_gate_kernel, piece, 4, f"*{kind}"),
+                (embed_kernel, piece, 4, "*fp32"),
+            ):
+                signature = signature_of(kernel, types | {"out": out}, constants)
+                yield Compilation(f"{kernel.__name__} {kind} {width}", kernel, signature, constants, count)
