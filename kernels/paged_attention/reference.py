@@ -1,39 +1,49 @@
-"""What attention over pages computes, in plain torch and float32: one row at a time, no blocks."""
+"""What attention over pages computes, in plain torch and float32: one row at a time, no blocks.
+
+Rows are rotated and stored before (kernels/kv_store/reference.py).
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-from kernels.norm_rope_act.reference import rotate
+import torch
 
 
 def attend(
-    qkv: torch.Tensor,  # [R, (heads + 2·kv_heads)·D]
-    keys: torch.Tensor,  # [pages, kv_heads, D, page_tokens], written here
-    values: torch.Tensor,  # [pages, kv_heads, page_tokens, D], written here
-    tables: list[list[int]],  # pages of each sequence
-    sequences: list[int],  # sequence of each row
-    positions: list[int],  # position of each row
-    cos: torch.Tensor,  # [positions, D/2]
-    sin: torch.Tensor,
-) -> torch.Tensor:  # [R, heads·D]
-    """Rotate q and k, put k and v into their page, and let each row look at positions 0..its own."""
-    kv_heads, head_dim, page_tokens = keys.shape[1:]
-    rows = qkv.shape[0]
-    split = qkv.float().view(rows, -1, head_dim)
-    heads = split.shape[1] - 2 * kv_heads
-    q, k, v = split.split([heads, kv_heads, kv_heads], dim=1)
-    q, k = rotate(q, cos[positions], sin[positions]), rotate(k, cos[positions], sin[positions])
-    for row, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
-        page, offset = tables[sequence][position // page_tokens], position % page_tokens
-        keys[page, :, :, offset] = k[row].to(keys.dtype)
-        values[page, :, offset] = v[row].to(values.dtype)
-    out = torch.empty(rows, heads, head_dim)
-    for row, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
-        pages = tables[sequence][: position // page_tokens + 1]
-        seen_k = torch.cat([keys[page].float() for page in pages], dim=-1)[..., : position + 1]
-        seen_v = torch.cat([values[page].float() for page in pages], dim=1)[:, : position + 1]
-        group = q[row].view(kv_heads, heads // kv_heads, head_dim)
-        weights = torch.softmax(group @ seen_k * head_dim**-0.5, dim=-1)  # [kv_heads, group, position+1]
-        out[row] = (weights @ seen_v).reshape(heads, head_dim)
-    return out.reshape(rows, heads * head_dim)
+    queries: torch.Tensor,  # [R, heads, D], rotated
+    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D]
+    values: torch.Tensor,  # like keys
+    tables: Sequence[Sequence[int]],  # pages of each sequence
+    sequences: Sequence[int],  # sequence of each row
+    places: Sequence[int],  # where each row's own key is in its sequence
+    scale: float,
+    window: int = 0,
+    ancestors: Sequence[int] | None = None,
+) -> torch.Tensor:  # [R, heads, D] float32
+    """Each row looks at places 0..its own, or at the last `window` of them.
+
+    With `ancestors` the rows of a sequence are a tree of guesses, stored one behind the other: a row looks at all
+    places before the sequence's first row, and at those of its rows whose bit is set in its mask (bit j: the
+    sequence's row j; its own is set as well).
+    """
+    out = torch.empty(queries.shape, dtype=torch.float32)
+    kv_heads, page_tokens = keys.shape[1:3]
+    first = {sequence: min(_of(sequence, sequences, places)) for sequence in set(sequences)}
+    for row, (sequence, place) in enumerate(zip(sequences, places, strict=True)):
+        low = max(0, place + 1 - window) if window else 0
+        seen = list(range(low, place + 1))
+        if ancestors is not None:
+            begin = first[sequence]
+            seen = [at for at in range(place + 1) if at < begin or ancestors[row] >> (at - begin) & 1]
+        at = torch.tensor(seen)
+        pages = torch.tensor(tables[sequence])[at // page_tokens]
+        seen_k, seen_v = (cache[pages, :, at % page_tokens].float() for cache in (keys, values))  # [S, kv_heads, D]
+        group = queries[row].float().unflatten(0, (kv_heads, -1))  # [kv_heads, group, D]
+        weights = torch.softmax(torch.einsum("hgd,shd->hgs", group, seen_k) * scale, dim=-1)
+        out[row] = torch.einsum("hgs,shd->hgd", weights, seen_v).flatten(0, 1)
+    return out
+
+
+def _of(sequence: int, sequences: Sequence[int], places: Sequence[int]) -> list[int]:
+    return [place for owner, place in zip(sequences, places, strict=True) if owner == sequence]

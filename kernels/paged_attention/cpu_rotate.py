@@ -1,0 +1,183 @@
+"""Before attention, as an op of the CPU program: q and k of each head normed (if the model does that) and rotated
+where the linear left them, k and v put into their pages (kernels/paged_attention/cpu_ops.py has the layout).
+
+q is multiplied by scale · log2 e, so that attention can work with powers of two. Rotation is in float32; what is
+left in `qkv` and stored is rounded to the model's type. A row reads nothing of another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu_program import POSITIONS, ROWS, SLOTS, op, op_chunks
+from kernels.cpu_vectors import (
+    LANES,
+    float_in,
+    load,
+    load_bfloat16_part,
+    load_f32,
+    load_floats_part,
+    load_i32,
+    multiply_add,
+    scratch,
+    spread,
+    store,
+    store_bf16,
+    store_bfloat16_part,
+    store_f32,
+    store_floats_part,
+    store_i32,
+    total,
+    word,
+    zeros,
+)
+
+MOST_HEAD_DIM = 1024
+# Rows of a chunk where there are few, and where there are many: neighbours share lines of a key block.
+_FEW_ROWS, _MANY_ROWS, _MANY = 8, 16, 64
+
+(
+    QKV, KEYS, VALUES, HEADS, KV_HEADS, HEAD_DIM, PAGE_TOKENS, KEY_COLUMNS, VALUE_COLUMNS, COS, SIN, WIDTH, INTERLEAVED,
+    SCALE, Q_NORM, Q_EPSILON, K_NORM, K_EPSILON, WORDS,
+) = range(19)  # fmt: skip
+
+_head_floats = scratch(MOST_HEAD_DIM * 4)
+_ONE = np.float32(1.0)
+
+
+@intrinsic
+def _move_half_word(_, source, source_index, target, target_index):
+    """target[target_index] = source[source_index], of 16 bits each."""
+
+    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        source, target = (b.add(arguments[i], b.shl(arguments[i + 1], ir.IntType(64)(1))) for i in (0, 2))
+        store(b, load(b, source, ir.IntType(16)), target)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+@op_chunks
+def rotate_chunks(args, step):
+    rows = word(step, ROWS)
+    share = _MANY_ROWS if rows >= _MANY else _FEW_ROWS
+    return (rows + share - 1) // share
+
+
+def _make_rotate(bfloat16: bool) -> Any:
+    size, pair = (2, 2) if bfloat16 else (4, 1)
+
+    @numba.njit(inline="always")
+    def load_part(address, index, count):
+        if bfloat16:
+            return load_bfloat16_part(address, index, count)
+        return load_floats_part(address, index, count)
+
+    @numba.njit(inline="always")
+    def store_part(address, index, value, count):
+        if bfloat16:
+            store_bfloat16_part(address, index, value, count)
+        else:
+            store_floats_part(address, index, value, count)
+
+    @numba.njit(inline="always")
+    def store_one(address, index, value):
+        if bfloat16:
+            store_bf16(address, index, value)
+        else:
+            store_f32(address, index, value)
+
+    @numba.njit(error_model="numpy")
+    def rotate_head(x, head_dim, cos, sin, width, interleaved, scale, norm, epsilon):
+        """x = rotated (normed x) · scale."""
+        head = _head_floats()
+        factor = scale
+        if norm != 0:
+            squares = zeros()
+            for i in range(0, head_dim, LANES):
+                value = load_part(x, i, head_dim - i)
+                squares = multiply_add(value, value, squares)
+            factor = scale / np.sqrt(total(squares) / np.float32(head_dim) + epsilon)
+        for i in range(0, head_dim, LANES):
+            value = load_part(x, i, head_dim - i) * spread(factor)
+            if norm != 0:
+                value = value * load_floats_part(norm, i, head_dim - i)
+            store_floats_part(head, i, value, head_dim - i)
+        half = width // 2
+        if interleaved:
+            for i in range(half):
+                a, b, c, s = load_f32(head, 2 * i), load_f32(head, 2 * i + 1), load_f32(cos, i), load_f32(sin, i)
+                store_one(x, 2 * i, a * c - b * s)
+                store_one(x, 2 * i + 1, b * c + a * s)
+        else:
+            for i in range(0, half, LANES):
+                count = half - i
+                a, b = load_floats_part(head, i, count), load_floats_part(head, half + i, count)
+                c, s = load_floats_part(cos, i, count), load_floats_part(sin, i, count)
+                store_part(x, i, a * c - b * s, count)
+                store_part(x, half + i, b * c + a * s, count)
+        for i in range(width, head_dim, LANES):
+            store_part(x, i, load_floats_part(head, i, head_dim - i), head_dim - i)
+
+    @numba.njit
+    def store_head(key, value, keys, values, offset, head_dim, key_columns, value_columns):
+        for i in range(head_dim // pair):
+            store_i32(keys, i * key_columns + offset, load_i32(key, i))
+        values += offset // pair * value_columns * 4
+        if pair == 2:
+            for i in range(head_dim):
+                _move_half_word(value, i, values, 2 * i + offset % 2)
+        else:
+            for i in range(head_dim):
+                store_i32(values, i, load_i32(value, i))
+
+    @numba.njit
+    def rotate_and_store(args, step, chunk):
+        heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
+        page_tokens, width, interleaved = word(args, PAGE_TOKENS), word(args, WIDTH), word(args, INTERLEAVED) != 0
+        key_columns, value_columns = word(args, KEY_COLUMNS), word(args, VALUE_COLUMNS)
+        key_block, value_block = head_dim // pair * key_columns * 4, page_tokens // pair * value_columns * 4
+        rows, scale = word(step, ROWS), float_in(word(args, SCALE))
+        share = _MANY_ROWS if rows >= _MANY else _FEW_ROWS
+        head_bytes = head_dim * size
+        for row in range(chunk * share, min(chunk * share + share, rows)):
+            turn = load_i32(word(step, POSITIONS), row) * (width // 2) * 4
+            cos, sin = word(args, COS) + turn, word(args, SIN) + turn
+            x = word(args, QKV) + row * (heads + 2 * kv_heads) * head_bytes
+            for head in range(heads + kv_heads):
+                is_q = head < heads
+                rotate_head(
+                    x + head * head_bytes, head_dim, cos, sin, width, interleaved, scale if is_q else _ONE,
+                    word(args, Q_NORM if is_q else K_NORM), float_in(word(args, Q_EPSILON if is_q else K_EPSILON)),
+                )  # fmt: skip
+            slot = word(word(step, SLOTS), row)
+            page, offset = slot // page_tokens, slot % page_tokens
+            for head in range(kv_heads):
+                block = page * kv_heads + head
+                key = x + (heads + head) * head_bytes
+                store_head(
+                    key, key + kv_heads * head_bytes,
+                    word(args, KEYS) + block * key_block, word(args, VALUES) + block * value_block,
+                    offset, head_dim, key_columns, value_columns,
+                )  # fmt: skip
+
+    return rotate_and_store
+
+
+_rotate_float32, _rotate_bfloat16 = _make_rotate(False), _make_rotate(True)
+
+
+@op
+def rotate_and_store_float32(args, step, chunk, thread):
+    _rotate_float32(args, step, chunk)
+
+
+@op
+def rotate_and_store_bfloat16(args, step, chunk, thread):
+    _rotate_bfloat16(args, step, chunk)
