@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+_LONGEST = 2000
+
 
 class ModelError(Exception):
     """A model cannot be had: `what` is wrong, and the `fix` for it."""
 
     def __init__(self, what: str, fix: str) -> None:
-        super().__init__(f"{what} ({fix})")
-        self.what = what
-        self.fix = fix
+        self.what, self.fix = _tidy(what), _tidy(fix)
+        super().__init__(f"{self.what} ({self.fix})")
+
+
+def _tidy(text: str) -> str:
+    """Names and values come from files: no control characters on a terminal, and never a screenful."""
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + "…"
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)

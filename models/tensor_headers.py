@@ -7,8 +7,10 @@ Bytes from outside: nothing here trusts a number before it has been held against
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,7 @@ class TensorHeader:
 def read_headers(path: Path) -> dict[str, TensorHeader]:
     """Every tensor of a file that is whole and in order. Raises `ModelError` that names the file and the tensor."""
     try:
-        size = path.stat().st_size
+        size = file_size(path)
         with path.open("rb") as file:
             raw = _raw_header(file, path, size)
     except FileNotFoundError:
@@ -49,6 +51,14 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
     headers = {name: _header(path, name, entry) for name, entry in entries.items() if name != "__metadata__"}
     _check_places(path, headers, 8 + len(raw), size)
     return headers
+
+
+def file_size(path: Path) -> int:
+    """Raises `OSError` for what is no file: a pipe would keep its reader waiting."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "it is no file")
+    return facts.st_size
 
 
 def _raw_header(file: BinaryIO, path: Path, size: int) -> bytes:

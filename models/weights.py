@@ -2,6 +2,9 @@
 
 `take` gives a tensor as it is stored, `linear` the stacked weight of a linear in whatever format the model ships
 it (models/quantized/). Knows no families and no executors.
+
+Values are not looked through for infinities and NaN, which would read every byte of a mapped model before the
+first token: such weights give such logits. Scales of quantised weights, being few, are.
 """
 
 from __future__ import annotations
@@ -14,13 +17,9 @@ from safetensors import SafetensorError, safe_open
 
 from models import spec
 from models.errors import ModelError
-from models.quantized.format import FLOATS, Layout, Matrix, Wanted
-from models.quantized.registry import format_of
+from models.folder_headers import OTHER_MODEL, FolderHeaders
+from models.quantized.format import FLOATS, Matrix, Wanted
 from models.quantized.stored import StoredLinear, StoredPart
-from models.sources import read_json, weight_files
-from models.tensor_headers import TensorHeader, read_headers
-
-_OTHER_MODEL = "config.json and the weights belong to different models"
 
 
 class Weights:
@@ -28,100 +27,60 @@ class Weights:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.headers: dict[str, TensorHeader] = {}
-        self._file_of: dict[str, Any] = {}
-        config = folder / "config.json"
-        self._format = format_of(read_json(config) if config.exists() else {})
-        for path in weight_files(folder):
-            self._add(path)
+        self._headers = FolderHeaders(folder)
+        self._files = {path: _mapped(path) for path in dict.fromkeys(self._headers.file_of.values())}
 
     @property
     def format(self) -> str:
         """How the linears are stored, in a few words."""
-        return self._format.told
-
-    def _add(self, path: Path) -> None:
-        headers = read_headers(path)
-        twice = next((name for name in headers if name in self.headers), None)
-        if twice is not None:
-            raise ModelError(f"{self.folder}: tensor {twice} is in more than one file", "fetch the folder again, whole")
-        try:
-            file = safe_open(path, framework="pt")
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"{path} cannot be read: {error}", "fetch the file again") from error
-        self.headers.update(headers)
-        self._file_of.update(dict.fromkeys(headers, file))
+        return self._headers.format.told
 
     def __contains__(self, name: str) -> bool:
-        return name in self.headers
-
-    # Tensors --------------------------------------------------------------------------------------------
+        return name in self._headers.tensors
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
         """The tensor as it is stored. Raises `ModelError` when it is missing, of another shape or no float."""
         return self._get(Wanted(name, (shape,), FLOATS))
 
-    def _get(self, wanted: Wanted) -> torch.Tensor:
-        self.check(wanted)
-        tensor: torch.Tensor = self._file_of[wanted.name].get_tensor(wanted.name)
-        return tensor
-
-    def check(self, wanted: Wanted) -> None:
-        """Whether the tensor is there and as it should be, by its header alone."""
-        name, header = wanted.name, self.headers.get(wanted.name)
-        if header is None:
-            raise ModelError(f"{self.folder}: tensor {name} is missing", "fetch the folder again, whole")
-        if header.shape not in wanted.shapes:
-            asked = " or ".join(map(str, wanted.shapes))
-            raise ModelError(
-                f"{self.folder}: tensor {name} has shape {header.shape}, config.json asks for {asked}", _OTHER_MODEL
-            )
-        if header.dtype not in wanted.dtypes:
-            raise ModelError(f"{self.folder}: tensor {name} is {header.dtype}", f"readable: {', '.join(wanted.dtypes)}")
-
-    # Linears --------------------------------------------------------------------------------------------
-
     def linear(self, linear: spec.Linear) -> StoredLinear:
         """The weights of all parts. Raises `ModelError` that names the tensor or the field that is wrong."""
         parts = tuple(self._part(Matrix(part.name, part.outputs, linear.inputs)) for part in linear.parts)
-        return StoredLinear(parts, tuple(self._get(wanted) for wanted in self._biases(linear)))
+        if linear.bias:
+            return StoredLinear(parts, tuple(self.take(f"{part.name}.bias", part.outputs) for part in parts))
+        self._refuse_biases(linear)
+        return StoredLinear(parts)
 
-    def check_linear(self, linear: spec.Linear) -> None:
-        """What `linear` would find, by the headers alone."""
-        for part in linear.parts:
-            for wanted in self._layout(Matrix(part.name, part.outputs, linear.inputs))[1].values():
-                self.check(wanted)
-        for wanted in self._biases(linear):
-            self.check(wanted)
+    def _get(self, wanted: Wanted) -> torch.Tensor:
+        self._headers.check(wanted)
+        tensor: torch.Tensor = self._values(wanted.name)
+        return tensor
 
-    def _biases(self, linear: spec.Linear) -> list[Wanted]:
-        if not linear.bias:
-            self._refuse_biases(linear)
-            return []
-        return [Wanted(f"{part.name}.bias", ((part.outputs,),), FLOATS) for part in linear.parts]
-
-    def _refuse_biases(self, linear: spec.Linear) -> None:
-        """Some converters write biases of zeros where a family has none; others would change the text."""
-        for name in (f"{part.name}.bias" for part in linear.parts):
-            if name in self.headers and bool(self._file_of[name].get_tensor(name).any()):
-                raise ModelError(f"{self.folder}: tensor {name} is there, and config.json asks for none", _OTHER_MODEL)
-
-    def _layout(self, matrix: Matrix) -> tuple[bool, Layout]:
-        """Whether the matrix is quantised, and its tensors."""
+    def _values(self, name: str) -> Any:
+        path = self._headers.file_of[name]
         try:
-            layout = self._format.layout(matrix, self.headers)
-        except ModelError as error:
-            raise ModelError(f"{self.folder}: {error.what}", error.fix) from error
-        if layout is not None:
-            return True, layout
-        return False, {"weight": Wanted(f"{matrix.name}.weight", ((matrix.outputs, matrix.inputs),), FLOATS)}
+            return self._files[path].get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{path}: tensor {name} cannot be read: {error}", "fetch the file again") from error
 
     def _part(self, matrix: Matrix) -> StoredPart:
-        is_quantised, layout = self._layout(matrix)
+        is_quantised, layout = self._headers.layout(matrix)
         tensors = {key: self._get(wanted) for key, wanted in layout.items()}
         if not is_quantised:
             return StoredPart(matrix.name, "plain", matrix.outputs, matrix.inputs, tensors["weight"])
         try:
-            return self._format.build(matrix, tensors)
+            return self._headers.format.build(matrix, tensors)
         except ModelError as error:
             raise ModelError(f"{self.folder}: {error.what}", error.fix) from error
+
+    def _refuse_biases(self, linear: spec.Linear) -> None:
+        """Some converters write biases of zeros where a family has none; others would change the text."""
+        for name in (f"{part.name}.bias" for part in linear.parts):
+            if name in self and bool(self._values(name).any()):
+                raise ModelError(f"{self.folder}: tensor {name} is there, and config.json asks for none", OTHER_MODEL)
+
+
+def _mapped(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path} cannot be read: {error}", "fetch the file again") from error

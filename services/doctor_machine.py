@@ -25,7 +25,8 @@ TORCH_IMPORT_TIMEOUT = 120.0
 
 def model(settings: Settings) -> list[Finding]:
     """Is there one, and is it whole? Nothing is fetched to find out."""
-    from models.sources import MODEL_NAMES, ModelError, check_folder
+    from models.check import check_context, check_model
+    from models.sources import MODEL_NAMES, ModelError
 
     name = settings.model
     path = Path(name).expanduser()
@@ -36,7 +37,7 @@ def model(settings: Settings) -> list[Finding]:
             return [warn("model", what, f"specmesh model fetch {name}")]
     try:
         if path.is_dir():
-            check_folder(path)
+            check_context(check_model(path).network, settings.max_context)
         elif path.is_file():
             _check_gguf(path)
         elif re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "/", "~")):

@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.config import Settings, cache_dir
+
+if TYPE_CHECKING:
+    from models.check import Checked
 
 
 def show_list(name: str, settings: Settings) -> int:
@@ -52,13 +55,14 @@ def show(name: str, settings: Settings) -> int:
     except ModelError as error:
         return _tell(error.what, error.fix)
     config = json.loads((folder / "config.json").read_bytes())
-    for label, value in _facts(folder, config, weight_files(folder)):
-        print(f"{label:<14} {value}")
+    _tell_facts(_facts(folder, config, weight_files(folder)))
     return 0
 
 
 def check(name: str, settings: Settings) -> int:
-    from models.sources import MODEL_NAMES, ModelError, check_folder
+    """Every name, shape and type, by the headers; weights aren't loaded."""
+    from models.check import check_model
+    from models.sources import MODEL_NAMES, ModelError
 
     path = Path(name).expanduser()
     if name.lower() in MODEL_NAMES and not path.exists():
@@ -69,13 +73,39 @@ def check(name: str, settings: Settings) -> int:
         if path.is_file() and path.suffix.lower() == ".gguf":
             _check_gguf(path)
         elif path.is_dir():
-            check_folder(path)
+            _tell_facts(_needs(check_model(path), settings))
         else:
             return _tell(f"{path} is neither a folder nor a GGUF file", "give the path of a model")
     except ModelError as error:
         return _tell(error.what, error.fix)
     print(f"{path}: nothing is wrong")
     return 0
+
+
+def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
+    """What it is, and the memory it takes under these settings."""
+    from models.check import check_context, kv_bytes_per_token
+
+    context = check_context(model.network, settings.max_context)
+    number_bytes = 4 if settings.dtype == "float32" else 2
+    per_token = kv_bytes_per_token(model.network, number_bytes)
+    weights = model.parameters * (1 if settings.dtype == "int8" else number_bytes)
+    pages = settings.kv_cache_mb << 20
+    room = f"kv_cache_mb {settings.kv_cache_mb:,} holds {pages // per_token:,} tokens" if pages else "what is free"
+    return [
+        ("architecture", model.architecture),
+        ("parameters", f"{model.parameters:,}"),
+        ("format", model.format),
+        ("stored", f"{model.stored_bytes / 1e6:,.0f} MB in {model.files} file{'s' if model.files != 1 else ''}"),
+        ("context", f"{context:,} tokens"),
+        ("KV cache", f"{per_token:,} bytes a token; {room}"),
+        ("memory", f"about {(weights + pages) / 1e6:,.0f} MB for weights and KV cache"),
+    ]
+
+
+def _tell_facts(facts: list[tuple[str, Any]]) -> None:
+    for label, value in facts:
+        print(f"{label:<14} {value}")
 
 
 def _check_gguf(path: Path) -> None:

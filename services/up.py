@@ -105,13 +105,17 @@ def _remove_stale_sockets(folder: Path) -> None:
 
 
 def _fetch_model(settings: Settings) -> None:
+    from models.check import check_context, check_model
     from models.sources import ensure_model
 
     bar = ProgressBar()
     try:
-        ensure_model(settings.model, cache_dir(settings), bar)
+        folder = ensure_model(settings.model, cache_dir(settings), bar)
     finally:
         bar.close()
+    if settings.engine == "torch":
+        # Once, before anything is started: each role would find out for itself, and be started again.
+        check_context(check_model(folder).network, settings.max_context)
 
 
 # The mesh ----------------------------------------------------------------------------------------------------------

@@ -8,15 +8,16 @@ The eight codes of a word belong to outputs 0, 2, 4, 6, 1, 3, 5, 7, lowest bits 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from models.quantized.codes import codes_of, finite, in_pairs, zeros_of
 from models.quantized.format import FLOATS, Layout, Matrix, Wanted, divides, group_size_of, groups_of, one_of, refused
 from models.quantized.names import is_quantised, names_of
-from models.quantized.stored import StoredPart
 from models.tensor_headers import TensorHeader
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.quantized.stored import StoredPart
 
 _TENSORS = ("qweight", "qzeros", "scales")
 # Where output 0, 1 … 7 stands in a word.
@@ -47,6 +48,9 @@ class Awq:
         }
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
+        from models.quantized.codes import finite, in_pairs, zeros_of
+        from models.quantized.stored import StoredPart
+
         scales = tensors["scales"].T.contiguous()
         return StoredPart(
             matrix.name,
@@ -61,5 +65,7 @@ class Awq:
 
 
 def _by_outputs(words: torch.Tensor) -> torch.Tensor:  # [R, N/8] int32 -> [N, R] uint8
+    from models.quantized.codes import codes_of
+
     stored = codes_of(words, 4).view(len(words), -1, 8)
     return stored[:, :, _PLACES].reshape(len(words), -1).T.contiguous()

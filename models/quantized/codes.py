@@ -35,9 +35,7 @@ def signed(codes: torch.Tensor) -> torch.Tensor:
 
 def zeros_of(codes: torch.Tensor, bits: int) -> torch.Tensor | None:
     """Zeros [N, groups] as StoredPart wants them, from unsigned codes; None where all are the centre."""
-    zeros = codes.to(torch.int16)
-    if bits == 8:
-        zeros -= 128
+    zeros = codes.short() - (128 if bits == 8 else 0)
     return None if bool((zeros == CENTRE[KIND[bits]]).all()) else zeros.contiguous()
 
 
@@ -56,3 +54,8 @@ def finite(matrix: Matrix, key: str, scales: torch.Tensor) -> torch.Tensor:
     if not bool(torch.isfinite(scales.float()).all()):
         raise ModelError(f"tensor {matrix.name}.{key} has a value that is not finite", "fetch the folder again")
     return scales
+
+
+def over_groups(values: torch.Tensor) -> torch.Tensor:
+    """[], [1] or [N] -> [1, 1] or [N, 1]; what has groups stays."""
+    return values if values.dim() == 2 else values.view(-1, 1)

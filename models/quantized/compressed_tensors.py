@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
-from models.quantized.codes import KIND, bytes_of, codes_of, finite, groups_from, signed, zeros_of
 from models.quantized.format import FLOATS, Layout, Matrix, Wanted, group_size_of, groups_of, one_of, refused
 from models.quantized.fp8 import ONE, block_of, blocks_of, is_coded
 from models.quantized.names import Names, is_quantised, names_of
-from models.quantized.stored import CENTRE, StoredPart
 from models.tensor_headers import TensorHeader
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.quantized.stored import StoredPart
 
 _FORMATS = ("int-quantized", "float-quantized", "naive-quantized", "pack-quantized")
 
@@ -74,9 +75,12 @@ class CompressedTensors:
         return named or next((scheme for scheme in self._schemes if scheme.every_linear), None)
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
+        from models.quantized.codes import finite, groups_from, over_groups
+        from models.quantized.stored import StoredPart
+
         scheme = self._scheme_of(matrix.name)
         assert scheme is not None
-        scales = _over_groups(finite(matrix, "weight_scale", tensors["scale"]))
+        scales = over_groups(finite(matrix, "weight_scale", tensors["scale"]))
         block = {
             "tensor": (matrix.outputs, matrix.inputs),
             "channel": (1, matrix.inputs),
@@ -134,7 +138,7 @@ def _scheme(name: str, group: Any, fields: Mapping[str, Any]) -> Scheme:
         targets=names_of(flat, f"{where}.targets", patterns=True),
         every_linear=every_linear,
         packed=packed,
-        kind="fp8" if number_type == "float" else KIND[bits],
+        kind="fp8" if number_type == "float" else f"int{bits}",
         bits=bits,
         strategy=strategy,
         group_size=group_size_of(weights, f"{where}.weights.group_size") if strategy == "group" else 0,
@@ -184,6 +188,8 @@ def _layout(matrix: Matrix, scheme: Scheme, headers: Mapping[str, TensorHeader])
 
 
 def _codes(matrix: Matrix, scheme: Scheme, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    from models.quantized.codes import bytes_of, signed
+
     if not scheme.packed:
         return tensors["weight"]
     if tensors["shape"].tolist() != [matrix.outputs, matrix.inputs]:
@@ -197,16 +203,12 @@ def _codes(matrix: Matrix, scheme: Scheme, tensors: dict[str, torch.Tensor]) -> 
 
 
 def _zeros(matrix: Matrix, scheme: Scheme, stored: torch.Tensor | None) -> torch.Tensor | None:
+    from models.quantized.codes import codes_of, over_groups, zeros_of
+
     if stored is None:
         return None
-    if stored.dtype == torch.int32:
+    if stored.element_size() == 4:
         packed = codes_of(stored.T, scheme.bits).T  # [outputs, rounded up to words, groups]
         return zeros_of(packed[: matrix.outputs], scheme.bits)
-    zeros = _over_groups(stored).to(torch.int16) + CENTRE[scheme.kind]
-    if scheme.strategy == "tensor":
-        zeros = zeros.expand(matrix.outputs, 1).contiguous()
-    return None if bool((zeros == CENTRE[scheme.kind]).all()) else zeros
-
-
-def _over_groups(values: torch.Tensor) -> torch.Tensor:
-    return values if values.dim() == 2 else values.view(-1, 1)
+    zeros = over_groups(stored).short() + (1 << (scheme.bits - 1))
+    return zeros_of(zeros.expand(matrix.outputs, -1), scheme.bits)

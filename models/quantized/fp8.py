@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
-from models.quantized.codes import finite
 from models.quantized.format import FLOATS, Layout, Matrix, Wanted, one_of, refused
 from models.quantized.names import Names, names_of
-from models.quantized.stored import StoredPart
 from models.tensor_headers import TensorHeader
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.quantized.stored import StoredPart
 
 ONE = ((), (1,), (1, 1))
 SCALE_TYPES = (*FLOATS, "F8_E8M0")
@@ -48,6 +49,9 @@ class Fp8:
         return layout
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
+        from models.quantized.codes import finite
+        from models.quantized.stored import StoredPart
+
         block = self._block or (matrix.outputs, matrix.inputs)
         scales = finite(matrix, "weight_scale", tensors["scale"].float())
         given = tensors.get("input_scale")

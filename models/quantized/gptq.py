@@ -9,15 +9,16 @@ The older format ("gptq") stores each zero less one, within its bits: a zero of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from models.quantized.codes import KIND, bytes_of, codes_of, finite, groups_from, signed, zeros_of
 from models.quantized.format import FLOATS, Layout, Matrix, Wanted, divides, group_size_of, groups_of, one_of, refused
 from models.quantized.names import is_quantised, names_of
-from models.quantized.stored import StoredPart
 from models.tensor_headers import TensorHeader
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.quantized.stored import StoredPart
 
 _TENSORS = ("qweight", "qzeros", "scales")
 
@@ -54,6 +55,9 @@ class Gptq:
         return layout
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
+        from models.quantized.codes import KIND, bytes_of, codes_of, finite, groups_from, signed, zeros_of
+        from models.quantized.stored import StoredPart
+
         bits = self._bits
         packed = bytes_of(tensors["qweight"].T)
         zeros = (codes_of(tensors["qzeros"], bits) + self._added) & ((1 << bits) - 1)

@@ -1,0 +1,88 @@
+"""Is a folder a model that can be run? config.json, every name, shape and type of its network; no values, no torch.
+
+What it takes to be run is told, too: what `specmesh model check` prints, and what `specmesh up` wants to know
+before it starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from models.config import read_network
+from models.errors import ModelError
+from models.folder_headers import FolderHeaders
+from models.parameters import parameter_count
+from models.sources import check_folder, read_json
+from models.spec import Attention, LatentAttention, Linear, Network, Norm, Router
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    architecture: str
+    network: Network
+    format: str  # of the linears, in a few words
+    parameters: int
+    stored_bytes: int
+    files: int
+
+
+def check_model(folder: Path) -> Checked:
+    """Raises `ModelError` that names what is missing, wrong or not computed."""
+    check_folder(folder)
+    network = read_network(folder)
+    headers = FolderHeaders(folder)
+    headers.check_floats(network.embedding, network.vocab_size, network.hidden_size)
+    for item in _parts_of(network):
+        _check(item, headers)
+    return Checked(
+        architecture=read_json(folder / "config.json")["architectures"][0],  # type: ignore[index]
+        network=network,
+        format=headers.format.told,
+        parameters=parameter_count(network),
+        stored_bytes=sum(header.end - header.begin for header in headers.tensors.values()),
+        files=len(set(headers.file_of.values())),
+    )
+
+
+def check_context(network: Network, max_context: int) -> int:
+    """The context to serve: the setting, or with 0 what the model was made for. Raises `ModelError` beyond it."""
+    if max_context > network.max_context:
+        raise ModelError(
+            f"max_context is {max_context}, and the model was made for {network.max_context} tokens",
+            f"set max_context to at most {network.max_context}, or to 0 for that",
+        )
+    return max_context or network.max_context
+
+
+def kv_bytes_per_token(network: Network, number_bytes: int) -> int:
+    """What all layers keep of a token."""
+    return number_bytes * sum(_kept(layer.attention) for layer in network.layers)
+
+
+def _kept(attention: Attention | LatentAttention) -> int:
+    if isinstance(attention, LatentAttention):
+        return attention.latent_dim + attention.rope_dim
+    return 2 * attention.kv_heads * attention.head_dim
+
+
+def _check(item: Any, headers: FolderHeaders) -> None:
+    if isinstance(item, Linear):
+        headers.check_linear(item)
+    elif isinstance(item, Norm):
+        headers.check_floats(f"{item.name}.weight", item.width)
+    elif isinstance(item, Router) and item.bias:
+        headers.check_floats(item.bias, *(item.bias_shape or (item.experts,)))
+
+
+def _parts_of(item: Any) -> Iterator[Any]:
+    """Every dataclass in a network, itself first."""
+    if is_dataclass(item):
+        yield item
+        for field in fields(item):
+            yield from _parts_of(getattr(item, field.name))
+    elif isinstance(item, tuple):
+        for member in item:
+            yield from _parts_of(member)

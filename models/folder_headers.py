@@ -1,0 +1,70 @@
+"""What a Hugging Face folder's weights are, by config.json and the headers alone: names, types, shapes, format.
+
+models/weights.py reads values on this ground, models/check.py tells what is wrong without reading any. No torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.errors import ModelError
+from models.quantized.format import FLOATS, Format, Layout, Matrix, Wanted
+from models.quantized.registry import format_of
+from models.sources import read_json, weight_files
+from models.spec import Linear
+from models.tensor_headers import TensorHeader, read_headers
+
+OTHER_MODEL = "config.json and the weights belong to different models"
+
+
+class FolderHeaders:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tensors: dict[str, TensorHeader] = {}
+        self.file_of: dict[str, Path] = {}
+        config = folder / "config.json"
+        self.format: Format = format_of(read_json(config) if config.exists() else {})
+        for path in weight_files(folder):
+            self._add(path)
+
+    def _add(self, path: Path) -> None:
+        headers = read_headers(path)
+        twice = next((name for name in headers if name in self.tensors), None)
+        if twice is not None:
+            where = f"{self.file_of[twice].name} and in {path.name}"
+            raise ModelError(f"{self.folder}: tensor {twice} is in {where}", "fetch the folder again, whole")
+        self.tensors |= headers
+        self.file_of |= dict.fromkeys(headers, path)
+
+    def check(self, wanted: Wanted) -> None:
+        """Whether a tensor is there and as it should be. Raises `ModelError`."""
+        name, header = wanted.name, self.tensors.get(wanted.name)
+        if header is None:
+            raise ModelError(f"{self.folder}: tensor {name} is missing", "fetch the folder again, whole")
+        if header.shape not in wanted.shapes:
+            asked = " or ".join(map(str, wanted.shapes))
+            raise ModelError(
+                f"{self.folder}: tensor {name} has shape {header.shape}, config.json asks for {asked}", OTHER_MODEL
+            )
+        if header.dtype not in wanted.dtypes:
+            raise ModelError(f"{self.folder}: tensor {name} is {header.dtype}", f"readable: {', '.join(wanted.dtypes)}")
+
+    def check_floats(self, name: str, *shape: int) -> None:
+        self.check(Wanted(name, (shape,), FLOATS))
+
+    def check_linear(self, linear: Linear) -> None:
+        for part in linear.parts:
+            for wanted in self.layout(Matrix(part.name, part.outputs, linear.inputs))[1].values():
+                self.check(wanted)
+            if linear.bias:
+                self.check_floats(f"{part.name}.bias", part.outputs)
+
+    def layout(self, matrix: Matrix) -> tuple[bool, Layout]:
+        """Whether a matrix is quantised, and its tensors."""
+        try:
+            layout = self.format.layout(matrix, self.tensors)
+        except ModelError as error:
+            raise ModelError(f"{self.folder}: {error.what}", error.fix) from error
+        if layout is not None:
+            return True, layout
+        return False, {"weight": Wanted(f"{matrix.name}.weight", ((matrix.outputs, matrix.inputs),), FLOATS)}
