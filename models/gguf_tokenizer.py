@@ -7,7 +7,11 @@ from typing import Any
 from models.gguf import GgufError, GgufFile
 
 # Values of tokenizer.ggml.token_type.
-_CONTROL, _USER_DEFINED = 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+# What stands for a space in SentencePiece's vocabularies.
+_SPACE = "▁"
+# Longer tokens are nothing that text is merged into, and looking at all their cuts would take for ever.
+_MAX_MERGED = 512
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -39,45 +43,110 @@ _COMPOSED = ("qwen2",)
 
 
 def tokenizer_json(gguf: GgufFile) -> dict[str, Any]:
-    """The whole tokenizer.json: BPE over bytes, special tokens added."""
-    entries = gguf.metadata
-    model = entries.get("tokenizer.ggml.model")
-    if model != "gpt2":
-        raise GgufError(f"{gguf.path}: tokenizer model {model!r} is not read; byte-level BPE (gpt2) is")
-    pre = entries.get("tokenizer.ggml.pre", "default")
-    if pre not in _PRE_TOKENIZERS:
-        raise GgufError(f"{gguf.path}: pre-tokenizer {pre!r} is unknown; known are {', '.join(_PRE_TOKENIZERS)}")
+    """The whole tokenizer.json, special tokens added."""
+    model = gguf.metadata.get("tokenizer.ggml.model")
+    if model not in _MODELS:
+        raise GgufError(f"{gguf.path}: tokenizer model {model!r} is not read; {' and '.join(_MODELS)} are")
     tokens = _strings(gguf, "tokenizer.ggml.tokens")
-    merges = [merge.split(" ", 1) for merge in _strings(gguf, "tokenizer.ggml.merges")]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         raise GgufError(f"{gguf.path}: tokenizer.ggml.tokens holds a token twice")
-    for merge in merges:
-        if len(merge) != 2 or not vocabulary.keys() >= {*merge, "".join(merge)}:
-            raise GgufError(f"{gguf.path}: merge {' '.join(merge)!r} joins tokens outside the vocabulary")
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": _added_tokens(gguf, tokens),
+        **_MODELS[model](gguf, vocabulary),
+    }
+
+
+def _byte_pairs(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, Any]:
+    """BPE over bytes, as GPT-2 began it: the file has the merges, and the name of how text is cut."""
+    entries = gguf.metadata
+    pre = entries.get("tokenizer.ggml.pre", "default")
+    if pre not in _PRE_TOKENIZERS:
+        raise GgufError(f"{gguf.path}: pre-tokenizer {pre!r} is unknown; known are {', '.join(_PRE_TOKENIZERS)}")
+    merges = [merge.split(" ", 1) for merge in _strings(gguf, "tokenizer.ggml.merges")]
+    for merge in merges:
+        if len(merge) != 2 or not vocabulary.keys() >= {*merge, "".join(merge)}:
+            raise GgufError(f"{gguf.path}: merge {' '.join(merge)!r} joins tokens outside the vocabulary")
+    return {
         "normalizer": {"type": "NFC"} if pre in _COMPOSED else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _PRE_TOKENIZERS[pre]},
-        "post_processor": _begin_with(tokens, entries),
+        "post_processor": _begin_with(list(vocabulary), entries, by_default=False),
         "decoder": {**_byte_level(True), "add_prefix_space": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            # Llama 3 keeps whole words of the vocabulary that its merges cannot reach.
-            "ignore_merges": pre in ("llama-bpe", "llama3"),
-            "vocab": vocabulary,
-            "merges": merges,
-        },
+        # Llama 3 keeps whole words of the vocabulary that its merges cannot reach.
+        "model": _bpe(vocabulary, merges, ignore_merges=pre in ("llama-bpe", "llama3")),
     }
+
+
+def _sentence_pieces(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, Any]:
+    """SentencePiece's BPE: of all neighbours, those are joined first that make the token of the highest score.
+    Characters outside the vocabulary become their bytes."""
+    entries = gguf.metadata
+    kinds = _numbers(gguf, "tokenizer.ggml.token_type", len(vocabulary))
+    scores = _numbers(gguf, "tokenizer.ggml.scores", len(vocabulary))
+    unknown = next((token for token, index in vocabulary.items() if kinds[index] == _UNKNOWN), None)
+    starts_with_space = entries.get("tokenizer.ggml.add_space_prefix", True)
+    prepend = [{"type": "Prepend", "prepend": _SPACE}] if starts_with_space else []
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if starts_with_space else []
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    restore = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, replace]},
+        "pre_tokenizer": None,
+        "post_processor": _begin_with(list(vocabulary), entries, by_default=True),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [restore, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
+        },
+        "model": _bpe(
+            vocabulary,
+            _merges_by_score(vocabulary, scores, kinds),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=_BYTE in kinds,
+        ),
+    }
+
+
+def _merges_by_score(vocabulary: dict[str, int], scores: list[float], kinds: list[float]) -> list[list[str]]:
+    """Every way to make a token of two others, the best score first, then the longest first part. The file has no
+    merges; this order gives those that Hugging Face's folders of the same models have."""
+    found = [
+        (-scores[index], -cut, -len(token), index, [token[:cut], token[cut:]])
+        for token, index in vocabulary.items()
+        if kinds[index] == _NORMAL and len(token) <= _MAX_MERGED
+        for cut in range(1, len(token))
+        if token[:cut] in vocabulary and token[cut:] in vocabulary
+    ]
+    return [merge for *_, merge in sorted(found)]
+
+
+_MODELS = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
+
+
+def _bpe(vocabulary: dict[str, int], merges: list[list[str]], **changes: Any) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        **changes,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
+
+
+def _numbers(gguf: GgufFile, key: str, count: int) -> list[float]:
+    found = gguf.metadata.get(key)
+    if not isinstance(found, list) or len(found) != count or not all(isinstance(x, int | float) for x in found):
+        raise GgufError(f"{gguf.path}: {key} is not a list of {count} numbers")
+    return found
 
 
 def _strings(gguf: GgufFile, key: str) -> list[str]:
@@ -97,17 +166,17 @@ def _added_tokens(gguf: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": kind == _CONTROL,
+            "special": kind != _USER_DEFINED,
         }
         for index, kind in enumerate(kinds[: len(tokens)])
-        if kind in (_CONTROL, _USER_DEFINED)
+        if kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     ]
 
 
-def _begin_with(tokens: list[str], entries: dict[str, Any]) -> dict[str, Any] | None:
-    """A post-processor that puts the bos token first, for models that say they want it."""
+def _begin_with(tokens: list[str], entries: dict[str, Any], *, by_default: bool) -> dict[str, Any] | None:
+    """A post-processor that puts the bos token first, for models that want it."""
     bos = entries.get("tokenizer.ggml.bos_token_id")
-    if not entries.get("tokenizer.ggml.add_bos_token") or not isinstance(bos, int) or bos >= len(tokens):
+    if not entries.get("tokenizer.ggml.add_bos_token", by_default) or not isinstance(bos, int) or bos >= len(tokens):
         return None
     special, first, second = (
         {"SpecialToken": {"id": tokens[bos], "type_id": 0}},

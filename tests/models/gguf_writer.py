@@ -25,8 +25,8 @@ def value(item: Any) -> bytes:
         return struct.pack("<If", 6, item)
     if isinstance(item, str):
         return struct.pack("<I", 8) + string(item)
-    kind = 8 if item and isinstance(item[0], str) else 5
-    body = b"".join(string(x) if kind == 8 else struct.pack("<i", x) for x in item)
+    kind = {str: 8, float: 6}.get(type(item[0]) if item else int, 5)
+    body = b"".join(string(x) if kind == 8 else struct.pack("<i" if kind == 5 else "<f", x) for x in item)
     return struct.pack("<IIQ", 9, kind, len(item)) + body
 
 
