@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from services.speculative_config import translate
+from services.standing import cores_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,9 @@ SETTINGS: tuple[Setting, ...] = (
     _row("threads", 0, "Compute threads of the target; 0: one per core", low=0, high=1024, roles="target"),
     _row("prefix_cache", True, "Keep computed text in pages that nobody uses, and share it between requests that begin alike", roles="target"),
     _row("priority_seconds", 5.0, "Head start that one level of a request's priority is worth, in seconds of waiting", low=0.0, high=60.0, roles="target"),
+    # Cores
+    _row("cores", "", "Cores a role may use, such as target=0-5;streamer=6,7; a role that isn't named may use all"),
+    _row("niceness", 10, "How far streamer and tokenizer stand back when cores are short (0: not at all)", low=0, high=19, roles="streamer, tokenizer"),
     # The mesh
     _row("run_dir", "", "Where ipc sockets and pid files live; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
     _row("instance", "", "Name of this instance; empty: role-pid", roles="all"),
@@ -320,6 +324,10 @@ def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str
                 f"{origins['min_ngram_size']}: {shortest} is more than the max_ngram_size"
                 f" of {longest} ({origins['max_ngram_size']})"
             )
+    try:
+        cores_of("", values["cores"])
+    except ValueError as error:
+        problems.append(f"{origins['cores']}: {error}")
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins)

@@ -1,0 +1,51 @@
+"""Cores and niceness of a role's process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from services.standing import cores_of, threads_of
+
+
+def test_cores_are_read_for_each_role() -> None:
+    setting = "target=0-3, 6; streamer=7;tokenizer = 4-5"
+    assert cores_of("target", setting) == {0, 1, 2, 3, 6}
+    assert cores_of("streamer", setting) == {7}
+    assert cores_of("tokenizer", setting) == {4, 5}
+    assert cores_of("proposer", setting) == set() == cores_of("target", "")
+
+
+@pytest.mark.parametrize("setting", ["target", "target=", "target=a-b", "target=1-", "target=-1", "target=0;x=1,,2"])
+def test_what_names_no_cores_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match="cores"):
+        cores_of("target", setting)
+
+
+def test_threads_are_one_a_core_that_the_role_may_use() -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    assert threads_of("target", "", 0) == len(mine)
+    assert threads_of("target", f"target={mine[0]}", 0) == 1
+    assert threads_of("target", f"target={mine[0]}", 3) == 3
+
+
+def in_a_process(role: str, cores: str, niceness: int) -> str:
+    program = (
+        "import os; from services.standing import take_place; "
+        f"take_place({role!r}, {cores!r}, {niceness}); print(sorted(os.sched_getaffinity(0)), os.nice(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def test_a_process_takes_its_place() -> None:
+    core, nice = min(os.sched_getaffinity(0)), os.nice(0)
+    assert in_a_process("streamer", f"streamer={core}", 3) == f"[{core}] {min(nice + 3, 19)}"
+    assert in_a_process("target", f"target={core}", 3) == f"[{core}] {nice}"
+
+
+def test_cores_that_are_not_there_end_the_process_with_words() -> None:
+    assert "cores: target can't run on [4000]" in in_a_process("target", "target=4000", 0)
