@@ -24,6 +24,7 @@ def read_sizes(fields: Fields, *, head_dim: int | None = None, interleaved: bool
     """What a config says of all layers. `head_dim`: the family's default, where it isn't hidden / heads."""
     for name in ("attn_logit_softcapping", "final_logit_softcapping", "dual_chunk_attention_config"):
         fields.refuse_unless(name)
+    fields.refuse_unless("rope_interleaved", interleaved)
     fields.choice("hidden_act", ("silu",), "silu")
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     kv_heads = fields.count("num_key_value_heads", heads)

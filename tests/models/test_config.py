@@ -145,6 +145,7 @@ def test_llama3_is_read_with_all_its_numbers(tmp_path: Path) -> None:
         ("sliding_window", 4096),
         ("layer_types", ["full_attention", "full_attention"]),
         ("partial_rotary_factor", 0.5),
+        ("rope_interleaved", True),
         ("attn_logit_softcapping", 50.0),
         ("final_logit_softcapping", 30.0),
         ("dual_chunk_attention_config", {"chunk_size": 8}),
