@@ -66,7 +66,8 @@ Event = Arrived | Cancelled | DraftsReady | StepWanted | StepDone | DeadlinePass
 
 
 class CopyPage(msgspec.Struct, frozen=True, gc=False):
-    """What page `source` holds, `target` holds afterwards, too. Comes before the RunStep that needs it."""
+    """What page `source` holds, `target` holds afterwards, too. Copies are to be made in order, and before the
+    RunStep behind them."""
 
     source: int
     target: int

@@ -137,7 +137,7 @@ class Sharing:
         if self._underway.get(key) is sequence:
             del self._underway[key]
         if (sequence.arrival_length - 1) % self._page_tokens:
-            self._prompts[key] = sequence
+            self._prompts.setdefault(key, sequence)
 
     def leaving(self, sequence: Sequence) -> None:
         """It stops running, and is about to let go of its pages: nothing of it is underway or can be copied."""

@@ -1,13 +1,14 @@
 """What a step costs, learned from the steps that were run: seconds by rows and by context (tokens of text that the
 step's sequences look back on, all added up).
 
-    seconds = base(rows) + (per_token + per_row_token · rows) · context
+    seconds = (base(rows) + (per_token + per_row_token · rows) · context) · pace
 
 Measurements are sorted into cells, by rows and by context. A cell is the median of its last few steps: one that was
-descheduled, or a handful, doesn't move it, and a machine that became slower has moved it after a few steps. From
-the cells come the two slopes (by least squares within each class of rows), then base(rows), made to rise with rows
-(pooled where cells disagree, the fresher weighs more) and straight between the classes. Bounded: so many cells,
-so many steps each. Knows no clock and no scheduler.
+descheduled, or a handful, doesn't move it. From the cells come the two slopes (by least squares within each class
+of rows), then base(rows), made to rise with rows (pooled where cells disagree, the fresher weighs more) and straight
+between the classes. A machine that became slower is slower at everything, but only some cells have seen it: `pace`
+is how much longer than said the last steps took, again a median. Bounded: so many cells, so many steps each. Knows
+no clock and no scheduler.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import NamedTuple
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096, 65536)
 CONTEXT = (64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 KEPT = 9  # steps a cell is the median of
-REFIT = 32  # steps between two looks at all cells; the first ones come sooner
+REFIT = 16  # steps between two looks at all cells; the first ones come sooner
+PACE = 15  # steps the pace is the median of
 # Steps after which what a cell says weighs half.
-HALF_LIFE = 500
+HALF_LIFE = 100
 
 
 class _Cell:
@@ -57,6 +59,11 @@ class _Fit(NamedTuple):
     base: tuple[float, ...]
     per_token: float
     per_row_token: float
+    pace: float = 1.0
+
+    def seconds(self, rows: int, context: int) -> float:
+        attended = (self.per_token + self.per_row_token * rows) * context
+        return (_between(self.rows, self.base, rows) + attended) * self.pace
 
 
 class StepTime:
@@ -65,6 +72,7 @@ class StepTime:
         # Of the last step, for whoever wants to know what steps look like now.
         self.context = 0
         self._cells: dict[tuple[int, int], _Cell] = {}
+        self._last: deque[tuple[int, int, float]] = deque(maxlen=PACE)
         # Replaced as a whole: read from other threads.
         self._fit: _Fit | None = None
 
@@ -77,6 +85,7 @@ class StepTime:
         if cell is None:
             cell = self._cells[place] = _Cell()
         cell.add(seconds, rows, context, self.steps)
+        self._last.append((rows, context, seconds))
         # A cell's first steps are news; later ones can wait.
         if self.steps % REFIT == 0 or len(cell.steps) <= 3:
             self._fit = self._refit()
@@ -86,7 +95,7 @@ class StepTime:
         fit = self._fit
         if fit is None:
             return 0.0
-        return _between(fit.rows, fit.base, rows) + (fit.per_token + fit.per_row_token * rows) * context
+        return fit.seconds(rows, context)
 
     # The fit --------------------------------------------------------------------------------------------
 
@@ -98,10 +107,13 @@ class StepTime:
         per_token, per_row_token = _slopes(classes)
         bases = [c.seconds - (per_token + per_row_token * c.rows) * c.context for c in classes]
         risen = _rising([max(0.0, base) for base in bases], [c.weight for c in classes])
-        return _Fit(tuple(c.rows for c in classes), tuple(risen), per_token, per_row_token)
+        fit = _Fit(tuple(c.rows for c in classes), tuple(risen), per_token, per_row_token)
+        ratios = [seconds / said for rows, context, seconds in self._last if (said := fit.seconds(rows, context)) > 0]
+        return fit._replace(pace=median(ratios)) if ratios else fit
 
     def _class(self, cells: list[_Cell]) -> _Class:
-        weights = [len(cell.steps) * exp2((cell.at - self.steps) / HALF_LIFE) + 1e-9 for cell in cells]
+        # Squared: a cell of one or two steps may be nothing but an outlier.
+        weights = [len(cell.steps) ** 2 * exp2((cell.at - self.steps) / HALF_LIFE) + 1e-9 for cell in cells]
         whole = sum(weights)
 
         def middle(values: list[float]) -> float:

@@ -1,7 +1,9 @@
 """A runner that keeps what it is given in pages, as a model keeps keys and values, and reads it back.
 
-Its next token is a function of every token it finds in the sequence's pages: a page given to two sequences,
-a position never computed, or a rejected draft left behind changes the text.
+What it keeps of a token depends on all tokens before it and on whose text it is, as far as its pages say so, and
+its next token depends on that: a page given to two texts, a position never computed, a rejected draft left behind
+or a page found under the wrong name changes the text. Besides, it looks before each answer whether its pages hold
+what the scheduler thinks. The rest of a page is poison as soon as its first place is written.
 """
 
 from __future__ import annotations
@@ -13,16 +15,25 @@ from services.target.runner import StepWork, Verdict
 
 VOCABULARY = 50
 EOS = 0
+START = 7
+
+
+def after(value: int, token: int) -> int:
+    return (value * 31 + token + 1) % 1000003
 
 
 def next_token(text: list[int], eos_every: int = 0) -> int:
     """What follows a text: mostly a cycle, so that drafts may be right."""
-    value = 7
+    value = START
     for token in text:
-        value = (value * 31 + token + 1) % 1000003
+        value = after(value, token)
+    return token_after(value, text[-1], eos_every)
+
+
+def token_after(value: int, last: int, eos_every: int) -> int:
     if eos_every and value % eos_every == 0:
         return EOS
-    return 1 + (value % 9 if value % 4 == 0 else (text[-1] + 1) % 9)
+    return 1 + (value % 9 if value % 4 == 0 else (last + 1) % 9)
 
 
 def alone(prompt: list[int], max_tokens: int, context: int, eos_every: int = 0) -> tuple[list[int], str]:
@@ -39,30 +50,54 @@ def alone(prompt: list[int], max_tokens: int, context: int, eos_every: int = 0) 
 class PagedFake:
     def __init__(self, pages: int, page_tokens: int = 4, context: int = 64, eos_every: int = 0) -> None:
         self.facts = MockFacts(VOCABULARY, context, (EOS,), page_tokens, pages)
+        self.rows = 0
+        self.copies = 0
         self._eos_every = eos_every
-        self._slots: dict[int, int] = {}
+        # By page and place: (salt, what all tokens so far come to, the token).
+        self._pages: list[list[tuple[str, int, int] | None]] = [[None] * page_tokens for _ in range(pages)]
+
+    def copy_page(self, source: int, target: int) -> None:
+        assert source != target
+        self.copies += 1
+        self._pages[target] = list(self._pages[source])
 
     def step(self, work: Items[StepWork]) -> list[Verdict | None]:
         for item in work:
             for offset, token in enumerate(item.tokens):
-                self._slots[self._slot(item.sequence.pages, item.start + offset)] = token
-        # All has been written before anything is read: a page with two owners shows.
-        return [self._verdict(item) if item.verify else None for item in work]
+                self._write(item, item.start + offset, token)
+        # All has been written before anything is read: a page with two texts shows.
+        return [self._verdict(item) if item.verify else self._look(item) for item in work]
 
-    def _slot(self, pages: list[int], position: int) -> int:
-        size = self.facts.page_tokens
-        return pages[position // size] * size + position % size
+    def _write(self, item: StepWork, position: int, token: int) -> None:
+        self.rows += 1
+        before = self._at(item, position - 1)[1] if position else START
+        place = position % self.facts.page_tokens
+        page = item.sequence.pages[position // self.facts.page_tokens]
+        if place == 0:
+            self._pages[page] = [None] * self.facts.page_tokens
+        self._pages[page][place] = (item.sequence.generate.cache_salt, after(before, token), token)
+
+    def _at(self, item: StepWork, position: int) -> tuple[str, int, int]:
+        found = self._pages[item.sequence.pages[position // self.facts.page_tokens]][position % self.facts.page_tokens]
+        assert found is not None, "this place was never computed"
+        return found
+
+    def _look(self, item: StepWork) -> None:
+        """Do its pages hold its own text, under its own salt?"""
+        sequence, value = item.sequence, START
+        text = sequence.token_ids[: item.start + len(item.tokens) - len(item.draft)]
+        for position, token in enumerate([*text, *item.draft]):
+            value = after(value, token)
+            assert self._at(item, position) == (sequence.generate.cache_salt, value, token), "somebody else's page"
 
     def _verdict(self, item: StepWork) -> Verdict:
-        end = item.start + len(item.tokens) - len(item.draft)
-        text = [self._slots[self._slot(item.sequence.pages, position)] for position in range(end)]
+        self._look(item)
+        position = item.start + len(item.tokens) - len(item.draft) - 1
         tokens: list[int] = []
-        for drafted in item.draft:
-            own = next_token(text, self._eos_every)
-            tokens.append(own)
-            if own != drafted:
-                return Verdict(tokens, len(tokens) - 1)
-            # The draft's own place, not our copy of it.
-            text.append(self._slots[self._slot(item.sequence.pages, len(text))])
-        tokens.append(next_token(text, self._eos_every))
+        for drafted in [*item.draft, None]:
+            _, value, last = self._at(item, position)
+            tokens.append(token_after(value, last, self._eos_every))
+            if tokens[-1] != drafted:
+                break
+            position += 1
         return Verdict(tokens, len(tokens) - 1)

@@ -1,7 +1,7 @@
 """The scheduler under whatever may happen, over a runner that notices every mistake with pages.
 
-Laws: each request ends once (1), drafts of any kind change no token (2, 3), no page is lost (5), and nobody
-waits for ever.
+Laws: each request ends once (1), drafts of any kind change no token, nor does what is shared (2, 3), no page is
+lost (5), and nobody waits for ever, whatever the priorities.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from mesh_around import request
+from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY, PagedFake, alone, next_token
 
 from services.messages import DraftItem, Failed, Finished
@@ -19,6 +20,7 @@ from services.target.events import (
     Arrived,
     AskDrafts,
     Cancelled,
+    CopyPage,
     DeadlinePassed,
     DraftsReady,
     Emit,
@@ -62,18 +64,30 @@ class World:
                 max_waiting=1000,
                 method=chance.choice(["naive", "ngram", "ngram"]),
                 num_speculative_tokens=chance.choice([1, 4, 16]),
+                prefix_cache=chance.random() < 0.85,
+                priority_seconds=chance.choice([0.0, 1.0, 5.0]),
             )
         )
         self.context = self.scheduler.max_length
+        self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
 
     def arrive(self) -> None:
-        chance, stream = self.chance, len(self.told)
+        """One request or its several choices; many begin as others do."""
+        chance = self.chance
         prompt = [chance.randrange(VOCABULARY) for _ in range(chance.choice([1, 5, 20, 60]))]
-        deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
-        told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
-        self.hear(self.scheduler.handle(Arrived(request(prompt, max_tokens=told.max_tokens), stream, deadline)))
+        if chance.random() < 0.6:
+            same = chance.randint(1, 40)
+            prompt = chance.choice(self.beginnings)[:same] + prompt[: chance.choice([0, 1, 20])]
+        salt = chance.choice(["", "", "a", "b"])
+        priority = chance.choice([0, 0, 0, -3, 5, 100])
+        for _ in range(chance.choice([1, 1, 1, 2, 4])):
+            stream = len(self.told)
+            deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
+            told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
+            generate = replace(request(prompt, max_tokens=told.max_tokens), cache_salt=salt, priority=priority)
+            self.hear(self.scheduler.handle(Arrived(generate, stream, deadline, self.now)))
 
     def cancel(self) -> None:
         stream = self.chance.randrange(len(self.told) or 1)
@@ -95,6 +109,8 @@ class World:
                 self.told[item.stream].ends.append(item.failed)
             elif isinstance(item, AskDrafts):
                 self.hear(self.scheduler.handle(DraftsReady([self.guess(ask) for ask in item.asks])))
+            elif isinstance(item, CopyPage):
+                self.runner.copy_page(item.source, item.target)
             elif isinstance(item, RunStep):
                 assert sum(len(work.tokens) for work in item.work) <= self.scheduler.limits.max_step_tokens
                 self.hear(self.scheduler.handle(StepDone(self.runner.step(item.work))))
@@ -114,7 +130,7 @@ class World:
         self.now += 1
         self.hear(self.scheduler.handle(DeadlinePassed(self.now)))
         self.hear(self.scheduler.handle(StepWanted()))
-        self.scheduler.pages.check()
+        self.scheduler.planner.sharing.cache.check()
 
     def settle(self) -> None:
         turns = 0
@@ -133,6 +149,8 @@ class World:
                 if isinstance(end, Finished):
                     assert (told.ids, end.reason) == (text, reason)
                     assert end.completion_tokens == len(text)
+                    # The last token of a prompt is always computed.
+                    assert end.cached_tokens < len(told.prompt)
                 else:
                     assert isinstance(end, Failed) and end.reason in ("deadline", "too_long")
 
