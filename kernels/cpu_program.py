@@ -50,8 +50,9 @@ _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # private to this process
 class Native:
     """A function compiled for calls by address, at the first use of it, and kept on disk."""
 
-    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Any, exact: bool = False) -> None:
         self.function, self._signature = function, signature
+        self._fastmath = False if exact else {"contract", "reassoc", "nsz", "arcp"}
         self._compiled: Any = None
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
@@ -62,7 +63,7 @@ class Native:
                 self._signature,
                 cache=can_cache(),
                 error_model="numpy",
-                fastmath={"contract", "reassoc", "nsz", "arcp"},
+                fastmath=self._fastmath,
             )
             self._compiled = make(self.function)
         return self._compiled
@@ -79,6 +80,11 @@ class Native:
 def op(function: Callable[[int, int, int, int], None]) -> Native:
     """An op's work: (address of its words, address of the step's words, chunk, thread)."""
     return Native(function, _RUN_TYPE)
+
+
+def exact_op(function: Callable[[int, int, int, int], None]) -> Native:
+    """An op whose sums stay as they are written: the licence to reorder them reaches everything it calls."""
+    return Native(function, _RUN_TYPE, exact=True)
 
 
 def op_chunks(function: Callable[[int, int], int]) -> Native:
