@@ -16,35 +16,35 @@ from typing import Any, NoReturn
 from models.old_config import ModelConfig as ModelConfig
 from models.old_config import read_config as read_config
 from models.registry import FAMILIES, declaration
-from models.sources import ModelError
+from models.sources import ModelError, read_json
 from models.spec import Network, Rope, RopeScaling
 
 _MAX_DIMENSION = 1 << 20
 _MAX_CONTEXT = 1 << 30
+_MAX_LAYERS = 4096
+# Of all layers together: Kimi-K2 has 23 000.
+_MAX_MLPS = 1 << 17
 
 
 def read_network(folder: Path) -> Network:
     """The network that a folder's config.json describes. Raises `ModelError` that names the field."""
-    fields = Fields(_json_of(folder / "config.json"), _json_of(folder / "generation_config.json", {}))
+    generation = folder / "generation_config.json"
+    fields = Fields(read_json(folder / "config.json"), read_json(generation) if generation.exists() else {})
     architectures = fields.values.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(named, str) or named not in FAMILIES:
         fields.refuse("architectures", f"one of {', '.join(FAMILIES)}")
+    _refuse_endless(fields)
     network = declaration(named)(fields)
     assert isinstance(network, Network)
     return network
 
 
-def _json_of(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not path.exists():
-        return default
-    try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read: {error}", "fetch the file again") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{path} holds no JSON object", "fetch the file again")
-    return values
+def _refuse_endless(fields: Fields) -> None:
+    """Counts of layers and experts say how many objects the network has, whatever the files hold."""
+    layers = fields.count("num_hidden_layers", 1, limit=_MAX_LAYERS)
+    for name in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"):
+        fields.count(name, 1, limit=max(1, _MAX_MLPS // layers), least=0)
 
 
 class Fields:

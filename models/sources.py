@@ -294,7 +294,7 @@ def check_folder(folder: Path) -> None:
     """Raise a `ModelError` that names what a Hugging Face folder lacks. Reads headers only."""
     config = read_json(folder / "config.json")
     architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not architectures:
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise ModelError(f"{folder}/config.json names no architectures", "take the model's own config.json")
     if architectures[0] not in FAMILIES:
         raise ModelError(
@@ -320,7 +320,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _is_file_name(name: object) -> bool:
-    return isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors")
+    return isinstance(name, str) and name == Path(name).name and name.endswith(".safetensors") and name.isprintable()
 
 
 def read_json(path: Path) -> dict[str, object]:
