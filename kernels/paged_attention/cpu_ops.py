@@ -35,7 +35,7 @@ from kernels.cpu_program import (
     TILES,
     Op,
     aligned,
-    op,
+    exact_op,
     op_chunks,
 )
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_i32, word
@@ -154,7 +154,7 @@ def _make_attend(numbers: Numbers) -> Any:
         low = max(at + first // group - window + 1 - base, 0) if window > 0 else 0
         left = queries + first * head_dim * size
         from_page, to_page = low // page_tokens, (end + page_tokens - 1) // page_tokens
-        from_vector, to_vector = low // LANES, _vectors(end)
+        from_vector, to_vector = from_page * page_tokens // LANES, _vectors(end)
         entries = table + base // page_tokens * 4
         for page in range(from_page, to_page):
             vectors = _vectors(min(page_tokens, end - page * page_tokens))
@@ -283,27 +283,27 @@ _attend_bfloat16_native = _make_attend(BFLOAT16_NATIVE)
 _merge_float32, _merge_bfloat16 = _make_merge_parts(FLOAT32), _make_merge_parts(BFLOAT16)
 
 
-@op
+@exact_op
 def attend_float32(args, step, chunk, thread):
     _attend_float32(args, step, chunk, thread)
 
 
-@op
+@exact_op
 def attend_bfloat16(args, step, chunk, thread):
     _attend_bfloat16(args, step, chunk, thread)
 
 
-@op
+@exact_op
 def attend_bfloat16_native(args, step, chunk, thread):
     _attend_bfloat16_native(args, step, chunk, thread)
 
 
-@op
+@exact_op
 def merge_float32(args, step, chunk, thread):
     _merge_float32(args, step, chunk)
 
 
-@op
+@exact_op
 def merge_bfloat16(args, step, chunk, thread):
     _merge_bfloat16(args, step, chunk)
 

@@ -189,7 +189,7 @@ def make_product(numbers: Numbers) -> Any:
 
 
 # Softmax and merging -------------------------------------------------------------------------------------
-# Compiled without licence to reassociate: rounding tricks below would be optimized away.
+# For ops compiled without licence to reassociate (`exact_op`): rounding by adding would be optimized away.
 
 
 @intrinsic
