@@ -238,6 +238,16 @@ def test_a_step_costs_the_same_whether_fifty_wait_or_five_thousand(same: bool) -
     assert cost[few] == cost[many]
 
 
+def test_a_step_looks_at_few_of_those_who_wait_for_one_text() -> None:
+    costs = []
+    for waiting in (200, 5000):
+        scheduler = make(max_sequences=4, max_waiting=100_000, max_step_tokens=16)
+        for stream in range(waiting):
+            arrive(scheduler, stream, [1] * 200)
+        costs.append(operations(lambda scheduler=scheduler: step(scheduler)))  # type: ignore[misc]
+    assert costs[0] == costs[1]
+
+
 def test_coming_and_going_cost_about_the_same_whether_fifty_wait_or_five_thousand() -> None:
     costs = []
     for waiting in (50, 5000):

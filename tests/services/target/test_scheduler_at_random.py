@@ -80,6 +80,10 @@ class World:
         if chance.random() < 0.6:
             same = chance.randint(1, 40)
             prompt = chance.choice(self.beginnings)[:same] + prompt[: chance.choice([0, 1, 20])]
+        elif self.told and chance.random() < 0.5:
+            # The next turn of a conversation.
+            earlier = self.told[chance.randrange(len(self.told))]
+            prompt = earlier.prompt + earlier.ids + prompt[:5]
         salt = chance.choice(["", "", "a", "b"])
         priority = chance.choice([0, 0, 0, -3, 5, 100])
         for _ in range(chance.choice([1, 1, 1, 2, 4])):

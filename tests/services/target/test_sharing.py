@@ -106,6 +106,14 @@ def test_answers_are_found_as_well_as_prompts() -> None:
     assert step(scheduler) == [(1, [30, 5], 12)]
 
 
+def test_a_page_whose_last_token_was_never_computed_is_not_found() -> None:
+    scheduler = make()
+    # 12 tokens in all: three pages are full of text, but of the twelfth token only the id is known.
+    served(scheduler, TEXT[:6], tokens=6)
+    arrive(scheduler, 1, [*TEXT[:6], *[30] * 6, 5])
+    assert step(scheduler) == [(1, [30, 30, 30, 30, 5], 8)]
+
+
 def test_finished_says_how_much_of_the_prompt_was_there() -> None:
     scheduler = make()
     arrive(scheduler, 1, TEXT)
@@ -268,6 +276,17 @@ def test_when_the_one_who_computes_leaves_the_next_takes_over(end: str) -> None:
         scheduler.handle(PagesLost())
         assert step(scheduler) == [(1, TEXT[:10], 0)]
     assert all(end.completion_tokens == 9 for end in run_out(scheduler))
+
+
+def test_a_prompt_that_was_computed_a_second_time_is_offered_a_second_time() -> None:
+    scheduler = make()
+    arrive(scheduler, 1, TEXT[:10], tokens=20)
+    step(scheduler)
+    scheduler.handle(PagesLost())
+    step(scheduler)
+    arrive(scheduler, 2, TEXT[:10])
+    copies, work = plan(scheduler)
+    assert len(copies) == 1 and [(item.tokens, item.start) for item in work] == [([30], 11), ([10], 9)]
 
 
 def test_those_who_wait_for_a_text_can_be_cancelled_and_are_counted() -> None:
