@@ -447,8 +447,8 @@ def to_floats(builder, value):
 
 @_emits(ints, floats)
 def to_ints(builder, value):
-    """Rounded to nearest, ties to even; within ±2³¹."""
-    return builder.fptosi(call(builder, "llvm.rint.v16f32", V_F32, [value]), V_I32)
+    """Rounded to nearest, ties to even; the nearest int of what is out of range, 0 of NaN."""
+    return call(builder, "llvm.fptosi.sat.v16i32.v16f32", V_I32, [call(builder, "llvm.rint.v16f32", V_F32, [value])])
 
 
 @_emits(floats, ints)

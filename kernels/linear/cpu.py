@@ -1,0 +1,373 @@
+"""y = x · Wᵀ (+ b) as an op of the CPU program (kernels/cpu_program.py), in bfloat16, float32 or int8.
+
+A chunk is a few blocks of 32 outputs for all rows. Rows go through in tiles of up to 8: their sums stay in
+registers while the block streams by (kernels/linear/tiles.py), then an ending turns them into outputs: stored,
+added into the residual, or silu(gate) · up. Every sum takes its steps in one order, whatever the number of rows
+and their place in a tile, and endings look at one row and 16 outputs at a time: a row's bits depend on the row.
+
+Rows of x are `x_stride` bytes apart; of a row nothing is read but its K values, of an output nothing is written
+but its N values. Inputs of kind int8 are bytes x/scale + 128 with a float32 scale a row: `quantize_rows` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from kernels import cpu_vectors as v
+from kernels.cpu_program import ROWS, Native, Op, exact_op, op_chunks
+from kernels.linear import tiles
+from kernels.linear.packing import PER_WORD, PackedWeight, blocks_of_a_chunk
+from kernels.linear.tiles import BLOCK, LANES, STEP_BYTES, WIDE_ROWS
+
+# What becomes of the sums.
+STORE, ADD, GATE = "store", "add", "gate"
+_STORE_FLOAT32, _STORE_BFLOAT16, _ADD_FLOAT32, _GATE_FLOAT32, _GATE_BFLOAT16 = range(5)
+_ENDINGS = {
+    (STORE, torch.float32): _STORE_FLOAT32,
+    (STORE, torch.bfloat16): _STORE_BFLOAT16,
+    (ADD, torch.float32): _ADD_FLOAT32,
+    (GATE, torch.float32): _GATE_FLOAT32,
+    (GATE, torch.bfloat16): _GATE_BFLOAT16,
+}
+
+# Words of the op. NEXT: the weights that the program's next linear begins with.
+(
+    X, X_STRIDE, X_SCALES, WEIGHT, STARTS, SCALES, BIAS, STEPS, TAIL_BYTES, BLOCKS, PER_CHUNK, CHUNKS, OUTPUTS, OUT,
+    OUT_STRIDE, ENDING, ROWS_AT, ROWS_AT_ONCE, THREADS, NEXT, EXPERTS, PLACES, X_GROUP, OUT_GROUP, _WORDS,
+) = range(25)  # fmt: skip
+
+# Rows whose inputs stay in the second cache beside the weights of a chunk.
+_INPUT_BYTES_AT_ONCE = 384 << 10
+
+_sums = v.scratch(WIDE_ROWS * BLOCK * 4)
+_tails = v.scratch(WIDE_ROWS * 4)
+
+
+def _inner(function: Any) -> Any:
+    """A part of an op. Said to be exact: it would inherit leave to reorder sums from a caller that has it."""
+    return numba.njit(error_model="numpy", fastmath=False)(function)
+
+
+# Sums of a tile --------------------------------------------------------------------------------------------
+
+
+@_inner
+def _tail_words(x, stride, count, size, words):
+    """The last, unfinished word of every row: its bytes and zeros."""
+    for row in range(count):
+        v.store_i32(words, row, 0)
+        for byte in range(size):
+            v.store_u8(words, row * 4 + byte, v.load_u8(x, row * stride + byte))
+
+
+@_inner
+def _sum_up(args, variant, x, count, block, sums, ahead, share):
+    """sums [count, 32] of a block, from what they begin at."""
+    stride, steps, tail = v.word(args, X_STRIDE), v.word(args, STEPS), v.word(args, TAIL_BYTES)
+    starts = v.word(args, STARTS) + block * BLOCK * 4
+    low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
+    for row in range(count):
+        v.store_ints(sums, row * BLOCK, low)
+        v.store_ints(sums, row * BLOCK + LANES, high)
+    weight = v.word(args, WEIGHT) + block * steps * STEP_BYTES
+    whole = steps
+    if tail > 0:
+        whole -= 1
+    for part in range(2):
+        if part == 0:
+            words, between, count_of_steps = x, stride, whole
+        else:
+            if tail == 0:
+                break
+            words, between, count_of_steps = _tails(), 4, 1
+            _tail_words(x + whole * 4, stride, count, tail, words)
+            weight += whole * STEP_BYTES
+        tiles.tile(variant, count, words, between, weight, count_of_steps, sums, ahead, share)
+
+
+# Endings ---------------------------------------------------------------------------------------------------
+
+
+@_inner
+def _store(address, index, value, count, is_bfloat16):
+    if is_bfloat16:
+        if count == LANES:
+            v.store_bfloat16(address, index, value)
+        else:
+            v.store_bfloat16_part(address, index, value, count)
+    else:
+        if count == LANES:
+            v.store_floats(address, index, value)
+        else:
+            v.store_floats_part(address, index, value, count)
+
+
+@_inner
+def _value(args, variant, sums, row, output, place):
+    """16 outputs from `output` on, of all experts', whose sums are at `place`."""
+    value = v.load_floats(sums, place)
+    if tiles.sums_are_ints(variant):
+        scale = v.spread(v.load_f32(v.word(args, X_SCALES), row))
+        value = v.to_floats(v.load_ints(sums, place)) * scale * v.load_floats(v.word(args, SCALES), output)
+    bias = v.word(args, BIAS)
+    if bias != 0:
+        value = value + v.load_floats(bias, output)
+    return value
+
+
+@_inner
+def _end(args, variant, sums, row, count, block):
+    """Outputs of `count` rows from `row` on. A gated block holds 16 gates, then the 16 ups they belong to."""
+    ending, outputs = v.word(args, ENDING), v.word(args, OUTPUTS)
+    out, stride = v.word(args, OUT), v.word(args, OUT_STRIDE)
+    of_expert = block % v.word(args, BLOCKS)
+    out += block // v.word(args, BLOCKS) * v.word(args, OUT_GROUP)
+    for r in range(count):
+        to = out + (row + r) * stride
+        if ending >= _GATE_FLOAT32:
+            gate = _value(args, variant, sums, row + r, block * BLOCK, r * BLOCK)
+            up = _value(args, variant, sums, row + r, block * BLOCK + LANES, r * BLOCK + LANES)
+            silu = gate / (v.spread(1.0) + v.exps(v.zeros() - gate))
+            at = of_expert * LANES
+            _store(to, at, silu * up, min(LANES, outputs - at), ending == _GATE_BFLOAT16)
+        else:
+            for half in range(2):
+                at = of_expert * BLOCK + half * LANES
+                lanes = min(LANES, outputs - at)
+                if lanes > 0:
+                    value = _value(args, variant, sums, row + r, block * BLOCK + half * LANES, r * BLOCK + half * LANES)
+                    if ending == _ADD_FLOAT32:
+                        value = v.load_floats_part(to, at, lanes) + value
+                    _store(to, at, value, lanes, ending == _STORE_BFLOAT16)
+
+
+# A chunk ---------------------------------------------------------------------------------------------------
+
+
+@_inner
+def _ahead(args, chunk, block, last):
+    """The block that this thread will probably want next: of its chunk, of the chunk that it will claim, or of the
+    program's next linear. Which experts will be chosen is not known, so theirs are not asked for."""
+    size = v.word(args, STEPS) * STEP_BYTES
+    weight, blocks = v.word(args, WEIGHT), v.word(args, BLOCKS)
+    if block + 1 < last or v.word(args, EXPERTS) > 1:
+        return weight + min(block + 1, last - 1) * size
+    following = (chunk + v.word(args, THREADS)) * v.word(args, PER_CHUNK)
+    if following < blocks:
+        return weight + following * size
+    if v.word(args, NEXT) != 0:
+        return v.word(args, NEXT) + (following - blocks) * size
+    return weight + block * size
+
+
+@_inner
+def _run(args, step, chunk, variant):
+    # The same outputs of every expert: shares are equal whichever are chosen, and nobody claims chunks without rows.
+    for expert in range(v.word(args, EXPERTS)):
+        _run_expert(args, step, expert, chunk, variant)
+
+
+@_inner
+def _run_expert(args, step, expert, chunk, variant):
+    most = tiles.most_rows(variant)
+    blocks, size = v.word(args, BLOCKS), v.word(args, PER_CHUNK)
+    first_row, end_row = 0, v.word(step, v.word(args, ROWS_AT))
+    if v.word(args, PLACES) != 0:
+        first_row = np.int64(v.load_i32(v.word(args, PLACES), expert))
+        end_row = np.int64(v.load_i32(v.word(args, PLACES), expert + 1))
+    first = expert * blocks + chunk * size
+    last = expert * blocks + min(chunk * size + size, blocks)
+    x, stride, at_once = v.word(args, X), v.word(args, X_STRIDE), v.word(args, ROWS_AT_ONCE)
+    x += expert * v.word(args, X_GROUP)
+    block_bytes = v.word(args, STEPS) * STEP_BYTES
+    sums = _sums()
+    while first_row < end_row:
+        rows = min(at_once, end_row - first_row)
+        count_of_tiles = (rows + most - 1) // most
+        for block in range(first, last):
+            # Each tile asks for its share of the next block.
+            ahead, share = _ahead(args, chunk, block, last), STEP_BYTES // count_of_tiles
+            row = 0
+            for left in range(count_of_tiles, 0, -1):
+                count = (rows - row + left - 1) // left
+                _sum_up(args, variant, x + (first_row + row) * stride, count, block, sums, ahead, share)
+                _end(args, variant, sums, first_row + row, count, block)
+                ahead += block_bytes // count_of_tiles
+                row += count
+        first_row += rows
+
+
+@exact_op
+def linear_float32(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.float32_wide())
+
+
+@exact_op
+def linear_float32_narrow(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.float32_narrow())
+
+
+@exact_op
+def linear_bfloat16(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.bfloat16_wide())
+
+
+@exact_op
+def linear_bfloat16_narrow(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.bfloat16_narrow())
+
+
+@exact_op
+def linear_int8(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.int8_wide())
+
+
+@exact_op
+def linear_int8_narrow(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.int8_narrow())
+
+
+@op_chunks
+def linear_chunks(args, step):
+    if v.word(step, v.word(args, ROWS_AT)) == 0:
+        return 0
+    return v.word(args, CHUNKS)
+
+
+_RUNS: dict[str, tuple[bool, Native, Native]] = {
+    "float32": (v.HAS_WIDE, linear_float32, linear_float32_narrow),
+    "bfloat16": (v.HAS_BFLOAT16_DOT, linear_bfloat16, linear_bfloat16_narrow),
+    "int8": (v.HAS_BYTE_DOT, linear_int8, linear_int8_narrow),
+}
+
+
+def path(kind: str) -> str:
+    """What runs a kind on this CPU, in a word."""
+    wide = {"float32": "avx512", "bfloat16": "avx512_bf16", "int8": "avx512_vnni"}
+    return wide[kind] if _RUNS[kind][0] else "portable"
+
+
+# Ops -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows at an address, `stride` bytes apart; of kind int8, the address of their scales, too. `group`: bytes from an
+    expert's first row to the next one's, where all of them see all rows (the heads of a latent do)."""
+
+    address: int
+    stride: int
+    scales: int = 0
+    group: int = 0
+
+
+def linear(
+    weight: PackedWeight,
+    x: Rows,
+    out: Rows,
+    dtype: torch.dtype,
+    ending: str = STORE,
+    rows_at: int = ROWS,
+    places: int = 0,
+    threads: int = 1,
+    portable: bool = False,
+) -> Op:
+    """`out` is of `dtype`. The step's word `rows_at` says how many rows there are.
+
+    With experts, `places` is the address of int32 [experts + 1], the first row of each and the end of the last;
+    `rows_at` then only says whether there are any. `threads` is how many will run the program.
+    """
+    if weight.gated != (ending == GATE):
+        raise ValueError(f"a gated weight is packed as such: gated={weight.gated}, ending {ending!r}")
+    per_chunk = blocks_of_a_chunk(weight.blocks, weight.block_bytes, threads)
+    words = [0] * _WORDS
+    words[X], words[X_STRIDE], words[X_SCALES] = x.address, x.stride, x.scales
+    words[WEIGHT], words[STARTS] = weight.weight.data_ptr(), weight.starts.data_ptr()
+    words[SCALES] = 0 if weight.scales is None else weight.scales.data_ptr()
+    words[BIAS] = 0 if weight.bias is None else weight.bias.data_ptr()
+    words[STEPS] = weight.steps
+    words[TAIL_BYTES] = weight.inputs % PER_WORD[weight.kind] * 4 // PER_WORD[weight.kind]
+    words[BLOCKS], words[PER_CHUNK] = weight.blocks, per_chunk
+    words[CHUNKS] = -(-weight.blocks // per_chunk)
+    words[OUTPUTS], words[OUT], words[OUT_STRIDE] = weight.outputs, out.address, out.stride
+    words[ENDING], words[ROWS_AT] = _ENDINGS[ending, dtype], rows_at
+    words[ROWS_AT_ONCE] = max(WIDE_ROWS, _INPUT_BYTES_AT_ONCE // (weight.steps * 4) // WIDE_ROWS * WIDE_ROWS)
+    words[THREADS], words[EXPERTS], words[PLACES] = threads, weight.experts, places
+    words[X_GROUP], words[OUT_GROUP] = x.group, out.group
+    native, run, narrow = _RUNS[weight.kind]
+    return Op(run if native and not portable else narrow, linear_chunks, words, (weight,))
+
+
+def follow(ops: Sequence[Op]) -> None:
+    """Let every linear of a program ask for the first weights of the next one when it comes to its end."""
+    linears = [one for one in ops if one.chunks is linear_chunks]
+    for one, following in pairwise(linears):
+        if following.words[EXPERTS] == 1:
+            one.words[NEXT] = following.words[WEIGHT]  # type: ignore[index]
+
+
+# Quantizing inputs -----------------------------------------------------------------------------------------
+
+Q_X, Q_X_STRIDE, Q_WIDTH, Q_OUT, Q_OUT_STRIDE, Q_SCALES, Q_BFLOAT16, Q_ROWS_AT, _Q_WORDS = range(9)
+_QUANTIZE_ROWS = 4
+
+
+@_inner
+def _load(address, index, count, is_bfloat16):
+    if is_bfloat16:
+        return v.load_bfloat16_part(address, index, count)
+    return v.load_floats_part(address, index, count)
+
+
+@_inner
+def quantize_row(x, is_bfloat16, width, out):
+    """Bytes rint(x · 127 / max|x|) + 128; the scale max|x| / 127, NaN where a value isn't finite."""
+    peak, odd = v.zeros(), v.zeros()
+    for at in range(0, width, LANES):
+        value = _load(x, at, min(LANES, width - at), is_bfloat16)
+        peak = v.maximum(v.absolute(value), peak)
+        odd = odd + value * v.zeros()
+    most = v.largest(peak)
+    inverse = np.float32(0.0)
+    if most > np.float32(0.0):
+        inverse = np.float32(127.0) / most
+    for at in range(0, width, LANES):
+        lanes = min(LANES, width - at)
+        value = v.to_ints(_load(x, at, lanes, is_bfloat16) * v.spread(inverse)) + v.spread_int(128)
+        v.store_bytes_part(out, at, value, lanes)
+    return most / np.float32(127.0) + v.total(odd)
+
+
+# The name under which the first callers know it.
+_quantize_row = quantize_row
+
+
+@exact_op
+def quantize(args, step, chunk, thread):
+    end = min((chunk + 1) * _QUANTIZE_ROWS, v.word(step, v.word(args, Q_ROWS_AT)))
+    for row in range(chunk * _QUANTIZE_ROWS, end):
+        x = v.word(args, Q_X) + row * v.word(args, Q_X_STRIDE)
+        out = v.word(args, Q_OUT) + row * v.word(args, Q_OUT_STRIDE)
+        scale = quantize_row(x, v.word(args, Q_BFLOAT16) != 0, v.word(args, Q_WIDTH), out)
+        v.store_f32(v.word(args, Q_SCALES), row, scale)
+
+
+@op_chunks
+def quantize_chunks(args, step):
+    return (v.word(step, v.word(args, Q_ROWS_AT)) + _QUANTIZE_ROWS - 1) // _QUANTIZE_ROWS
+
+
+def quantize_rows(x: Rows, dtype: torch.dtype, width: int, out: Rows, rows_at: int = ROWS) -> Op:
+    """Rows of `dtype` -> bytes and `out.scales`, as linears of kind int8 read them."""
+    words = [0] * _Q_WORDS
+    words[Q_X], words[Q_X_STRIDE], words[Q_WIDTH] = x.address, x.stride, width
+    words[Q_OUT], words[Q_OUT_STRIDE], words[Q_SCALES] = out.address, out.stride, out.scales
+    words[Q_BFLOAT16], words[Q_ROWS_AT] = int(dtype == torch.bfloat16), rows_at
+    return Op(quantize, quantize_chunks, words)

@@ -1,0 +1,148 @@
+"""Weights in the order in which kernels/linear/tiles.py reads them.
+
+    W [N, K]  ->  [N / 32 blocks, K / p steps, 32 outputs, p inputs]     p inputs are 32 bits: 1, 2 or 4
+
+One block is one sequential stream. What is missing to whole blocks and words is zeros. Of a gated linear (gate
+rows above up rows) a block holds 16 gates and the 16 ups they are multiplied with.
+
+int8: w ≈ q · scale with a scale an output, scale = max|w| / 127. Inputs come as bytes x + 128, so every sum is 128 ·
+Σq too big, and begins at minus that.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernels.linear.tiles import BLOCK
+
+# Inputs in one 32-bit word.
+PER_WORD = {"float32": 1, "bfloat16": 2, "int8": 4}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+_ALIGNMENT = 4096
+_HUGE_PAGE = 2 << 20
+
+
+class Memory:
+    """Hands out pieces of large areas that the system may back with huge pages: fewer misses in address translation."""
+
+    def __init__(self, area: int = 64 << 20) -> None:
+        self._area, self._bytes, self._used = area, torch.empty(0, dtype=torch.uint8), 0
+
+    def take(self, size: int) -> torch.Tensor:
+        """`size` bytes that begin at a page."""
+        if self._used + size > len(self._bytes):
+            self._bytes, self._used = _map(max(size, self._area)), 0
+        piece = self._bytes[self._used : self._used + size]
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return piece
+
+
+def _map(size: int) -> torch.Tensor:
+    area = mmap.mmap(-1, size + _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        area.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(area, dtype=torch.uint8)
+    start = -whole.data_ptr() % _HUGE_PAGE
+    return whole[start : start + size]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """One linear, or the same linear of many experts, one after the other."""
+
+    kind: str
+    experts: int
+    outputs: int  # that are written: a gated linear has two rows for each
+    inputs: int
+    gated: bool
+    blocks: int  # of an expert
+    steps: int  # words of a row, the last one perhaps not whole
+    weight: torch.Tensor  # [experts · blocks, steps, 32, p]
+    starts: torch.Tensor  # [experts · blocks · 32] of 4 bytes: what the sums begin at
+    scales: torch.Tensor | None  # [experts · blocks · 32] float32
+    bias: torch.Tensor | None  # [experts · blocks · 32] float32
+
+    @property
+    def block_bytes(self) -> int:
+        return self.steps * BLOCK * 4
+
+
+def pack(
+    weight: torch.Tensor | Sequence[torch.Tensor],
+    kind: str,
+    bias: torch.Tensor | None = None,
+    scales: torch.Tensor | Sequence[torch.Tensor] | None = None,
+    gated: bool = False,
+    memory: Memory | None = None,
+) -> PackedWeight:
+    """`weight` [N, K] in a float dtype, or in int8 with `scales` [N] for kind int8. A sequence: experts, no bias."""
+    weights = [weight] if isinstance(weight, torch.Tensor) else weight
+    given = [scales] * len(weights) if scales is None or isinstance(scales, torch.Tensor) else scales
+    rows, inputs = weights[0].shape
+    outputs = rows // 2 if gated else rows
+    blocks = -(-outputs // (BLOCK // 2 if gated else BLOCK))
+    per = PER_WORD[kind]
+    steps = -(-inputs // per)
+    room = (memory or Memory()).take(len(weights) * blocks * steps * BLOCK * 4)
+    packed = room.view(_DTYPES[kind]).view(len(weights), blocks, steps, BLOCK, per)
+    starts = torch.zeros(len(weights), blocks * BLOCK, dtype=torch.int32)
+    columns = []
+    for index, (one, scale) in enumerate(zip(weights, given, strict=True)):
+        if kind == "int8" and one.dtype != torch.int8:
+            one, scale = quantize(one)
+        one = _in_blocks(one.to(_DTYPES[kind]), gated, blocks)
+        one = torch.nn.functional.pad(one, (0, steps * per - inputs))
+        packed[index].copy_(one.view(blocks, BLOCK, steps, per).transpose(1, 2))
+        if kind == "int8":
+            starts[index] = -128 * one.sum(-1, dtype=torch.int32).flatten()
+            columns.append(_in_blocks(scale.float(), gated, blocks).flatten())
+    return PackedWeight(
+        kind=kind, experts=len(weights), outputs=outputs, inputs=inputs, gated=gated, blocks=blocks, steps=steps,
+        weight=packed.flatten(0, 1), starts=starts.flatten(), scales=torch.cat(columns) if columns else None,
+        bias=None if bias is None else _in_blocks(bias.float(), gated, blocks).flatten().contiguous(),
+    )  # fmt: skip
+
+
+def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 [N, K] and float32 scales [N]: w ≈ q · scale."""
+    weight = weight.float()
+    scales = weight.abs().amax(1) / 127
+    inverse = torch.where(scales > 0, 1 / scales, torch.zeros(()))
+    return torch.round(weight * inverse[:, None]).clamp(-127, 127).to(torch.int8), scales
+
+
+def _in_blocks(rows: torch.Tensor, gated: bool, blocks: int) -> torch.Tensor:
+    """[N, …] -> [blocks, 32, …], zeros where there is no row."""
+    if gated:
+        return torch.cat([_split(half, blocks, BLOCK // 2) for half in rows.chunk(2)], 1)
+    return _split(rows, blocks, BLOCK)
+
+
+def _split(rows: torch.Tensor, blocks: int, width: int) -> torch.Tensor:
+    missing = blocks * width - len(rows)
+    if missing:
+        rows = torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])
+    return rows.view(blocks, width, *rows.shape[1:])
+
+
+def blocks_of_a_chunk(blocks: int, block_bytes: int, threads: int) -> int:
+    """Blocks of a chunk: the threads are done at the same time if nobody disturbs them, and no chunk takes long.
+
+    A thread streams about 17 kB/µs; claiming a chunk costs it about 0.15 µs.
+    """
+
+    def until_done(per_chunk: int) -> float:
+        chunks = -(-blocks // per_chunk)
+        rounds = -(-chunks // threads)
+        return rounds * (per_chunk * block_bytes / 17e3 + 0.15)
+
+    most = max(1, _LONGEST_CHUNK // block_bytes)
+    return min(range(1, min(most, blocks) + 1), key=until_done)
+
+
+# Bytes: about 8 µs.
+_LONGEST_CHUNK = 128 << 10
