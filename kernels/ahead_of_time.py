@@ -23,7 +23,7 @@ ARCHITECTURES = (80, 90, 100)
 # The most shared memory a program gets on each, in bytes.
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Folders of this package that have a fused.py with `compilations`.
-OPERATIONS = ("kv_store",)
+OPERATIONS = ("kv_store", "norm_rope_act", "gemm", "moe", "quant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,11 @@ results. Triton reads the switch when a kernel is defined, so it is set before a
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 SWITCH = "TRITON_INTERPRET"
 # What the drivers of a GPU put there: Linux, and Linux inside of Windows.
@@ -27,3 +29,32 @@ def use_without_gpu() -> None:
         return
     assert "triton" not in sys.modules, "triton was imported before its interpreter was chosen"
     os.environ[SWITCH] = "1"
+
+
+@functools.lru_cache
+def mend_bfloat16() -> None:
+    """The interpreter keeps bfloat16 as its bits. It multiplies matrices of bits, and cuts where a GPU rounds to
+    nearest, ties to even: seen with Triton 3.9. Where an interpreter does better, this changes nothing."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    cast, multiply = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot
+
+    def cast_and_round(self: Any, source: Any, to: Any) -> Any:
+        if source.dtype.scalar != tl.float32 or to.scalar != tl.bfloat16:
+            return cast(self, source, to)
+        bits = np.asarray(source.data, np.float32).view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+        rounded = np.where(np.isnan(source.data), np.uint32(0x7FC0), rounded)
+        return TensorHandle(rounded.astype(np.uint16), tl.bfloat16)
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16 or handle.data.dtype != np.uint16:
+            return handle
+        return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast_and_round, create_dot

@@ -52,6 +52,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, stage
     """
     grid = (*grid, 1, 1)[:3]
     if interpreter.in_use():
+        interpreter.mend_bfloat16()
         kernel[grid](*args, **constants)
         return
     key = (kernel, args[0].device.index, warps, stages, *constants.values(), *map(_kind, args))

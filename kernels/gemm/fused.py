@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import interpreter
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch
 
@@ -150,9 +149,8 @@ def tile_of(columns: int, inputs: int, dtype: torch.dtype) -> tuple[dict[str, in
     elif columns >= _WIDE:
         block_n, block_k, stages = 128, 64, 4
     length = range_length(columns, inputs, block_n, block_k)
-    # The interpreter multiplies no bfloat16; products of two are exact in float32.
-    ieee = dtype == torch.float32 or interpreter.in_use()
-    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": block_n, "BLOCK_K": block_k, "IEEE": ieee, "stages": stages}
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": block_n, "BLOCK_K": block_k, "stages": stages}
+    tile["IEEE"] = dtype == torch.float32
     return tile, ceil_div(inputs, length), length
 
 
@@ -164,19 +162,21 @@ def range_length(columns: int, inputs: int, block_n: int, block_k: int) -> int:
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    for kind, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        for columns, inputs in ((4096, 4096), (28672, 4096)):
-            tile, splits, length = tile_of(columns, inputs, dtype)
-            stages = tile.pop("stages")
-            for apart in (False, True) if splits > 1 else (False,):
-                constants = {"columns": columns, "inputs": inputs, "x_stride": inputs, "range_length": length}
-                constants |= {"APART": apart, "HAS_BIAS": not apart, **tile, "IEEE": kind == "fp32"}
-                types = dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"rows": "i32"}
-                types["out"] = "*fp32" if apart else f"*{kind}"
-                name = f"linear {kind} {columns}x{inputs}{' in ranges' if apart else ''}"
-                signature = signature_of(linear_kernel, types, constants)
-                yield Compilation(name, linear_kernel, signature, constants, stages=stages)
-        constants = {"columns": 4096, "SPLITS": 4, "HAS_BIAS": True, "BLOCK": _ADD_BLOCK}
-        types = {"partial": "*fp32", "bias": f"*{kind}", "out": f"*{kind}", "rows": "i32"}
-        signature = signature_of(add_ranges_kernel, types, constants)
-        yield Compilation(f"add_ranges {kind}", add_ranges_kernel, signature, constants)
+    for kind, dtype, columns in (
+        ("bf16", torch.bfloat16, 4096),
+        ("bf16", torch.bfloat16, 28672),
+        ("fp32", torch.float32, 4096),
+    ):
+        tile, splits, length = tile_of(columns, 4096, dtype)
+        tile |= {"columns": columns, "inputs": 4096, "x_stride": 4096, "range_length": length}
+        stages = tile.pop("stages")
+        types = dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"rows": "i32"}
+        for apart in (False, True) if splits > 1 else (False,):
+            constants = tile | {"APART": apart, "HAS_BIAS": not apart}
+            signature = signature_of(linear_kernel, types | {"out": "*fp32" if apart else f"*{kind}"}, constants)
+            name = f"linear {kind} {columns}{' in ranges' if apart else ''}"
+            yield Compilation(name, linear_kernel, signature, constants, stages=stages)
+    constants = {"columns": 4096, "SPLITS": 4, "HAS_BIAS": True, "BLOCK": _ADD_BLOCK}
+    types = {"partial": "*fp32", "bias": "*bf16", "out": "*bf16", "rows": "i32"}
+    signature = signature_of(add_ranges_kernel, types, constants)
+    yield Compilation("add_ranges", add_ranges_kernel, signature, constants)

@@ -3,7 +3,7 @@
     choose    logits -> the experts of every row, ids ascending, and their weights
     sort      -> for every expert the rows that chose it, ascending: a *place* is one row at one expert
     gather    the inputs of all places, expert after expert
-              (the experts' linears: kernels/linear/ over the places of each expert)
+    …         the experts' linears: kernels/linear/cpu.py, each expert over its places
     combine   residual += Σ weight · what the row's experts gave, in ascending order of their ids
 
     place        0    1    2    3    4          starts  0 2 2 4 5      (expert 1 was not chosen)
@@ -12,7 +12,9 @@
 
 How many chunks an op has is known before the step begins, and where rows go is not: so ops over places have as
 many chunks as there may be places. What is done for a row depends on that row alone, so its bits do, too (law 3).
-Knows nothing of weights and how they are stored.
+
+`route_ops` and `expert_ops` put them together. Routers read float32 whatever the model's type (`widen_op`): a
+rounded score sends rows elsewhere.
 """
 
 from __future__ import annotations
@@ -22,23 +24,33 @@ from typing import Any
 
 import numba
 import numpy as np
+import torch
 
 from kernels.cpu_numbers import exp
-from kernels.cpu_program import ROWS, Op, aligned, op, op_chunks
+from kernels.cpu_program import ROWS, Op, aligned, exact_op, op_chunks
 from kernels.cpu_vectors import (
+    LANES,
     bits_of_float,
     float_in,
+    load_bfloat16_part,
     load_f32,
+    load_floats_part,
     load_i32,
+    multiply_add,
     scratch,
+    spread,
     store_f32,
+    store_floats_part,
     store_i32,
     word,
 )
+from kernels.linear.cpu import GATE, STORE, Rows, _quantize_row, linear
+from kernels.linear.packing import PackedWeight
 
 MOST_EXPERTS = 1024
-# Rows of a chunk.
-_CHOOSE_ROWS, _GATHER_PLACES, _COMBINE_ROWS = 8, 16, 4
+# Rows of a chunk, and places.
+_CHOOSE_ROWS, _COMBINE_ROWS, _WIDEN_ROWS = 8, 4, 8
+_GATHER_PLACES, _QUANTIZE_PLACES = 16, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ def choose_chunks(args, step):
     return (word(step, ROWS) + _CHOOSE_ROWS - 1) // _CHOOSE_ROWS
 
 
-@op
+@exact_op
 def choose(args, step, chunk, thread):
     scores, by, worth, marks = _scores_of_a_row(), _order_of_a_row(), _groups_of_a_row(), _marks_of_a_row()
     first = chunk * _CHOOSE_ROWS
@@ -201,7 +213,7 @@ def one_chunk(args, step):
     return min(word(step, ROWS), 1)
 
 
-@op
+@exact_op
 def sort(args, step, chunk, thread):
     ids, starts = word(args, _SORT_IDS), word(args, _SORT_STARTS)
     rows, places = word(args, _SORT_ROWS), word(args, _SORT_PLACES)
@@ -238,7 +250,7 @@ def gather_chunks(args, step):
     return (word(step, ROWS) * word(args, _GATHER_TOP_K) + _GATHER_PLACES - 1) // _GATHER_PLACES
 
 
-@op
+@exact_op
 def gather(args, step, chunk, thread):
     count, rows = word(args, _WORDS_A_ROW), word(args, _GATHER_ROWS)
     first = chunk * _GATHER_PLACES
@@ -259,7 +271,7 @@ def combine_chunks(args, step):
     return (word(step, ROWS) + _COMBINE_ROWS - 1) // _COMBINE_ROWS
 
 
-@op
+@exact_op
 def combine(args, step, chunk, thread):
     given, residual, width = word(args, _GIVEN), word(args, _RESIDUAL), word(args, _WIDTH)
     top_k = word(args, _COMBINE_TOP_K)
@@ -267,10 +279,48 @@ def combine(args, step, chunk, thread):
     for row in range(first, min(first + _COMBINE_ROWS, word(step, ROWS))):
         to = residual + row * width * 4
         for i in range(row * top_k, (row + 1) * top_k):
-            weight = load_f32(word(args, _COMBINE_WEIGHTS), i)
+            weight = spread(load_f32(word(args, _COMBINE_WEIGHTS), i))
             expert = given + np.int64(load_i32(word(args, _COMBINE_PLACES), i)) * width * 4
-            for column in range(width):
-                store_f32(to, column, load_f32(to, column) + weight * load_f32(expert, column))
+            for column in range(0, width, LANES):
+                left = width - column
+                value = multiply_add(weight, load_floats_part(expert, column, left), load_floats_part(to, column, left))
+                store_floats_part(to, column, value, left)
+
+
+# Other forms of rows -------------------------------------------------------------------------------------
+
+(_NARROW, _FLOATS, _WIDEN_WIDTH) = range(3)
+
+
+@op_chunks
+def widen_chunks(args, step):
+    return (word(step, ROWS) + _WIDEN_ROWS - 1) // _WIDEN_ROWS
+
+
+@exact_op
+def widen(args, step, chunk, thread):
+    width, first = word(args, _WIDEN_WIDTH), chunk * _WIDEN_ROWS
+    for row in range(first, min(first + _WIDEN_ROWS, word(step, ROWS))):
+        source, target = word(args, _NARROW) + row * width * 2, word(args, _FLOATS) + row * width * 4
+        for i in range(0, width, LANES):
+            store_floats_part(target, i, load_bfloat16_part(source, i, width - i), width - i)
+
+
+(_Q_FROM, _Q_BFLOAT16, _Q_WIDTH, _Q_TO, _Q_SCALES, _Q_TOP_K) = range(6)
+
+
+@op_chunks
+def quantize_places_chunks(args, step):
+    return (word(step, ROWS) * word(args, _Q_TOP_K) + _QUANTIZE_PLACES - 1) // _QUANTIZE_PLACES
+
+
+@exact_op
+def quantize_places(args, step, chunk, thread):
+    width, bfloat16, first = word(args, _Q_WIDTH), word(args, _Q_BFLOAT16) != 0, chunk * _QUANTIZE_PLACES
+    for place in range(first, min(first + _QUANTIZE_PLACES, word(step, ROWS) * word(args, _Q_TOP_K))):
+        source = word(args, _Q_FROM) + place * width * (2 if bfloat16 else 4)
+        scale = _quantize_row(source, bfloat16, width, word(args, _Q_TO) + place * width)
+        store_f32(word(args, _Q_SCALES), place, scale)
 
 
 # Ops -----------------------------------------------------------------------------------------------------
@@ -321,14 +371,69 @@ def route_ops(
     ]
 
 
-def gather_op(source: np.ndarray, row_bytes: int, routed: Routed, target: np.ndarray) -> Op:
-    """target[place] = source[row of the place], for rows of `row_bytes`."""
+def widen_op(x: Rows, width: int, out: int) -> Op:
+    """bfloat16 rows, one behind the other, as float32."""
+    assert x.stride == width * 2
+    return Op(widen, widen_chunks, [x.address, out, width])
+
+
+def gather_op(source: int, row_bytes: int, routed: Routed, target: int) -> Op:
+    """target[place] = source[row of the place], at addresses, for rows of `row_bytes`."""
     assert row_bytes % 4 == 0
-    words = [_at(source), _at(target), row_bytes // 4, _at(routed.rows), routed.top_k]
-    return Op(gather, gather_chunks, words, (source, target, routed))
+    return Op(gather, gather_chunks, [source, target, row_bytes // 4, _at(routed.rows), routed.top_k], (routed,))
 
 
-def combine_op(given: np.ndarray, width: int, routed: Routed, residual: np.ndarray) -> Op:
-    """residual[row] += Σ weight · given[place]; both float32, `width` numbers a row."""
-    words: list[Any] = [_at(given), _at(residual), width, _at(routed.places), _at(routed.weights), routed.top_k]
-    return Op(combine, combine_chunks, words, (given, residual, routed))
+def combine_op(given: int, width: int, routed: Routed, residual: int) -> Op:
+    """residual[row] += Σ weight · given[place], at addresses; both float32, `width` numbers a row."""
+    words = [given, residual, width, _at(routed.places), _at(routed.weights), routed.top_k]
+    return Op(combine, combine_chunks, words, (routed,))
+
+
+class PlaceBuffers:
+    """What the experts' linears read and write: one set for all layers with experts of these sizes."""
+
+    def __init__(self, max_rows: int, top_k: int, hidden: int, wide: int, dtype: torch.dtype, quantized: bool) -> None:
+        count = max_rows * top_k
+        self.dtype, self.quantized = dtype, quantized
+        self.inputs = aligned(count * hidden * (1 if quantized else dtype.itemsize), np.uint8)
+        self.input_scales = aligned(count, np.float32)
+        self.gated = aligned(count * wide * dtype.itemsize, np.uint8)
+        self.gated_bytes = aligned(count * wide if quantized else 0, np.uint8)
+        self.gated_scales = aligned(count, np.float32)
+        self.given = aligned(count * hidden, np.float32)
+
+
+def expert_ops(
+    gate_up: PackedWeight,
+    down: PackedWeight,
+    routed: Routed,
+    x: Rows,  # [R, hidden] in the buffers' dtype; of kind int8: bytes and their scales
+    buffers: PlaceBuffers,
+    residual: int,  # address of [R, hidden] float32
+    *,
+    threads: int = 1,
+    portable: bool = False,
+) -> list[Op]:
+    """residual[row] += Σ weight · down(silu(gate) · up) over the experts that `routed` names."""
+    hidden, wide, dtype, size = gate_up.inputs, gate_up.outputs, buffers.dtype, buffers.dtype.itemsize
+    quantized, starts = gate_up.kind == "int8", _at(routed.starts)
+    assert (down.inputs, down.outputs, down.kind, down.experts) == (wide, hidden, gate_up.kind, gate_up.experts)
+    assert quantized == buffers.quantized and gate_up.experts == routed.experts
+    row_bytes = hidden if quantized else hidden * size
+    assert x.stride == row_bytes
+    inputs = Rows(_at(buffers.inputs), row_bytes, _at(buffers.input_scales))
+    gated = Rows(_at(buffers.gated), wide * size)
+    ops = [gather_op(x.address, row_bytes, routed, inputs.address)]
+    if quantized:
+        ops.append(gather_op(x.scales, 4, routed, inputs.scales))
+    ops.append(linear(gate_up, inputs, gated, dtype, GATE, places=starts, threads=threads, portable=portable))
+    if quantized:
+        at = Rows(_at(buffers.gated_bytes), wide, _at(buffers.gated_scales))
+        words: list[Any] = [gated.address, int(dtype == torch.bfloat16), wide, at.address, at.scales, routed.top_k]
+        ops.append(Op(quantize_places, quantize_places_chunks, words))
+        gated = at
+    given = Rows(_at(buffers.given), hidden * 4)
+    ops.append(linear(down, gated, given, torch.float32, STORE, places=starts, threads=threads, portable=portable))
+    ops.append(combine_op(given.address, hidden, routed, residual))
+    ops[0] = Op(ops[0].run, ops[0].chunks, ops[0].words, (routed, buffers))
+    return ops

@@ -19,7 +19,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import interpreter
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.norm_rope_act.fused import silu_gate
@@ -271,8 +270,7 @@ def experts(
 def tile_of(dtype: torch.dtype) -> dict[str, int]:
     if dtype == torch.float32:
         return {"BLOCK_M": BLOCK_M, "BLOCK_N": 32, "BLOCK_K": 32, "IEEE": True, "stages": 2}
-    # The interpreter multiplies no bfloat16; products of two are exact in float32.
-    return {"BLOCK_M": BLOCK_M, "BLOCK_N": 64, "BLOCK_K": 128, "IEEE": interpreter.in_use(), "stages": 3}
+    return {"BLOCK_M": BLOCK_M, "BLOCK_N": 64, "BLOCK_K": 128, "IEEE": False, "stages": 3}
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
@@ -294,7 +292,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
     sizes = {"EXPERTS": 256, "EXPERTS_BLOCK": 256, "BLOCK_M": BLOCK_M, "BLOCK": _PAIRS}
     yield one("place", place_kernel, sizes)
     for kind, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        tile = tile_of(dtype) | {"IEEE": kind == "fp32"}
+        tile = tile_of(dtype)
         stages = tile.pop("stages")
         constants = {"columns": 4096, "inputs": 7168, "PAIRS_OF_A_ROW": 8, **tile}
         pointers = {"x": f"*{kind}", "weight": f"*{kind}", "out": f"*{kind}"}

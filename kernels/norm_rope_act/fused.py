@@ -153,19 +153,20 @@ def _whole_row(width: int) -> dict[str, int]:
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    for kind in ("bf16", "fp32"):
-        types = {"residual": "*fp32", "weight": "*fp32", "tokens": "*i32", "rows": "*i32", "epsilon": "fp32"}
-        types |= dict.fromkeys(("delta", "x_in", "gate_up", "table"), f"*{kind}")
-        for width in (576, 4096):
-            row = {"width": width, **_whole_row(width)}
-            warps = row.pop("warps")
-            piece = {"width": width, "BLOCK": PIECE}
-            for kernel, constants, count, out in (
-                (add_norm_kernel, row | {"HAS_DELTA": True}, warps, f"*{kind}"),
-                (norm_wanted_kernel, row, warps, f"*{kind}"),
-                (norm_kernel, row | {"stride": width}, warps, f"*{kind}"),
-                (silu_gate_kernel, piece, 4, f"*{kind}"),
-                (embed_kernel, piece, 4, "*fp32"),
-            ):
-                signature = signature_of(kernel, types | {"out": out}, constants)
-                yield Compilation(f"{kernel.__name__} {kind} {width}", kernel, signature, constants, count)
+    types = {"residual": "*fp32", "weight": "*fp32", "tokens": "*i32", "rows": "*i32", "epsilon": "fp32"}
+    for kind, width in (("bf16", 4096), ("fp32", 576)):
+        pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "table", "out"), f"*{kind}")
+        row = {"width": width, **_whole_row(width)}
+        warps = row.pop("warps")
+        piece = {"width": width, "BLOCK": PIECE}
+        for kernel, constants, count in (
+            (add_norm_kernel, row | {"HAS_DELTA": True}, warps),
+            (norm_wanted_kernel, row, warps),
+            (norm_kernel, row | {"stride": width}, warps),
+            (silu_gate_kernel, piece, 4),
+            (embed_kernel, piece, 4),
+        ):
+            if kernel is embed_kernel:
+                pointers["out"] = "*fp32"
+            signature = signature_of(kernel, pointers, constants)
+            yield Compilation(f"{kernel.__name__} {kind}", kernel, signature, constants, count)

@@ -1,0 +1,442 @@
+"""Linears over coded weights in Triton. Knows nothing of files and formats: codes come as
+models/quantized/stored.py keeps them.
+
+    quantize_rows, quantize_rows_fp8   activations into codes, a scale for each row or group of neighbours
+    linear_int8    int8 · int8, sums exact in int32: the tile may follow the rows
+    linear_fp8     e4m3 · e4m3, sums of a group in float32, then the group's scales; sm_89 and later
+    linear_coded   codes made numbers of x's dtype on their way into the matrix unit: less to read for few rows
+
+All but linear_int8 keep the tile and the cuts of K that follow from the weight's shape (kernels/gemm), so a row's
+bits depend on the row and the weight alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.ahead_of_time import Compilation, signature_of
+from kernels.gemm.fused import BLOCK_M, in_ranges, range_length
+from kernels.launch import ceil_div, launch, power_of_two
+from kernels.quant.reference import E4M3, INT8, SMALLEST
+
+# Compute capability from which matrix units multiply e4m3.
+FP8_FROM = 89
+_KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1, torch.uint8: 2}
+
+
+@triton.jit
+def _whole(x):
+    """The nearest whole number, ties to even: adding 1.5 · 2²³ leaves no bits for a part."""
+    return (x + 12582912.0) - 12582912.0
+
+
+@triton.jit
+def _from_e4m3(byte):
+    """The number that these 8 bits stand for, in float32. By hand: older chips and the interpreter know no e4m3.
+    As float16 the exponent is 8 too small."""
+    wide = byte.to(tl.int16)
+    bits = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
+    value = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where((wide & 0x7F) == 0x7F, float("nan"), value)
+
+
+@triton.jit
+def _to_e4m3(value):
+    """The 8 bits of the nearest e4m3, ties to even, of a float32 of at most 448."""
+    bits = value.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    # 3 bits of the fraction stay, and the exponent's zero moves from 127 to 7.
+    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+    tiny = _whole(tl.abs(value) * 512.0).to(tl.int32)
+    code = tl.where(tl.abs(value) < 0.015625, tiny, normal)
+    code = tl.where(value == value, code, 0x7F)
+    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def quantize_rows_kernel(x, codes, scales, width: tl.constexpr, stride: tl.constexpr, LARGEST: tl.constexpr,
+                         SMALLEST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    values = tl.load(x + row * stride + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(values), axis=0), SMALLEST), LARGEST)
+    whole = _whole(tl.div_rn(values, scale))
+    whole = tl.minimum(tl.maximum(whole, -LARGEST), LARGEST)
+    tl.store(codes + row * width + at, whole.to(tl.int8), mask=inside)
+    tl.store(scales + row, scale)
+
+
+@triton.jit
+def quantize_groups_kernel(x, codes, scales, width: tl.constexpr, stride: tl.constexpr, LARGEST: tl.constexpr,
+                           SMALLEST: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    lane = tl.arange(0, BLOCK)
+    at = group * GROUP + lane
+    inside = (lane < GROUP) & (at < width)
+    values = tl.load(x + row * stride + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(values), axis=0), SMALLEST), LARGEST)
+    coded = tl.minimum(tl.maximum(tl.div_rn(values, scale), -LARGEST), LARGEST)
+    tl.store(codes + row * width + at, _to_e4m3(coded), mask=inside)
+    tl.store(scales + row * tl.num_programs(1) + group, scale)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_int8_kernel(
+    x, row_scales, weight, scales, bias, out, rows, columns: tl.constexpr, inputs: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+    x_rows, weight_rows = x + m.to(tl.int64)[:, None] * inputs, weight + n.to(tl.int64)[None, :] * inputs
+    for start in range(0, inputs, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        a = tl.load(x_rows + k[None, :], mask=(m < rows)[:, None] & (k < inputs)[None, :], other=0)
+        b = tl.load(weight_rows + k[:, None], mask=(n < columns)[None, :] & (k < inputs)[:, None], other=0)
+        total = tl.dot(a, b, total, out_dtype=tl.int32)
+    of_rows = tl.load(row_scales + m, mask=m < rows, other=0.0)[:, None]
+    of_columns = tl.load(scales + n, mask=n < columns, other=0.0)[None, :]
+    value = total.to(tl.float32) * of_rows * of_columns
+    if HAS_BIAS:
+        value += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _fp8_range(
+    x, row_scales, weight, scales, rows, columns: tl.constexpr, inputs: tl.constexpr, m, n, first, last,
+    GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Steps of K that lie within a group each: the sum of a step, times its scales, is added in float32."""
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    x_rows, weight_rows = x + m.to(tl.int64)[:, None] * inputs, weight + n.to(tl.int64)[None, :] * inputs
+    for start in range(first, last, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        a = tl.load(x_rows + k[None, :], mask=(m < rows)[:, None] & (k < last)[None, :], other=0.0)
+        b = tl.load(weight_rows + k[:, None], mask=(n < columns)[None, :] & (k < last)[:, None], other=0.0)
+        group = start // GROUP
+        of_rows = tl.load(row_scales + m * GROUPS + group, mask=m < rows, other=0.0)[:, None]
+        of_columns = tl.load(scales + n // ROWS_OF_A_SCALE * GROUPS + group, mask=n < columns, other=0.0)[None, :]
+        total += tl.dot(a, b, out_dtype=tl.float32) * of_rows * of_columns
+    return total
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_fp8_kernel(
+    x, row_scales, weight, scales, bias, out, rows, columns: tl.constexpr, inputs: tl.constexpr,
+    range_length: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
+    APART: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """As kernels/gemm: a tile of the output, or of one range's sums."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if APART:
+        split = tl.program_id(2)
+        first = split * range_length
+        total = _fp8_range(
+            x, row_scales, weight, scales, rows, columns, inputs, m, n, first,
+            tl.minimum(first + range_length, inputs), GROUPS, GROUP, ROWS_OF_A_SCALE, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+        out += split.to(tl.int64) * rows * columns
+    else:
+        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for first in range(0, inputs, range_length):
+            total += _fp8_range(
+                x, row_scales, weight, scales, rows, columns, inputs, m, n, first,
+                tl.minimum(first + range_length, inputs), GROUPS, GROUP, ROWS_OF_A_SCALE, BLOCK_M, BLOCK_N, BLOCK_K,
+            )  # fmt: skip
+        if HAS_BIAS:
+            total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _numbers(
+    raw, scales, zeros, groups, n, k, columns: tl.constexpr, inputs: tl.constexpr, KIND: tl.constexpr,
+    GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr, HAS_ZEROS: tl.constexpr,
+    HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
+):  # fmt: skip
+    """(code − zero) · scale in float32, of codes [K, N]."""
+    if KIND == 1:
+        value = _from_e4m3(raw)
+    else:
+        value = raw.to(tl.float32)
+    if ONE_GROUP:
+        # All of this step: one scale a column instead of one a number.
+        group = tl.min(k, axis=0)[None] // GROUP
+        known = n[None, :] < columns
+        group = group[:, None]
+    else:
+        known = (n[None, :] < columns) & (k[:, None] < inputs)
+        if HAS_GROUPS:
+            group = tl.load(groups + k, mask=k < inputs, other=0)[:, None]
+        else:
+            group = (k // GROUP)[:, None]
+    if HAS_ZEROS:
+        value -= tl.load(zeros + n[None, :] * GROUPS + group, mask=known, other=0).to(tl.float32)
+    elif KIND == 2:
+        value -= 8.0
+    of_column = tl.load(scales + n[None, :] // ROWS_OF_A_SCALE * GROUPS + group, mask=known, other=0.0)
+    return value * of_column.to(tl.float32)
+
+
+@triton.jit
+def _coded_range(
+    x, codes, scales, zeros, groups, rows, columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr,
+    m, n, first, last, KIND: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """A byte of two codes is taken apart, and each half multiplied with its columns of x."""
+    PER_BYTE: tl.constexpr = 2 if KIND == 2 else 1
+    BYTES: tl.constexpr = (inputs + PER_BYTE - 1) // PER_BYTE
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    x_rows, code_rows = x + m.to(tl.int64)[:, None] * x_stride, codes + n.to(tl.int64)[None, :] * BYTES
+    for start in range(first, last, BLOCK_K):
+        byte = start // PER_BYTE + tl.arange(0, BLOCK_K // PER_BYTE)
+        raw = tl.load(code_rows + byte[:, None], mask=(n < columns)[None, :] & (byte < BYTES)[:, None], other=0)
+        for half in tl.static_range(PER_BYTE):
+            k = byte * PER_BYTE + half
+            code = raw if PER_BYTE == 1 else (raw & 15 if half == 0 else raw >> 4)
+            value = _numbers(
+                code, scales, zeros, groups, n, k, columns, inputs, KIND, GROUPS, GROUP, ROWS_OF_A_SCALE,
+                HAS_ZEROS, HAS_GROUPS, ONE_GROUP,
+            )  # fmt: skip
+            a = tl.load(x_rows + k[None, :], mask=(m < rows)[:, None] & (k < last)[None, :], other=0.0)
+            # Beyond K stands whatever a padded code means; x is 0 there, which silences all but NaN.
+            value = tl.where((k < last)[:, None], value, 0.0).to(x.dtype.element_ty)
+            if IEEE:
+                total = tl.dot(a.to(tl.float32), value.to(tl.float32), total, input_precision="ieee")
+            else:
+                total = tl.dot(a, value, total)
+    return total
+
+
+@triton.jit(do_not_specialize=["rows"])
+def linear_coded_kernel(
+    x, codes, scales, zeros, groups, bias, out, rows,
+    columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, range_length: tl.constexpr,
+    KIND: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
+    APART: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """As kernels/gemm: a tile of the output, or of one range's sums."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if APART:
+        split = tl.program_id(2)
+        first = split * range_length
+        total = _coded_range(
+            x, codes, scales, zeros, groups, rows, columns, inputs, x_stride, m, n, first,
+            tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
+            ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
+        )  # fmt: skip
+        out += split.to(tl.int64) * rows * columns
+    else:
+        total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for first in range(0, inputs, range_length):
+            total += _coded_range(
+                x, codes, scales, zeros, groups, rows, columns, inputs, x_stride, m, n, first,
+                tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
+                ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
+            )  # fmt: skip
+        if HAS_BIAS:
+            total += tl.load(bias + n, mask=n < columns, other=0.0).to(tl.float32)[None, :]
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    tl.store(out + m.to(tl.int64)[:, None] * columns + n[None, :], total.to(out.dtype.element_ty), mask=inside)
+
+
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[R, K] -> [R, K] int8, [R] float32."""
+    assert x.stride(1) == 1
+    rows, width = x.shape
+    codes = torch.empty(rows, width, dtype=torch.int8, device=x.device)
+    scales = torch.empty(rows, dtype=torch.float32, device=x.device)
+    block = power_of_two(width)
+    launch(
+        quantize_rows_kernel, (rows,), x, codes, scales, width=width, stride=x.stride(0), LARGEST=INT8,
+        SMALLEST=SMALLEST, BLOCK=block, warps=min(max(block // 512, 1), 16),
+    )  # fmt: skip
+    return codes, scales
+
+
+def quantize_rows_fp8(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[R, K] -> [R, K] float8_e4m3fn, [R, K / group rounded up] float32."""
+    assert x.stride(1) == 1
+    rows, width = x.shape
+    groups, block = ceil_div(width, group), power_of_two(group)
+    codes = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
+    launch(
+        quantize_groups_kernel, (rows, groups), x, codes.view(torch.uint8), scales,
+        width=width, stride=x.stride(0), LARGEST=E4M3, SMALLEST=SMALLEST, GROUP=group, BLOCK=block,
+        warps=min(max(block // 512, 1), 16),
+    )  # fmt: skip
+    return codes, scales
+
+
+def linear_int8(
+    codes: torch.Tensor,  # [R, K] int8
+    row_scales: torch.Tensor,  # [R] float32
+    weight: torch.Tensor,  # [N, K] int8
+    scales: torch.Tensor,  # [N] float32
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:  # [R, N]
+    (rows, inputs), columns = codes.shape, len(weight)
+    out = torch.empty(rows, columns, dtype=out_dtype, device=codes.device)
+    tile = int8_tile_of(rows)
+    grid = (ceil_div(rows, tile["BLOCK_M"]), ceil_div(columns, tile["BLOCK_N"]))
+    added = row_scales if bias is None else bias
+    launch(
+        linear_int8_kernel, grid, codes, row_scales, weight, scales, added, out, rows,
+        columns=columns, inputs=inputs, HAS_BIAS=bias is not None, **tile,
+    )  # fmt: skip
+    return out
+
+
+def linear_fp8(
+    codes: torch.Tensor,  # [R, K] float8_e4m3fn
+    row_scales: torch.Tensor,  # [R, groups] float32
+    weight: torch.Tensor,  # [N, K] float8_e4m3fn
+    scales: torch.Tensor,  # [N / block_rows rounded up, groups] float32
+    block_rows: int,
+    group: int,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:  # [R, N]
+    (rows, inputs), columns, groups = codes.shape, len(weight), scales.shape[1]
+    assert row_scales.shape[1] == groups == ceil_div(inputs, group)
+    out = torch.empty(rows, columns, dtype=out_dtype, device=codes.device)
+    tile = fp8_tile_of(inputs, group)
+    length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
+    added = row_scales if bias is None else bias
+
+    def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
+        splits = ceil_div(inputs, length) if apart else 1
+        launch(
+            linear_fp8_kernel, (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), splits),
+            codes, row_scales, weight, scales, added, to, rows, columns=columns, inputs=inputs, range_length=length,
+            GROUPS=groups, GROUP=group, ROWS_OF_A_SCALE=block_rows, APART=apart, HAS_BIAS=has_bias, **tile,
+        )  # fmt: skip
+
+    in_ranges(start, out, bias, ceil_div(inputs, length), BLOCK_M)
+    return out
+
+
+def linear_coded(
+    x: torch.Tensor,  # [R, K]
+    codes: torch.Tensor,  # [N, K] int8 or float8_e4m3fn, or [N, K/2 rounded up] uint8: two codes of 4 bits
+    scales: torch.Tensor,  # [N / block_rows rounded up, groups]
+    zeros: torch.Tensor | None = None,  # [N, groups]
+    groups: torch.Tensor | None = None,  # [K]
+    group_size: int = 0,
+    block_rows: int = 1,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # [R, N]
+    assert x.stride(1) == 1 and codes.is_contiguous()
+    (rows, inputs), columns = x.shape, len(codes)
+    out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
+    group, kind = group_size or inputs, _KINDS[codes.dtype]
+    tile = coded_tile_of(inputs, 0 if groups is not None else group, x.dtype)
+    length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
+    added = scales if bias is None else bias
+    constants = {
+        "columns": columns, "inputs": inputs, "x_stride": x.stride(0), "range_length": length, "KIND": kind,
+        "GROUPS": scales.shape[1], "GROUP": group, "ROWS_OF_A_SCALE": block_rows,
+        "HAS_ZEROS": zeros is not None, "HAS_GROUPS": groups is not None,
+    }  # fmt: skip
+    raw = codes.view(torch.uint8) if kind == 1 else codes
+
+    def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
+        splits = ceil_div(inputs, length) if apart else 1
+        launch(
+            linear_coded_kernel, (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), splits),
+            x, raw, scales, scales if zeros is None else zeros, scales if groups is None else groups, added, to, rows,
+            **constants, APART=apart, HAS_BIAS=has_bias, **tile,
+        )  # fmt: skip
+
+    in_ranges(start, out, bias, ceil_div(inputs, length), BLOCK_M)
+    return out
+
+
+def int8_tile_of(rows: int) -> dict[str, int]:
+    """Sums of whole numbers are exact, so the tile may follow the rows."""
+    if rows <= 16:
+        return {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "stages": 4}
+    return {"BLOCK_M": 64 if rows <= 256 else 128, "BLOCK_N": 128, "BLOCK_K": 128, "stages": 3, "warps": 8}
+
+
+def fp8_tile_of(inputs: int, group: int) -> dict[str, int]:
+    """A step of K lies within a group: 128 at most, for sums of e4m3 products are kept in few bits on sm_90."""
+    block_k = 128
+    while group % block_k and group < inputs:
+        block_k //= 2
+    assert block_k >= 32, f"groups of {group} inputs: the matrix unit takes 32 at once"
+    return {"BLOCK_M": BLOCK_M, "BLOCK_N": 64, "BLOCK_K": block_k, "stages": 3}
+
+
+def coded_tile_of(inputs: int, group: int, dtype: torch.dtype) -> dict[str, int]:
+    """`group` 0: inputs belong to groups in any order."""
+    ieee = dtype == torch.float32
+    block_k = 64 if ieee else 128
+    if group and group < inputs:
+        # A step within one group, if it doesn't make steps too small for the matrix unit.
+        while group % block_k and block_k > 32:
+            block_k //= 2
+    one = bool(group) and (group >= inputs or group % block_k == 0)
+    return {
+        "ONE_GROUP": one, "BLOCK_M": BLOCK_M, "BLOCK_N": 32 if ieee else 64, "BLOCK_K": block_k,
+        "IEEE": ieee, "stages": 2 if ieee else 3, "warps": 8,
+    }  # fmt: skip
+
+
+def compilations(arch: int) -> Iterator[Compilation]:
+    types = dict.fromkeys(("scales", "row_scales"), "*fp32") | {"rows": "i32", "bias": "*bf16", "out": "*bf16"}
+    shape = {"columns": 4096, "inputs": 7168}
+
+    def one(name: str, kernel: Any, constants: dict[str, Any], **pointers: str) -> Compilation:
+        sizes = {key: constants[key] for key in ("warps", "stages") if key in constants}
+        constants = {key: value for key, value in constants.items() if key not in sizes}
+        return Compilation(name, kernel, signature_of(kernel, types | pointers, constants), constants, **sizes)
+
+    row = {"width": 7168, "stride": 7168, "LARGEST": INT8, "SMALLEST": SMALLEST, "BLOCK": 8192, "warps": 16}
+    yield one("quantize_rows", quantize_rows_kernel, row, x="*bf16", codes="*i8")
+    row |= {"LARGEST": E4M3, "GROUP": 128, "BLOCK": 128, "warps": 1}
+    yield one("quantize_groups", quantize_groups_kernel, row, x="*bf16", codes="*u8")
+    for rows in (1, 64, 512):
+        tile = shape | {"HAS_BIAS": True} | int8_tile_of(rows)
+        yield one(f"linear_int8 {rows} rows", linear_int8_kernel, tile, x="*i8", weight="*i8")
+    for name, group, of in (("blocks", 128, 128), ("one scale", 7168, 4096)) if arch >= FP8_FROM else ():
+        tile = shape | {"GROUPS": 7168 // group, "GROUP": group, "ROWS_OF_A_SCALE": of} | fp8_tile_of(7168, group)
+        tile |= {"range_length": range_length(4096, 7168, tile["BLOCK_N"], tile["BLOCK_K"])}
+        for apart, out in ((False, "*bf16"), (True, "*fp32")):
+            tile = tile | {"APART": apart, "HAS_BIAS": not apart}
+            told = f"linear_fp8 {name}{' in ranges' if apart else ''}"
+            yield one(told, linear_fp8_kernel, tile, x="*fp8e4nv", weight="*fp8e4nv", out=out)
+    for name, kind, groups, has_zeros, any_order in (
+        ("int8", 0, 1, False, False),
+        ("fp8", 1, 56, False, False),
+        ("int4", 2, 56, True, False),
+        ("int4 in any order", 2, 56, True, True),
+    ):
+        group = 7168 // groups
+        tile = shape | coded_tile_of(7168, 0 if any_order else group, torch.bfloat16) | {"KIND": kind}
+        tile |= {"x_stride": 7168, "GROUPS": groups, "GROUP": group, "ROWS_OF_A_SCALE": 128 if kind == 1 else 1}
+        tile |= {"HAS_ZEROS": has_zeros, "HAS_GROUPS": any_order, "APART": False, "HAS_BIAS": True}
+        tile |= {"range_length": range_length(4096, 7168, tile["BLOCK_N"], tile["BLOCK_K"])}
+        pointers = {"x": "*bf16", "codes": "*i8" if kind == 0 else "*u8", "zeros": "*i16", "groups": "*i32"}
+        yield one(f"linear_coded {name}", linear_coded_kernel, tile, **pointers)

@@ -1,0 +1,59 @@
+"""The batch-invariant linear against plain torch, and its promise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.gemm import reference
+from kernels.gemm.fused import BLOCK_M, linear, tile_of
+from kernels.testing import assert_close, assert_same_bits, random
+
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+def example(rows: int, columns: int, inputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    # Scaled so that outputs are of the order of 1, as tolerances want them.
+    x, weight = random(rows, inputs, dtype=dtype), random(columns, inputs, dtype=dtype, seed=1) / inputs**0.5
+    return x, weight, random(columns, dtype=dtype, seed=2)
+
+
+@BOTH
+@pytest.mark.parametrize(("rows", "columns", "inputs"), [(1, 1, 1), (3, 70, 33), (BLOCK_M + 1, 33, 300)])
+def test_a_linear_is_that_of_plain_torch(dtype: torch.dtype, rows: int, columns: int, inputs: int) -> None:
+    x, weight, bias = example(rows, columns, inputs, dtype)
+    assert_close(linear(x, weight, bias), reference.linear(x, weight, bias), dtype)
+    assert_close(linear(x, weight), reference.linear(x, weight), dtype)
+
+
+def test_sums_can_be_kept_in_float32() -> None:
+    x, weight, _ = example(2, 40, 64, torch.bfloat16)
+    out = linear(x, weight, out_dtype=torch.float32)
+    assert out.dtype == torch.float32
+    assert_close(out, reference.linear(x, weight))
+
+
+def test_rows_may_stand_apart() -> None:
+    x, weight, _ = example(4, 40, 96, torch.float32)
+    part = x[:, 32:]
+    assert_close(linear(part, weight[:, 32:].contiguous()), reference.linear(part, weight[:, 32:]))
+
+
+@BOTH
+def test_a_row_has_the_same_bits_alone_in_few_rows_and_in_many(dtype: torch.dtype) -> None:
+    """Few rows take the way in ranges, many the way through all of them: both add in the same order."""
+    inputs = 1200
+    _, splits, _ = tile_of(70, inputs, dtype)
+    assert splits > 1
+    x, weight, bias = example(BLOCK_M + 6, 70, inputs, dtype)
+    many = linear(x, weight, bias)
+    for rows in (slice(0, 1), slice(3, 4), slice(5, 5 + BLOCK_M)):
+        assert_same_bits(linear(x[rows], weight, bias), many[rows])
+
+
+def test_tiles_and_ranges_follow_from_the_weight_alone_and_cover_it() -> None:
+    for columns, inputs in ((49152, 576), (576, 576), (4096, 14336), (6144, 4096), (128256, 4096), (256, 7168), (8, 8)):
+        for dtype in (torch.float32, torch.bfloat16):
+            tile, splits, length = tile_of(columns, inputs, dtype)
+            assert length % tile["BLOCK_K"] == 0
+            assert (splits - 1) * length < inputs <= splits * length

@@ -1,0 +1,77 @@
+"""The per-row operations in Triton against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.norm_rope_act import fused, reference
+from kernels.testing import assert_close, assert_same_bits, poisoned, random
+
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+EPSILON = 1e-5
+
+
+@BOTH
+@pytest.mark.parametrize("width", [1, 64, 72, 1100])
+def test_a_sum_is_kept_in_place_and_normed(dtype: torch.dtype, width: int) -> None:
+    residual, delta = random(3, width, dtype=torch.float32), random(3, width, dtype=dtype, seed=1)
+    weight = random(width, dtype=torch.float32, seed=2)
+    expected = reference.add_norm(residual, delta, weight, EPSILON)
+    kept, normed = fused.add_norm(residual, delta, weight, EPSILON, dtype)
+    assert kept is residual
+    assert_close(kept, expected[0])
+    assert_close(normed, expected[1], dtype)
+
+
+def test_without_a_delta_the_residual_stays() -> None:
+    residual, weight = random(2, 72, dtype=torch.float32), random(72, dtype=torch.float32, seed=2)
+    before = residual.clone()
+    _, normed = fused.add_norm(residual, None, weight, EPSILON)
+    assert_same_bits(residual, before)
+    assert_close(normed, reference.add_norm(before, None, weight, EPSILON)[1])
+
+
+@BOTH
+def test_wanted_rows_are_normed_in_their_order(dtype: torch.dtype) -> None:
+    residual, delta = random(5, 72, dtype=torch.float32), random(5, 72, dtype=dtype, seed=1)
+    weight, rows = random(72, dtype=torch.float32, seed=2), torch.tensor([4, 1, 1], dtype=torch.int32)
+    expected = reference.add_norm(residual, delta, weight, EPSILON)[1][rows]
+    before = residual.clone()
+    assert_close(fused.norm_wanted(residual, delta, rows.to(residual.device), weight, EPSILON, dtype), expected, dtype)
+    assert_same_bits(residual, before)
+    assert fused.norm_wanted(residual, delta, rows[:0], weight, EPSILON, dtype).shape == (0, 72)
+
+
+@BOTH
+def test_a_part_of_wider_rows_is_normed(dtype: torch.dtype) -> None:
+    x, weight = random(3, 100, dtype=dtype), random(40, dtype=torch.float32, seed=2)
+    expected = reference.add_norm(x[:, 20:60], None, weight, EPSILON)[1]
+    assert_close(fused.norm(x[:, 20:60], weight, EPSILON), expected, dtype)
+
+
+@BOTH
+@pytest.mark.parametrize("width", [1, 40, 1500])
+def test_the_gate_is_that_of_plain_torch(dtype: torch.dtype, width: int) -> None:
+    gate_up = random(3, 2 * width, dtype=dtype)
+    assert_close(fused.silu_gate(gate_up), reference.silu_gate(gate_up), dtype)
+
+
+def test_gates_far_from_zero_are_all_or_nothing() -> None:
+    gate_up = torch.tensor([[-1e4, -100.0, 100.0, 1e4, 2.0, 2.0, 2.0, 2.0]])
+    assert fused.silu_gate(gate_up).tolist() == [[0.0, 0.0, 200.0, 2e4]]
+
+
+@BOTH
+def test_rows_of_the_table_come_exactly(dtype: torch.dtype) -> None:
+    table, tokens = random(9, 1100, dtype=dtype), torch.tensor([8, 0, 3, 3], dtype=torch.int32)
+    assert_same_bits(fused.embed(tokens.to(table.device), table), table[tokens.long()].float())
+
+
+def test_a_row_that_is_no_number_spoils_no_other() -> None:
+    residual, weight = random(3, 64, dtype=torch.float32), random(64, dtype=torch.float32, seed=2)
+    residual[1] = poisoned(64, dtype=torch.float32)
+    expected = reference.add_norm(residual, None, weight, EPSILON)[1]
+    _, normed = fused.add_norm(residual, None, weight, EPSILON)
+    assert_close(normed[[0, 2]], expected[[0, 2]])
+    assert bool(normed[1].isnan().all())
