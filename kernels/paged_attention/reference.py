@@ -24,18 +24,24 @@ def attend(
     """Each row looks at places 0..its own, or at the last `window` of them.
 
     With `ancestors` the rows of a sequence are a tree of guesses, stored one behind the other: a row looks at all
-    places before the sequence's first row, and at those of its rows whose bit is set in its mask (bit j: the
-    sequence's row j; its own is set as well).
+    places before the sequence's first row (of them, at those its window reaches, which must be longer than a branch),
+    and at those of its rows whose bit is set in its mask (bit j: the sequence's row j; its own is set as well).
     """
     out = torch.empty(queries.shape, dtype=torch.float32)
     kv_heads, page_tokens = keys.shape[1:3]
     first = {sequence: min(_of(sequence, sequences, places)) for sequence in set(sequences)}
     for row, (sequence, place) in enumerate(zip(sequences, places, strict=True)):
-        low = max(0, place + 1 - window) if window else 0
+        # In a tree, as many of its rows lie before a row as it has ancestors, its own bit counted.
+        position = place if ancestors is None else first[sequence] + ancestors[row].bit_count() - 1
+        low = max(0, position + 1 - window) if window else 0
         seen = list(range(low, place + 1))
         if ancestors is not None:
             begin = first[sequence]
-            seen = [at for at in range(place + 1) if at < begin or ancestors[row] >> (at - begin) & 1]
+            seen = [
+                at
+                for at in range(place + 1)
+                if (low <= at < begin) or (at >= begin and ancestors[row] >> (at - begin) & 1)
+            ]
         at = torch.tensor(seen)
         pages = torch.tensor(tables[sequence])[at // page_tokens]
         seen_k, seen_v = (cache[pages, :, at % page_tokens].float() for cache in (keys, values))  # [S, kv_heads, D]

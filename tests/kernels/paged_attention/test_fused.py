@@ -1,0 +1,124 @@
+"""Attention over pages in Triton against plain torch, and bits that hang on a row's own context alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.paged_attention import fused, reference
+from kernels.testing import assert_close, assert_same_bits, device, random
+from tests.kernels.paged_attention.paged_rows import Rows, make
+
+# heads, kv_heads, D, page_tokens
+SIZES = [(2, 2, 64, 16), (9, 3, 64, 32), (8, 1, 128, 16), (3, 1, 24, 32), (1, 1, 80, 16), (4, 2, 96, 16)]
+# Small, so that contexts of a test have several. A multiple of every shape's block.
+SPLIT = 64
+# A prefill, a single row, drafts to verify over a split's end, a chunk in the middle, and a first token.
+MIXED = [(0, 20), (140, 1), (62, 5), (50, 9), (0, 1)]
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def compute(rows: Rows, **options: object) -> torch.Tensor:
+    out = fused.attend(*rows.arguments(), split=SPLIT, **options)
+    assert not out.isnan().any()
+    return out
+
+
+def expected(rows: Rows, **options: object) -> torch.Tensor:
+    return reference.attend(*rows.arguments(), **options)
+
+
+@BOTH
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_mixed_rows_equal_the_reference(size: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    rows = make(*size, MIXED, dtype)
+    assert_close(compute(rows), expected(rows), dtype)
+
+
+def test_float16_equals_the_reference() -> None:
+    rows = make(4, 1, 64, 16, MIXED, torch.float16)
+    assert_close(compute(rows), expected(rows))
+
+
+@pytest.mark.parametrize("window", [1, 50, 100])
+def test_a_window_hides_what_lies_before_it(window: int) -> None:
+    rows = make(2, 1, 32, 16, MIXED, torch.float32)
+    assert_close(compute(rows, window=window), expected(rows, window=window))
+
+
+@BOTH
+def test_whether_a_context_is_split_among_programs_changes_no_bit(dtype: torch.dtype) -> None:
+    rows = make(4, 1, 64, 16, [(230, 1), (10, 3), (120, 4), (63, 1), (64, 1)], dtype)
+    whole = compute(rows, slots=0)
+    assert_same_bits(compute(rows, slots=5), whole)
+    assert_same_bits(compute(rows, slots=100), whole)
+
+
+@pytest.mark.parametrize("window", [0, 70])
+@BOTH
+def test_a_row_alone_has_the_bits_it_has_in_a_batch(window: int, dtype: torch.dtype) -> None:
+    rows = make(6, 2, 64, 16, MIXED, dtype)
+    together = compute(rows, window=window)
+    for sequence, row in ((0, 13), (1, 0), (2, 1), (2, 4), (3, 8)):
+        alone = compute(rows.some(sequence, row, 1), window=window)
+        assert_same_bits(alone[0], together[rows.sequences.index(sequence) + row])
+
+
+@BOTH
+def test_chunks_give_the_bits_of_the_whole(dtype: torch.dtype) -> None:
+    rows = make(3, 1, 64, 16, [(0, 140)], dtype)
+    whole = compute(rows)
+    for first, count in ((0, 40), (40, 7), (47, 80), (127, 1), (128, 1), (129, 11)):
+        assert_same_bits(compute(rows.some(0, first, count)), whole[first : first + count])
+
+
+@BOTH
+@pytest.mark.parametrize("shared", [64, 150])
+def test_a_shared_prefix_read_once_for_all_gives_the_same_bits(shared: int, dtype: torch.dtype) -> None:
+    spans = [(shared + 50, 1), (shared + 60, 20), (shared, 5), (90, 1)]
+    rows = make(4, 1, 64, 16, spans, dtype, shared=shared // 16 * 16)
+    once = compute(rows, cascade=True)
+    assert_close(once, expected(rows), dtype)
+    assert_same_bits(once, compute(rows, cascade=False))
+    assert_same_bits(once, compute(rows, cascade=True, slots=3))
+
+
+def test_a_tree_of_drafts_sees_its_ancestors_only() -> None:
+    # Two branches of three, a stub, and a sequence without a tree.
+    parents = [-1, 0, 1, -1, 3, 4, -1]
+    masks: list[int] = []
+    for node, parent in enumerate(parents):
+        masks.append((masks[parent] if parent >= 0 else 0) | 1 << node)
+    masks += [0b1, 0b11, 0b111]
+    rows = make(4, 2, 32, 16, [(125, len(parents)), (70, 3)], torch.float32)
+    out = compute(rows, ancestors=masks)
+    assert_close(out, expected(rows, ancestors=masks))
+    assert_close(compute(rows, ancestors=masks, window=64), expected(rows, ancestors=masks, window=64))
+    # Where a branch stands first, its rows are what they are without a tree, and so is a chain.
+    assert_same_bits(compute(rows.some(0, 0, 3)), out[:3])
+    assert_same_bits(compute(rows.some(1, 0, 3)), out[-3:])
+
+
+def test_a_tree_of_64_nodes_uses_every_bit() -> None:
+    rows = make(2, 1, 32, 16, [(90, 64)], torch.float32)
+    masks = [1 << node | 1 for node in range(63)] + [2**64 - 1]
+    assert_close(compute(rows, ancestors=masks), expected(rows, ancestors=masks))
+
+
+def test_rows_that_no_plan_names_are_not_written() -> None:
+    rows = make(2, 1, 32, 16, [(20, 2)], torch.float32)
+    limits = fused.sizes(rows.queries, rows.keys, 8, split=SPLIT)
+    work = fused.Work(4, 8, device())
+    work.put(fused.plan(limits, [0], [1], [20]))
+    out = torch.full_like(rows.queries, 7.0)
+    partials = fused.Partials.make(8, 2, 32, device())
+    tables = torch.tensor(rows.tables, dtype=torch.int32, device=device())
+    positions = torch.tensor(rows.places, dtype=torch.int32, device=device())
+    fused.attend_planned(rows.queries, rows.keys, rows.values, tables, positions, 1.0, work, partials, out, split=SPLIT)
+    assert (out[1] == 7.0).all() and not (out[0] == 7.0).all()
+
+
+def test_scores_far_apart_do_not_overflow() -> None:
+    rows = make(2, 1, 32, 16, [(130, 2)], torch.float32)
+    rows.queries = random(*rows.queries.shape, dtype=torch.float32) * 300
+    assert_close(compute(rows), expected(rows))
