@@ -79,9 +79,15 @@ class Speculation(Message, frozen=True):
     verify_strategy: str = ""  # "": greedy at temperature 0, else target_match
 
 
+# Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt, in characters.
+MOST_PRIORITY = 100
+LONGEST_SALT = 1024
+
+
 class Generate(Message, frozen=True):
     """Continue `token_ids`. On a later attempt they hold the tokens already delivered, too: the first
-    `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens."""
+    `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens. A lower
+    `priority` goes first; computed text is shared only between requests with the same `cache_salt`."""
 
     request_id: str
     attempt: int

@@ -74,6 +74,8 @@ def _choice(
         prompt=ids,
         sampling=sampling,
         speculation=request.speculation,
+        priority=request.priority,
+        cache_salt=request.cache_salt,
         delivery=Delivery(
             vocabulary.detokenizer(ids),
             request.stops,

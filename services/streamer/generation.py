@@ -52,6 +52,8 @@ class Choice:
     tokens: list[int] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)
     attempt: int = 0
+    priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ def _message(choice: Choice) -> Generate:
         prompt_tokens=len(choice.prompt),
         sampling=choice.sampling,
         speculation=choice.speculation,
+        priority=choice.priority,
+        cache_salt=choice.cache_salt,
     )
 
 

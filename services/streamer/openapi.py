@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from services.messages import LONGEST_SALT, MOST_PRIORITY
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
 
 Schema = dict[str, Any]
@@ -117,6 +118,16 @@ SHARED: dict[str, Schema] = {
     "ignore_eos": boolean("Go on after the end of text"),
     "stop_token_ids": {**IDS, "description": "Further tokens that end the answer; not part of its text"},
     "speculation": SPECULATION,
+    "priority": integer(
+        "The lower goes first; each level is worth some seconds of waiting, so nobody waits for ever",
+        -MOST_PRIORITY,
+        MOST_PRIORITY,
+    ),
+    "cache_salt": {
+        "type": "string",
+        "maxLength": LONGEST_SALT,
+        "description": "Computed text is shared only with requests that have the same salt. Empty: with all without",
+    },
     "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
     **{name: {"description": "Taken and without effect on the answer"} for name in WITHOUT_EFFECT},
 }

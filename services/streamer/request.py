@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from services.messages import ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import (
     Fields,
@@ -87,6 +87,8 @@ class Request:
     seed: int | None
     speculation: Speculation
     return_token_ids: bool
+    priority: int
+    cache_salt: str
 
     @property
     def choices(self) -> int:
@@ -252,6 +254,8 @@ def _request(
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         speculation=_speculation(fields),
         return_token_ids=fields.boolean("return_token_ids"),
+        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
+        cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
     )
     for name, harmless in NOT_YET.items():
         fields.only(name, *harmless)

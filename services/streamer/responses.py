@@ -64,11 +64,13 @@ def usage(choices: Sequence[Choice], endings: Sequence[Ending]) -> dict[str, Any
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-    # Of several answers to one prompt, the one that found most of it in the cache.
+    # Of several answers to one prompt the first computes what the others share: the one that found the least
+    # says what was there before the request came.
     cached: dict[int, int] = {}
     for choice, ending in zip(choices, endings, strict=True):
         if ending.cached_tokens is not None:
-            cached[id(choice.prompt)] = max(cached.get(id(choice.prompt), 0), ending.cached_tokens)
+            least = cached.get(id(choice.prompt), ending.cached_tokens)
+            cached[id(choice.prompt)] = min(least, ending.cached_tokens)
     if cached:
         body["prompt_tokens_details"] = {"cached_tokens": sum(cached.values())}
     return body

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from services.messages import Failed, Generate
+from services.messages import LONGEST_SALT, MOST_PRIORITY, Failed, Generate
 from services.target.events import Arrived
-from services.target.limits import MOST_PRIORITY, NAIVE, Limits
+from services.target.limits import NAIVE, Limits
 from services.target.sampling import problem, stop_ids
 from services.target.sequence import Sequence, Tally
 from services.target.verify.policy import strategy_for
 from services.target.verify.registry import STRATEGIES
-
-MAX_SALT = 1024  # characters
 
 
 def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) -> Failed | None:
@@ -43,8 +41,8 @@ def _unknown(generate: Generate, limits: Limits) -> str:
 def _out_of_range(generate: Generate) -> str:
     if abs(generate.priority) > MOST_PRIORITY:
         return f"priority lies outside {-MOST_PRIORITY}..{MOST_PRIORITY}"
-    if len(generate.cache_salt) > MAX_SALT:
-        return f"cache_salt is longer than {MAX_SALT} characters"
+    if len(generate.cache_salt) > LONGEST_SALT:
+        return f"cache_salt is longer than {LONGEST_SALT} characters"
     return ""
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NAIVE = "naive"
-# Priorities lie within -MOST_PRIORITY..MOST_PRIORITY; the lower goes first.
-MOST_PRIORITY = 100
 
 
 @dataclass(frozen=True, slots=True)

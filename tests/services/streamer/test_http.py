@@ -41,6 +41,15 @@ async def test_a_chat_is_answered_whole(mesh: FakeMesh, http: aiohttp.ClientSess
     assert asked.sampling.max_tokens == CARD.max_context - prompt
 
 
+async def test_priority_and_salt_reach_the_target_with_every_choice(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    target = await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    await post(http, mesh.url + "/v1/completions", {**TEXT, "n": 2, "priority": -7, "cache_salt": "a"})
+    assert [(asked.priority, asked.cache_salt) for asked in target.asked] == [(-7, "a")] * 2
+
+
 async def test_a_chat_is_streamed_as_openai_streams(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     await mesh.start_target(says("hello the fox"))
     await mesh.start_door()

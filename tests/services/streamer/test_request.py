@@ -72,6 +72,16 @@ def test_every_sampling_parameter_reaches_the_target() -> None:
     assert sampling.logprobs == 3
 
 
+def test_priority_and_salt_are_taken_within_bounds() -> None:
+    request = completion(priority=-100, cache_salt="tenant")
+    assert (request.priority, request.cache_salt) == (-100, "tenant")
+    assert (completion().priority, completion().cache_salt) == (0, "")
+    for wrong in (101, -101, 1.5, "1", True):
+        assert refusal(completion, priority=wrong).param == "priority"
+    for wrong in (5, "s" * 1025):
+        assert refusal(chat, cache_salt=wrong).param == "cache_salt"
+
+
 def test_prompts_come_in_four_forms() -> None:
     assert completion(prompt="a").prompts == [Encode(text="a")]
     assert completion(prompt=["a", "b"]).prompts == [Encode(text="a"), Encode(text="b")]

@@ -11,8 +11,9 @@ from mesh_around import request
 from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY
 
+from services.messages import MOST_PRIORITY
 from services.target.events import Arrived, Cancelled, DeadlinePassed, Fail, Finish, RunStep, StepDone, StepWanted
-from services.target.limits import MOST_PRIORITY, Limits
+from services.target.limits import Limits
 from services.target.runner import Verdict
 from services.target.scheduler import Scheduler
 
