@@ -4,7 +4,8 @@ It knows names, exit codes and times. It knows no process, signal handler, socke
 `mesh/processes.py` carries the instructions out and reports what happened.
 
     waiting ──(all of `after` ready or failed)──▶ running ──exit──▶ backing_off ──delay──▶ running
-                                                     │                   │ more than `max_crashes` in `within`
+                                                     │                   │ more than `max_crashes` in `within`,
+                                                     │                   │ or at once when it says EXIT_CONFIG
                                                      │ stop              ▼
                                                      ▼                 failed (with its reason), and running
                                                   stopping ─▶ stopped  again after `retry_failed_after`
@@ -21,6 +22,9 @@ from typing import Literal
 # A role whose epoch was fenced ends with this code: it is to be started again at once, and nothing is wrong
 # with it. 75 is EX_TEMPFAIL, which other supervisors (systemd, compose) restart, too.
 EXIT_FENCED = 75
+# What a child was given (a model, a setting) is wrong, and another try would end the same: it is failed at once.
+# 78 is EX_CONFIG.
+EXIT_CONFIG = 78
 
 ChildState = Literal["waiting", "running", "backing_off", "failed", "stopping", "stopped"]
 
@@ -248,6 +252,8 @@ class Supervisor:
         if event.code == EXIT_FENCED and ran >= 1.0:
             self._running_to_backing_off(record, now, delay=0.0)
             return [Report(name, "was taken for lost and woke up: starting again")]
+        if event.code == EXIT_CONFIG:
+            return [self._running_to_failed(record, event, now)]
         if ran >= self.policy.calm:
             record.crashes.clear()
             record.delay = 0.0
@@ -317,6 +323,8 @@ class Supervisor:
         self._forget_readiness(record)
         said = "\n".join(event.last_lines[-5:]).strip()
         how = f"{describe_exit(event.code)}, more than {self.policy.max_crashes} times in {self.policy.within:g} s"
+        if event.code == EXIT_CONFIG:
+            how = "what it was given is wrong"
         return GaveUp(record.child.name, f"{how}\n{said}" if said else how)
 
     def _running_to_stopping(self, record: _Record) -> None:

@@ -39,7 +39,7 @@ from mesh.membership import State
 from mesh.metrics import BusMetrics
 from mesh.node import Node
 from mesh.security import FolderSecurity, load_security
-from mesh.supervisor import EXIT_FENCED
+from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.zmq_transport import ZmqTransport
 from services.config import Settings, endpoint, instance_name, metrics_port, run_dir
 from services.messages import KINDS
@@ -307,7 +307,7 @@ async def _main(role: str, settings: Settings, actor_class: type[Actor] | None =
         # What a person can fix is one line; what is our fault comes with its trace.
         known = hasattr(error, "fix") or isinstance(error, MeshError | OSError | ValueError)
         log.error("cannot run: %s", error, exc_info=None if known else error)
-        return 1
+        return EXIT_CONFIG if hasattr(error, "fix") else 1
 
 
 def prepare_process(role: str, settings: Settings) -> None:

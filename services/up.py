@@ -55,7 +55,11 @@ def main(settings: Settings) -> int:
             processes = processes_of(settings, endpoint(settings, DIRECTORY))
             check_ports(settings, processes)
             _fetch_model(settings)
-            return asyncio.run(Up(settings, processes).run())
+            try:
+                return asyncio.run(Up(settings, processes).run())
+            finally:
+                # Of a role that ended without the niceties.
+                _remove_stale_sockets(folder)
     except KeyboardInterrupt:
         print("\nspecmesh: stopped", file=sys.stderr)
         return 130
@@ -99,7 +103,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_stale_sockets(folder: Path) -> None:
-    """Of a mesh that was killed; we hold the lock, so nobody listens there."""
+    """Of processes that were killed; we hold the lock, so nobody listens there."""
     for path in folder.glob("*.sock"):
         path.unlink(missing_ok=True)
 

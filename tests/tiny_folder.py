@@ -8,6 +8,7 @@ from __future__ import annotations
 import array
 import json
 import math
+import os
 import random
 import struct
 from collections.abc import Mapping
@@ -33,39 +34,44 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
-    hidden, wide, kv = CONFIG["hidden_size"], CONFIG["intermediate_size"], 32
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (CONFIG["vocab_size"], hidden)}
-    for layer in range(CONFIG["num_hidden_layers"]):
+def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim", hidden // config["num_attention_heads"])
+    q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
+    for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         found |= {f"{prefix}{name}.weight": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
         linears = {
-            "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, hidden), "mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden),
+            "self_attn.q_proj": (q, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, q), "mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden),
             "mlp.down_proj": (hidden, wide),
         }  # fmt: skip
         found |= {f"{prefix}{name}.weight": shape for name, shape in linears.items()}
     return found | {"model.norm.weight": (hidden,)}
 
 
-def write_tiny_model(folder: Path, **changes: Any) -> Path:
-    """`changes` are of config.json alone."""
+def write_tiny_model(folder: Path, *, hollow: bool = False, **changes: Any) -> Path:
+    """`hollow`: all weights are zeros that take no room on the disk."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
+    config = CONFIG | changes
+    (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()))
-    source = random.Random(1)
-    tensors = {
-        name: array.array("f", (source.uniform(-0.1, 0.1) + (len(shape) == 1) for _ in range(math.prod(shape))))
-        for name, shape in shapes().items()
-    }
-    header, values, at = {}, [], 0
-    for name, numbers in tensors.items():
-        raw = numbers.tobytes()
-        header[name] = {"dtype": "F32", "shape": list(shapes()[name]), "data_offsets": [at, at + len(raw)]}
-        at += len(raw)
-        values.append(raw)
-    write_safetensors(folder / "model.safetensors", header, b"".join(values))
-    return folder
+    header, at = {}, 0
+    for name, shape in shapes(config).items():
+        size = 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+        at += size
+    path = folder / "model.safetensors"
+    write_safetensors(path, header, b"" if hollow else b"".join(map(_random_weight, shapes(config).values())))
+    if hollow:
+        os.truncate(path, path.stat().st_size + at)
+    return path.parent
+
+
+def _random_weight(shape: tuple[int, ...]) -> bytes:
+    source, around = random.Random(math.prod(shape)), len(shape) == 1
+    return array.array("f", (source.uniform(-0.1, 0.1) + around for _ in range(math.prod(shape)))).tobytes()
 
 
 def write_safetensors(path: Path, header: Mapping[str, Any] | bytes, values: bytes, length: int | None = None) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mesh.actor import Actor, Call
 from mesh.errors import MeshError
 from mesh.stream import StreamWriter
+from mesh.supervisor import EXIT_CONFIG
 from services.messages import Describe, Failed, Generate, ModelCard
 from services.target.engine import load_runner, model_name
 from services.target.events import (
@@ -89,8 +90,9 @@ class TargetActor(Actor):
             runner = self._given_runner or load_runner(self._settings)
         # Whatever is wrong with a model, the process must say so and end.
         except Exception as error:
+            known = hasattr(error, "fix") or isinstance(error, ValueError)
             log.error("the model can't be loaded: %s", error, exc_info=not str(error))
-            self._tell_loop(self._give_up, f"the model can't be loaded: {error}")
+            self._tell_loop(self._give_up, f"the model can't be loaded: {error}", EXIT_CONFIG if known else EXIT_ENGINE)
         else:
             self._tell_loop(self._loaded, runner)
 
@@ -252,19 +254,19 @@ class TargetActor(Actor):
         except TimeoutError:
             log.warning("%d requests still run at the end of the drain", len(self._outlets))
 
-    def _give_up(self, message: str) -> None:
-        """The engine is gone. Whoever waits has been told; the supervisor starts a new process."""
+    def _give_up(self, message: str, code: int = EXIT_ENGINE) -> None:
+        """The engine is gone. Whoever waits has been told; the supervisor starts a new process, if that can help."""
         self._unready = message
-        self._ending = asyncio.get_running_loop().create_task(self._end())
+        self._ending = asyncio.get_running_loop().create_task(self._end(code))
 
-    async def _end(self) -> None:
+    async def _end(self, code: int) -> None:
         """Without the niceties of a stop: the thread that failed may hold anything."""
         log.error("ending this process: %s", self._unready)
         await self.drain(LAST_WORDS_SECONDS)
         with contextlib.suppress(MeshError, TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await self._context.directory.stop()
-        self._end_process(EXIT_ENGINE)
+        self._end_process(code)
 
     async def on_stop(self) -> None:
         self._stopped = True

@@ -19,6 +19,10 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from models.errors import ModelError
+
+# Those on the hub have up to 20 kB.
+MAX_TEMPLATE_BYTES = 1 << 20
 SPECIAL_TOKENS = (
     "bos_token",
     "eos_token",
@@ -44,17 +48,30 @@ class TemplateSource:
 
 
 def read_template(folder: Path) -> TemplateSource | None:
-    """The template of a Hugging Face folder: chat_template.jinja, else the one in tokenizer_config.json."""
+    """The template of a Hugging Face folder: chat_template.jinja, else the one in tokenizer_config.json.
+
+    Raises ModelError for a file that cannot be one.
+    """
     config = _json_object(folder / "tokenizer_config.json")
     special = {name: _plain(config[name]) for name in SPECIAL_TOKENS if config.get(name) is not None}
     own_file = folder / "chat_template.jinja"
     if own_file.is_file():
-        return TemplateSource(own_file.read_text(encoding="utf-8"), special)
+        return TemplateSource(_text_of(own_file), special)
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     return TemplateSource(template, special) if isinstance(template, str) else None
+
+
+def _text_of(path: Path) -> str:
+    size = path.stat().st_size
+    if size > MAX_TEMPLATE_BYTES:
+        raise ModelError(f"{path} has {size} bytes", f"templates of at most {MAX_TEMPLATE_BYTES} are read")
+    try:
+        return path.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise ModelError(f"{path} is no text: {error}", "fetch the file again") from error
 
 
 def _json_object(path: Path) -> dict[str, Any]:

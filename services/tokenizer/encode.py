@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from models.errors import ModelError
+
 # One prompt at a time per thread: the library's own pool would only compete with the model for cores.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -31,7 +33,12 @@ class Encoder:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Encoder:
-        return cls(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        """Raises ModelError for a file that is no tokenizer."""
+        path = folder / "tokenizer.json"
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:  # the library raises nothing more particular
+            raise ModelError(f"{path} holds no tokenizer: {error}", "fetch the file again") from error
 
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int = 0) -> list[int]:
         """Raises TooLong when there are more than `max_tokens` (0: no limit)."""

@@ -16,6 +16,7 @@ import pytest
 
 from mesh.processes import MAX_LINE, LineReader, Processes, tied
 from mesh.supervisor import (
+    EXIT_CONFIG,
     EXIT_FENCED,
     Begin,
     Child,
@@ -112,6 +113,14 @@ def test_the_fourth_crash_in_ten_seconds_marks_the_child_failed_with_what_it_sai
     assert isinstance(gave_up, GaveUp)
     assert "ended with code 1" in gave_up.reason and "out of memory" in gave_up.reason
     assert supervisor.state("a") == "failed"
+
+
+def test_a_child_that_was_given_something_wrong_is_failed_at_once() -> None:
+    supervisor = Supervisor([child("a")], Policy(retry_failed_after=0))
+    supervisor.handle(Begin(), 0.0)
+    (gave_up,) = supervisor.handle(Exited("a", EXIT_CONFIG, ("no page fits",)), 1.0)
+    assert isinstance(gave_up, GaveUp) and "given is wrong" in gave_up.reason and "no page fits" in gave_up.reason
+    assert supervisor.state("a") == "failed" and supervisor.next_wake(1.0) is None
 
 
 def test_a_failed_child_is_tried_again_after_a_while_unless_that_is_off() -> None:

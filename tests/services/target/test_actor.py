@@ -149,6 +149,8 @@ async def test_a_model_that_cannot_be_loaded_ends_the_process(tmp_path: Path) ->
         assert "no_such_key" in mesh.target.ready()[0]
         assert (await mesh.generate(request())).end.retryable
         await until(lambda: mesh.exits)
+        # Nothing to be had from another try: the supervisor is told so.
+        assert mesh.exits == [78]
 
 
 async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:

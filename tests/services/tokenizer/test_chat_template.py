@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models.errors import ModelError
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource, read_template
 
 USER = [{"role": "user", "content": "hi <b>&</b> 🙂"}]
@@ -31,6 +32,13 @@ def test_a_template_file_beats_the_one_in_the_configuration(tmp_path: Path) -> N
     (tmp_path / "chat_template.jinja").write_text("new")
     source = read_template(tmp_path)
     assert source is not None and source.text == "new"
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe\0", b"x" * (1 << 21)])
+def test_a_template_file_that_cannot_be_one_is_named(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(raw)
+    with pytest.raises(ModelError, match=r"chat_template\.jinja"):
+        read_template(tmp_path)
 
 
 def test_of_several_named_templates_the_default_is_taken(tmp_path: Path) -> None:

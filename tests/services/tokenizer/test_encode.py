@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from models.errors import ModelError
 from services.tokenizer.encode import Encoder, TooLong
 
 
@@ -63,3 +64,10 @@ def test_threads_share_an_encoder(encoder: Encoder) -> None:
     with ThreadPoolExecutor(4) as threads:
         together = list(threads.map(lambda text: encoder.encode(text, add_special_tokens=False), texts))
     assert together == alone
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"model": {"type": "BPE"}}', "\0" * 100, '{"model": 7}'])
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ModelError, match=r"tokenizer\.json holds no tokenizer"):
+        Encoder.from_folder(tmp_path)
