@@ -81,6 +81,26 @@ def linear_kernel(
 
 
 @triton.jit(do_not_specialize=["rows"])
+def linear_by_head_kernel(
+    x, weight, out, rows,
+    columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr, x_head: tl.constexpr,
+    out_stride: tl.constexpr, out_head: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
+):  # fmt: skip
+    """A tile of one head's output, by that head's weight."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    head = tl.program_id(2).to(tl.int64)
+    total = _dot_range(
+        x + head * x_head, weight + head * columns * inputs, rows, columns, inputs, x_stride, m, n, 0, inputs,
+        BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
+    )  # fmt: skip
+    inside = (m < rows)[:, None] & (n < columns)[None, :]
+    to = out + head * out_head + m.to(tl.int64)[:, None] * out_stride + n[None, :]
+    tl.store(to, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
 def add_ranges_kernel(
     partial, bias, out, rows,
     columns: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
@@ -102,11 +122,14 @@ def linear(
     weight: torch.Tensor,  # [N, K]
     bias: torch.Tensor | None = None,  # [N]
     out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,  # [R, N], contiguous
 ) -> torch.Tensor:  # [R, N]
-    """In `out_dtype`, or that of x."""
+    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype."""
     assert x.stride(1) == 1 and weight.is_contiguous() and x.shape[1] == weight.shape[1]
     (rows, inputs), columns = x.shape, weight.shape[0]
-    out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
+    assert out.shape == (rows, columns) and out.is_contiguous()
     if rows == 0:
         return out
     tile, splits, length = tile_of(columns, inputs, torch.promote_types(x.dtype, weight.dtype))
@@ -138,6 +161,18 @@ def in_ranges(
     launch(
         add_ranges_kernel, (ceil_div(columns, _ADD_BLOCK), rows), partial, out if bias is None else bias, out, rows,
         columns=columns, SPLITS=splits, HAS_BIAS=bias is not None, BLOCK=_ADD_BLOCK,
+    )  # fmt: skip
+
+
+def linear_by_head(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """out[r, h] = weight[h] · x[r, h]: [R, H, K], [H, N, K] -> [R, H, N], of which rows and heads may stand apart."""
+    assert x.stride(2) == out.stride(2) == 1 and weight.is_contiguous()
+    (rows, heads, inputs), columns = x.shape, weight.shape[1]
+    tile = tile_of(columns, inputs, torch.promote_types(x.dtype, weight.dtype))[0]
+    launch(
+        linear_by_head_kernel, (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), heads),
+        x, weight, out, rows, columns=columns, inputs=inputs, x_stride=x.stride(0), x_head=x.stride(1),
+        out_stride=out.stride(0), out_head=out.stride(1), **tile,
     )  # fmt: skip
 
 
@@ -176,6 +211,13 @@ def compilations(arch: int) -> Iterator[Compilation]:
             signature = signature_of(linear_kernel, types | {"out": "*fp32" if apart else f"*{kind}"}, constants)
             name = f"linear {kind} {columns}{' in ranges' if apart else ''}"
             yield Compilation(name, linear_kernel, signature, constants, stages=stages)
+    # DeepSeek-V3's queries, against latents instead of keys.
+    tile = tile_of(512, 128, torch.bfloat16)[0] | {"columns": 512, "inputs": 128, "x_stride": 24576, "x_head": 192}
+    tile |= {"out_stride": 73728, "out_head": 576}
+    stages = tile.pop("stages")
+    types = dict.fromkeys(("x", "weight", "out"), "*bf16") | {"rows": "i32"}
+    signature = signature_of(linear_by_head_kernel, types, tile)
+    yield Compilation("linear_by_head", linear_by_head_kernel, signature, tile, stages=stages)
     constants = {"columns": 4096, "SPLITS": 4, "HAS_BIAS": True, "BLOCK": _ADD_BLOCK}
     types = {"partial": "*fp32", "bias": "*bf16", "out": "*bf16", "rows": "i32"}
     signature = signature_of(add_ranges_kernel, types, constants)

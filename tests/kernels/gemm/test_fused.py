@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kernels.gemm import reference
-from kernels.gemm.fused import BLOCK_M, linear, tile_of
-from kernels.testing import assert_close, assert_same_bits, random
+from kernels.gemm.fused import BLOCK_M, linear, linear_by_head, tile_of
+from kernels.testing import assert_close, assert_same_bits, poisoned, random
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -57,3 +57,17 @@ def test_tiles_and_ranges_follow_from_the_weight_alone_and_cover_it() -> None:
             tile, splits, length = tile_of(columns, inputs, dtype)
             assert length % tile["BLOCK_K"] == 0
             assert (splits - 1) * length < inputs <= splits * length
+
+
+@BOTH
+def test_every_head_has_a_weight_of_its_own(dtype: torch.dtype) -> None:
+    """As latent attention asks: a part of each head comes in, and a part of each head goes out."""
+    x, weight = random(5, 3, 50, dtype=dtype), random(3, 40, 33, dtype=dtype, seed=1) / 33**0.5
+    outs = [poisoned(5, 3, 48, dtype=dtype) for _ in range(2)]
+    for module, out in zip((linear_by_head, reference.linear_by_head), outs, strict=True):
+        module(x[..., :33], weight, out[..., :40])
+        assert bool(out[..., 40:].isnan().all())
+    assert_close(outs[0][..., :40], outs[1][..., :40], dtype)
+    alone = torch.empty_like(outs[0][2:3])
+    linear_by_head(x[2:3, :, :33], weight, alone[..., :40])
+    assert_same_bits(alone[..., :40], outs[0][2:3, :, :40])
