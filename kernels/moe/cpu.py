@@ -44,7 +44,7 @@ from kernels.cpu_vectors import (
     store_i32,
     word,
 )
-from kernels.linear.cpu import GATE, STORE, Rows, _quantize_row, linear
+from kernels.linear.cpu import GATE, STORE, Places, Rows, _quantize_row, linear
 from kernels.linear.packing import PackedWeight
 
 MOST_EXPERTS = 1024
@@ -62,6 +62,7 @@ class Routed:
     ids: np.ndarray  # [rows · top_k] int32: experts of a row, ascending
     weights: np.ndarray  # [rows · top_k] float32
     starts: np.ndarray  # [experts + 1] int32: an expert's first place
+    chosen: np.ndarray  # [experts] int32: those with places, ascending, then -1
     rows: np.ndarray  # [rows · top_k] int32: the row of a place
     places: np.ndarray  # [rows · top_k] int32: the places of a row, as its ids
 
@@ -74,6 +75,7 @@ class Routed:
             ids=aligned(count, np.int32),
             weights=aligned(count, np.float32),
             starts=aligned(experts + 1, np.int32),
+            chosen=aligned(experts, np.int32),
             rows=aligned(count, np.int32),
             places=aligned(count, np.int32),
         )
@@ -203,7 +205,7 @@ def _give(args, row, scores, marks):
 
 # Sort ----------------------------------------------------------------------------------------------------
 
-(_SORT_IDS, _SORT_STARTS, _SORT_ROWS, _SORT_PLACES, _SORT_EXPERTS, _SORT_TOP_K) = range(6)
+(_SORT_IDS, _SORT_STARTS, _SORT_CHOSEN, _SORT_ROWS, _SORT_PLACES, _SORT_EXPERTS, _SORT_TOP_K) = range(7)
 
 _next_of_an_expert = scratch(MOST_EXPERTS * 4)
 
@@ -215,7 +217,7 @@ def one_chunk(args, step):
 
 @exact_op
 def sort(args, step, chunk, thread):
-    ids, starts = word(args, _SORT_IDS), word(args, _SORT_STARTS)
+    ids, starts, chosen = word(args, _SORT_IDS), word(args, _SORT_STARTS), word(args, _SORT_CHOSEN)
     rows, places = word(args, _SORT_ROWS), word(args, _SORT_PLACES)
     experts, top_k = word(args, _SORT_EXPERTS), word(args, _SORT_TOP_K)
     nexts = _next_of_an_expert()
@@ -225,12 +227,16 @@ def sort(args, step, chunk, thread):
     for i in range(count):
         expert = np.int64(load_i32(ids, i))
         store_i32(nexts, expert, np.int32(load_i32(nexts, expert) + 1))
-    start = np.int32(0)
+    start, used = np.int32(0), 0
     for expert in range(experts):
+        store_i32(chosen, expert, np.int32(-1))
+        own = load_i32(nexts, expert)
+        if own > 0:
+            store_i32(chosen, used, np.int32(expert))
+            used += 1
         store_i32(starts, expert, start)
-        chosen = load_i32(nexts, expert)
         store_i32(nexts, expert, start)
-        start = np.int32(start + chosen)
+        start = np.int32(start + own)
     store_i32(starts, experts, start)
     for i in range(count):
         expert = np.int64(load_i32(ids, i))
@@ -364,7 +370,8 @@ def route_ops(
         int(group_by_best),
     ]
     sizes = [routed.experts, routed.top_k]
-    sorting = [_at(routed.ids), _at(routed.starts), _at(routed.rows), _at(routed.places), *sizes]
+    found = [_at(routed.starts), _at(routed.chosen), _at(routed.rows), _at(routed.places)]
+    sorting = [_at(routed.ids), *found, *sizes]
     return [
         Op(choose, choose_chunks, choice, (logits, bias, routed)),
         Op(sort, one_chunk, sorting, (routed,)),
@@ -416,7 +423,7 @@ def expert_ops(
 ) -> list[Op]:
     """residual[row] += Σ weight · down(silu(gate) · up) over the experts that `routed` names."""
     hidden, wide, dtype, size = gate_up.inputs, gate_up.outputs, buffers.dtype, buffers.dtype.itemsize
-    quantized, starts = gate_up.kind == "int8", _at(routed.starts)
+    quantized, places = gate_up.kind == "int8", Places(_at(routed.starts), _at(routed.chosen), routed.top_k)
     assert (down.inputs, down.outputs, down.kind, down.experts) == (wide, hidden, gate_up.kind, gate_up.experts)
     assert quantized == buffers.quantized and gate_up.experts == routed.experts
     row_bytes = hidden if quantized else hidden * size
@@ -426,14 +433,14 @@ def expert_ops(
     ops = [gather_op(x.address, row_bytes, routed, inputs.address)]
     if quantized:
         ops.append(gather_op(x.scales, 4, routed, inputs.scales))
-    ops.append(linear(gate_up, inputs, gated, dtype, GATE, places=starts, threads=threads, portable=portable))
+    ops.append(linear(gate_up, inputs, gated, dtype, GATE, places=places, threads=threads, portable=portable))
     if quantized:
         at = Rows(_at(buffers.gated_bytes), wide, _at(buffers.gated_scales))
         words: list[Any] = [gated.address, int(dtype == torch.bfloat16), wide, at.address, at.scales, routed.top_k]
         ops.append(Op(quantize_places, quantize_places_chunks, words))
         gated = at
     given = Rows(_at(buffers.given), hidden * 4)
-    ops.append(linear(down, gated, given, torch.float32, STORE, places=starts, threads=threads, portable=portable))
+    ops.append(linear(down, gated, given, torch.float32, STORE, places=places, threads=threads, portable=portable))
     ops.append(combine_op(given.address, hidden, routed, residual))
     ops[0] = Op(ops[0].run, ops[0].chunks, ops[0].words, (routed, buffers))
     return ops

@@ -12,7 +12,7 @@ import torch
 
 from kernels.cpu_program import ROWS, STEP_WORDS, WANTED_COUNT, Op, Program
 from kernels.linear import reference
-from kernels.linear.cpu import ADD, GATE, STORE, Rows, follow, linear, path, quantize_rows
+from kernels.linear.cpu import ADD, GATE, STORE, Places, Rows, follow, linear, path, quantize_rows
 from kernels.linear.packing import BLOCK, Memory, PackedWeight, blocks_of_a_chunk, pack
 
 KINDS = ("float32", "bfloat16", "int8")
@@ -220,7 +220,9 @@ def test_experts_take_the_rows_that_chose_them(kind: str) -> None:
     places = np.array([0, 3, 3, 20, 21], np.int32)
     weights, x = [draw(kind, 90, 66) for _ in range(4)], draw(kind, 21, 66)
     packed = pack(weights, kind, gated=True)
-    out = outputs(packed, x, torch.bfloat16, GATE, places=places.ctypes.data)
+    chosen = np.array([0, 2, 3, -1], np.int32)
+    whose = Places(places.ctypes.data, chosen.ctypes.data, 1)
+    out = outputs(packed, x, torch.bfloat16, GATE, places=whose)
     for expert, (first, end) in enumerate(pairwise(places)):
         if first < end:
             alone = outputs(pack(weights[expert], kind, gated=True), x[first:end], torch.bfloat16, GATE)

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from kernels.cpu_program import ROWS, Program
+from kernels.linear.cpu import _RUNS, Rows, quantize_rows
+from kernels.linear.packing import pack
+from kernels.linear.reference import gate, linear, linear_int8
 from kernels.moe import reference
-from kernels.moe.cpu import Routed, combine_op, gather_op, route_ops
+from kernels.moe.cpu import PlaceBuffers, Routed, combine_op, expert_ops, gather_op, route_ops, widen_op
 
 PLAIN: dict[str, Any] = {
     "top_k": 2,
@@ -53,7 +56,8 @@ class Routing:
         """ids and weights, [R, top_k]."""
         rows, shape = len(logits), (-1, self.facts["top_k"])
         self.logits[:rows], self.logits[rows:] = logits.numpy(), np.nan
-        for array in (self.routed.ids, self.routed.starts, self.routed.rows, self.routed.places):
+        routed = self.routed
+        for array in (routed.ids, routed.starts, routed.chosen, routed.rows, routed.places):
             array[:] = -99
         self.program.step[ROWS] = rows
         self.program.run()
@@ -125,6 +129,8 @@ def test_every_expert_finds_its_rows_in_ascending_order(rows: int) -> None:
     for expert in range(EXPERTS):
         own = routed.rows[routed.starts[expert] : routed.starts[expert + 1]].tolist()
         assert own == [row for row in range(rows) if expert in ids[row]]
+    chosen = sorted(set(ids.flatten().tolist()))
+    assert routed.chosen.tolist() == chosen + [-1] * (EXPERTS - len(chosen))
     for i, place in enumerate(routed.places[: rows * 3]):
         assert routed.rows[place] == i // 3
         assert routed.starts[ids.flat[i]] <= place < routed.starts[ids.flat[i] + 1]
@@ -136,7 +142,7 @@ def test_inputs_are_gathered_expert_after_expert(rows: int) -> None:
     inputs = np.random.default_rng(6).normal(size=(MAX_ROWS, 20)).astype(np.float32)
     gathered = np.full((MAX_ROWS * 3, 20), np.nan, np.float32)
     routing.run(random_logits(rows, 7))
-    way = Program([gather_op(inputs, 80, routing.routed, gathered)], 2)
+    way = Program([gather_op(inputs.ctypes.data, 80, routing.routed, gathered.ctypes.data)], 2)
     way.step[ROWS] = rows
 
     way.run()
@@ -158,9 +164,109 @@ def test_what_experts_give_is_summed_in_the_order_of_their_ids(width: int) -> No
         for i, value in enumerate([2.0**25, 1.0, -(2.0**25), 8.0]):
             given[places[row * top_k + i]] = value
     residual = np.full((MAX_ROWS, width), 0.5, np.float32)
-    way = Program([combine_op(given, width, routed, residual)], 2)
+    way = Program([combine_op(given.ctypes.data, width, routed, residual.ctypes.data)], 2)
     way.step[ROWS] = rows
 
     way.run()
 
     assert (residual[:rows] == 4.0).all() and (residual[rows:] == 0.5).all()
+
+
+def test_rows_are_widened_to_float32() -> None:
+    narrow = torch.randn(20, 28, generator=torch.Generator().manual_seed(8)).bfloat16()
+    wide = torch.full((20, 28), torch.nan)
+    program = Program([widen_op(Rows(narrow.data_ptr(), 56), 28, wide.data_ptr())], 2)
+    program.step[ROWS] = 19
+    program.run()
+    assert torch.equal(wide[:19], narrow[:19].float()) and wide[19:].isnan().all()
+
+
+# All together --------------------------------------------------------------------------------------------
+
+HIDDEN, WIDE = 64, 40
+# Kind of the linears, type of what stands between, tolerance of the largest: bfloat16 rounds what is gated, and
+# in int8 a rounded value may fall to the next code.
+KINDS = {
+    "float32": ("float32", torch.float32, 2e-6),
+    "bfloat16": ("bfloat16", torch.bfloat16, 5e-3),
+    "int8": ("int8", torch.float32, 2e-3),
+    "int8 between bfloat16": ("int8", torch.bfloat16, 1e-2),
+}
+EVERY = [
+    pytest.param(kind, portable, id=f"{kind}{', portable' if portable else ''}")
+    for kind in KINDS
+    for portable in ((False, True) if _RUNS[KINDS[kind][0]][0] else (True,))
+]
+
+
+class Layer:
+    """Routing and experts, from logits and rows to the residual."""
+
+    def __init__(self, kind: str, portable: bool, threads: int = 2) -> None:
+        self.kind, self.dtype, self.tolerance = KINDS[kind]
+        noise = torch.Generator().manual_seed(0)
+        self.gate_up = (torch.randn(EXPERTS, 2 * WIDE, HIDDEN, generator=noise) / 8).to(self.dtype)
+        self.down = (torch.randn(EXPERTS, HIDDEN, WIDE, generator=noise) / 8).to(self.dtype)
+        self.routing = Routing(top_k=3, normalize=True)
+        self.x = torch.full((MAX_ROWS, HIDDEN), torch.nan, dtype=self.dtype)
+        self.bytes, self.scales = torch.zeros(MAX_ROWS, HIDDEN, dtype=torch.uint8), torch.zeros(MAX_ROWS)
+        self.residual = torch.zeros(MAX_ROWS, HIDDEN)
+        self.buffers = PlaceBuffers(MAX_ROWS, 3, HIDDEN, WIDE, self.dtype, self.kind == "int8")
+        rows = Rows(self.x.data_ptr(), HIDDEN * self.x.element_size())
+        ops = []
+        if self.kind == "int8":
+            quantized = Rows(self.bytes.data_ptr(), HIDDEN, self.scales.data_ptr())
+            ops.append(quantize_rows(rows, self.dtype, HIDDEN, quantized))
+            rows = quantized
+        ops += expert_ops(
+            pack(list(self.gate_up), self.kind, gated=True), pack(list(self.down), self.kind), self.routing.routed,
+            rows, self.buffers, self.residual.data_ptr(), threads=threads, portable=portable,
+        )  # fmt: skip
+        self.program = Program(ops, threads)
+
+    def run(self, logits: torch.Tensor, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        rows = len(x)
+        self.routing.run(logits)
+        self.x[:rows], self.residual[:rows] = x.to(self.dtype), residual
+        self.residual[rows:] = torch.nan
+        self.program.step[ROWS] = rows
+        self.program.run()
+        assert self.residual[rows:].isnan().all()
+        return self.residual[:rows].clone()
+
+    def expected(self, logits: torch.Tensor, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        ids, weights = self.routing.expected(logits)
+        compute = linear_int8 if self.kind == "int8" else linear
+        out = residual.clone()
+        for row, (chosen, shares) in enumerate(zip(ids, weights, strict=True)):
+            for expert, share in zip(chosen, shares, strict=True):
+                gated = gate(compute(x[row : row + 1].to(self.dtype), self.gate_up[expert]))
+                out[row] += share * compute(gated.to(self.dtype), self.down[expert])[0]
+        return out
+
+
+def made_of(rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """logits, x and residual."""
+    noise = torch.Generator().manual_seed(11)
+    x, residual = torch.randn(rows, HIDDEN, generator=noise), torch.randn(rows, HIDDEN, generator=noise)
+    return random_logits(rows, 12), x, residual
+
+
+@pytest.mark.parametrize(("kind", "portable"), EVERY)
+def test_experts_give_what_the_reference_gives(kind: str, portable: bool) -> None:
+    layer, given = Layer(kind, portable), made_of(45)
+    out, expected = layer.run(*given), layer.expected(*given)
+    assert (out - expected).abs().max() <= layer.tolerance * expected.abs().max()
+
+
+@pytest.mark.parametrize(("kind", "portable"), EVERY)
+def test_what_experts_add_to_a_row_depends_on_the_row_alone(kind: str, portable: bool) -> None:
+    """The residual takes away nearly all that the experts give: what is left is rounding."""
+    layer, single = Layer(kind, portable), Layer(kind, portable, threads=1)
+    logits, x, residual = made_of(MAX_ROWS)
+    residual = -(layer.run(logits, x, torch.zeros_like(residual)))
+    whole = layer.run(logits, x, residual)
+    for first, rows in ((0, 1), (33, 1), (69, 1), (5, 8), (60, 10), (1, 33)):
+        those = slice(first, first + rows)
+        assert torch.equal(layer.run(logits[those], x[those], residual[those]), whole[those])
+    assert torch.equal(single.run(logits, x, residual), whole)
