@@ -6,15 +6,18 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import parity
 import pytest
 import torch
 from quantized_writer import WRITTEN, Written, fp8, gptq
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, PreTrainedConfig, Qwen3MoeConfig
 
-from models.plain import PlainExecutor
+from models.batch import Stretch
+from models.check import check_model
+from models.executor import Executor
 from models.spec import Linear, Part
 from models.weights import Weights
 
@@ -47,30 +50,68 @@ def test_the_dense_weight_is_exactly_what_was_meant(written: Written, tmp_path: 
     assert stored.numbers == 96 * 96 + 96
 
 
-@every_format
-def test_a_whole_model_gives_the_logits_of_the_dense_one(written: Written, tmp_path: Path) -> None:
-    quantised, dense = tmp_path / "quantised", tmp_path / "dense"
-    parity.save_tiny(LlamaConfig, quantised)
+def write_both(folder: Path, config_class: type[PreTrainedConfig], written: Written, **sizes: Any) -> list[Path]:
+    """A random model with quantised linears, and the same model with the values they stand for."""
+    quantised, dense = folder / "quantised", folder / "dense"
+    parity.save_tiny(config_class, quantised, **sizes)
     shutil.copytree(quantised, dense)
     tensors, meant = load_file(quantised / "model.safetensors"), {}
     source = random.Random(2)
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+    for name in [name for name in tensors if "_proj" in name and name.endswith(".weight")]:
         outputs, inputs = tensors.pop(name).shape
         made, meant[name] = written.make(source, outputs, inputs)
         tensors |= named(name.removesuffix(".weight"), made)
-    save_file(tensors | {}, quantised / "model.safetensors")
+    save_file(tensors, quantised / "model.safetensors")
     save_file(load_file(dense / "model.safetensors") | meant, dense / "model.safetensors", {"format": "pt"})
     config = json.loads((quantised / "config.json").read_text())
     (quantised / "config.json").write_text(json.dumps(config | {"quantization_config": written.config}))
+    return [quantised, dense]
 
-    theirs = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32).eval()
-    tokens = parity.random_tokens(40, 3)
-    ours, same = (parity.load(folder, parity.EXECUTORS["plain"]) for folder in (quantised, dense))
-    logits = [parity.run(each, [parity.Stretch(tokens, 0, list(range(3)), 0)]) for each in (ours, same)]
-    assert torch.equal(*logits)
-    assert (logits[0] - parity.logits_of(theirs, tokens)).abs().max() < parity.TOLERANCE
-    assert ours.parameters == same.parameters == sum(each.numel() for each in theirs.parameters())
-    assert isinstance(ours, PlainExecutor)
+
+TOKENS = parity.random_tokens(40, 3)
+
+
+def logits_of(executor: Executor) -> torch.Tensor:
+    return parity.run(executor, [Stretch(TOKENS, 0, [0, 1, 2], 0)])
+
+
+@every_format
+def test_a_whole_model_gives_the_logits_of_the_dense_one(written: Written, tmp_path: Path) -> None:
+    folders = write_both(tmp_path, LlamaConfig, written)
+    quantised, dense = (parity.load(folder, parity.EXECUTORS["plain"]) for folder in folders)
+    logits = logits_of(quantised)
+    assert torch.equal(logits, logits_of(dense))
+    theirs = AutoModelForCausalLM.from_pretrained(folders[1], dtype=torch.float32).eval()
+    assert (logits - parity.logits_of(theirs, TOKENS)).abs().max() < parity.TOLERANCE
+    assert quantised.parameters == sum(each.numel() for each in theirs.parameters())
+    assert check_model(folders[0]).parameters == quantised.parameters
+
+
+@parity.every_executor
+@pytest.mark.parametrize("name", ["awq", "W8A8", "fp8 in blocks"])
+def test_every_executor_runs_what_it_has_no_kernels_for_as_the_dense_model(
+    name: str, make: parity.MakeExecutor, tmp_path: Path
+) -> None:
+    folders = write_both(tmp_path, LlamaConfig, WRITTEN[name])
+    quantised, dense = (logits_of(parity.load(folder, make)) for folder in folders)
+    assert torch.equal(quantised, dense)
+
+
+LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_rope_head_dim": 8,
+          "qk_nope_head_dim": 16, "v_head_dim": 24, "n_routed_experts": 8, "n_group": 2, "topk_group": 1,
+          "first_k_dense_replace": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 24}  # fmt: skip
+SPARSE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+
+
+@pytest.mark.parametrize("name", ["fp8 in blocks", "gptq 4 bits, one group", "W8A8"])
+@pytest.mark.parametrize(("config_class", "sizes"), [(DeepseekV3Config, LATENT), (Qwen3MoeConfig, SPARSE)])
+def test_experts_and_latent_attention_are_quantised_like_any_linear(
+    config_class: type[PreTrainedConfig], sizes: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    folders = write_both(tmp_path, config_class, WRITTEN[name], **sizes)
+    assert ".experts.0.down_proj." in "".join(load_file(folders[0] / "model.safetensors"))
+    quantised, dense = (logits_of(parity.load(folder, parity.EXECUTORS["plain"])) for folder in folders)
+    assert torch.equal(quantised, dense) and dense.isfinite().all()
 
 
 def test_codes_stay_as_they_are_for_kernels_of_their_own(tmp_path: Path) -> None:

@@ -121,6 +121,22 @@ def test_a_hub_that_fails_gives_one_sentence(tmp_path: Path, monkeypatch: pytest
     assert "owner/name" in error.what and "no route to the hub" in error.what and "\n" not in error.what
 
 
+def test_of_a_hub_only_weights_words_and_templates_are_fetched(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked: list[str] = []
+
+    def fetch(name: str, *, allow_patterns: list[str], **_: object) -> str:
+        asked.extend([name, *allow_patterns])
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert ensure_model("owner/name", tmp_path / "cache") == folder
+    assert asked == ["owner/name", "*.json", "*.jinja", "*.safetensors"]
+
+
 def test_a_hub_id_without_the_hubs_library_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "huggingface_hub" in error_of(lambda: ensure_model("owner/name", tmp_path)).fix
