@@ -1,0 +1,200 @@
+"""GpuExecutor: a network as Triton kernels. Steps of few rows are replayed as CUDA graphs, larger ones run as they are.
+
+    embed, then per layer:  add+norm  qkv  norm+rotate+store  attend (+ join)  output  add+norm  gate·up  silu  down
+    then:                   add+norm of the wanted rows, head
+
+The residual stream is float32, what linears read has the dtype of the options, logits are float32 and stay on the
+device. Within a step nothing waits for the device: inputs travel with one copy from pinned memory.
+
+Where there is no GPU, the same runs in Triton's interpreter on device "cpu": for tests alone, without graphs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernels import dispatch, interpreter
+from kernels.gemm import fused as gemm
+from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted
+from kernels.paged_attention.plan import Sizes
+from kernels.paged_attention.work import Partials
+from models.batch import Batch
+from models.executor import Options
+from models.gpu.attention import GpuAttention, Scratch
+from models.gpu.graphs import BUCKETS, Graphs, bucket_of
+from models.gpu.inputs import Step, StepInputs
+from models.gpu.mlp import GpuExperts, GpuMlp
+from models.gpu.pages import Pages
+from models.gpu.place import DTYPES, Place
+from models.parameters import parameter_count
+from models.sources import ModelError
+from models.spec import Attention, Experts, Layer, Mlp, Network
+from models.weights import Weights
+
+_ATTENTION: dict[type, Any] = {Attention: GpuAttention}
+_MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
+MAX_ROWS = 2048
+# Partial results of attention that there is memory for: how many splits of long contexts, times rows, run apart.
+SLOTS = 1024
+
+
+@dataclass(slots=True)
+class _GpuLayer:
+    attention_norm: torch.Tensor  # [H] float32
+    attention_epsilon: float
+    attention: Any
+    mlp_norm: torch.Tensor
+    mlp_epsilon: float
+    mlp: Any
+
+
+class GpuExecutor:
+    """models/executor.py's Executor."""
+
+    max_rows = MAX_ROWS
+
+    def __init__(
+        self, network: Network, weights: Weights, options: Options, device: str = "cuda", graphs: bool = True
+    ) -> None:
+        if why := self.why_not(network, options.dtype):
+            raise ModelError(f"dtype is {options.dtype}", why)
+        self._device = torch.device(device)
+        self._where = _can_run(self._device)
+        self._network, self._dtype = network, DTYPES[options.dtype]
+        self.strict, self.parameters = options.strict, parameter_count(network)
+        place = Place(weights, options, self._device)
+        self._take_weights(place)
+        self._make_memory(place)
+        self._graphs: Graphs | None = None
+        if graphs and self._device.type == "cuda":
+            self._small.empty(BUCKETS[-1])
+            self._graphs = Graphs(self._run_fixed, self._device)
+        # How many steps ran which way.
+        self.steps: Counter[str] = Counter()
+        self.path = self._told()
+
+    @staticmethod
+    def why_not(network: Network, dtype: str) -> str:
+        """Why the network can't be run in this dtype, or ""."""
+        if dtype not in DTYPES:
+            return f"the GPU path computes in {', '.join(DTYPES)}"
+        other = {type(layer.attention) for layer in network.layers} - set(_ATTENTION)
+        return f"the GPU path has no {', '.join(sorted(kind.__name__ for kind in other))}" if other else ""
+
+    @staticmethod
+    def page_bytes(network: Network, options: Options) -> int:
+        """Bytes that one page takes in all layers."""
+        shapes = (_ATTENTION[type(x.attention)].page_shape(x.attention, options) for x in network.layers)
+        return sum(torch.Size(shape).numel() for shape in shapes) * DTYPES[options.dtype].itemsize
+
+    # Loading ------------------------------------------------------------------------------------------
+
+    def _take_weights(self, place: Place) -> None:
+        network = self._network
+        table = place.weights.take(network.embedding, network.vocab_size, network.hidden_size)
+        self._embedding = table.to(self._device).contiguous()
+        self._layers = [self._layer(layer, place) for layer in network.layers]
+        self._norm = place.norm(network.norm)
+        # Always ours, and its sums stay in float32: rounded logits tie.
+        (part,) = network.head.parts
+        tied = f"{part.name}.weight" == network.embedding and self._embedding.dtype == self._dtype
+        self._head = self._embedding if tied else place.dense(network.head)
+        assert not network.head.bias
+
+    def _layer(self, spec: Layer, place: Place) -> _GpuLayer:
+        return _GpuLayer(
+            attention_norm=place.norm(spec.attention_norm),
+            attention_epsilon=spec.attention_norm.epsilon,
+            attention=_ATTENTION[type(spec.attention)](spec.attention, place),
+            mlp_norm=place.norm(spec.mlp_norm),
+            mlp_epsilon=spec.mlp_norm.epsilon,
+            mlp=_MLP[type(spec.mlp)](spec.mlp, place),
+        )
+
+    def _make_memory(self, place: Place) -> None:
+        options, specs = place.options, [layer.attention for layer in self._network.layers]
+        shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
+        self._pages = Pages(shapes, options.pages, self._dtype, self._device)
+        kinds: list[Sizes] = []
+        scratch = Scratch(self._partials, self._attended)
+        self._scratch: dict[Any, Any] = {}
+        for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):
+            needed = replace(type(layer.attention).sizes(spec, place), slots=SLOTS)
+            if needed not in kinds:
+                kinds.append(needed)
+            layer.attention.own(self._pages.of_layer[index], kinds.index(needed), scratch)
+        width = -(-options.max_context // options.page_tokens)
+        make = partial(StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._device)
+        # Small steps read from places that stay, and send little.
+        self._small, self._large = make(BUCKETS[-1], fixed=True), make(MAX_ROWS, fixed=False)
+        shape = (BUCKETS[-1], self._network.vocab_size)
+        self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
+
+    def _partials(self, heads: int, width: int) -> Partials:
+        key = ("partials", heads, width)
+        if key not in self._scratch:
+            self._scratch[key] = Partials.make(SLOTS, heads, width, self._device)
+        return self._scratch[key]
+
+    def _attended(self, rows: int, numbers: int) -> torch.Tensor:
+        key = ("attended", numbers)
+        if key not in self._scratch:
+            self._scratch[key] = torch.zeros(MAX_ROWS, numbers, dtype=self._dtype, device=self._device)
+        return self._scratch[key][:rows]
+
+    def _told(self) -> str:
+        linears = Counter(linear.how for layer in self._layers for part in (layer.attention, layer.mlp)
+                          for linear in part.linears)  # fmt: skip
+        ways = ", ".join(f"{count} linears {how}" for how, count in linears.items())
+        graphs = f"CUDA graphs up to {BUCKETS[-1]} rows" if self._graphs else "no CUDA graphs"
+        return f"Triton {self._where}, {graphs}, {ways}{', strict' if self.strict else ''}"
+
+    # Running ------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits of the wanted rows, float32 [W, vocab], on the device, until the next call; keys and values of all
+        rows go to their slots."""
+        rows = len(batch.tokens)
+        assert 1 <= rows <= self.max_rows
+        bucket = bucket_of(rows) if self._graphs else 0
+        if self._graphs and bucket:
+            self.steps["triton, cuda graph"] += 1
+            self._small.put(batch, bucket)
+            self._graphs.replay(bucket)
+            return self._logits[: len(batch.wanted)]
+        self.steps[f"triton, {'interpreted' if interpreter.in_use() else 'eager'}"] += 1
+        inputs = self._small if rows <= BUCKETS[-1] else self._large
+        return self._run(inputs.put(batch, rows), len(batch.wanted))
+
+    def _run_fixed(self, rows: int) -> None:
+        with torch.inference_mode():
+            self._run(self._small.fixed_step(rows), rows, self._logits[:rows])
+
+    def _run(self, step: Step, wanted: int, logits: torch.Tensor | None = None) -> torch.Tensor:
+        residual, delta = embed(step.tokens, self._embedding), None
+        for layer in self._layers:
+            _, x = add_norm(residual, delta, layer.attention_norm, layer.attention_epsilon, self._dtype)
+            delta = layer.attention(x, step)
+            _, x = add_norm(residual, delta, layer.mlp_norm, layer.mlp_epsilon, self._dtype)
+            delta = layer.mlp(x)
+        norm = self._network.norm
+        x = norm_wanted(residual, delta, step.wanted[:wanted], self._norm, norm.epsilon, self._dtype)
+        return gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
+
+    @torch.inference_mode()
+    def copy_page(self, source: int, target: int) -> None:
+        self._pages.copy(source, target)
+
+
+def _can_run(device: torch.device) -> str:
+    """Where the kernels run, for people. Raises `ModelError`."""
+    try:
+        return dispatch.choose(device, "fused").why.removeprefix("Triton ").removesuffix(", as asked")
+    except dispatch.CannotRun as error:
+        raise ModelError(str(error), "use executor compiled or plain") from error

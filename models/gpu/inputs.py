@@ -1,0 +1,151 @@
+"""What the kernels of a step read of its batch: one piece of int32, filled on the host in pinned memory and sent with
+one copy, always to the same place, so that a captured graph finds there what each step brings.
+
+    slots (int64) | tokens | positions | wanted | for each kind of attention: its plan | tables
+
+Filling: rows behind the batch's own are token 0 at position 0, kept nowhere (slot -1), in no plan. No models here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.paged_attention.plan import ITEM, JOIN, Plan, Sizes, plan, shared_prefixes
+from models.batch import Batch
+
+# Pieces begin at multiples of 16 bytes.
+_ALIGN = 4
+
+
+@dataclass(slots=True)
+class PlanOnDevice:
+    """As kernels/paged_attention/work.py's Work, in our piece of memory."""
+
+    counts: torch.Tensor
+    items: torch.Tensor
+    item_rows: torch.Tensor
+    row_slots: torch.Tensor
+    joins: torch.Tensor
+    slots: int
+
+
+@dataclass(slots=True)
+class Step:
+    """What layers read. All on the device; `rows` with filling."""
+
+    rows: int
+    slots: torch.Tensor  # [rows] int64
+    tokens: torch.Tensor  # [rows] int32
+    positions: torch.Tensor
+    wanted: torch.Tensor  # [W] int32
+    tables: torch.Tensor  # [S, width] int32
+    plans: tuple[PlanOnDevice, ...]
+
+
+class StepInputs:
+    """For batches of at most `rows` rows. `kinds`: the sizes that plans keep to. `table_width`: with it, tables are
+    kept [rows, table_width] for graphs; without, as wide as each batch's."""
+
+    def __init__(
+        self, rows: int, kinds: Sequence[Sizes], page_tokens: int, width_limit: int, fixed: bool, device: torch.device
+    ) -> None:
+        self._kinds, self._page_tokens, self._device = kinds, page_tokens, device
+        sizes = {"slots": 2 * rows, "tokens": rows, "positions": rows, "wanted": rows}
+        for index, kind in enumerate(kinds):
+            sizes[f"counts {index}"] = 2
+            # A row is in its own tile, and in a shared one; a tile makes one item, or as many as it takes slots.
+            sizes[f"items {index}"] = (rows + kind.slots) * ITEM
+            sizes[f"item_rows {index}"] = 2 * rows
+            sizes[f"row_slots {index}"] = rows
+            sizes[f"joins {index}"] = rows * JOIN
+        sizes["tables"] = rows * width_limit
+        starts = np.cumsum([0, *(-(-size // _ALIGN) * _ALIGN for size in sizes.values())]).tolist()
+        pinned = device.type == "cuda"
+        self._host = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=pinned)
+        self._there = torch.zeros(starts[-1], dtype=torch.int32, device=device)
+        places = [slice(start, start + size) for start, size in zip(starts, sizes.values(), strict=False)]
+        self._numbers = {name: self._host.numpy()[at] for name, at in zip(sizes, places, strict=True)}
+        self._on_device = {name: self._there[at] for name, at in zip(sizes, places, strict=True)}
+        self._before_tables = starts[-2]
+        self._tables = torch.zeros(rows, width_limit, dtype=torch.int32, device=device) if fixed else None
+        self._sent = torch.cuda.Event() if pinned else None
+        self._plans = tuple(self._plan_there(index) for index in range(len(kinds)))
+
+    def _plan_there(self, index: int) -> PlanOnDevice:
+        there = (self._on_device[f"{name} {index}"] for name in ("counts", "items", "item_rows", "row_slots", "joins"))
+        return PlanOnDevice(*there, slots=self._kinds[index].slots)
+
+    def put(self, batch: Batch, rows: int) -> Step:
+        """Send a batch, filled up to `rows`. Waits for nothing but that the last batch has been sent."""
+        if self._sent is not None:
+            self._sent.synchronize()
+        own, wanted = len(batch.tokens), len(batch.wanted)
+        for name, values, filling in (
+            ("tokens", batch.tokens, 0),
+            ("positions", batch.positions, 0),
+            ("wanted", batch.wanted, 0),
+        ):
+            self._numbers[name][: len(values)] = values
+            self._numbers[name][len(values) : rows] = filling
+        slots = self._numbers["slots"].view(np.int64)
+        slots[:own], slots[own:rows] = batch.slots, -1
+        self._put_plans(batch)
+        count = len(batch.tables)
+        self._numbers["tables"][:count] = batch.tables
+        used = self._before_tables + count
+        self._there[:used].copy_(self._host[:used], non_blocking=True)
+        if self._sent is not None:
+            self._sent.record()
+        tables = self._on_device["tables"][:count].view(-1, batch.table_width)
+        if self._tables is None:
+            return self._step(rows, wanted, tables)
+        self._tables[: len(tables), : batch.table_width].copy_(tables)
+        return self.fixed_step(rows)
+
+    def fixed_step(self, rows: int) -> Step:
+        """The step that a graph of so many rows reads, whatever was put."""
+        assert self._tables is not None
+        return self._step(rows, rows, self._tables)
+
+    def empty(self, rows: int) -> None:
+        """Nothing but filling."""
+        nothing = np.zeros(0, np.int32)
+        self.put(Batch(nothing, nothing, nothing, nothing, 1, nothing, nothing, nothing), rows)
+
+    def _put_plans(self, batch: Batch) -> None:
+        tiles = batch.tiles.reshape(-1, 3)
+        tables = batch.tables.reshape(-1, batch.table_width)
+        if len(tiles) == 0:
+            firsts, counts, starts = [], [], []
+        else:
+            begins = np.flatnonzero(np.diff(tiles[:, 0], prepend=-1))
+            firsts = tiles[begins, 1].tolist()
+            counts = np.add.reduceat(tiles[:, 2], begins).tolist()
+            starts = batch.positions[tiles[begins, 1]].tolist()
+        shared: dict[int, list[tuple[list[int], int]]] = {}
+        for index, kind in enumerate(self._kinds):
+            if kind.split not in shared:
+                shared[kind.split] = shared_prefixes(tables, starts, self._page_tokens, kind.split)
+            self._put_plan(index, plan(kind, firsts, counts, starts, shared[kind.split]))
+
+    def _put_plan(self, index: int, made: Plan) -> None:
+        self._numbers[f"counts {index}"][:] = len(made.items), len(made.joins)
+        for name in ("items", "item_rows", "row_slots", "joins"):
+            values = getattr(made, name).reshape(-1)
+            self._numbers[f"{name} {index}"][: len(values)] = values
+
+    def _step(self, rows: int, wanted: int, tables: torch.Tensor) -> Step:
+        there = self._on_device
+        return Step(
+            rows=rows,
+            slots=there["slots"].view(torch.int64)[:rows],
+            tokens=there["tokens"][:rows],
+            positions=there["positions"][:rows],
+            wanted=there["wanted"][:wanted],
+            tables=tables,
+            plans=self._plans,
+        )
