@@ -337,8 +337,8 @@ def _at(array: np.ndarray) -> int:
 
 
 def route_ops(
-    logits: np.ndarray,  # [max_rows, experts] float32, written by the op before
-    bias: np.ndarray | None,  # [experts] float32
+    logits: int,  # address of [max_rows, experts] float32
+    bias: torch.Tensor | None,  # [experts] float32
     routed: Routed,
     *,
     scoring: str,
@@ -354,8 +354,8 @@ def route_ops(
     assert 1 <= routed.top_k <= routed.experts <= MOST_EXPERTS and routed.experts % groups == 0
     assert routed.top_k <= routed.experts // groups * top_groups and scoring in ("softmax", "sigmoid")
     choice = [
-        _at(logits),
-        0 if bias is None else _at(bias),
+        logits,
+        0 if bias is None else bias.data_ptr(),
         _at(routed.ids),
         _at(routed.weights),
         routed.experts,
@@ -373,7 +373,7 @@ def route_ops(
     found = [_at(routed.starts), _at(routed.chosen), _at(routed.rows), _at(routed.places)]
     sorting = [_at(routed.ids), *found, *sizes]
     return [
-        Op(choose, choose_chunks, choice, (logits, bias, routed)),
+        Op(choose, choose_chunks, choice, (bias, routed)),
         Op(sort, one_chunk, sorting, (routed,)),
     ]
 

@@ -47,10 +47,10 @@ class Routing:
     def __init__(self, bias: list[float] | None = None, threads: int = 1, experts: int = EXPERTS, **facts: Any) -> None:
         self.facts = PLAIN | facts
         self.logits = np.full((MAX_ROWS, experts), np.nan, np.float32)
-        self.bias = None if bias is None else np.array(bias, np.float32)
+        self.bias = None if bias is None else torch.tensor(bias)
         self.routed = Routed.empty(MAX_ROWS, experts, self.facts["top_k"])
         others = {name: value for name, value in self.facts.items() if name != "top_k"}
-        self.program = Program(route_ops(self.logits, self.bias, self.routed, **others), threads)
+        self.program = Program(route_ops(self.logits.ctypes.data, self.bias, self.routed, **others), threads)
 
     def run(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """ids and weights, [R, top_k]."""
@@ -66,8 +66,7 @@ class Routing:
         return ids.copy(), weights.copy()
 
     def expected(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        bias = None if self.bias is None else torch.from_numpy(self.bias)
-        ids, weights = reference.route(logits, bias, **self.facts)
+        ids, weights = reference.route(logits, self.bias, **self.facts)
         return ids.numpy(), weights.numpy()
 
 

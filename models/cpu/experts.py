@@ -1,0 +1,85 @@
+"""A mixture of experts' ops: router, routing, experts (kernels/moe/cpu.py), and the MLP that all rows share.
+
+    normed (widened to float32) -router-> logits -route-> routed;   normed, routed -experts(+)-> residual
+    normed -shared(+)-> residual
+
+A friend of the `Builder` of models/cpu/layers.py, whose weights, buffers and linears it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.cpu_program import Op
+from kernels.linear.cpu import STORE, Rows, linear
+from kernels.linear.packing import PackedWeight, pack
+from kernels.moe.cpu import MOST_EXPERTS, expert_ops, route_ops, widen_op
+from models.spec import Experts, Linear, Router
+
+if TYPE_CHECKING:
+    from models.cpu.layers import Builder
+
+
+def why_not(experts: Experts) -> str:
+    """Why the compiled loops lack these, or ""."""
+    if experts.router.experts > MOST_EXPERTS:
+        return f"the compiled loops choose among at most {MOST_EXPERTS} experts"
+    if any(linear.bias for mlp in experts.experts for linear in (mlp.gate_up, mlp.down)):
+        return "experts with a bias aren't among the compiled loops"
+    return ""
+
+
+def experts(builder: Builder, mlp: Experts) -> list[Op]:
+    """From the normed rows to the residual."""
+    router = mlp.router
+    routed = builder._routed(router.experts, router.top_k)
+    plain, quantized = builder._normed
+    source = quantized or plain
+    rows = Rows(source.address, plain.width * source.dtype.itemsize, source.rows.scales)
+    buffers = builder._places(router.top_k, mlp.experts[0].down.inputs)
+    return [
+        *_route(builder, router),
+        *expert_ops(
+            _pack(builder, [one.gate_up for one in mlp.experts], gated=True),
+            _pack(builder, [one.down for one in mlp.experts]),
+            routed, rows, buffers, builder._residual.address, threads=builder._options.threads,
+        ),
+        *(builder._mlp(mlp.shared) if mlp.shared else ()),
+    ]  # fmt: skip
+
+
+def _route(builder: Builder, router: Router) -> list[Op]:
+    """In float32 whatever the model's dtype: a rounded score sends rows elsewhere."""
+    plain, hidden = builder._normed[0], router.linear.inputs
+    ops, address = [], plain.address
+    if plain.dtype == torch.bfloat16:
+        address = builder._shared("widened", hidden, torch.float32).address
+        ops = [widen_op(plain.rows, hidden, address)]
+    weight = pack(builder._weights.linear(router.linear).dense(torch.float32), "float32", memory=builder._memory)
+    logits = builder._shared("router", router.experts, torch.float32)
+    bias = None
+    if router.bias:
+        bias = builder._weights.take(router.bias, *(router.bias_shape or (router.experts,))).float().flatten()
+    threads = builder._options.threads
+    ops.append(linear(weight, Rows(address, hidden * 4), logits.rows, torch.float32, STORE, threads=threads))
+    return ops + route_ops(
+        logits.address, bias, builder._routed(router.experts, router.top_k),
+        scoring=router.scoring, normalize=router.normalize, epsilon=router.epsilon,
+        normalize_floor=router.normalize_floor, scale=router.scale, groups=router.groups,
+        top_groups=router.top_groups, group_by_best=router.group_by_best,
+    )  # fmt: skip
+
+
+def _pack(builder: Builder, linears: Sequence[Linear], gated: bool = False) -> PackedWeight:
+    sources = [builder._source(one) for one in linears]
+    scales = [scale for _, scale in sources]
+    return pack(
+        [weight for weight, _ in sources],
+        builder._kind,
+        scales=None if scales[0] is None else scales,
+        gated=gated,
+        memory=builder._memory,
+    )
