@@ -29,6 +29,8 @@ def why_not(experts: Experts) -> str:
         return f"the compiled loops choose among at most {MOST_EXPERTS} experts"
     if any(linear.bias for mlp in experts.experts for linear in (mlp.gate_up, mlp.down)):
         return "experts with a bias aren't among the compiled loops"
+    if experts.router.linear.inputs % 4:
+        return f"the compiled loops gather rows of a multiple of 4 numbers, not of {experts.router.linear.inputs}"
     return ""
 
 

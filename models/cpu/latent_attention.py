@@ -36,6 +36,15 @@ def shape_of(attention: LatentAttention, dtype: str, page_tokens: int) -> Latent
     )
 
 
+def why_not(attention: LatentAttention) -> str:
+    """Why the compiled loops lack it, or ""."""
+    try:
+        shape_of(attention, "bfloat16", 16).check()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def latent_attention(builder: Builder, attention: LatentAttention, shape: LatentShape) -> list[Op]:
     """From the normed rows to the residual."""
     keys, values = (builder._make_pages(words) for words in shape.attention.page_words)
