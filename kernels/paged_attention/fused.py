@@ -1,5 +1,5 @@
-"""Attention of any number of rows of any number of sequences over pages, in Triton: prefill chunks, drafts to verify and
-single rows are one launch, and a second one joins what long contexts were split into.
+"""Attention of any number of rows of any number of sequences over pages, in Triton: prefill chunks, drafts to verify
+and single rows are one launch, and a second one joins what long contexts were split into.
 
 plan.py says who computes what; what a row's numbers are is fixed by its own context (README.md).
 """
@@ -135,7 +135,8 @@ def attend_kernel(
                 else:
                     maximum, total, sums = join(maximum, total, sums, split_maximum, split_total, split_sums)
             if partial == 0:
-                result = tl.div_rn(sums, tl.broadcast_to(tl.where(present, total, 1.0)[:, None], sums.shape))
+                share = tl.div_rn(tl.full([M], 1.0, tl.float32), tl.where(present, total, 1.0))
+                result = sums * share[:, None]
                 tl.store(out + at[:, None] + d[None, :], result.to(out.dtype.element_ty), mask=whole)
 
 
@@ -165,7 +166,7 @@ def join_kernel(
                 other_sums = tl.load(partial_sums + left[:, None] * D + d[None, :], mask=both, other=0.0)
                 maximum, total, sums = join(maximum, total, sums, other_maximum, other_total, other_sums)
         at = (row.to(tl.int64) * HEADS + head) * D
-        result = tl.div_rn(sums, tl.broadcast_to(total[:, None], sums.shape)).to(out.dtype.element_ty)
+        result = (sums * tl.div_rn(tl.full([1], 1.0, tl.float32), total)[:, None]).to(out.dtype.element_ty)
         tl.store(out + at + one[:, None] + d[None, :], result, mask=(one == 0)[:, None] & (d < D)[None, :])
 
 

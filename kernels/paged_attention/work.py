@@ -41,7 +41,7 @@ class Work:
     joins: torch.Tensor
 
     def put(self, plan: Plan) -> None:
-        """Asynchronous: the host's side must not be put again before the device has read it, which a step's end says."""
+        """Asynchronous: the host must not put again before the device has read, which a step's end says."""
         self._numbers["counts"][:] = len(plan.items), len(plan.joins)
         for name in ("items", "item_rows", "row_slots", "joins"):
             numbers = getattr(plan, name).reshape(-1)
