@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
 from kernels.kv_store.fused import rotate_and_store
 from kernels.paged_attention.fused import attend_planned, sizes
 from kernels.paged_attention.plan import Sizes
-from kernels.paged_attention.work import Partials
 from models.executor import Options
 from models.gpu.inputs import Step
 from models.gpu.linears import GpuLinear, make_linear
 from models.gpu.place import Place
+from models.gpu.scratch import Scratch
 from models.spec import Attention
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Memory that all layers of a step use in turn."""
-
-    partials: Callable[[int, int], Partials]  # (heads, width) ->
-    # (rows, numbers): rows that no plan has are read and written by nobody, and must hold numbers all the same.
-    attended: Callable[[int, int], torch.Tensor]
 
 
 class GpuAttention:

@@ -22,21 +22,22 @@ from kernels import dispatch, interpreter
 from kernels.gemm import fused as gemm
 from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted
 from kernels.paged_attention.plan import Sizes
-from kernels.paged_attention.work import Partials
 from models.batch import Batch
 from models.executor import Options
-from models.gpu.attention import GpuAttention, Scratch
+from models.gpu.attention import GpuAttention
 from models.gpu.graphs import BUCKETS, Graphs, bucket_of
 from models.gpu.inputs import Step, StepInputs
+from models.gpu.latent_attention import GpuLatentAttention
 from models.gpu.mlp import GpuExperts, GpuMlp
 from models.gpu.pages import Pages
 from models.gpu.place import DTYPES, Place
+from models.gpu.scratch import Scratch
 from models.parameters import parameter_count
 from models.sources import ModelError
-from models.spec import Attention, Experts, Layer, Mlp, Network
+from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
 from models.weights import Weights
 
-_ATTENTION: dict[type, Any] = {Attention: GpuAttention}
+_ATTENTION: dict[type, Any] = {Attention: GpuAttention, LatentAttention: GpuLatentAttention}
 _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
 MAX_ROWS = 2048
 # Partial results of attention that there is memory for: how many splits of long contexts, times rows, run apart.
@@ -81,10 +82,7 @@ class GpuExecutor:
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
         """Why the network can't be run in this dtype, or ""."""
-        if dtype not in DTYPES:
-            return f"the GPU path computes in {', '.join(DTYPES)}"
-        other = {type(layer.attention) for layer in network.layers} - set(_ATTENTION)
-        return f"the GPU path has no {', '.join(sorted(kind.__name__ for kind in other))}" if other else ""
+        return "" if dtype in DTYPES else f"the GPU path computes in {', '.join(DTYPES)}"
 
     @staticmethod
     def page_bytes(network: Network, options: Options) -> int:
@@ -121,8 +119,7 @@ class GpuExecutor:
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
         self._pages = Pages(shapes, options.pages, self._dtype, self._device)
         kinds: list[Sizes] = []
-        scratch = Scratch(self._partials, self._attended)
-        self._scratch: dict[Any, Any] = {}
+        scratch = Scratch(MAX_ROWS, SLOTS, self._dtype, self._device)
         for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):
             needed = replace(type(layer.attention).sizes(spec, place), slots=SLOTS)
             if needed not in kinds:
@@ -134,18 +131,6 @@ class GpuExecutor:
         self._small, self._large = make(BUCKETS[-1], fixed=True), make(MAX_ROWS, fixed=False)
         shape = (BUCKETS[-1], self._network.vocab_size)
         self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
-
-    def _partials(self, heads: int, width: int) -> Partials:
-        key = ("partials", heads, width)
-        if key not in self._scratch:
-            self._scratch[key] = Partials.make(SLOTS, heads, width, self._device)
-        return self._scratch[key]
-
-    def _attended(self, rows: int, numbers: int) -> torch.Tensor:
-        key = ("attended", numbers)
-        if key not in self._scratch:
-            self._scratch[key] = torch.zeros(MAX_ROWS, numbers, dtype=self._dtype, device=self._device)
-        return self._scratch[key][:rows]
 
     def _told(self) -> str:
         linears = Counter(linear.how for layer in self._layers for part in (layer.attention, layer.mlp)

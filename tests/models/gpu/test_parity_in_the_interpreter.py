@@ -1,0 +1,131 @@
+"""The GPU executor on tiny models of every kind of network, in Triton's interpreter: what it computes is what
+transformers computes. The interpreter takes about a tenth of a second for a row, so there are few of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import DeepseekV3Config, Ernie4_5_MoeConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from kernels import interpreter
+from models.batch import Stretch, make_batch
+from models.executor import Executor, Options
+from models.gpu.executor import GpuExecutor
+from models.spec import Network
+from models.weights import Weights
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import parity
+import routing
+
+pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="tests/gpu has the same for a GPU")
+
+FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "llama": (LlamaConfig, {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "norms of heads, a window in one layer": (
+        Qwen3Config,
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "experts": (
+        Ernie4_5_MoeConfig,
+        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 1},
+    ),
+    "latent attention, experts in groups": (
+        DeepseekV3Config,
+        {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 16,
+            "num_experts_per_tok": 4,
+            "n_group": 4,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "first_k_dense_replace": 1,
+            "kv_lora_rank": 32,
+            "q_lora_rank": 24,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 24,
+        },
+    ),
+}
+
+
+def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
+    return GpuExecutor(network, weights, options, device="cpu")
+
+
+def save(name: str, folder: Path) -> Any:
+    config, changes = FAMILIES[name]
+    return routing.save_sparse(config, folder, 0, **({"num_hidden_layers": 2} | changes))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """A prompt; then, in one batch, a chunk that follows it, a draft of another text and a new prompt."""
+    theirs = save(name, tmp_path)
+    executor, pages = parity.load(tmp_path, on_cpu), parity.Pages()
+    first, second, third = (parity.random_tokens(count, seed) for count, seed in ((20, 1), (9, 2), (2, 3)))
+    tables = [pages.take(32), pages.take(32), pages.take(16)]
+    parity.run(executor, [Stretch(first[:17], 0, tables[0], 17), Stretch(second[:6], 0, tables[1], 5)])
+    mixed = [
+        Stretch(first[17:], 17, tables[0], 1),
+        Stretch(second[6:], 6, tables[1], 0),
+        Stretch(third, 0, tables[2], 0),
+    ]
+    texts = ((first, 18), (second, 6), (third, 0))
+    expected = torch.cat([parity.logits_of(theirs, text)[wanted:] for text, wanted in texts])
+    parity.assert_close(parity.run(executor, mixed), expected, "a mixed batch")
+    _check_copied_page(executor, pages, tables[2], third, theirs)
+
+
+def _check_copied_page(
+    executor: Executor, pages: parity.Pages, table: list[int], tokens: list[int], theirs: Any
+) -> None:
+    """What is written into a page's copy is not seen in the page."""
+    (copy,) = pages.take(1)
+    executor.copy_page(table[0], copy)
+    parity.run(executor, [Stretch([tokens[0]], 1, [copy], 0)])
+    for page, text in ((table[0], tokens), (copy, [tokens[0], tokens[0]])):
+        logits = parity.run(executor, [Stretch([7], 2, [page], 0)])
+        parity.assert_close(logits, parity.logits_of(theirs, [*text, 7])[2:], "beside a copied page, and on it")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("norms of heads, a window in one layer", "bfloat16"), ("latent attention, experts in groups", "float32")],
+)
+def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, dtype: str, tmp_path: Path) -> None:
+    save(name, tmp_path)
+    executor, pages = parity.load(tmp_path, on_cpu, dtype), parity.Pages()
+    assert executor.strict
+    tokens, others = parity.random_tokens(5, 5), parity.random_tokens(3, 6)
+    table, again, other = pages.take(16), pages.take(16), pages.take(16)
+    whole = executor.forward(
+        make_batch([Stretch(others, 0, other, 3), Stretch(tokens, 0, table, 3)], parity.PAGE_TOKENS)
+    ).clone()
+    executor.forward(make_batch([Stretch(tokens[:3], 0, again, 3)], parity.PAGE_TOKENS))
+    steps = [executor.forward(make_batch([Stretch([tokens[at]], at, again, 0)], parity.PAGE_TOKENS)) for at in (3, 4)]
+    assert torch.cat(steps).tolist() == whole.tolist()
+
+
+def test_int8_stays_close(tmp_path: Path) -> None:
+    theirs = save("llama", tmp_path)
+    executor, tokens = parity.load(tmp_path, on_cpu, "int8"), parity.random_tokens(6, 3)
+    logits = parity.run(executor, [Stretch(tokens, 0, [3], 0)])
+    expected = parity.logits_of(theirs, tokens)
+    assert (logits - expected).abs().mean() <= 0.06 * expected.abs().mean()
+
+
+def test_what_runs_is_told_and_counted(tmp_path: Path) -> None:
+    save("llama", tmp_path)
+    executor = parity.load(tmp_path, on_cpu, strict=False)
+    assert executor.path == "Triton interpreted on cpu, no CUDA graphs, 8 linears float32 (torch)"
+    assert not executor.strict
+    executor.forward(make_batch([Stretch([1], 0, [0], 0)], parity.PAGE_TOKENS))
+    assert executor.steps == {"triton, interpreted": 1}
+    assert executor.page_bytes(executor._network, Options("bfloat16", 0, 16, 256)) == 2 * 2 * 2 * 16 * 16 * 2
