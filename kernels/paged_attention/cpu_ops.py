@@ -134,7 +134,7 @@ def _make_attend(numbers: Numbers) -> Any:
             )  # fmt: skip
             column += columns
 
-    @numba.njit
+    @numba.njit(inline="always")
     def attend_rows(args, table, kv_head, base, first, rows, group, at, queries, scores, to):
         """`rows` query rows against the split that begins at position `base`: sums, maxima and totals go to `to`.
 
@@ -184,7 +184,7 @@ def _make_attend(numbers: Numbers) -> Any:
             page_tokens // pair, (in_last + pair - 1) // pair, mask, to, stride,
         )  # fmt: skip
 
-    @numba.njit
+    @numba.njit(inline="always")
     def attend(args, step, chunk, thread):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)
@@ -257,7 +257,7 @@ def merge_chunks(args, step):
 def _make_merge_parts(numbers: Numbers) -> Any:
     finish, size = make_finish(numbers), numbers.bytes
 
-    @numba.njit
+    @numba.njit(inline="always")
     def merge_parts(args, step, chunk):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)

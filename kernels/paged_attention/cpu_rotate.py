@@ -137,7 +137,7 @@ def _make_rotate(bfloat16: bool) -> Any:
             for i in range(head_dim):
                 store_i32(values, i, load_i32(value, i))
 
-    @numba.njit
+    @numba.njit(inline="always")
     def rotate_and_store(args, step, chunk):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         page_tokens, width, interleaved = word(args, PAGE_TOKENS), word(args, WIDTH), word(args, INTERLEAVED) != 0

@@ -109,10 +109,12 @@ class Cache:
 def make_step(spans: list[Span], tile: int, page_tokens: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """The step's words, and the arrays behind them."""
     positions = np.concatenate([np.arange(s.start, s.start + s.rows, dtype=np.int32) for s in spans])
-    slots = np.concatenate([
-        [s.table[p // page_tokens] * page_tokens + p % page_tokens for p in range(s.start, s.start + s.rows)]
-        for s in spans
-    ]).astype(np.int64)
+    slots = np.concatenate(
+        [
+            [s.table[p // page_tokens] * page_tokens + p % page_tokens for p in range(s.start, s.start + s.rows)]
+            for s in spans
+        ]
+    ).astype(np.int64)
     width = max(len(span.table) for span in spans)
     tables = np.array([span.table + [0] * (width - len(span.table)) for span in spans], np.int32)
     tiles, first = [], 0
