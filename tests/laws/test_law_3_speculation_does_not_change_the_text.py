@@ -1,4 +1,4 @@
-"""Law 3: the same tokens with any proposer, any draft length, any batch mates and after preemption.
+"""Law 3: the same tokens with any proposer, any draft length, any batch mates, after preemption and from the cache.
 
 Here with the real model, in both dtypes; through the whole mesh: tests/flow/test_same_text_as_transformers.py.
 """
@@ -22,19 +22,15 @@ pytestmark = pytest.mark.model
 PROMPT_TOKENS = (5, 17, 33, 64, 90, 130)
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+@pytest.fixture(scope="module", params=["bfloat16", "float32", "int8"])
 def model(request: pytest.FixtureRequest) -> Iterator[Any]:
     from models.sources import ensure_model
-    from services.target.torch_model import load_torch_model
+    from services.target.torch_model import Wanted, load_torch_model
 
     folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     yield load_torch_model(
         folder,
-        dtype=request.param,
-        threads=os.cpu_count() or 1,
-        page_tokens=16,
-        kv_cache_bytes=256 << 20,
-        max_context=1024,
+        Wanted(dtype=request.param, threads=os.cpu_count() or 1, page_tokens=16, kv_cache_mb=256, max_context=1024),
     )
 
 
@@ -97,12 +93,23 @@ def oracle(answers: dict[tuple[int, ...], list[int]]) -> Callable[[DraftAsk], Dr
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
 def test_text_is_that_of_naive_decoding_alone(engine: Callable[..., EngineRoom], kind: str) -> None:
     wanted = requests(kind)
-    plain = run(engine(), wanted, together=False)
+    plain = run(engine(prefix_cache=False), wanted, together=False)
     assert all(len(text) == 40 for text in plain)
 
     assert run(engine(), wanted, together=True) == plain, "batch mates"
     assert run(engine(DraftsBy(random_length_guess)), wanted, together=True) == plain, "random drafts"
     assert run(engine(max_step_tokens=24), wanted, together=True) == plain, "small prefill chunks"
+
+    siblings = engine(DraftsBy(random_length_guess))
+    assert run(siblings, wanted * 2, together=True) == plain * 2, "shared pages and copied ones"
+    assert siblings.scheduler.planner.sharing.found_tokens == sum(len(each["prompt"]) - 1 for each in wanted)
+    turns = [{**each, "prompt": each["prompt"] + text[:35]} for each, text in zip(wanted, plain, strict=True)]
+    fresh = run(engine(prefix_cache=False), turns, together=True)
+    with engine() as room:
+        for batch, texts in ((wanted, plain), (turns, fresh)):
+            streams = [room.send(**each) for each in batch]
+            room.run(streams)
+            assert [room.tokens[stream] for stream in streams] == texts, "pages of earlier requests and their answers"
 
     answers = {tuple(each["prompt"]): text for each, text in zip(wanted, plain, strict=True)}
     believing = engine(DraftsBy(oracle(answers)))

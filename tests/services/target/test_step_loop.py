@@ -132,6 +132,38 @@ def test_drafts_are_asked_for_while_a_delivery_goes_out_and_used_in_the_next_ste
     assert len(drafted.steps) < len(plain.steps) / 2
 
 
+class CopyingRunner(MockRunner):
+    """Says in which order it is called."""
+
+    def __init__(self) -> None:
+        super().__init__(Profile())
+        self.calls: list[str] = []
+        self.go = threading.Event()
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.calls.append("copy")
+
+    def step(self, work: Any) -> Any:
+        assert self.go.wait(PATIENCE)
+        self.calls.append("step")
+        return super().step(work)
+
+
+def test_pages_are_copied_before_the_step_that_needs_them_and_step_times_are_learned() -> None:
+    runner = CopyingRunner()
+    world = World(runner)
+    prompt = [100 + k % 32 for k in range(50)]
+    for stream in (1, 2):
+        world.loop.post(Arrived(request(prompt, max_tokens=500), stream))
+    runner.go.set()
+    world.until(lambda: len(world.ends()) == 2)
+    assert world.ids(1) == world.ids(2)
+    assert runner.calls.count("copy") == 1 and runner.calls[0] == "step" and runner.calls[-1] == "step"
+    assert world.scheduler.step_time.steps == len(world.steps)
+    assert world.scheduler.step_time.predict(2, 1000) > 0
+    world.stop()
+
+
 def test_it_sleeps_when_there_is_nothing_to_do() -> None:
     world = World()
     world.loop.post(Arrived(request(max_tokens=3), 1))
