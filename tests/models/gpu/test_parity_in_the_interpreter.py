@@ -129,3 +129,14 @@ def test_what_runs_is_told_and_counted(tmp_path: Path) -> None:
     executor.forward(make_batch([Stretch([1], 0, [0], 0)], parity.PAGE_TOKENS))
     assert executor.steps == {"triton, interpreted": 1}
     assert executor.page_bytes(executor._network, Options("bfloat16", 0, 16, 256)) == 2 * 2 * 2 * 16 * 16 * 2
+
+
+def test_a_step_filled_up_for_a_graph_gives_the_same_bits(tmp_path: Path) -> None:
+    """What a graph replays is this call; only the replaying needs a GPU."""
+    save("experts", tmp_path)
+    executor, pages = parity.load(tmp_path, on_cpu), parity.Pages()
+    tokens, table, again = parity.random_tokens(3, 5), pages.take(16), pages.take(16)
+    expected = executor.forward(make_batch([Stretch(tokens, 0, table, 1)], parity.PAGE_TOKENS))
+    executor._small.put(make_batch([Stretch(tokens, 0, again, 1)], parity.PAGE_TOKENS), 4)
+    executor._run_fixed(4)
+    assert executor._logits[:2].tolist() == expected.tolist()
