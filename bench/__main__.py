@@ -22,7 +22,7 @@ ALL = {
     "mesh": "bench.mesh",
 }
 # Need more than this machine may have (a model, peers): run by name.
-BY_NAME = {"peers": "bench.peers"}
+BY_NAME = {"peers": "bench.peers", "engine": "bench.engine", "serving": "bench.serving", "same_text": "bench.same_text"}
 
 
 def main(argv: list[str]) -> int:
@@ -35,8 +35,8 @@ def main(argv: list[str]) -> int:
     if name not in ALL | BY_NAME:
         print(f"no benchmark named {name!r}; there are {', '.join(ALL | BY_NAME)}", file=sys.stderr)
         return 2
-    if name in BY_NAME:
-        module = _module(name)
+    module = _module(name)
+    if hasattr(module, "main"):
         return int(module.main(flags) or 0)
     return _run(name, flags)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import platform
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -127,12 +128,15 @@ class Program:
             row[_RUN], row[_CHUNKS], row[_ARGS] = one.run.address, one.chunks.address, _address(words)
         self._runs = 0
         self._places = (_address(self._control), _address(self._table), len(self.ops), _address(self.step))
+        # What threads look at while they wait lives as long as they do, and they end with the program.
+        kept = (self._control, self._table, self._words, self.step)
         self._threads = [
-            threading.Thread(target=work, args=(*self._places, index), name=f"compute-{index}", daemon=True)
+            threading.Thread(target=_live, args=(kept, *self._places, index), name=f"compute-{index}", daemon=True)
             for index in range(1, threads)
         ]
         for thread in self._threads:
             thread.start()
+        self._end = weakref.finalize(self, _stop_threads, self._control)
 
     def run(self) -> None:
         """All ops, with the step's words as they are now."""
@@ -148,10 +152,18 @@ class Program:
         return found
 
     def close(self) -> None:
-        stop(_address(self._control))
+        self._end()
         for thread in self._threads:
             thread.join()
         self._threads = []
+
+
+def _live(kept: Any, *places: int) -> None:
+    work(*places)
+
+
+def _stop_threads(control: np.ndarray) -> None:
+    stop(_address(control))
 
 
 # Native parts -------------------------------------------------------------------------------------------

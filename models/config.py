@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Until models/cpu runs networks.
-from models.old_config import ModelConfig as ModelConfig
-from models.old_config import read_config as read_config
 from models.registry import FAMILIES, declaration
 from models.sources import ModelError, read_json
 from models.spec import Network, Rope, RopeScaling

@@ -23,22 +23,7 @@ GGUF_ARCHITECTURES: dict[str, str] = {
     "qwen3": "Qwen3ForCausalLM",
 }
 
-# Until models/cpu runs networks.
-OLD_CLASSES: dict[str, str] = {
-    "LlamaForCausalLM": "models.old_llama:Llama",
-}
-
-
 def declaration(architecture: str) -> Any:
     """The function of an architecture of `FAMILIES`: Fields -> Network."""
-    return _found(FAMILIES[architecture])
-
-
-def family(architecture: str) -> Any:
-    """The class of an architecture of `OLD_CLASSES`."""
-    return _found(OLD_CLASSES[architecture])
-
-
-def _found(place: str) -> Any:
-    module, name = place.split(":")
+    module, name = FAMILIES[architecture].split(":")
     return getattr(import_module(module), name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.config import Settings, cache_dir
+from services.standing import threads_of
 from services.target.cache.size import available_bytes, kv_cache_bytes
 from services.target.runner import Runner
 from services.target.verify.policy import ACCEPT
@@ -46,15 +47,18 @@ def _mock(settings: Settings) -> MockRunner:
 
 def _torch(settings: Settings) -> Runner:
     from models.sources import ensure_model
-    from services.target.torch_model import load_torch_model
+    from services.target.torch_model import Wanted, load_torch_model
     from services.target.torch_runner import TorchRunner
 
-    model = load_torch_model(
-        ensure_model(settings.model, cache_dir(settings)),
+    wanted = Wanted(
         dtype=settings.dtype,
-        threads=settings.threads,
+        executor=settings.executor,
+        strict=settings.determinism == "strict",
+        threads=threads_of("target", settings.cores, settings.threads),
         page_tokens=settings.page_tokens,
-        kv_cache_bytes=settings.kv_cache_mb << 20,
+        kv_cache_mb=settings.kv_cache_mb,
+        max_sequences=settings.max_sequences,
         max_context=settings.max_context,
     )
+    model = load_torch_model(ensure_model(settings.model, cache_dir(settings)), wanted)
     return TorchRunner(model, settings.accept_policy)

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from models.batch import Stretch, make_batch
-from models.config import read_config
-from models.layers.packed_linear import can_pack
-from models.registry import family
+from models.check import check_context
+from models.choose import Choice, choose
+from models.config import read_network
+from models.executor import Executor, Options
+from models.parameters import parameter_count
 from models.sources import ModelError, check_folder
+from models.spec import Network
 from models.weights import Weights
+from services.target.cache.size import available_bytes, kv_cache_bytes
+
+# Bytes of a weight.
+BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 
 
 @dataclass(slots=True)
@@ -45,36 +53,38 @@ class ModelFacts:
     dtype: str
     parameters: int
     path_name: str
-    # What really runs, in a few words, and whether its rows have the same bits in any batch.
-    path: str = "packed linears"
+    # What really runs, in a few words.
+    path: str = ""
+    # Whether a row's bits depend neither on its batch nor on how its prompt was cut.
     strict: bool = True
 
 
 class TorchModel:
-    def __init__(self, network: object, facts: ModelFacts) -> None:
+    def __init__(self, executor: Executor, facts: ModelFacts) -> None:
         self.facts = facts
-        self._network = network
+        self._executor = executor
 
     def forward(self, rows: Sequence[ForwardRows]) -> torch.Tensor:
         """Logits of the wanted rows, in the given order: float32 [wanted, vocab_size].
 
-        A row's logits have the same bits whatever is computed beside it, and however its prompt was cut.
+        Where facts.strict, a row's logits have the same bits whatever is computed beside it, and however its
+        prompt was cut. They hold until the next call.
         """
         for item in rows:
             self._assert_covered(item)
-        # OpenMP counts threads per calling thread; asking makes torch apply our number in this one.
-        torch.get_num_threads()
-        logits = [
-            self._network.forward(make_batch(part, self.facts.page_tokens))  # type: ignore[attr-defined]
-            for part in _parts(rows, self._network.max_rows)  # type: ignore[attr-defined]
-        ]
-        if not logits:
+        parts = _parts(rows, self._executor.max_rows)
+        if not parts:
             return torch.empty(0, self.facts.vocab_size)
-        return logits[0] if len(logits) == 1 else torch.cat(logits)
+        if len(parts) == 1:
+            return self._forward(parts[0])
+        # An executor may write the logits of the next call over those of the last.
+        return torch.cat([self._forward(part).clone() for part in parts])
+
+    def _forward(self, part: list[Stretch]) -> torch.Tensor:
+        return self._executor.forward(make_batch(part, self.facts.page_tokens))
 
     def copy_page(self, source: int, target: int) -> None:
-        assert 0 <= source < self.facts.pages and 0 <= target < self.facts.pages
-        self._network.copy_page(source, target)  # type: ignore[attr-defined]
+        self._executor.copy_page(source, target)
 
     def _assert_covered(self, item: ForwardRows) -> None:
         end = item.start + len(item.tokens)
@@ -103,54 +113,78 @@ def _parts(rows: Sequence[ForwardRows], limit: int) -> list[list[Stretch]]:
     return parts
 
 
-def load_torch_model(
-    folder: Path, *, dtype: str, threads: int, page_tokens: int, kv_cache_bytes: int, max_context: int
-) -> TorchModel:
-    """Load a checked Hugging Face folder. Raises `ModelError`.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the settings say of how a model is run. 0 stands for: one thread per core, the model's own context.
 
-    dtype: bfloat16, float32, or auto (bfloat16 where the CPU has it in hardware). threads and max_context: 0
-    for one per core, and for what the model was trained for.
+    dtype: bfloat16, float32, int8, or auto (bfloat16 where the CPU or GPU has it in hardware).
     """
+
+    dtype: str = "auto"
+    executor: str = "auto"
+    strict: bool = True
+    threads: int = 0
+    page_tokens: int = 32
+    # 0: what the free memory allows, and so many sequences of the longest context can use.
+    kv_cache_mb: int = 0
+    max_sequences: int = 64
+    max_context: int = 0
+
+
+def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
+    """Load a checked Hugging Face folder. Raises `ModelError`."""
     check_folder(folder)
-    config = read_config(folder)
-    threads = threads or len(os.sched_getaffinity(0))
-    torch.set_num_threads(threads)
-    torch_dtype = _dtype(dtype)
-    if page_tokens % 8:
-        raise ModelError(f"page_tokens is {page_tokens}", "use a multiple of 8")
-    page_bytes = page_tokens * 2 * config.layers * config.kv_heads * config.head_dim * torch_dtype.itemsize
-    pages = kv_cache_bytes // page_bytes
-    if pages < 1:
-        raise ModelError(f"{kv_cache_bytes} bytes of KV cache hold no page", f"one page takes {page_bytes} bytes")
-    context = min(max_context or config.max_context, config.max_context)
-    network = family(config.architecture)(
-        config,
-        Weights(folder),
-        dtype=torch_dtype,
-        pages=pages,
-        page_tokens=page_tokens,
-        max_context=context,
-        threads=threads,
+    network = read_network(folder)
+    dtype = _dtype(wanted.dtype)
+    choice = choose(wanted.executor, network, dtype)
+    options = Options(
+        dtype=dtype,
+        pages=0,
+        page_tokens=wanted.page_tokens,
+        max_context=check_context(network, wanted.max_context),
+        threads=wanted.threads or len(os.sched_getaffinity(0)),
+        strict=wanted.strict,
     )
+    torch.set_num_threads(options.threads)
+    pages = _pages(wanted, network, options, choice)
+    # Tables of rotations reach as far as pages do: a config may say any number.
+    options = replace(options, pages=pages, max_context=min(options.max_context, pages * options.page_tokens))
+    executor: Executor = choice.executor(network, Weights(folder), options)
     facts = ModelFacts(
-        vocab_size=config.vocab_size,
-        max_context=context,
-        eos_token_ids=config.eos_token_ids,
-        page_tokens=page_tokens,
-        pages=pages,
-        dtype=str(torch_dtype).removeprefix("torch."),
-        parameters=network.parameters,
+        vocab_size=network.vocab_size,
+        max_context=options.max_context,
+        eos_token_ids=network.eos_token_ids,
+        page_tokens=options.page_tokens,
+        pages=options.pages,
+        dtype=dtype,
+        parameters=executor.parameters,
         path_name=folder.name,
+        path=executor.path + (f" ({choice.because})" if choice.because else ""),
+        strict=executor.strict,
     )
-    model = TorchModel(network, facts)
-    # Compiles the loops, or reads them from disk: the first request shouldn't wait for that. Page 0 is free yet.
+    model = TorchModel(executor, facts)
+    # Compiles what isn't on disk yet: the first request shouldn't wait for that. Page 0 is free yet.
     model.forward([ForwardRows([0], 0, [0], 0)])
     return model
 
 
-def _dtype(name: str) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if can_pack(torch.bfloat16) else torch.float32
-    if name not in ("bfloat16", "float32"):
-        raise ModelError(f"dtype is {name!r}", "use auto, bfloat16 or float32")
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
+def _pages(wanted: Wanted, network: Network, options: Options, choice: Choice) -> int:
+    if options.page_tokens % 8:
+        raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
+    weights = parameter_count(network) * BYTES[options.dtype]
+    free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
+    page_bytes = int(choice.executor.page_bytes(network, options))
+    needed = wanted.max_sequences * options.max_context
+    try:
+        size = kv_cache_bytes(wanted.kv_cache_mb, max(0, free - weights), page_bytes, needed, options.page_tokens)
+    except ValueError as error:
+        raise ModelError(str(error), "free memory, or give --kv-cache-mb") from error
+    return size // page_bytes
+
+
+def _dtype(name: str) -> str:
+    if name != "auto":
+        if name not in BYTES:
+            raise ModelError(f"dtype is {name!r}", f"use auto, {', '.join(BYTES)}")
+        return name
+    return "bfloat16" if torch.cuda.is_available() or HAS_BFLOAT16_DOT else "float32"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from itertools import pairwise
 
@@ -145,3 +146,17 @@ def test_a_closed_program_leaves_no_thread() -> None:
     assert threading.active_count() == before + 3
     program.close()
     assert threading.active_count() == before
+
+
+def test_a_program_that_nobody_holds_ends_its_threads() -> None:
+    before = set(threading.enumerate())
+    ops, _ = chain(2)
+    program = Program(ops, 3)
+    program.step[ROWS] = 2
+    program.run()
+    started = set(threading.enumerate()) - before
+    del program
+    gc.collect()
+    for thread in started:
+        thread.join(10)
+    assert len(started) == 2 and not any(thread.is_alive() for thread in started)

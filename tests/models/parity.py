@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from models.batch import Stretch, make_batch
 from models.config import read_network
+from models.cpu.executor import CpuExecutor
 from models.executor import Executor, Options
 from models.plain import PlainExecutor
 from models.spec import Network
@@ -34,8 +35,16 @@ def _plain(network: Network, weights: Weights, options: Options) -> Executor:
     return PlainExecutor(network, weights, replace(options, strict=False))
 
 
+def _compiled(network: Network, weights: Weights, options: Options) -> Executor:
+    executor = CpuExecutor(network, weights, replace(options, threads=2))
+    if why := executor.why_not(network, options.dtype):
+        pytest.skip(why)
+    return executor
+
+
 EXECUTORS: dict[str, MakeExecutor] = {
     "plain": _plain,
+    "compiled": _compiled,
 }
 every_executor = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in EXECUTORS.items()])
 

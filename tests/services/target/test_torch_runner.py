@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from services.config import Settings, cache_dir
 from services.messages import Generate
 from services.target.events import DraftAsk
-from services.target.torch_model import TorchModel, load_torch_model
+from services.target.torch_model import TorchModel, Wanted, load_torch_model
 from services.target.torch_runner import TorchRunner
 
 pytestmark = pytest.mark.model
@@ -42,11 +42,9 @@ def folder() -> Path:
     return ensure_model(settings.model, cache_dir(settings))
 
 
-@pytest.fixture(scope="module", params=["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["bfloat16", "int8", pytest.param("float32", marks=pytest.mark.slow)])
 def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[TorchModel]:
-    yield load_torch_model(
-        folder, dtype=request.param, threads=2, page_tokens=16, kv_cache_bytes=256 << 20, max_context=0
-    )
+    yield load_torch_model(folder, Wanted(dtype=request.param, threads=2, page_tokens=16, kv_cache_mb=256))
 
 
 @pytest.fixture(scope="module")

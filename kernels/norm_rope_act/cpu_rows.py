@@ -1,0 +1,102 @@
+"""The ops of the CPU program that look at one row: embed, and RMSNorm of all rows or of the wanted ones.
+
+The residual stream is float32. A norm writes rows of the model's type; where linears read bytes, it writes those,
+too, with a scale a row (kernels/linear/cpu.py). A row never reads another one.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import torch
+
+from kernels import cpu_vectors as v
+from kernels.cpu_program import ROWS, TOKENS, WANTED, WANTED_COUNT, Op, op, op_chunks
+from kernels.linear.cpu import Rows, _quantize_row
+from kernels.linear.tiles import LANES
+
+# Rows of a chunk.
+_ROWS = 4
+
+(
+    TABLE, TABLE_BFLOAT16, RESIDUAL, WIDTH, WEIGHT, EPSILON, OUT, OUT_BFLOAT16, WANTED_ONLY, BYTES, SCALES, _WORDS,
+) = range(12)  # fmt: skip
+
+
+@op_chunks
+def rows_chunks(args, step):
+    rows = v.word(step, WANTED_COUNT) if v.word(args, WANTED_ONLY) else v.word(step, ROWS)
+    return (rows + _ROWS - 1) // _ROWS
+
+
+@op
+def embed_rows(args, step, chunk, thread):
+    width = v.word(args, WIDTH)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
+        at = np.int64(v.load_i32(v.word(step, TOKENS), row)) * width
+        to = v.word(args, RESIDUAL) + row * width * 4
+        for i in range(0, width, LANES):
+            if v.word(args, TABLE_BFLOAT16):
+                value = v.load_bfloat16_part(v.word(args, TABLE), at + i, width - i)
+            else:
+                value = v.load_floats_part(v.word(args, TABLE), at + i, width - i)
+            v.store_floats_part(to, i, value, width - i)
+
+
+@numba.njit(error_model="numpy")
+def _norm(x, weight, epsilon, width, to, bfloat16):
+    squares = v.zeros()
+    for i in range(0, width, LANES):
+        value = v.load_floats_part(x, i, width - i)
+        squares = v.multiply_add(value, value, squares)
+    scale = v.spread(np.float32(1.0) / np.sqrt(v.total(squares) / np.float32(width) + epsilon))
+    for i in range(0, width, LANES):
+        value = v.load_floats_part(x, i, width - i) * scale * v.load_floats_part(weight, i, width - i)
+        if bfloat16:
+            v.store_bfloat16_part(to, i, value, width - i)
+        else:
+            v.store_floats_part(to, i, value, width - i)
+
+
+@op
+def norm_rows(args, step, chunk, thread):
+    width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
+    wanted = v.word(args, WANTED_ONLY) != 0
+    rows = v.word(step, WANTED_COUNT) if wanted else v.word(step, ROWS)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, rows)):
+        source = v.word(v.word(step, WANTED), row) if wanted else row
+        to = v.word(args, OUT) + row * width * (2 if bfloat16 else 4)
+        _norm(
+            v.word(args, RESIDUAL) + source * width * 4, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)),
+            width, to, bfloat16,
+        )  # fmt: skip
+        if v.word(args, BYTES) != 0:
+            scale = _quantize_row(to, bfloat16, width, v.word(args, BYTES) + row * width)
+            v.store_f32(v.word(args, SCALES), row, scale)
+
+
+def embed(table: torch.Tensor, residual: int) -> Op:
+    """residual[row] = table[token]; table [vocabulary, width] in bfloat16 or float32."""
+    words = [0] * _WORDS
+    words[TABLE], words[TABLE_BFLOAT16] = table.data_ptr(), int(table.dtype == torch.bfloat16)
+    words[RESIDUAL], words[WIDTH] = residual, table.shape[1]
+    return Op(embed_rows, rows_chunks, words, (table,))
+
+
+def norm(
+    residual: int,
+    weight: torch.Tensor,  # [width] float32
+    epsilon: float,
+    out: Rows,
+    dtype: torch.dtype,
+    quantized: Rows | None = None,
+    wanted_only: bool = False,
+) -> Op:
+    """out = RMSNorm(residual) in `dtype`, and as bytes where `quantized`; of the wanted rows, packed, or of all."""
+    words = [0] * _WORDS
+    words[RESIDUAL], words[WIDTH], words[WEIGHT] = residual, len(weight), weight.data_ptr()
+    words[EPSILON], words[WANTED_ONLY] = v.bits_of_float(epsilon), int(wanted_only)
+    words[OUT], words[OUT_BFLOAT16] = out.address, int(dtype == torch.bfloat16)
+    if quantized is not None:
+        words[BYTES], words[SCALES] = quantized.address, quantized.scales
+    return Op(norm_rows, rows_chunks, words, (weight,))

@@ -1,0 +1,1 @@
+"""A network as a program of compiled loops: what CPUs run."""

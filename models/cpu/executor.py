@@ -1,0 +1,91 @@
+"""CpuExecutor: a network as a program of compiled loops. A step is one native call; Python only says which rows.
+
+    embed, then per layer:  norm  qkv  rotate+store  attend  merge  output(+)  norm  gate·up  down(+)
+    then:                   norm of the wanted rows, head                     (+): added into the residual
+
+The residual stream is float32; between ops rows are bfloat16 or float32; int8 is for the linears alone. Every op
+gives a row the same bits whatever its batch, so `strict` costs nothing here and always holds.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.cpu_program import (
+    POSITIONS,
+    ROWS,
+    SLOTS,
+    TABLE_WIDTH,
+    TABLES,
+    TILE_COUNT,
+    TILES,
+    TOKENS,
+    WANTED,
+    WANTED_COUNT,
+    Op,
+    Program,
+)
+from kernels.linear import cpu as linears
+from models.batch import Batch
+from models.cpu.layers import Builder, page_bytes, why_not
+from models.executor import Options
+from models.parameters import parameter_count
+from models.spec import Network
+from models.weights import Weights
+
+MAX_ROWS = 512
+
+
+class CpuExecutor:
+    """models/executor.py's Executor."""
+
+    strict = True
+    max_rows = MAX_ROWS
+
+    def __init__(self, network: Network, weights: Weights, options: Options) -> None:
+        self.parameters = parameter_count(network)
+        self.path = f"compiled loops ({linears.path(options.dtype)})"
+        builder = Builder(network, weights, options, MAX_ROWS)
+        ops: list[Op] = builder.build()
+        linears.follow(ops)
+        self._logits, self._pages = builder.logits, builder.pages
+        self._program = Program(ops, options.threads)
+        self._batch: Batch | None = None
+
+    @staticmethod
+    def page_bytes(network: Network, options: Options) -> int:
+        return page_bytes(network, options)
+
+    @staticmethod
+    def why_not(network: Network, dtype: str) -> str:
+        return why_not(network, dtype)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits hold until the next call."""
+        rows, wanted = len(batch.tokens), len(batch.wanted)
+        assert 1 <= rows <= self.max_rows
+        # The arrays must stay where they are until the run is over.
+        self._batch = batch
+        step = self._program.step
+        step[ROWS], step[WANTED_COUNT], step[TILE_COUNT] = rows, wanted, len(batch.tile_work)
+        step[TABLE_WIDTH] = batch.table_width
+        for word, array in (
+            (TOKENS, batch.tokens),
+            (POSITIONS, batch.positions),
+            (SLOTS, batch.slots),
+            (TABLES, batch.tables),
+            (TILES, batch.tiles),
+            (WANTED, batch.wanted),
+        ):
+            assert array.flags.c_contiguous
+            step[word] = array.ctypes.data
+        self._program.run()
+        return self._logits.view(wanted)
+
+    def copy_page(self, source: int, target: int) -> None:
+        for pages in self._pages:
+            pages[target] = pages[source]
+
+    def close(self) -> None:
+        """End the threads. Nothing may run."""
+        self._program.close()
