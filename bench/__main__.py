@@ -22,7 +22,13 @@ ALL = {
     "mesh": "bench.mesh",
 }
 # Need more than this machine may have (a model, peers): run by name.
-BY_NAME = {"peers": "bench.peers", "engine": "bench.engine", "serving": "bench.serving", "same_text": "bench.same_text"}
+BY_NAME = {
+    "peers": "bench.peers",
+    "engine": "bench.engine",
+    "serving": "bench.serving",
+    "same_text": "bench.same_text",
+    "gpu": "bench.gpu",
+}
 
 
 def main(argv: list[str]) -> int:
