@@ -19,7 +19,11 @@ ROW_CLASSES = (1, 8, 32, 128, 512)
 # Sizes of steps whose predicted time is shown.
 PREDICTED_ROWS = (1, 8, 16, 64)
 PREDICTED_CONTEXT = 1024
-_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+# Fine where steps of small models are: a quantile read between two bounds should be off by a tenth at most.
+_SECONDS = (
+    0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.004, 0.0045, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.0115,
+    0.013, 0.015, 0.0175, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
 _SPECULATION = ["model_name", "proposer", "verify_strategy"]
 
 
