@@ -32,6 +32,9 @@ from kernels.cpu_numbers import can_cache, compiled
 
 # Words of a step, which every op is given the address of: what changes from one forward to the next.
 ROWS, TOKENS, POSITIONS, SLOTS, TABLES, TABLE_WIDTH, TILES, TILE_COUNT, WANTED, WANTED_COUNT = range(10)
+# Of trees of guesses (0: there are none): a row sees places 0 .. SEEN - 1 [R] int32 of its sequence, and place
+# SEEN + i for every bit i of TREE [R] int64, the highest of which is the row's own.
+SEEN, TREE = 10, 11
 STEP_WORDS = 32
 
 _RUN_TYPE = types.void(types.int64, types.int64, types.int64, types.int64)

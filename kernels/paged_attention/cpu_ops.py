@@ -29,21 +29,24 @@ import numpy as np
 from kernels.cpu_program import (
     POSITIONS,
     ROWS,
+    SEEN,
     TABLE_WIDTH,
     TABLES,
     TILE_COUNT,
     TILES,
+    TREE,
     Op,
     aligned,
     exact_op,
     op_chunks,
 )
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_i32, word
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_f32, store_i32, word
 from kernels.paged_attention import cpu_rotate
 from kernels.paged_attention.cpu_products import (
     BFLOAT16,
     BFLOAT16_NATIVE,
     FLOAT32,
+    UNSEEN,
     VECTOR_BYTES,
     Numbers,
     hide,
@@ -72,9 +75,30 @@ def _vectors(columns: int) -> int:
 
 
 @numba.njit
+def _place(step, row):
+    """Where a row's own key is in its sequence. Of a guess in a tree that isn't its position."""
+    if word(step, TREE) == 0:
+        return np.int64(load_i32(word(step, POSITIONS), row))
+    bits, place = word(word(step, TREE), row), np.int64(load_i32(word(step, SEEN), row)) - 1
+    # The sign must not stay: 64 guesses use every bit.
+    while bits != 0:
+        bits, place = (bits >> 1) & 0x7FFFFFFFFFFFFFFF, place + 1
+    return place
+
+
+@numba.njit
+def _hide_others(step, row, scores, base, end):
+    """Hide the guesses that don't lead to the row's own. Scores of places base .. base + end - 1."""
+    bits, seen = word(word(step, TREE), row), np.int64(load_i32(word(step, SEEN), row)) - base
+    for i in range(max(-seen, 0), min(64, end - seen)):
+        if (bits >> i) & 1 == 0:
+            store_f32(scores, seen + i, UNSEEN)
+
+
+@numba.njit
 def _plan(args, step):
     """(splits, row parts of a tile): how the work is cut. Splits are counted only where they are chunks."""
-    tiles, positions, split = word(step, TILES), word(step, POSITIONS), word(args, SPLIT_TOKENS)
+    tiles, split = word(step, TILES), word(args, SPLIT_TOKENS)
     kv_heads, wanted = word(args, KV_HEADS), word(args, CHUNKS_WANTED)
     chunks = word(step, TILE_COUNT) * kv_heads
     splits, parts = 1, 1
@@ -84,7 +108,7 @@ def _plan(args, step):
     for tile in range(word(step, TILE_COUNT)):
         rows = load_i32(tiles, tile * 3 + 2)
         most_rows = max(most_rows, np.int64(rows))
-        last = max(last, np.int64(load_i32(positions, load_i32(tiles, tile * 3 + 1) + rows - 1)))
+        last = max(last, _place(step, load_i32(tiles, tile * 3 + 1) + rows - 1))
     if (last // split + 1) * word(step, ROWS) * word(args, HEADS) <= word(args, MOST_PARTS):
         splits = last // split + 1
     group = word(args, HEADS) // kv_heads
@@ -135,10 +159,10 @@ def _make_attend(numbers: Numbers) -> Any:
             column += columns
 
     @numba.njit(inline="always")
-    def attend_rows(args, table, kv_head, base, first, rows, group, at, queries, scores, to):
+    def attend_rows(args, step, first_row, table, kv_head, base, first, rows, group, at, queries, scores, to):
         """`rows` query rows against the split that begins at position `base`: sums, maxima and totals go to `to`.
 
-        Query row i is head i % group of the row at position at + i // group.
+        Query row i is head i % group of row first_row + i // group, which is at place at + i // group.
         """
         head_dim, page_tokens = word(args, HEAD_DIM), word(args, PAGE_TOKENS)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)
@@ -175,6 +199,8 @@ def _make_attend(numbers: Numbers) -> Any:
                 hide(row + vector * VECTOR_BYTES, vector * LANES, lowest, position)
             for vector in range(max((position + 1) // LANES, from_vector), to_vector):
                 hide(row + vector * VECTOR_BYTES, vector * LANES, lowest, position)
+            if word(step, TREE) != 0:
+                _hide_others(step, first_row + (first + i) // group, row, base, end)
             softmax(row, from_vector, to_vector, to + i * stride + value_columns * 4)
         in_last = end - (to_page - 1) * page_tokens
         mask = 0xFFFF if in_last % pair else -1
@@ -189,7 +215,7 @@ def _make_attend(numbers: Numbers) -> Any:
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)
         value_columns, group = word(args, VALUE_COLUMNS), heads // kv_heads
-        tiles, positions = word(step, TILES), word(step, POSITIONS)
+        tiles = word(step, TILES)
         splits, parts = _plan(args, step)
         kv_head, rest = chunk % kv_heads, chunk // kv_heads
         part, rest = rest % parts, rest // parts
@@ -200,7 +226,7 @@ def _make_attend(numbers: Numbers) -> Any:
         rows = min(share, rows - part * share)
         if rows <= 0:
             return
-        at = np.int64(load_i32(positions, first_row))
+        at = _place(step, first_row)
         lowest = max(at - window + 1, 0) if window > 0 else 0
         from_split, to_split = lowest // split, (at + rows - 1) // split + 1
         alone = splits > 1
@@ -233,7 +259,9 @@ def _make_attend(numbers: Numbers) -> Any:
                 if index < low or index > (at + (first + block - 1) // group) // split:
                     continue
                 to = state + first * stride if alone or index == low else partial
-                attend_rows(args, table, kv_head, index * split, first, block, group, at, queries, scores, to)
+                attend_rows(
+                    args, step, first_row, table, kv_head, index * split, first, block, group, at, queries, scores, to
+                )  # fmt: skip
                 if to == partial:
                     for i in range(block):
                         merge(state + (first + i) * stride, partial + i * stride, value_columns // LANES)
@@ -263,7 +291,7 @@ def _make_merge_parts(numbers: Numbers) -> Any:
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)
         value_columns, group = word(args, VALUE_COLUMNS), heads // kv_heads
         row, kv_head = chunk // kv_heads, chunk % kv_heads
-        position = np.int64(load_i32(word(step, POSITIONS), row))
+        position = _place(step, row)
         low = max(position - window + 1, 0) // split if window > 0 else 0
         stride = value_columns * 4 + VECTOR_BYTES
         next_split = stride * group * kv_heads * word(step, ROWS)

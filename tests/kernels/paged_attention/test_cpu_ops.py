@@ -11,12 +11,14 @@ import torch
 from kernels.cpu_program import (
     POSITIONS,
     ROWS,
+    SEEN,
     SLOTS,
     STEP_WORDS,
     TABLE_WIDTH,
     TABLES,
     TILE_COUNT,
     TILES,
+    TREE,
     Program,
     aligned,
 )
@@ -68,7 +70,9 @@ class Cache:
         self.norms = [torch.rand(shape.head_dim, generator=generator) + 0.5 for _ in range(2)] if normed else None
         self.threads = threads
 
-    def run(self, qkv: torch.Tensor, spans: list[Span], tile: int = 16) -> torch.Tensor:
+    def run(
+        self, qkv: torch.Tensor, spans: list[Span], tile: int = 16, ancestors: list[int] | None = None
+    ) -> torch.Tensor:
         shape, rows = self.shape, len(qkv)
         qkv = qkv.clone()
         out = torch.full((rows, shape.heads * shape.head_dim), torch.nan, dtype=self.dtype)
@@ -79,11 +83,15 @@ class Cache:
         norms = [HeadNorm(weight.data_ptr(), 1e-5) for weight in self.norms] if self.norms else []
         space = Workspace(shape, threads=self.threads, tile_rows=tile)
         step, _kept = make_step(spans, tile, shape.page_tokens)
+        if ancestors is not None:
+            tree = np.array(ancestors, np.int64)
+            seen = np.array([span.start for span in spans for _ in range(span.rows)], np.int32)
+            step[TREE], step[SEEN] = tree.ctypes.data, seen.ctypes.data
         run_ops(attention_ops(shape, places, space, *norms), step, self.threads)
         return out
 
-    def expected(self, qkv: torch.Tensor, spans: list[Span]) -> torch.Tensor:
-        """Of spans that begin at 0."""
+    def expected(self, qkv: torch.Tensor, spans: list[Span], ancestors: list[int] | None = None) -> torch.Tensor:
+        """Of spans that begin at 0; with `ancestors`, of a tree behind them."""
         shape, rows = self.shape, len(qkv)
         size = (64, shape.kv_heads, shape.page_tokens, shape.head_dim)
         keys, values = torch.full(size, torch.nan, dtype=self.dtype), torch.full(size, torch.nan, dtype=self.dtype)
@@ -97,9 +105,14 @@ class Cache:
             *weights, epsilon=1e-5, interleaved=shape.interleaved,
         )  # fmt: skip
         tables = [span.table for span in spans]
+        if ancestors is not None:
+            # Rows before the tree are rows of the sequence, too: they see those before them.
+            before = rows - len(ancestors)
+            chain = [(2 << row) - 1 for row in range(before)]
+            ancestors = chain + [(1 << before) - 1 | bits << before for bits in ancestors]
         return reference.attend(
-            queries, keys, values, tables, owners, at.tolist(), shape.scale, shape.window
-        ).flatten(1)  # fmt: skip
+            queries, keys, values, tables, owners, at.tolist(), shape.scale, shape.window, ancestors
+        ).flatten(1)
 
     def qkv(self, rows: int, seed: int = 0) -> torch.Tensor:
         width = (self.shape.heads + 2 * self.shape.kv_heads) * self.shape.head_dim
@@ -175,3 +188,79 @@ def test_chunks_tiles_and_threads_give_the_bits_of_the_whole(name: str, chunks: 
         start += rows
     assert torch.equal(torch.cat(found), expected)
     assert np.array_equal(cut.keys, whole.keys) and np.array_equal(cut.values, whole.values)
+
+
+@pytest.mark.parametrize("name", ["llama", "float32", "portable"])
+def test_values_that_cancel_show_the_same_rounding_errors_in_any_chunk(name: str) -> None:
+    """Rounding of results hides most differences: here the exact result of every second row is 0."""
+    shape = replace(SHAPES[name], split=64)
+    whole, cut = Cache(shape), Cache(shape)
+    qkv, table = whole.qkv(150), pages(0, 23)
+    first_value = (shape.heads + shape.kv_heads) * shape.head_dim
+    qkv[:, : shape.heads * shape.head_dim] = 0.0
+    turned = torch.randperm(75, generator=torch.Generator().manual_seed(3))
+    qkv[75:, first_value:] = -qkv[:75, first_value:][turned]
+    expected = whole.run(qkv, [Span(0, 150, table)], tile=11)
+    assert 0 < expected[149].abs().max() < 1e-5
+    alone = [cut.run(qkv[i : i + 1], [Span(i, 1, table)]) for i in range(150)]
+    assert torch.equal(torch.cat(alone), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("name", ["llama", "float32"])
+def test_splits_that_threads_share_give_the_bits_of_one_thread(name: str, rows: int) -> None:
+    shape, table = SHAPES[name], list(range(42))
+    one, two = Cache(shape), Cache(shape, threads=2)
+    prompt, more = one.qkv(1300), one.qkv(rows, seed=1)
+    for cache in (one, two):
+        cache.run(prompt, [Span(0, 1300, table)])
+    expected, found = (cache.run(more, [Span(1300, rows, table)]) for cache in (one, two))
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, torch.zeros_like(found))
+
+
+def test_few_rows_over_a_long_context_are_shared_by_splits_and_many_rows_are_not() -> None:
+    cache = Cache(LLAMA, threads=2)
+    places = Places(*(0,) * 6)
+    _, attend, merge = attention_ops(LLAMA, places, Workspace(LLAMA, threads=2, tile_rows=16))
+    words = np.asarray(attend.words, np.int64)
+
+    def chunks(start: int, rows: int) -> tuple[int, int]:
+        step, _kept = make_step([Span(start, rows, list(range(64)))], 16, cache.shape.page_tokens)
+        return tuple(one.chunks(words.ctypes.data, step.ctypes.data) for one in (attend, merge))
+
+    assert chunks(100, 1) == (3, 0)
+    assert chunks(1500, 1) == (3 * 3, 3)
+    assert chunks(100, 16) == (3 * 2, 0)
+    assert chunks(1000, 128) == (8 * 3, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["llama", "float32", "short splits"])
+def test_a_guess_in_a_tree_sees_the_text_and_its_own_ancestors(name: str, threads: int) -> None:
+    cache = Cache(SHAPES[name], threads=threads)
+    table, qkv = pages(0, 5), cache.qkv(70)
+    parents = [-1, 0, 0, 1, 1, 2, 5, 3, 3, 0, 9, 10, 10, 4, 13, 14, 15, 16, 2, 18]
+    ancestors = []
+    for row, parent in enumerate(parents):
+        ancestors.append(1 << row | (ancestors[parent] if parent >= 0 else 0))
+    expected = cache.expected(qkv, [Span(0, 70, table)], ancestors)
+    cache.run(qkv[:50], [Span(0, 50, table)])
+    found = cache.run(qkv[50:], [Span(50, 20, table)], ancestors=ancestors)
+    worst = (found.float() - expected[50:]).abs().max() / expected[50:].abs().max()
+    assert worst < TOLERANCE[cache.shape.dtype]
+
+
+def test_a_chain_said_as_a_tree_has_the_bits_of_the_chain() -> None:
+    one, other = Cache(LLAMA), Cache(LLAMA)
+    qkv, table = one.qkv(90), pages(0, 5)
+    expected = one.run(qkv, [Span(0, 90, table)])
+    other.run(qkv[:70], [Span(0, 70, table)])
+    found = other.run(qkv[70:], [Span(70, 20, table)], ancestors=[(2 << row) - 1 for row in range(20)])
+    assert torch.equal(found, expected[70:])
+
+
+def test_sizes_that_the_loops_do_not_have_are_refused_by_name() -> None:
+    for shape, name in ((replace(LLAMA, page_tokens=20), "page_tokens 20"), (replace(LLAMA, head_dim=63), "head_dim")):
+        with pytest.raises(ValueError, match=name):
+            attention_ops(shape, Places(*(0,) * 6), Workspace(LLAMA, threads=1, tile_rows=16))
