@@ -1,0 +1,96 @@
+"""The per-row ops of the CPU program against plain torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.cpu_program import ROWS, STEP_WORDS, TOKENS, WANTED, WANTED_COUNT, Op
+from kernels.linear.cpu import Rows
+from kernels.linear.reference import quantize_rows
+from kernels.norm_rope_act import reference
+from kernels.norm_rope_act.cpu_rows import embed, norm
+
+# bfloat16 results are the float32 ones rounded: half a unit in the last of 8 bits.
+TOLERANCE = {torch.bfloat16: 0.004, torch.float32: 2e-6}
+DTYPES = list(TOLERANCE)
+SIZES = [(1, 576), (5, 64), (11, 40), (9, 8)]
+
+
+def run(op: Op, **words: int) -> None:
+    step = np.zeros(STEP_WORDS, np.int64)
+    for name, value in words.items():
+        step[{"rows": ROWS, "tokens": TOKENS, "wanted": WANTED, "wanted_count": WANTED_COUNT}[name]] = value
+    args = np.asarray(op.words, np.int64)
+    for chunk in reversed(range(op.chunks(args.ctypes.data, step.ctypes.data))):
+        op.run(args.ctypes.data, step.ctypes.data, chunk, 0)
+
+
+def out_rows(tensor: torch.Tensor, scales: torch.Tensor | None = None) -> Rows:
+    return Rows(tensor.data_ptr(), tensor.stride(0) * tensor.itemsize, 0 if scales is None else scales.data_ptr())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [16, 40, 576])
+def test_embed_takes_the_rows_of_the_tokens(dtype: torch.dtype, width: int) -> None:
+    table, residual = torch.randn(10, width).to(dtype), torch.full((5, width), torch.nan)
+    tokens = np.array([7, 0, 7, 9, 3], np.int32)
+    run(embed(table, residual.data_ptr()), rows=5, tokens=tokens.ctypes.data)
+    assert torch.equal(residual, table[tokens.tolist()].float())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+def test_norm_equals_the_reference(rows: int, width: int, dtype: torch.dtype) -> None:
+    residual, weight = torch.randn(rows, width) * 3, torch.randn(width)
+    # One row more, which nobody asked for.
+    out = torch.full((rows + 1, width), torch.nan, dtype=dtype)
+    run(norm(residual.data_ptr(), weight, 1e-5, out_rows(out), dtype), rows=rows)
+    expected = reference.add_norm(residual, None, weight, 1e-5)[1]
+    torch.testing.assert_close(out[:rows].float(), expected, rtol=TOLERANCE[dtype], atol=1e-6)
+    assert out[rows].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_wanted_rows_are_normed_one_behind_the_other(dtype: torch.dtype) -> None:
+    residual, weight = torch.randn(9, 72), torch.randn(72)
+    every, some = torch.empty(9, 72, dtype=dtype), torch.empty(6, 72, dtype=dtype)
+    run(norm(residual.data_ptr(), weight, 1e-5, out_rows(every), dtype), rows=9)
+    wanted = np.array([8, 0, 3, 3, 7, 1], np.int64)
+    op = norm(residual.data_ptr(), weight, 1e-5, out_rows(some), dtype, wanted_only=True)
+    run(op, rows=9, wanted=wanted.ctypes.data, wanted_count=6)
+    assert torch.equal(some, every[wanted.tolist()])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+def test_normed_rows_are_quantized_as_the_reference_does(rows: int, width: int, dtype: torch.dtype) -> None:
+    residual, weight = torch.randn(rows, width), torch.randn(width)
+    out = torch.empty(rows, width, dtype=dtype)
+    codes, scales = torch.zeros(rows, width, dtype=torch.uint8), torch.full((rows,), torch.nan)
+    op = norm(residual.data_ptr(), weight, 1e-5, out_rows(out), dtype, quantized=out_rows(codes, scales))
+    run(op, rows=rows)
+    expected, expected_scales = quantize_rows(out)
+    assert torch.equal(codes, expected)
+    assert torch.equal(scales, expected_scales)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_normed_row_has_the_same_bits_beside_any_number_of_others(dtype: torch.dtype) -> None:
+    residual, weight = torch.randn(70, 100), torch.randn(100)
+    whole = torch.empty(70, 100, dtype=dtype)
+    run(norm(residual.data_ptr(), weight, 1e-5, out_rows(whole), dtype), rows=70)
+    for rows in range(1, 70):
+        out = torch.empty(rows, 100, dtype=dtype)
+        start = 70 - rows
+        run(norm(residual[start:].data_ptr(), weight, 1e-5, out_rows(out), dtype), rows=rows)
+        assert torch.equal(out, whole[start:])
+
+
+def test_bfloat16_rounds_as_torch_does() -> None:
+    values = torch.cat([torch.randn(1000), torch.tensor([1.00390625, 1.01171875, -1.00390625, 0.0])])
+    # A row of ones keeps its weights: they are rounded, and nothing else.
+    residual, out = torch.ones(1, len(values)), torch.empty(1, len(values), dtype=torch.bfloat16)
+    run(norm(residual.data_ptr(), values, 0.0, out_rows(out), torch.bfloat16), rows=1)
+    assert torch.equal(out[0], values.bfloat16())
