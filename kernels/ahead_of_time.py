@@ -23,7 +23,7 @@ ARCHITECTURES = (80, 90, 100)
 # The most shared memory a program gets on each, in bytes.
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Folders of this package that have a fused.py with `compilations`.
-OPERATIONS = ("kv_store", "norm_rope_act", "gemm", "moe", "quant")
+OPERATIONS = ("kv_store", "norm_rope_act", "paged_attention", "mla_attention", "gemm", "moe", "quant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Facts:
     name: str
     arch: int
     registers: int  # of a thread
-    spilled: int  # bytes of a thread's local memory that the compiler uses besides the stack
+    spilled: int  # bytes of a thread that found no register
+    spills_in_loops: int  # instructions that fetch or put such bytes in an innermost loop
     shared: int  # bytes of a program
     matrix_unit: str  # which instructions multiply: wgmma, tcgen05, mma or none
 
@@ -83,7 +84,10 @@ def aot_compile(
     assert compiled.asm["cubin"]
     registers, spilled = _resources(compiled.asm["cubin"])
     unit = next((unit for unit in ("tcgen05.mma", "wgmma", "mma.sync") if unit in compiled.asm["ptx"]), "none")
-    return Facts(name or kernel.__name__, arch, registers, spilled, compiled.metadata.shared, unit.partition(".")[0])
+    in_loops = _spills_in_loops(compiled.asm["sass"]) if spilled else 0
+    return Facts(
+        name or kernel.__name__, arch, registers, spilled, in_loops, compiled.metadata.shared, unit.partition(".")[0]
+    )
 
 
 def _resources(binary: bytes) -> tuple[int, int]:
@@ -99,6 +103,21 @@ def _resources(binary: bytes) -> tuple[int, int]:
     assert found, told.stdout
     registers, stack, local = map(int, found.groups())
     return registers, stack + local
+
+
+def _spills_in_loops(sass: str) -> int:
+    """A loop is what lies between a label and a branch back to it."""
+    lines = sass.splitlines()
+    labels = {line.strip()[:-1]: at for at, line in enumerate(lines) if re.fullmatch(r"\s*L\w+:", line)}
+    branches = [(re.search(r"\bBRA .*?(L\w+)", line), at) for at, line in enumerate(lines)]
+    loops = [(labels[found[1]], at) for found, at in branches if found and labels.get(found[1], at) < at]
+    assert labels and loops, "the disassembly has another form"
+    inner = [
+        (first, last)
+        for first, last in loops
+        if not any(first <= other and end <= last and (other, end) != (first, last) for other, end in loops)
+    ]
+    return sum(bool(re.search(r"\b(LDL|STL)\b", line)) for first, last in inner for line in lines[first:last])
 
 
 def compilations(arch: int, operations: Iterable[str] = OPERATIONS) -> Iterator[Compilation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import triton
@@ -17,7 +18,7 @@ import triton.language as tl
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import architecture, ceil_div, launch, multiprocessors, power_of_two
 from kernels.mla_attention.reference import absorb, expand, split_up
-from kernels.paged_attention.fused import LOG2_E, Shape, join_planned, multiplied, runs, sees, step
+from kernels.paged_attention.fused import LOG2_E, Shape, join_planned, sees, step
 from kernels.paged_attention.plan import ITEM, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import Partials, Work
 
@@ -35,7 +36,7 @@ def attend_kernel(
     queries, latents, tables, positions, seen, tree, counts, items, item_rows, row_slots,
     out, partial_sums, partial_maxima, partial_totals, waiting, scale, width,
     HEADS: tl.constexpr, GROUP: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, PAGE: tl.constexpr,
-    SPLIT: tl.constexpr, TREE: tl.constexpr, PRECISION: tl.constexpr, KIND: tl.constexpr,
+    SPLIT: tl.constexpr, TREE: tl.constexpr, 
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, TURNED: tl.constexpr, ITEM: tl.constexpr,
 ):  # fmt: skip
     """As kernels/paged_attention's, for blocks of GROUP heads instead of kv heads. waiting [programs, M, WIDE]."""
@@ -67,8 +68,8 @@ def attend_kernel(
             at = (row.to(tl.int64) * HEADS + head)[:, None]
             whole = present[:, None] & (d < LATENT)[None, :]
             edge = present[:, None] & (e < ROPE)[None, :]
-            query = tl.load(queries + at * KEPT + d[None, :], mask=whole, other=0.0).to(KIND)
-            turned = tl.load(queries + at * KEPT + LATENT + e[None, :], mask=edge, other=0.0).to(KIND)
+            query = tl.load(queries + at * KEPT + d[None, :], mask=whole, other=0.0)
+            turned = tl.load(queries + at * KEPT + LATENT + e[None, :], mask=edge, other=0.0)
             table = tables + sequence.to(tl.int64) * width
 
             maximum = tl.full([M], -float("inf"), tl.float32)
@@ -85,15 +86,13 @@ def attend_kernel(
                     kept = latents + ((page * PAGE + place % PAGE) * KEPT)[:, None]
                     latent = tl.load(kept + d[None, :], mask=held[:, None] & (d < LATENT)[None, :], other=0.0)
                     key = tl.load(kept + LATENT + e[None, :], mask=held[:, None] & (e < ROPE)[None, :], other=0.0)
-                    scores = tl.dot(query, tl.trans(latent).to(KIND), input_precision=PRECISION)
-                    scores = tl.dot(turned, tl.trans(key).to(KIND), scores, input_precision=PRECISION) * scale
+                    scores = tl.dot(query, tl.trans(latent), input_precision="ieee")
+                    scores = tl.dot(turned, tl.trans(key), scores, input_precision="ieee") * scale
                     visible = sees(place, position, until, bits, 0, TREE)
                     scores = tl.where(visible, scores, -float("inf"))
                     weights, shrink, split_maximum, split_total = step(scores, split_maximum, split_total)
-                    weights = weights.to(latent.dtype).to(KIND)
-                    split_sums = tl.dot(
-                        weights, latent.to(KIND), split_sums * shrink[:, None], input_precision=PRECISION
-                    )
+                    weights = weights.to(latent.dtype)
+                    split_sums = tl.dot(weights, latent, split_sums * shrink[:, None], input_precision="ieee")
                 if partial != 0:
                     slot = tl.load(row_slots + row, mask=present, other=0) + split
                     left = slot.to(tl.int64) * HEADS + head
@@ -125,16 +124,14 @@ def shape(latent_dim: int, heads: int, dtype: torch.dtype, arch: int) -> Shape:
     """One for every step, as in paged_attention. A latent's tile is wide, so there are few of its rows."""
     if dtype == torch.float32:
         return Shape(16, 16, 8, 1, 1)
-    return Shape(64, 16 if arch < 90 else 32, 8, 5, 1)
+    return Shape(64, 32, 8, 4 if arch < 90 else 5, 1)
 
 
 def _group(heads: int, chosen: Shape) -> int:
     return min(heads, chosen.m, HEADS_AT_ONCE)
 
 
-def sizes(
-    queries: torch.Tensor, latent_dim: int, slots: int, trees: bool = False, split: int = SPLIT
-) -> Sizes:
+def sizes(queries: torch.Tensor, latent_dim: int, slots: int, trees: bool = False, split: int = SPLIT) -> Sizes:
     """What a plan for these tensors must keep to. queries [R, heads, latent + rope]."""
     heads = queries.shape[1]
     chosen = shape(latent_dim, heads, queries.dtype, architecture(queries.device))
@@ -177,9 +174,7 @@ def attend_planned(
     assert (seen is None) == (tree is None)
     heads, kept = queries.shape[1:]
     chosen = shape(latent_dim, heads, queries.dtype, architecture(queries.device))
-    constants = _constants(
-        heads, latent_dim, kept - latent_dim, latents.shape[1], split, tree is not None, queries.dtype, chosen
-    )
+    constants = _constants(heads, latent_dim, kept - latent_dim, latents.shape[1], split, tree is not None, chosen)
     launch(
         attend_kernel, (len(waiting.sums),), queries, latents, tables, positions,
         positions if seen is None else seen, positions if tree is None else tree,
@@ -207,7 +202,7 @@ def attend(
     of how. An executor plans once a step, for all layers."""
     device, heads = queries.device, queries.shape[1]
     bounds = query_starts.tolist()
-    counts = [end - first for first, end in zip(bounds, bounds[1:], strict=False)]
+    counts = [end - first for first, end in pairwise(bounds)]
     starts = [int(positions[first]) for first in bounds[:-1]]
     pages = tables.cpu().numpy()
     shared = shared_prefixes(pages, starts, latents.shape[1], split) if cascade else []
@@ -222,12 +217,12 @@ def attend(
 
 
 def _constants(
-    heads: int, latent_dim: int, rope: int, page_tokens: int, split: int, tree: bool, dtype: torch.dtype, chosen: Shape
+    heads: int, latent_dim: int, rope: int, page_tokens: int, split: int, tree: bool, chosen: Shape
 ) -> dict[str, object]:
     assert split % chosen.n == 0
     return {
         "HEADS": heads, "GROUP": _group(heads, chosen), "LATENT": latent_dim, "ROPE": rope, "PAGE": page_tokens,
-        "SPLIT": split, "TREE": tree, "PRECISION": "ieee", "KIND": multiplied(dtype),
+        "SPLIT": split, "TREE": tree,
         "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(latent_dim, 16), "TURNED": power_of_two(rope, 16),
         "ITEM": ITEM,
     }  # fmt: skip
@@ -237,18 +232,15 @@ def compilations(arch: int) -> Iterator[Compilation]:
     """Shapes of DeepSeek-V3 and of its smaller sister with 16 heads."""
     for name, dtype, heads, tree in (
         ("deepseek-v3", torch.bfloat16, 128, False),
-        ("deepseek-v3 trees", torch.bfloat16, 128, True),
-        ("deepseek-v2-lite", torch.float16, 16, False),
+        ("deepseek-v2-lite trees", torch.float16, 16, True),
         ("float32", torch.float32, 16, False),
     ):
         chosen = shape(512, heads, dtype, arch)
-        constants = _constants(heads, 512, 64, 16, SPLIT, tree, dtype, chosen)
+        constants = _constants(heads, 512, 64, 16, SPLIT, tree, chosen)
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
         types = dict.fromkeys(("queries", "latents", "out"), kind) | _TYPES | {"tree": "*i64" if tree else "*i32"}
         signature = signature_of(attend_kernel, types, constants)
-        yield Compilation(
-            f"latent attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages
-        )
+        yield Compilation(f"latent attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
 
 
 _TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots"), "*i32")

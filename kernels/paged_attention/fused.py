@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import interpreter
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
@@ -66,7 +65,7 @@ def attend_kernel(
     queries, keys, values, tables, positions, seen, tree, counts, items, item_rows, row_slots,
     out, partial_sums, partial_maxima, partial_totals, scale, width,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, TREE: tl.constexpr, PRECISION: tl.constexpr, KIND: tl.constexpr,
+    WINDOW: tl.constexpr, TREE: tl.constexpr, 
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, ITEM: tl.constexpr,
 ):  # fmt: skip
     """A program takes items, and of each one kv head, until there are none left: forth and back over the list, which is
@@ -118,14 +117,12 @@ def attend_kernel(
                     block = held[:, None] & (d < D)[None, :]
                     key = tl.load(keys + kept[:, None] + d[None, :], mask=block, other=0.0)
                     value = tl.load(values + kept[:, None] + d[None, :], mask=block, other=0.0)
-                    scores = tl.dot(query.to(KIND), tl.trans(key).to(KIND), input_precision=PRECISION) * scale
+                    scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
                     visible = sees(place, position, until, bits, WINDOW, TREE)
                     scores = tl.where(visible, scores, -float("inf"))
                     weights, shrink, split_maximum, split_total = step(scores, split_maximum, split_total)
-                    weights = weights.to(value.dtype).to(KIND)
-                    split_sums = tl.dot(
-                        weights, value.to(KIND), split_sums * shrink[:, None], input_precision=PRECISION
-                    )
+                    weights = weights.to(value.dtype)
+                    split_sums = tl.dot(weights, value, split_sums * shrink[:, None], input_precision="ieee")
                 if partial != 0:
                     slot = tl.load(row_slots + row, mask=present, other=0) + split
                     left = slot.to(tl.int64) * HEADS + head
@@ -181,14 +178,15 @@ class Shape:
 
 def shape(head_dim: int, group: int, dtype: torch.dtype, arch: int) -> Shape:
     """One for every step: which instructions multiply and in which order a row is summed hang on it. 64 rows fill one
-    group of four warps, each row within one of them."""
-    wide = power_of_two(head_dim, 16)
+    group of four warps, each row within one of them. The compiler takes two of the stages for the pages' numbers, which
+    keys wait for; with 5 the copy of one block is under way while another is computed."""
     if dtype == torch.float32:
         return Shape(power_of_two(group, 16), 32, 4, 2, 2)
     m = power_of_two(group, 64)
-    if wide > 128 or m > 64:
-        return Shape(m, 32, 8, 2, 1)
-    return Shape(m, 64, 4, 2 if arch < 90 else 3, 2)
+    if power_of_two(head_dim, 16) > 128 or m > 64:
+        return Shape(m, 32, 8, 5, 1)
+    # Two programs must find room beside each other.
+    return Shape(m, 32 if arch < 90 else 64, 4, 5, 2)
 
 
 def sizes(
@@ -226,9 +224,7 @@ def attend_planned(
     kv_heads, page_tokens = keys.shape[1:3]
     chosen = shape(head_dim, heads // kv_heads, queries.dtype, architecture(queries.device))
     programs = multiprocessors(queries.device) * chosen.programs_per_multiprocessor
-    constants = _constants(
-        heads, kv_heads, head_dim, page_tokens, split, window, tree is not None, queries.dtype, chosen
-    )
+    constants = _constants(heads, kv_heads, head_dim, page_tokens, split, window, tree is not None, chosen)
     launch(
         attend_kernel, (programs,), queries, keys, values, tables, positions,
         # Where there are no trees the kernel gets something to hold in their place.
@@ -302,21 +298,14 @@ def runs(sequences: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def _constants(
     heads: int, kv_heads: int, head_dim: int, page_tokens: int, split: int, window: int, tree: bool,
-    dtype: torch.dtype, chosen: Shape,
+    chosen: Shape,
 ) -> dict[str, int | bool | str]:  # fmt: skip
     assert split % chosen.n == 0
     return {
         "HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "PAGE": page_tokens, "SPLIT": split,
-        "WINDOW": window, "TREE": tree, "PRECISION": "ieee", "KIND": multiplied(dtype),
+        "WINDOW": window, "TREE": tree,
         "M": chosen.m, "N": chosen.n, "WIDE": power_of_two(head_dim, 16), "ITEM": ITEM,
     }  # fmt: skip
-
-
-def multiplied(dtype: torch.dtype) -> tl.dtype:
-    """What matrices are made of. The interpreter multiplies no bfloat16; in float32 it gets the same products."""
-    if interpreter.in_use():
-        return tl.float32
-    return {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
 
 
 def _join_constants(heads: int, width: int) -> dict[str, int]:
@@ -324,29 +313,23 @@ def _join_constants(heads: int, width: int) -> dict[str, int]:
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    """Shapes of Llama 8B, of its verification of trees, of Qwen3-MoE, SmolLM2 in float32, Mistral's window, Gemma-like
-    wide heads and heads that are no power of two."""
+    """Shapes of Llama 8B, also with trees, SmolLM2 in float32, wide heads with a window, heads of no power of two."""
     for name, dtype, heads, kv_heads, head_dim, window, tree in (
         ("llama-8b", torch.bfloat16, 32, 8, 128, 0, False),
         ("llama-8b trees", torch.bfloat16, 32, 8, 128, 0, True),
-        ("qwen3-moe", torch.bfloat16, 64, 4, 128, 0, False),
         ("smollm2", torch.float32, 9, 3, 64, 0, False),
-        ("mistral", torch.float16, 32, 8, 128, 4096, False),
-        ("wide", torch.bfloat16, 16, 8, 256, 1024, False),
+        ("wide", torch.float16, 16, 8, 256, 1024, False),
         ("uneven", torch.bfloat16, 32, 32, 80, 0, False),
     ):
         chosen = shape(head_dim, heads // kv_heads, dtype, arch)
-        constants = _constants(heads, kv_heads, head_dim, 16, SPLIT, window, tree, dtype, chosen)
+        constants = _constants(heads, kv_heads, head_dim, 16, SPLIT, window, tree, chosen)
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
-        types = (
-            dict.fromkeys(("queries", "keys", "values", "out"), kind) | _TYPES | {"tree": "*i64" if tree else "*i32"}
-        )
-        yield Compilation(
-            f"attend {name}", attend_kernel, signature_of(attend_kernel, types, constants), constants,
-            chosen.warps, chosen.stages,
-        )  # fmt: skip
-        constants = _join_constants(heads, head_dim)
-        yield Compilation(f"join {name}", join_kernel, signature_of(join_kernel, types, constants), constants, 1)
+        types = dict.fromkeys(("queries", "keys", "values", "out"), kind) | _TYPES
+        signature = signature_of(attend_kernel, types | {"tree": "*i64" if tree else "*i32"}, constants)
+        yield Compilation(f"attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
+        if not tree:
+            constants = _join_constants(heads, head_dim)
+            yield Compilation(f"join {name}", join_kernel, signature_of(join_kernel, types, constants), constants, 1)
 
 
 _TYPES = dict.fromkeys(("tables", "positions", "seen", "counts", "items", "item_rows", "row_slots", "joins"), "*i32")

@@ -19,8 +19,8 @@ split for which rows, and so may look at the whole batch:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +30,8 @@ ITEM = 8
 JOIN = 4
 # A tile with no more rows of a matrix than this writes little when it is split.
 FEW_ROWS = 16
+# How much longer than the average program the longest may take before tiles are split.
+UNEVEN = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +58,17 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """Items as they are found."""
+class _Tiles:
+    """Columns, one entry a tile: `rows` rows from `first_row` of a sequence see positions begin .. end - 1."""
 
-    sizes: Sizes
-    items: list[tuple[int, ...]] = field(default_factory=list)
-    item_rows: list[np.ndarray] = field(default_factory=list)
-    placed: int = 0
-    slots: int = 0
-    joins: list[tuple[int, int, int]] = field(default_factory=list)
+    sequence: np.ndarray
+    first_row: np.ndarray
+    rows: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
 
-    def add(self, first: int, rows: int, sequence: int, spans: list[tuple[int, int]], partial: bool) -> None:
-        self.items.extend((first, rows, sequence, begin, end, int(partial), 0, 0) for begin, end in spans)
-
-    def place(self, rows: np.ndarray) -> int:
-        self.item_rows.append(rows)
-        self.placed += len(rows)
-        return self.placed - len(rows)
+    def splits(self, split: int) -> np.ndarray:
+        return (self.end - 1) // split - self.begin // split + 1
 
 
 def plan(
@@ -84,31 +80,29 @@ def plan(
 ) -> Plan:
     """Sequence s has rows first_rows[s] .. + row_counts[s], which stand at starts[s] .. of its context. `shared`:
     sequences whose first positions, so many, lie in the same pages (`shared_prefixes` finds them)."""
-    draft = _Draft(sizes)
-    rows = max((first + count for first, count in zip(first_rows, row_counts, strict=True)), default=0)
-    row_slots = np.zeros(rows, np.int32)
-    begins = _cascade(draft, first_rows, row_counts, starts, shared, row_slots)
-    tiles = list(_tiles(sizes, first_rows, row_counts, starts, begins))
-    work = sum(end - begin for _, _, _, begin, end in tiles) + sum(item[4] - item[3] for item in draft.items)
-    share = max(1, work * sizes.kv_heads // sizes.programs)
-    # The longest first: slots go where they save most.
-    for sequence, first, count, begin, end in sorted(tiles, key=lambda tile: tile[3] - tile[4]):
-        placed = draft.place(np.arange(first, first + count, dtype=np.int32))
-        spans = list(_spans(begin, end, sizes.split))
-        if sequence in begins:
-            draft.add(placed, count, sequence, spans, partial=True)
-            continue
-        limit = share // 2 if count * sizes.group <= FEW_ROWS else share
-        wanted = count * len(spans)
-        if len(spans) > 1 and end - begin > limit and draft.slots + wanted <= sizes.slots:
-            own = np.arange(count, dtype=np.int32) * len(spans) + draft.slots
-            row_slots[first : first + count] = own - begin // sizes.split
-            draft.joins += [(first + i, int(slot), len(spans)) for i, slot in enumerate(own)]
-            draft.slots += wanted
-            draft.add(placed, count, sequence, spans, partial=True)
-        else:
-            draft.add(placed, count, sequence, [(begin, end)], partial=False)
-    return _finished(draft, row_slots)
+    firsts, counts, starts = (np.asarray(column, np.int64) for column in (first_rows, row_counts, starts))
+    begins = np.zeros(len(starts), np.int64)
+    cascades, slots = _cascades(sizes, counts, starts, shared, begins)
+    tiles = _tiles(sizes, firsts, counts, starts, begins)
+    taken = begins[tiles.sequence] > 0
+    partial = _split(sizes, tiles, taken, sizes.slots - slots)
+    row_slots = np.zeros(int((firsts + counts).max(initial=0)), np.int32)
+    joins = _slots(sizes, tiles, partial, begins, row_slots)
+    placed = tiles.rows.cumsum() - tiles.rows
+    items = [_items(sizes, tiles, placed, partial)]
+    item_rows = [_counted(tiles.first_row, tiles.rows)]
+    for sequences, tokens in cascades:
+        rows = _counted(firsts[sequences], counts[sequences])
+        at = np.arange(0, len(rows), sizes.tile_rows)
+        number = np.minimum(sizes.tile_rows, len(rows) - at)
+        place = at + sum(map(len, item_rows))
+        same = np.full(len(at), tokens)
+        together = _Tiles(np.full(len(at), sequences[0]), at, number, np.zeros_like(at), same)
+        items.append(_items(sizes, together, place, np.ones(len(at), bool)))
+        item_rows.append(rows)
+    every = np.concatenate(items)
+    every = every[np.argsort(every[:, 3] - every[:, 4], kind="stable")]
+    return Plan(every, np.concatenate(item_rows).astype(np.int32), row_slots, joins)
 
 
 def shared_prefixes(
@@ -134,67 +128,94 @@ def shared_prefixes(
     return found
 
 
-def _cascade(
-    draft: _Draft,
-    first_rows: Sequence[int],
-    row_counts: Sequence[int],
-    starts: Sequence[int],
+def _cascades(
+    sizes: Sizes,
+    counts: np.ndarray,
+    starts: np.ndarray,
     shared: Sequence[tuple[Sequence[int], int]],
-    row_slots: np.ndarray,
-) -> dict[int, int]:
-    """Items for shared splits; where what is each sequence's own begins, for those that take part."""
-    sizes, begins = draft.sizes, {}
+    begins: np.ndarray,
+) -> tuple[list[tuple[Sequence[int], int]], int]:
+    """Those of `shared` that there is memory for, and how many slots they take; `begins`: where a sequence's own
+    part begins. A row takes slots for all splits that the tile sees which computes its own part."""
+    kept, slots = [], 0
     for sequences, tokens in shared:
-        # A row gets slots for as many splits as the tile that will compute what is its own.
-        splits = {s: _splits_of_rows(sizes, row_counts[s], starts[s]) for s in sequences}
-        wanted = sum(sum(counts) for counts in splits.values())
-        if sizes.window or tokens < sizes.split or draft.slots + wanted > sizes.slots:
-            continue
+        wanted = 0
         for s in sequences:
             assert tokens <= starts[s]
-            begins[s] = tokens
-            for row, count in enumerate(splits[s], first_rows[s]):
-                row_slots[row] = draft.slots
-                draft.joins.append((row, draft.slots, count))
-                draft.slots += count
-        rows = np.concatenate([np.arange(first_rows[s], first_rows[s] + row_counts[s]) for s in sequences])
-        for at in range(0, len(rows), sizes.tile_rows):
-            tile = rows[at : at + sizes.tile_rows].astype(np.int32)
-            spans = list(_spans(0, tokens, sizes.split))
-            draft.add(draft.place(tile), len(tile), sequences[0], spans, partial=True)
-    return begins
+            tile = np.arange(0, counts[s], sizes.tile_rows)
+            rows = np.minimum(sizes.tile_rows, counts[s] - tile)
+            wanted += int((rows * -(-(starts[s] + tile + rows) // sizes.split)).sum())
+        if sizes.window == 0 and tokens >= sizes.split and slots + wanted <= sizes.slots:
+            begins[list(sequences)] = tokens
+            kept.append((list(sequences), tokens))
+            slots += wanted
+    return kept, slots
 
 
-def _splits_of_rows(sizes: Sizes, count: int, start: int) -> list[int]:
-    ends = (start + min(count, (row // sizes.tile_rows + 1) * sizes.tile_rows) for row in range(count))
-    return [-(-end // sizes.split) for end in ends]
+def _tiles(sizes: Sizes, firsts: np.ndarray, counts: np.ndarray, starts: np.ndarray, begins: np.ndarray) -> _Tiles:
+    """The longest first."""
+    number = -(-counts // sizes.tile_rows)
+    sequence = np.repeat(np.arange(len(counts)), number)
+    at = _counted(np.zeros_like(number), number) * sizes.tile_rows
+    rows = np.minimum(sizes.tile_rows, counts[sequence] - at)
+    end = starts[sequence] + at + rows
+    begin = begins[sequence]
+    if sizes.window:
+        lowest = starts[sequence] + (0 if sizes.trees else at)
+        begin = np.maximum(0, lowest - sizes.window + 1)
+    order = np.argsort(begin - end, kind="stable")
+    return _Tiles(*(column[order] for column in (sequence, firsts[sequence] + at, rows, begin, end)))
 
 
-def _tiles(
-    sizes: Sizes, first_rows: Sequence[int], row_counts: Sequence[int], starts: Sequence[int], begins: dict[int, int]
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """(sequence, first row, rows, first position seen, end)."""
-    for s, (first, count, start) in enumerate(zip(first_rows, row_counts, starts, strict=True)):
-        for at in range(0, count, sizes.tile_rows):
-            rows = min(sizes.tile_rows, count - at)
-            lowest = start if sizes.trees else start + at
-            begin = max(0, lowest - sizes.window + 1) if sizes.window else begins.get(s, 0)
-            yield s, first + at, rows, begin, start + at + rows
+def _split(sizes: Sizes, tiles: _Tiles, taken: np.ndarray, slots: int) -> np.ndarray:
+    """Which tiles are computed split by split: those whose first part is shared, and long ones where programs would
+    wait for them. Slots go to the longest, where they save most."""
+    length = tiles.end - tiles.begin
+    share = length.sum() * sizes.kv_heads / sizes.programs
+    if _longest_program(sizes, length) <= UNEVEN * share:
+        return taken
+    limit = np.where(tiles.rows * sizes.group <= FEW_ROWS, share / 4, share)
+    wanted = (length > limit) & (tiles.splits(sizes.split) > 1) & ~taken
+    needed = np.where(wanted, tiles.rows * tiles.splits(sizes.split), 0)
+    return taken | (wanted & (needed.cumsum() <= slots))
 
 
-def _spans(begin: int, end: int, split: int) -> Iterator[tuple[int, int]]:
-    """The range begin..end cut at multiples of `split`."""
-    while begin < end:
-        cut = min(end, (begin // split + 1) * split)
-        yield begin, cut
-        begin = cut
+def _longest_program(sizes: Sizes, length: np.ndarray) -> int:
+    """Positions that the busiest program takes if nothing is split: programs go over the list forth and back."""
+    todo = np.repeat(length, sizes.kv_heads)
+    turns = np.zeros((-(-len(todo) // sizes.programs), sizes.programs), np.int64)
+    turns.reshape(-1)[: len(todo)] = todo
+    turns[1::2] = turns[1::2, ::-1]
+    return int(turns.sum(axis=0).max(initial=0))
 
 
-def _finished(draft: _Draft, row_slots: np.ndarray) -> Plan:
-    items = np.asarray(draft.items, np.int32).reshape(-1, ITEM)
-    items = items[np.argsort(items[:, 3] - items[:, 4], kind="stable")]
-    joins = np.zeros((len(draft.joins), JOIN), np.int32)
-    if draft.joins:
-        joins[:, :3] = draft.joins
-    item_rows = np.concatenate(draft.item_rows) if draft.item_rows else np.zeros(0, np.int32)
-    return Plan(items, item_rows, row_slots, joins)
+def _slots(sizes: Sizes, tiles: _Tiles, partial: np.ndarray, begins: np.ndarray, row_slots: np.ndarray) -> np.ndarray:
+    """Slots for the rows of split tiles, one behind the other; the joins that they make."""
+    rows = _counted(tiles.first_row[partial], tiles.rows[partial])
+    if not len(rows):
+        return np.zeros((0, JOIN), np.int32)
+    # A shared first part has its slots before the row's own.
+    before = tiles.begin // sizes.split * (begins[tiles.sequence] == 0)
+    each = np.repeat((-(-tiles.end // sizes.split) - before)[partial], tiles.rows[partial])
+    first = each.cumsum() - each
+    row_slots[rows] = first - np.repeat(before[partial], tiles.rows[partial])
+    return np.stack([rows, first, each, np.zeros_like(rows)], axis=1).astype(np.int32)
+
+
+def _items(sizes: Sizes, tiles: _Tiles, placed: np.ndarray, partial: np.ndarray) -> np.ndarray:
+    """A whole tile is one item; of others, each split is one."""
+    number = np.where(partial, tiles.splits(sizes.split), 1)
+    tile = np.repeat(np.arange(len(number)), number)
+    split = tiles.begin[tile] // sizes.split + _counted(np.zeros_like(number), number)
+    items = np.zeros((len(tile), ITEM), np.int32)
+    items[:, 0], items[:, 1], items[:, 2] = placed[tile], tiles.rows[tile], tiles.sequence[tile]
+    items[:, 3] = np.where(partial[tile], np.maximum(tiles.begin[tile], split * sizes.split), tiles.begin[tile])
+    items[:, 4] = np.where(partial[tile], np.minimum(tiles.end[tile], (split + 1) * sizes.split), tiles.end[tile])
+    items[:, 5] = partial[tile]
+    return items
+
+
+def _counted(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """firsts[0], firsts[0] + 1, .. counts[0] of them, then the same for the next."""
+    before = counts.cumsum() - counts
+    return np.arange(counts.sum()) + np.repeat(firsts - before, counts)

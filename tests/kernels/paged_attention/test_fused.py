@@ -66,14 +66,13 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(window: int, dtype: torch.dt
 
 @BOTH
 def test_chunks_give_the_bits_of_the_whole(dtype: torch.dtype) -> None:
-    rows = make(3, 1, 64, 16, [(0, 140)], dtype)
+    rows = make(3, 1, 64, 16, [(0, 100)], dtype)
     whole = compute(rows)
-    for first, count in ((0, 40), (40, 7), (47, 80), (127, 1), (128, 1), (129, 11)):
+    for first, count in ((0, 40), (40, 23), (63, 1), (64, 1), (65, 35)):
         assert_same_bits(compute(rows.some(0, first, count)), whole[first : first + count])
 
 
-@BOTH
-@pytest.mark.parametrize("shared", [64, 150])
+@pytest.mark.parametrize(("shared", "dtype"), [(64, torch.float32), (150, torch.bfloat16)])
 def test_a_shared_prefix_read_once_for_all_gives_the_same_bits(shared: int, dtype: torch.dtype) -> None:
     spans = [(shared + 50, 1), (shared + 60, 20), (shared, 5), (90, 1)]
     rows = make(4, 1, 64, 16, spans, dtype, shared=shared // 16 * 16)
