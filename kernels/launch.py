@@ -47,15 +47,15 @@ def architecture(device: torch.device) -> int:
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, stages: int = 2, **constants: Any) -> None:
     """Start `kernel` with `args`, in the order of its signature, and its constexprs by name.
 
-    The compiled kernel is kept by what it was specialised for: the arguments' types and whether pointers are
-    multiples of 16. Integers among the arguments must be `do_not_specialize` in the kernel.
+    The compiled kernel is kept by what it was specialised for: the arguments' types, whether pointers and integers
+    are multiples of 16, and whether an integer is 1.
     """
     grid = (*grid, 1, 1)[:3]
     if interpreter.in_use():
         interpreter.mend_bfloat16()
         kernel[grid](*args, **constants)
         return
-    key = (kernel, args[0].device.index, warps, stages, *constants.values(), *map(_kind, args))
+    key = (kernel, args[0].device.index, warps, stages, *constants.items(), *map(kind, args))
     found = _compiled.get(key)
     if found is None:
         compiled = kernel.warmup(*args, **constants, num_warps=warps, num_stages=stages, grid=grid)
@@ -65,7 +65,10 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, stage
     compiled[grid](*args, *in_order)
 
 
-def _kind(arg: Any) -> Any:
+def kind(arg: Any) -> Any:
+    """What Triton compiles another kernel for. Two arguments of one kind may share a compiled kernel."""
     if isinstance(arg, torch.Tensor):
         return arg.dtype, arg.data_ptr() % 16 == 0
+    if isinstance(arg, int):
+        return type(arg), arg == 1, arg % 16 == 0, -(2**31) <= arg < 2**31, arg < 2**63
     return type(arg)
