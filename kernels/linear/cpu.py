@@ -178,13 +178,13 @@ def _ahead(args, step, chunk, block, last, is_one_tile):
         return weight + (block + 1) * size
     if is_one_tile and v.word(args, EXPERTS) > 1:
         return weight + block * size
-    claimed = chunk + v.word(args, THREADS)
-    if claimed < _chunks(args, step):
+    claimed, chunks = chunk + v.word(args, THREADS), _chunks(args, step)
+    if claimed < chunks:
         expert = _expert_of(args, claimed)
         if expert >= 0:
             return weight + (expert * blocks + claimed % v.word(args, CHUNKS) * v.word(args, PER_CHUNK)) * size
     elif v.word(args, NEXT) != 0:
-        return v.word(args, NEXT) + (claimed * v.word(args, PER_CHUNK) - blocks) * size
+        return v.word(args, NEXT) + (claimed - chunks) * v.word(args, PER_CHUNK) * size
     return weight + block * size
 
 
@@ -368,10 +368,6 @@ def quantize_row(x, is_bfloat16, width, out):
         value = v.to_ints(_load(x, at, lanes, is_bfloat16) * v.spread(inverse)) + v.spread_int(128)
         v.store_bytes_part(out, at, value, lanes)
     return most / np.float32(127.0) + v.total(odd)
-
-
-# The name under which the first callers know it.
-_quantize_row = quantize_row
 
 
 @exact_op

@@ -44,7 +44,7 @@ from kernels.cpu_vectors import (
     store_i32,
     word,
 )
-from kernels.linear.cpu import GATE, STORE, Places, Rows, _quantize_row, linear
+from kernels.linear.cpu import GATE, STORE, Places, Rows, linear, quantize_row
 from kernels.linear.packing import PackedWeight
 
 MOST_EXPERTS = 1024
@@ -325,7 +325,7 @@ def quantize_places(args, step, chunk, thread):
     width, bfloat16, first = word(args, _Q_WIDTH), word(args, _Q_BFLOAT16) != 0, chunk * _QUANTIZE_PLACES
     for place in range(first, min(first + _QUANTIZE_PLACES, word(step, ROWS) * word(args, _Q_TOP_K))):
         source = word(args, _Q_FROM) + place * width * (2 if bfloat16 else 4)
-        scale = _quantize_row(source, bfloat16, width, word(args, _Q_TO) + place * width)
+        scale = quantize_row(source, bfloat16, width, word(args, _Q_TO) + place * width)
         store_f32(word(args, _Q_SCALES), place, scale)
 
 

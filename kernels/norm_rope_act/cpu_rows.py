@@ -12,7 +12,7 @@ import torch
 
 from kernels import cpu_vectors as v
 from kernels.cpu_program import ROWS, TOKENS, WANTED, WANTED_COUNT, Op, exact_op, op_chunks
-from kernels.linear.cpu import Rows, _quantize_row
+from kernels.linear.cpu import Rows, quantize_row
 from kernels.linear.tiles import LANES
 
 # Rows of a chunk.
@@ -71,7 +71,7 @@ def norm_rows(args, step, chunk, thread):
             width, to, bfloat16,
         )  # fmt: skip
         if v.word(args, BYTES) != 0:
-            scale = _quantize_row(to, bfloat16, width, v.word(args, BYTES) + row * width)
+            scale = quantize_row(to, bfloat16, width, v.word(args, BYTES) + row * width)
             v.store_f32(v.word(args, SCALES), row, scale)
 
 
