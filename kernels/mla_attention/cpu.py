@@ -45,6 +45,7 @@ from kernels.linear.cpu import Rows, linear
 from kernels.linear.packing import Memory, PackedWeight, pack
 from kernels.mla_attention.reference import split_up
 from kernels.paged_attention.cpu_ops import HeadNorm, Places, Shape, Workspace, attention_ops
+from kernels.paged_attention.cpu_products import compiled_for
 
 # Rows of a chunk.
 _ROWS = 4
@@ -104,21 +105,27 @@ def row_chunks(args, step):
     return (word(step, ROWS) + _ROWS - 1) // _ROWS
 
 
+# What is made once for each kind of numbers. Ops stand outside: their code is found on disk by what they refer to, and
+# parts they would hold are new in every process.
+
+
 def _make_norm(bfloat16: bool) -> Any:
-    @numba.njit(inline="always")
+    kind = "bfloat16" if bfloat16 else "float32"
+
+    @compiled_for(kind, inline="always")
     def load_part(address, index, count):
         if bfloat16:
             return load_bfloat16_part(address, index, count)
         return load_floats_part(address, index, count)
 
-    @numba.njit(inline="always")
+    @compiled_for(kind, inline="always")
     def store_part(address, index, value, count):
         if bfloat16:
             store_bfloat16_part(address, index, value, count)
         else:
             store_floats_part(address, index, value, count)
 
-    @numba.njit(error_model="numpy")
+    @compiled_for(kind, error_model="numpy")
     def norm(x, out, width, weight, epsilon):
         """out = x / sqrt(mean x² + epsilon) · weight."""
         squares = zeros()
@@ -136,9 +143,9 @@ def _make_norm(bfloat16: bool) -> Any:
 _norm_float32, _norm_bfloat16 = _make_norm(False), _make_norm(True)
 
 
-def _make_norm_rows(norm: Any) -> Native:
-    @op
-    def norm_rows(args, step, chunk, thread):
+def _make_norm_rows(norm: Any, kind: str) -> Any:
+    @compiled_for(kind, inline="always")
+    def norm_rows(args, step, chunk):
         for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, word(step, ROWS))):
             norm(
                 word(args, _X) + row * word(args, _X_ROW), word(args, _OUT) + row * word(args, _OUT_ROW),
@@ -148,7 +155,21 @@ def _make_norm_rows(norm: Any) -> Native:
     return norm_rows
 
 
-_NORM_ROWS = {"float32": _make_norm_rows(_norm_float32), "bfloat16": _make_norm_rows(_norm_bfloat16)}
+_rows_float32 = _make_norm_rows(_norm_float32, "float32")
+_rows_bfloat16 = _make_norm_rows(_norm_bfloat16, "bfloat16")
+
+
+@op
+def norm_rows_float32(args, step, chunk, thread):
+    _rows_float32(args, step, chunk)
+
+
+@op
+def norm_rows_bfloat16(args, step, chunk, thread):
+    _rows_bfloat16(args, step, chunk)
+
+
+_NORM_ROWS: dict[str, Native] = {"float32": norm_rows_float32, "bfloat16": norm_rows_bfloat16}
 
 
 def norm_rows_op(dtype: str, x: int, x_row: int, width: int, norm: HeadNorm, out: int, out_row: int) -> Op:
@@ -168,9 +189,9 @@ def _copy(source, target, words):
         store_i32(target, i, load_i32(source, i))
 
 
-def _make_spread(norm: Any, size: int) -> Native:
-    @op
-    def spread_rows(args, step, chunk, thread):
+def _make_spread(norm: Any, size: int, kind: str) -> Any:
+    @compiled_for(kind, inline="always")
+    def spread_rows(args, step, chunk):
         heads, nope = word(args, _HEADS), word(args, _NOPE) * size
         rope, latent = word(args, _ROPE) * size, word(args, _LATENT) * size
         one = rope + latent
@@ -186,7 +207,21 @@ def _make_spread(norm: Any, size: int) -> Native:
     return spread_rows
 
 
-_SPREAD = {"float32": _make_spread(_norm_float32, 4), "bfloat16": _make_spread(_norm_bfloat16, 2)}
+_spread_rows_float32 = _make_spread(_norm_float32, 4, "float32")
+_spread_rows_bfloat16 = _make_spread(_norm_bfloat16, 2, "bfloat16")
+
+
+@op
+def spread_float32(args, step, chunk, thread):
+    _spread_rows_float32(args, step, chunk)
+
+
+@op
+def spread_bfloat16(args, step, chunk, thread):
+    _spread_rows_bfloat16(args, step, chunk)
+
+
+_SPREAD: dict[str, Native] = {"float32": spread_float32, "bfloat16": spread_bfloat16}
 
 
 # Ops -----------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from kernels.paged_attention.cpu_products import (
     UNSEEN,
     VECTOR_BYTES,
     Numbers,
+    compiled_for,
     hide,
     make_finish,
     make_product,
@@ -141,7 +142,7 @@ def _make_attend(numbers: Numbers) -> Any:
     # Elements of a word, and of q, k, v and weights in bytes.
     pair, size, most_rows, most_columns = 4 // numbers.bytes, numbers.bytes, numbers.rows, numbers.columns
 
-    @numba.njit
+    @compiled_for(numbers.name)
     def products(
         rows, vectors, left, left_stride, table, pages, base, page_stride, step_stride,
         steps, last_steps, mask, out, out_stride,
@@ -158,7 +159,7 @@ def _make_attend(numbers: Numbers) -> Any:
             )  # fmt: skip
             column += columns
 
-    @numba.njit(inline="always")
+    @compiled_for(numbers.name, inline="always")
     def attend_rows(args, step, first_row, table, kv_head, base, first, rows, group, at, queries, scores, to):
         """`rows` query rows against the split that begins at position `base`: sums, maxima and totals go to `to`.
 
@@ -210,7 +211,7 @@ def _make_attend(numbers: Numbers) -> Any:
             page_tokens // pair, (in_last + pair - 1) // pair, mask, to, stride,
         )  # fmt: skip
 
-    @numba.njit(inline="always")
+    @compiled_for(numbers.name, inline="always")
     def attend(args, step, chunk, thread):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)
@@ -285,7 +286,7 @@ def merge_chunks(args, step):
 def _make_merge_parts(numbers: Numbers) -> Any:
     finish, size = make_finish(numbers), numbers.bytes
 
-    @numba.njit(inline="always")
+    @compiled_for(numbers.name, inline="always")
     def merge_parts(args, step, chunk):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         window, split = word(args, WINDOW), word(args, SPLIT_TOKENS)

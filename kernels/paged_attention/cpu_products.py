@@ -11,6 +11,7 @@ cuts to the width that the machine has. Knows nothing of tables, tiles or thread
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,7 @@ _EXPONENT = np.int32(1 << 23)
 class Numbers:
     """How keys, values, queries and weights are held and multiplied."""
 
+    name: str
     bfloat16: bool
     # With the instruction that multiplies and adds pairs of bfloat16.
     native: bool
@@ -83,10 +85,24 @@ class Numbers:
 
 
 _ROWS, _COLUMNS = (6, 4) if HAS_WIDE else (2, 2)
-FLOAT32 = Numbers(bfloat16=False, native=False, rows=_ROWS, columns=_COLUMNS)
+FLOAT32 = Numbers("float32", bfloat16=False, native=False, rows=_ROWS, columns=_COLUMNS)
 # Two halves of either side are held as well: fewer sums.
-BFLOAT16 = Numbers(bfloat16=True, native=False, rows=min(4, _ROWS), columns=2)
-BFLOAT16_NATIVE = Numbers(bfloat16=True, native=True, rows=_ROWS, columns=_COLUMNS)
+BFLOAT16 = Numbers("bfloat16", bfloat16=True, native=False, rows=min(4, _ROWS), columns=2)
+BFLOAT16_NATIVE = Numbers("bfloat16_native", bfloat16=True, native=True, rows=_ROWS, columns=_COLUMNS)
+
+
+def compiled_for(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit for a function that is made once for each kind of numbers; `name` is the kind's.
+
+    Code kept on disk is linked by the names of functions: with the same one, a program that uses two kinds would
+    run the code of the first it loads.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        function.__qualname__ = f"{function.__qualname__}.{name}"
+        return numba.njit(**options)(function)
+
+    return decorate
 
 
 # Products ------------------------------------------------------------------------------------------------
@@ -229,7 +245,7 @@ def _power_of_two(x):
 def make_softmax(numbers: Numbers) -> Any:
     bfloat16 = numbers.bfloat16
 
-    @numba.njit
+    @compiled_for(numbers.name)
     def softmax(scores, first, last, to):
         """Scores of vectors first..last-1 become weights 2**(score - maximum), in the numbers' type and from the start
         of `scores` on; the maximum and the weights' sum go to to[0] and to[1].
@@ -277,7 +293,7 @@ def merge(state, part, vectors):
 def make_finish(numbers: Numbers) -> Any:
     bfloat16 = numbers.bfloat16
 
-    @numba.njit(error_model="numpy")
+    @compiled_for(numbers.name, error_model="numpy")
     def finish(state, vectors, out, width):
         """out[:width] = sums / total, in the numbers' type."""
         share = spread(_ONE / load_f32(state, vectors * LANES + 1))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -37,6 +36,7 @@ from kernels.cpu_vectors import (
     word,
     zeros,
 )
+from kernels.paged_attention.cpu_products import compiled_for
 
 MOST_HEAD_DIM = 1024
 # Rows of a chunk where there are few, and where there are many: neighbours share lines of a key block.
@@ -72,28 +72,29 @@ def rotate_chunks(args, step):
 
 def _make_rotate(bfloat16: bool) -> Any:
     size, pair = (2, 2) if bfloat16 else (4, 1)
+    kind = "bfloat16" if bfloat16 else "float32"
 
-    @numba.njit(inline="always")
+    @compiled_for(kind, inline="always")
     def load_part(address, index, count):
         if bfloat16:
             return load_bfloat16_part(address, index, count)
         return load_floats_part(address, index, count)
 
-    @numba.njit(inline="always")
+    @compiled_for(kind, inline="always")
     def store_part(address, index, value, count):
         if bfloat16:
             store_bfloat16_part(address, index, value, count)
         else:
             store_floats_part(address, index, value, count)
 
-    @numba.njit(inline="always")
+    @compiled_for(kind, inline="always")
     def store_one(address, index, value):
         if bfloat16:
             store_bf16(address, index, value)
         else:
             store_f32(address, index, value)
 
-    @numba.njit(error_model="numpy")
+    @compiled_for(kind, error_model="numpy")
     def rotate_head(x, head_dim, cos, sin, width, interleaved, scale, norm, epsilon):
         """x = rotated (normed x) · scale."""
         head = _head_floats()
@@ -125,7 +126,7 @@ def _make_rotate(bfloat16: bool) -> Any:
         for i in range(width, head_dim, LANES):
             store_part(x, i, load_floats_part(head, i, head_dim - i), head_dim - i)
 
-    @numba.njit
+    @compiled_for(kind)
     def store_head(key, value, keys, values, offset, head_dim, key_columns, value_columns):
         for i in range(head_dim // pair):
             store_i32(keys, i * key_columns + offset, load_i32(key, i))
@@ -137,7 +138,7 @@ def _make_rotate(bfloat16: bool) -> Any:
             for i in range(head_dim):
                 store_i32(values, i, load_i32(value, i))
 
-    @numba.njit(inline="always")
+    @compiled_for(kind, inline="always")
     def rotate_and_store(args, step, chunk):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
         page_tokens, width, interleaved = word(args, PAGE_TOKENS), word(args, WIDTH), word(args, INTERLEAVED) != 0
