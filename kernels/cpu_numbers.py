@@ -7,10 +7,7 @@ float would pull the loop into float64.
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -18,30 +15,19 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic, overload
 
+from kernels.cpu_cache import kept_on_disk
+
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A loop compiled at its first call and kept on disk where that is possible.
+    """A loop compiled at its first call and kept on disk where that is possible (kernels/cpu_cache.py).
 
     Contraction and reassociation are allowed: they let sums vectorize, and the code that results is one fixed
     sequence of operations for a row. They don't touch what law 3 needs: no row's sums depend on another row.
-
-    The code on disk is renewed when the function's own file changes, not when this one does: after an edit
-    here, delete kernels/*/__pycache__.
     """
-    return numba.njit(
-        nogil=True, cache=can_cache(), error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}
-    )(function)
-
-
-@functools.cache
-def can_cache() -> bool:
-    """numba keeps code beside the source or in its own cache folder, and refuses where neither can be written."""
-    if numba.config.CACHE_DIR or os.access(Path(__file__).parent, os.W_OK):
-        return True
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    while not home.exists() and home != home.parent:
-        home = home.parent
-    return os.access(home, os.W_OK)
+    with kept_on_disk(function) as cache:
+        return numba.njit(
+            nogil=True, cache=cache, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"}
+        )(function)
 
 
 @intrinsic

@@ -8,13 +8,19 @@ when it comes back it finds out where the others are.
     ticket of an op:  run (24 bits) | chunks (20) | next chunk (20)
 
 One word says it all, so that a thread which slept through the end of a run can't claim a chunk of the next one
-with the numbers of the last. Threads wait by spinning for a moment, then by giving their core away (between
-ops) or by sleeping (between runs). Knows nothing of networks; torch and Python are not entered during a run.
+with the numbers of the last: it would have to sleep through 16 million runs exactly. Threads wait by spinning for
+a moment, then by giving their core away (between ops) or by sleeping (between runs). Knows nothing of networks;
+torch and Python are not entered during a run.
+
+After a fork the child has no threads but its own, which then does all the work. A process that ends lets its
+threads end first: compiled code is freed behind them.
 """
 
 from __future__ import annotations
 
+import atexit
 import platform
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,7 +34,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from kernels.cpu_numbers import can_cache, compiled
+from kernels.cpu_cache import kept_on_disk
+from kernels.cpu_numbers import compiled
 
 # Words of a step, which every op is given the address of: what changes from one forward to the next.
 ROWS, TOKENS, POSITIONS, SLOTS, TABLES, TABLE_WIDTH, TILES, TILE_COUNT, WANTED, WANTED_COUNT = range(10)
@@ -40,36 +47,34 @@ STEP_WORDS = 32
 _RUN_TYPE = types.void(types.int64, types.int64, types.int64, types.int64)
 _CHUNKS_TYPE = types.int64(types.int64, types.int64)
 _NEXT_BITS, _CHUNK_BITS, _RUN_BITS = 20, 20, 24
-_MASK = (1 << 20) - 1
+_MASK, _RUN_MASK = (1 << 20) - 1, (1 << _RUN_BITS) - 1
 # Words of an op, in lines of 64 bytes: what is only read, then each word that is fought over.
 _RUN, _CHUNKS, _ARGS, _CYCLES, _TICKET, _DONE, _OP_WORDS = 0, 1, 2, 3, 8, 16, 24
 # Words of the whole program.
 _GO, _STOP, _SLEEPERS, _CONTROL_WORDS = 0, 8, 16, 24
 # Looks at a word before a thread gives its core away; about 20 µs, and 100 µs between runs.
 _SPINS, _SPINS_BETWEEN_RUNS = 1000, 5000
-_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0)
+_FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # private to this process
 
 
 class Native:
-    """A function compiled for calls by address, at the first use of it, and kept on disk."""
+    """A function compiled for calls by address, at the first use of it, and kept on disk.
 
-    def __init__(self, function: Callable[..., Any], signature: Any, exact: bool = False) -> None:
-        self.function, self._signature = function, signature
-        self._fastmath = False if exact else {"contract", "reassoc", "nsz", "arcp"}
+    Its sums stay as they are written: licence to reorder them would reach everything it calls. It must not raise:
+    whoever calls it by address goes on as if nothing was.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+        self.function, self._signature, self._kept = function, signature, kept_on_disk(function)
         self._compiled: Any = None
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     @property
     def compiled(self) -> Any:
         if self._compiled is None:
-            make = numba.cfunc(
-                self._signature,
-                cache=can_cache(),
-                error_model="numpy",
-                fastmath=self._fastmath,
-            )
-            self._compiled = make(self.function)
+            with self._kept as cache:
+                self._compiled = numba.cfunc(self._signature, cache=cache, error_model="numpy")(self.function)
         return self._compiled
 
     @property
@@ -86,9 +91,7 @@ def op(function: Callable[[int, int, int, int], None]) -> Native:
     return Native(function, _RUN_TYPE)
 
 
-def exact_op(function: Callable[[int, int, int, int], None]) -> Native:
-    """An op whose sums stay as they are written: the licence to reorder them reaches everything it calls."""
-    return Native(function, _RUN_TYPE, exact=True)
+exact_op = op
 
 
 def op_chunks(function: Callable[[int, int], int]) -> Native:
@@ -139,13 +142,18 @@ class Program:
         ]
         for thread in self._threads:
             thread.start()
+        _started.update(self._threads)
+        _programs.add(self)
         self._end = weakref.finalize(self, _stop_threads, self._control)
 
     def run(self) -> None:
         """All ops, with the step's words as they are now."""
         # 0 marks a thread that has seen no run.
-        self._runs = self._runs % ((1 << _RUN_BITS) - 1) + 1
-        run_program(*self._places, self._runs)
+        self._runs = self._runs % _RUN_MASK + 1
+        refused = run_program(*self._places, self._runs)
+        if refused >= 0:
+            name = self.ops[refused].run.__name__
+            raise ValueError(f"op {refused} ({name}) has no number of chunks between 0 and {_MASK}")
 
     def cycles(self) -> np.ndarray:
         """Clock ticks spent in each op since the last call, waiting included, as the calling thread saw them."""
@@ -167,6 +175,19 @@ def _live(kept: Any, *places: int) -> None:
 
 def _stop_threads(control: np.ndarray) -> None:
     stop(_address(control))
+
+
+_programs: weakref.WeakSet[Program] = weakref.WeakSet()
+_started: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for program in list(_programs):
+        program._end()
+    for thread in list(_started):
+        # A run that goes on is somebody else's thread; it isn't worth more of a wait.
+        thread.join(5)
 
 
 # Native parts -------------------------------------------------------------------------------------------
@@ -293,7 +314,7 @@ def _walk(table, count, step, run, thread):
         began = _ticks()
         while True:
             ticket = _read(ticket_at)
-            if ticket >> 40 != run:
+            if (ticket >> 40) & _RUN_MASK != run:
                 return
             chunks, chunk = (ticket >> _NEXT_BITS) & _MASK, ticket & _MASK
             if chunk >= chunks:
@@ -304,7 +325,7 @@ def _walk(table, count, step, run, thread):
         looks = 0
         while _read(done_at) < chunks:
             # Over: what is counted now belongs to the next run.
-            if _read(ticket_at) >> 40 != run:
+            if (_read(ticket_at) >> 40) & _RUN_MASK != run:
                 return
             looks += 1
             if looks < _SPINS:
@@ -318,14 +339,19 @@ def _walk(table, count, step, run, thread):
 
 @compiled
 def run_program(control, table, count, step, run):
+    """-1, or the first op with a number of chunks that a ticket has no room for: then nothing was run."""
     for index in range(count):
         chunks = _call_chunks(_read(_op(table, index, _CHUNKS)), _read(_op(table, index, _ARGS)), step)
+        if chunks < 0 or chunks > _MASK:
+            return index
         _write(_op(table, index, _DONE), 0)
-        _write(_op(table, index, _TICKET), (run << 40) | (min(chunks, _MASK) << _NEXT_BITS))
+        _write(_op(table, index, _TICKET), (run << 40) | (chunks << _NEXT_BITS))
     _write(control + _GO * 8, run)
-    if _FUTEX != 0 and _read(control + _SLEEPERS * 8) > 0:
+    # Adding nothing is more than reading: it can't come before the line above. One that lies down now sees the run.
+    if _FUTEX != 0 and _add(control + _SLEEPERS * 8, 0) > 0:
         _system_call(_FUTEX, control + _GO * 8, _FUTEX_WAKE, 1 << 30, 0)
     _walk(table, count, step, run, 0)
+    return -1
 
 
 @compiled

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 
@@ -10,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 
-from kernels.cpu_program import ROWS, Op, Program, _add, _read, _write, op, op_chunks
+from kernels.cpu_program import _SLEEPERS, ROWS, Native, Op, Program, _add, _read, _write, op, op_chunks
 
 
 @op
@@ -160,3 +163,104 @@ def test_a_program_that_nobody_holds_ends_its_threads() -> None:
     for thread in started:
         thread.join(10)
     assert len(started) == 2 and not any(thread.is_alive() for thread in started)
+
+
+@pytest.mark.parametrize("runs", [(1 << 23) - 3, (1 << 24) - 4])
+def test_a_program_that_ran_for_days_still_runs(runs: int) -> None:
+    """Its number reaches the highest bit of a ticket, and begins anew."""
+    ops, memory = chain(5)
+    program = Program(ops, 3)
+    program._runs = runs
+    program.step[ROWS] = 7
+    for turn in range(1, 8):
+        program.step[20] = turn
+        program.run()
+        assert all((words[2:9] == turn).all() for words in memory)
+    program.close()
+
+
+@op_chunks
+def a_million(args, step):
+    return 1 << 20
+
+
+@op_chunks
+def fewer_than_none(args, step):
+    return -1
+
+
+@op_chunks
+def most_there_can_be(args, step):
+    return (1 << 20) - 1
+
+
+@pytest.mark.parametrize("chunks", [a_million, fewer_than_none], ids=["too many", "negative"])
+def test_chunks_that_a_ticket_has_no_room_for_are_refused_before_anything_runs(chunks: Native) -> None:
+    ops, memory = chain(2)
+    words = np.zeros(8, np.int64)
+    program = Program([*ops, Op(note_thread, chunks, _Words(words))], 2)
+    program.step[ROWS] = 3
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"op 2 \(note_thread\)"):
+            program.run()
+    program.close()
+    assert not words.any() and not any(one[2:].any() for one in memory)
+
+
+def test_as_many_chunks_as_a_ticket_has_room_for_all_run() -> None:
+    words = np.zeros(8, np.int64)
+    program = Program([Op(note_thread, most_there_can_be, _Words(words))], 2)
+    program.run()
+    program.close()
+    assert words.sum() == (1 << 20) - 1
+
+
+def test_threads_wake_up_after_they_slept() -> None:
+    ops, memory = chain(3)
+    program = Program(ops, 4)
+    program.step[ROWS] = 5
+    for turn in range(1, 6):
+        while program._control[_SLEEPERS] < 3:
+            os.sched_yield()
+        program.step[20] = turn
+        program.run()
+    program.close()
+    assert all((words[2:7] == 5).all() for words in memory)
+
+
+def test_after_a_fork_the_child_does_all_the_work() -> None:
+    ops, memory = chain(3)
+    program = Program(ops, 3)
+    program.step[ROWS] = 5
+    program.run()
+    child = os.fork()
+    if child == 0:
+        program.run()
+        program.close()
+        os._exit(0 if all((words[2:7] == 2).all() for words in memory) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    program.run()
+    program.close()
+    assert all((words[2:7] == 2).all() for words in memory)
+
+
+_EXITS = """
+import sys, threading
+sys.path.insert(0, {tests!r})
+from test_cpu_program import ROWS, Program, chain
+ops, memory = chain(3)
+programs = [Program(ops, 3) for _ in range(3)]
+for program in programs:
+    program.step[ROWS] = 5
+    program.run()
+del programs[0]
+{last}
+"""
+
+
+@pytest.mark.parametrize("last", ["pass", "raise SystemExit(0)", "threading.Thread(target=programs[0].run).start()"])
+def test_a_process_ends_quietly_with_programs_open(last: str) -> None:
+    code = _EXITS.format(tests=os.path.dirname(__file__), last=last)
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
