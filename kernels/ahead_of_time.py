@@ -106,18 +106,28 @@ def _resources(binary: bytes) -> tuple[int, int]:
 
 
 def _spills_in_loops(sass: str) -> int:
-    """A loop is what lies between a label and a branch back to it."""
-    lines = sass.splitlines()
-    labels = {line.strip()[:-1]: at for at, line in enumerate(lines) if re.fullmatch(r"\s*L\w+:", line)}
-    branches = [(re.search(r"\bBRA .*?(L\w+)", line), at) for at, line in enumerate(lines)]
-    loops = [(labels[found[1]], at) for found, at in branches if found and labels.get(found[1], at) < at]
-    assert labels and loops, "the disassembly has another form"
+    """A loop is what lies between an instruction and a branch back to it. Branches name a label, or (uniform ones)
+    an address: instructions take 16 bytes each."""
+    labels: dict[str, int] = {}
+    code: list[str] = []
+    for line in sass.splitlines()[1:]:
+        if label := re.fullmatch(r"\s*(L\w+):", line):
+            labels[label[1]] = len(code)
+        elif line.strip():
+            code.append(line)
+    loops = []
+    for at, line in enumerate(code):
+        if found := re.search(r"\bBRA\b.*?\b(L\w+|0x[0-9a-f]+)", line):
+            target = int(found[1], 16) // 16 if found[1].startswith("0x") else labels.get(found[1], at)
+            if target < at:
+                loops.append((target, at))
+    assert loops, "the disassembly has another form"
     inner = [
         (first, last)
         for first, last in loops
         if not any(first <= other and end <= last and (other, end) != (first, last) for other, end in loops)
     ]
-    return sum(bool(re.search(r"\b(LDL|STL)\b", line)) for first, last in inner for line in lines[first:last])
+    return sum(bool(re.search(r"\b(LDL|STL)\b", line)) for first, last in inner for line in code[first:last])
 
 
 def compilations(arch: int, operations: Iterable[str] = OPERATIONS) -> Iterator[Compilation]:
