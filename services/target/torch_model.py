@@ -26,6 +26,7 @@ from models.spec import Network
 from models.weights import Weights
 from services.target.cache.size import available_bytes, kv_cache_bytes
 
+GPU_ROOM = 2 << 30
 # Bytes of a weight.
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 
@@ -159,7 +160,7 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         dtype=dtype,
         parameters=executor.parameters,
         path_name=folder.name,
-        path=executor.path + (f" ({choice.because})" if choice.because else ""),
+        path=_path(executor.path, choice),
         strict=executor.strict,
     )
     model = TorchModel(executor, facts)
@@ -168,10 +169,17 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
     return model
 
 
+def _path(told: str, choice: Choice) -> str:
+    if choice.name == "triton":
+        told += ", verified on the host"
+    return f"{told} ({choice.because})" if choice.because else told
+
+
 def _pages(wanted: Wanted, network: Network, options: Options, choice: Choice) -> int:
     if options.page_tokens % 8:
         raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
-    weights = parameter_count(network) * BYTES[options.dtype]
+    # On a GPU the step's own buffers and the captured graphs need room, too.
+    weights = parameter_count(network) * BYTES[options.dtype] + (GPU_ROOM if choice.name == "triton" else 0)
     free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
     page_bytes = int(choice.executor.page_bytes(network, options))
     needed = wanted.max_sequences * options.max_context

@@ -57,7 +57,8 @@ class TorchRunner:
 
     def step(self, work: Items[StepWork]) -> list[Verdict | None]:
         with torch.inference_mode():
-            logits = self._model.forward([_rows(item) for item in work])
+            # From a GPU they are copied: what verifies computes on the host so far, and `facts.path` says so.
+            logits = self._model.forward([_rows(item) for item in work]).cpu()
             with _one_thread(logits.shape[0]):
                 return self._verify(work, logits)
 
