@@ -10,8 +10,6 @@ there. `dot_bfloat16` and `dot_bytes` are single instructions where `HAS_BFLOAT1
 
 Emission: the functions without a numba decorator take a builder and write LLVM IR, for whoever emits a whole
 kernel in a Python loop (kernels/linear/tiles.py). Knows nothing of ops or layers.
-
-Code kept on disk is renewed when the file of the outermost compiled function changes, not when this one does.
 """
 
 from __future__ import annotations
@@ -22,19 +20,29 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, overload, register_model
 
 LANES = 16
-FEATURES = binding.get_host_cpu_features()
+
+
+def features(flags: str) -> dict[str, bool]:
+    """"+fma,-avx512f" as a dict."""
+    return {flag[1:]: flag[0] == "+" for flag in flags.split(",") if flag[:1] in ("+", "-")}
+
+
+# What numba compiles for: this machine's, or what NUMBA_CPU_FEATURES and NUMBA_ENABLE_AVX say. Of a NUMBA_CPU_NAME
+# alone it isn't known what it has beyond the features given; the portable code is right for all.
+FEATURES = features(cpu_target.target_context.codegen().magic_tuple()[2])
 # Vectors of 512 bits in one register.
 HAS_WIDE = bool(FEATURES.get("avx512f") and FEATURES.get("avx512bw"))
 HAS_BFLOAT16_DOT = HAS_WIDE and bool(FEATURES.get("avx512bf16"))
 HAS_BYTE_DOT = HAS_WIDE and bool(FEATURES.get("avx512vnni"))
 # Without it a fused multiply-add would be a library call; then it is a multiplication and an addition.
-HAS_FMA = bool(FEATURES.get("fma") or FEATURES.get("neon") or FEATURES.get("fp-armv8"))
+HAS_FMA = any(FEATURES.get(name) for name in ("fma", "neon", "fp-armv8"))
 
 I1, I8, I16, I32, I64, F32 = (
     ir.IntType(1),
