@@ -1,7 +1,7 @@
 """What a network consists of: values that a family's file fills in, and that executors run. No torch.
 
 A family reads config.json and says which parts its layers have and what their tensors are called; it computes
-nothing. An executor (models/plain.py in plain torch, models/cpu/ as compiled loops, models/gpu/ as Triton
+nothing. An executor (models/plain/ in plain torch, models/cpu/ as compiled loops, models/gpu/ as Triton
 kernels) runs whatever these values can say, so a family is one file and one line of models/registry.py.
 
 Linears are y = x·Wᵀ + b. Several that read the same input are one `Linear` with several parts, in the order

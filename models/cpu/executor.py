@@ -9,6 +9,7 @@ gives a row the same bits whatever its batch, so `strict` costs nothing here and
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from kernels.cpu_program import (
@@ -22,12 +23,12 @@ from kernels.cpu_program import (
     TOKENS,
     WANTED,
     WANTED_COUNT,
-    Op,
     Program,
 )
 from kernels.linear import cpu as linears
 from models.batch import Batch
-from models.cpu.layers import Builder, page_bytes, why_not
+from models.cpu.builder import Builder
+from models.cpu.layers import build, page_bytes, why_not
 from models.executor import Options
 from models.parameters import parameter_count
 from models.spec import Network
@@ -46,7 +47,7 @@ class CpuExecutor:
         self.parameters = parameter_count(network)
         self.path = f"compiled loops ({linears.path(options.dtype)})"
         builder = Builder(network, weights, options, MAX_ROWS)
-        ops: list[Op] = builder.build()
+        ops = build(builder)
         linears.follow(ops)
         self._logits, self._pages = builder.logits, builder.pages
         self._program = Program(ops, options.threads)
@@ -69,15 +70,15 @@ class CpuExecutor:
         step = self._program.step
         step[ROWS], step[WANTED_COUNT], step[TILE_COUNT] = rows, wanted, len(batch.tile_work)
         step[TABLE_WIDTH] = batch.table_width
-        for word, array in (
-            (TOKENS, batch.tokens),
-            (POSITIONS, batch.positions),
-            (SLOTS, batch.slots),
-            (TABLES, batch.tables),
-            (TILES, batch.tiles),
-            (WANTED, batch.wanted),
+        for word, array, dtype in (
+            (TOKENS, batch.tokens, np.int32),
+            (POSITIONS, batch.positions, np.int32),
+            (SLOTS, batch.slots, np.int64),
+            (TABLES, batch.tables, np.int32),
+            (TILES, batch.tiles, np.int32),
+            (WANTED, batch.wanted, np.int64),
         ):
-            assert array.flags.c_contiguous
+            assert array.flags.c_contiguous and array.dtype == dtype
             step[word] = array.ctypes.data
         self._program.run()
         return self._logits.view(wanted)

@@ -2,14 +2,11 @@
 
     normed (widened to float32) -router-> logits -route-> routed;   normed, routed -experts(+)-> residual
     normed -shared(+)-> residual
-
-A friend of the `Builder` of models/cpu/layers.py, whose weights, buffers and linears it uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,10 +14,9 @@ from kernels.cpu_program import Op
 from kernels.linear.cpu import STORE, Rows, linear
 from kernels.linear.packing import PackedWeight, pack
 from kernels.moe.cpu import MOST_EXPERTS, expert_ops, route_ops, widen_op
+from models.cpu import dense
+from models.cpu.builder import Builder
 from models.spec import Experts, Linear, Router
-
-if TYPE_CHECKING:
-    from models.cpu.layers import Builder
 
 
 def why_not(experts: Experts) -> str:
@@ -37,38 +33,38 @@ def why_not(experts: Experts) -> str:
 def experts(builder: Builder, mlp: Experts) -> list[Op]:
     """From the normed rows to the residual."""
     router = mlp.router
-    routed = builder._routed(router.experts, router.top_k)
-    plain, quantized = builder._normed
+    routed = builder.routed(router.experts, router.top_k)
+    plain, quantized = builder.normed
     source = quantized or plain
     rows = Rows(source.address, plain.width * source.dtype.itemsize, source.rows.scales)
-    buffers = builder._places(router.top_k, mlp.experts[0].down.inputs)
+    buffers = builder.places(router.top_k, mlp.experts[0].down.inputs)
     return [
         *_route(builder, router),
         *expert_ops(
             _pack(builder, [one.gate_up for one in mlp.experts], gated=True),
             _pack(builder, [one.down for one in mlp.experts]),
-            routed, rows, buffers, builder._residual.address, threads=builder._options.threads,
+            routed, rows, buffers, builder.residual.address, threads=builder.threads,
         ),
-        *(builder._mlp(mlp.shared) if mlp.shared else ()),
+        *(dense.mlp(builder, mlp.shared) if mlp.shared else ()),
     ]  # fmt: skip
 
 
 def _route(builder: Builder, router: Router) -> list[Op]:
     """In float32 whatever the model's dtype: a rounded score sends rows elsewhere."""
-    plain, hidden = builder._normed[0], router.linear.inputs
+    plain, hidden = builder.normed[0], router.linear.inputs
     ops, address = [], plain.address
     if plain.dtype == torch.bfloat16:
-        address = builder._shared("widened", hidden, torch.float32).address
+        address = builder.shared("widened", hidden, torch.float32).address
         ops = [widen_op(plain.rows, hidden, address)]
-    weight = pack(builder._weights.linear(router.linear).dense(torch.float32), "float32", memory=builder._memory)
-    logits = builder._shared("router", router.experts, torch.float32)
+    weight = pack(builder.weights.linear(router.linear).dense(torch.float32), "float32", memory=builder.memory)
+    logits = builder.shared("router", router.experts, torch.float32)
     bias = None
     if router.bias:
-        bias = builder._weights.take(router.bias, *(router.bias_shape or (router.experts,))).float().flatten()
-    threads = builder._options.threads
+        bias = builder.weights.take(router.bias, *(router.bias_shape or (router.experts,))).float().flatten()
+    threads = builder.threads
     ops.append(linear(weight, Rows(address, hidden * 4), logits.rows, torch.float32, STORE, threads=threads))
     return ops + route_ops(
-        logits.address, bias, builder._routed(router.experts, router.top_k),
+        logits.address, bias, builder.routed(router.experts, router.top_k),
         scoring=router.scoring, normalize=router.normalize, epsilon=router.epsilon,
         normalize_floor=router.normalize_floor, scale=router.scale, groups=router.groups,
         top_groups=router.top_groups, group_by_best=router.group_by_best,
@@ -76,12 +72,12 @@ def _route(builder: Builder, router: Router) -> list[Op]:
 
 
 def _pack(builder: Builder, linears: Sequence[Linear], gated: bool = False) -> PackedWeight:
-    sources = [builder._source(one) for one in linears]
+    sources = [builder.source(one) for one in linears]
     scales = [scale for _, scale in sources]
     return pack(
         [weight for weight, _ in sources],
-        builder._kind,
+        builder.kind,
         scales=None if scales[0] is None else scales,
         gated=gated,
-        memory=builder._memory,
+        memory=builder.memory,
     )

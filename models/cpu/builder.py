@@ -1,0 +1,160 @@
+"""What all parts of a network are made with: weights packed once, buffers and tables that layers share, pages.
+
+Of every linear's input there is a twin of bytes where the linears are int8. Knows no order of parts: dense.py,
+experts.py and latent_attention.py put ops together, layers.py the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from kernels.cpu_program import ROWS, Op
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT
+from kernels.linear.cpu import Rows, linear, quantize_rows
+from kernels.linear.packing import Memory, PackedWeight, pack
+from kernels.moe.cpu import PlaceBuffers, Routed
+from kernels.norm_rope_act.cpu_rows import norm
+from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
+from models import spec
+from models.batch import TILE_ROWS
+from models.cpu.memory import Buffer
+from models.executor import Options
+from models.layers.rope import rope_tables
+from models.quantized.stored import StoredPart
+from models.weights import Weights
+
+# What a linear reads, and its twin of bytes.
+Input = tuple[Buffer, Buffer | None]
+Made = TypeVar("Made")
+
+
+def activation_dtype(dtype: str) -> torch.dtype:
+    """Of what stands between the ops, and of keys and values."""
+    if dtype == "float32" or (dtype == "int8" and not HAS_BFLOAT16_DOT):
+        return torch.float32
+    return torch.bfloat16
+
+
+class Builder:
+    """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one].
+
+    Buffers have room for the widest layer; the rows of a narrower one stand closer, one behind the other.
+    """
+
+    def __init__(self, network: spec.Network, weights: Weights, options: Options, max_rows: int) -> None:
+        self.network, self.weights, self.options = network, weights, options
+        self.dtype, self.kind, self.threads = activation_dtype(options.dtype), options.dtype, options.threads
+        self.memory = Memory()
+        self.pages: list[torch.Tensor] = []
+        self._max_rows = max_rows
+        self._keeps: list[torch.Tensor] = []
+        self._made: dict[Any, Any] = {}
+        attentions = [layer.attention for layer in network.layers]
+        self.residual = self._buffer(network.hidden_size, torch.float32)
+        self.normed = self._input(network.hidden_size)
+        grouped = [one for one in attentions if isinstance(one, spec.Attention)]
+        self.qkv = self._buffer(max((one.qkv.outputs for one in grouped), default=0))
+        self.attended = self._input(max(one.output.inputs for one in attentions))
+        dense = [layer.mlp.shared if isinstance(layer.mlp, spec.Experts) else layer.mlp for layer in network.layers]
+        self.gated = self._input(max((mlp.down.inputs for mlp in dense if mlp), default=0))
+        self.logits = self._buffer(network.vocab_size, torch.float32)
+
+    # Ops --------------------------------------------------------------------------------------------------
+
+    def linear(
+        self, weight: PackedWeight, x: Input, out: Rows, dtype: torch.dtype, ending: str, rows_at: int = ROWS
+    ) -> Op:
+        source = x[1] or x[0]
+        rows = Rows(source.address, weight.inputs * source.dtype.itemsize, source.rows.scales)
+        return linear(weight, rows, out, dtype, ending, rows_at, threads=self.threads)
+
+    def quantize(self, x: Input, width: int) -> list[Op]:
+        """Its bytes, if there are to be any."""
+        plain, quantized = x
+        if quantized is None:
+            return []
+        rows = Rows(plain.address, width * plain.dtype.itemsize)
+        return [quantize_rows(rows, plain.dtype, width, Rows(quantized.address, width, quantized.rows.scales))]
+
+    def norm(self, one: spec.Norm, wanted_only: bool = False) -> Op:
+        """From the residual to `normed`."""
+        x, quantized = self.normed
+        return norm(
+            self.residual.address, self.norm_weight(one), one.epsilon, x.rows, x.dtype,
+            None if quantized is None else quantized.rows, wanted_only,
+        )  # fmt: skip
+
+    # Weights ----------------------------------------------------------------------------------------------
+
+    def pack(self, one: spec.Linear, gated: bool = False) -> PackedWeight:
+        weight, scales = self.source(one)
+        bias = self.weights.linear(one).bias(torch.float32) if one.bias else None
+        return pack(weight, self.kind, bias, scales, gated=gated, memory=self.memory)
+
+    def source(self, one: spec.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A weight as `pack` of kernels/linear takes it: dense, or int8 with a scale an output where stored so."""
+        stored = self.weights.linear(one)
+        if self.kind == "int8" and all(part.kind == "int8" and _per_output(part) for part in stored.parts):
+            codes = torch.cat([part.codes for part in stored.parts])
+            return codes, torch.cat([part.scales.flatten() for part in stored.parts])
+        return stored.dense(torch.bfloat16 if self.kind == "bfloat16" else torch.float32), None
+
+    def norm_weight(self, one: spec.Norm) -> torch.Tensor:
+        weight = self.weights.take(f"{one.name}.weight", one.width).float().contiguous()
+        self._keeps.append(weight)
+        return weight
+
+    def head_norm(self, one: spec.Norm | None) -> HeadNorm:
+        return HeadNorm(0, 0.0) if one is None else HeadNorm(self.norm_weight(one).data_ptr(), one.epsilon)
+
+    # Memory -----------------------------------------------------------------------------------------------
+
+    def shared(self, name: str, width: int, dtype: torch.dtype | None = None) -> Buffer:
+        """One for all layers that call it so."""
+        return self._once((name, width, dtype), lambda: self._buffer(width, dtype))
+
+    def shared_input(self, name: str, width: int) -> Input:
+        return self._once((name, width), lambda: self._input(width))
+
+    def routed(self, count: int, top_k: int) -> Routed:
+        return self._once(("routed", count, top_k), lambda: Routed.empty(self._max_rows, count, top_k))
+
+    def places(self, top_k: int, wide: int) -> PlaceBuffers:
+        facts = self._max_rows, top_k, self.network.hidden_size, wide, self.dtype, self.kind == "int8"
+        return self._once(("places", *facts), lambda: PlaceBuffers(*facts))
+
+    def rope_tables(self, rope: spec.Rope) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._once(("tables", rope), lambda: _contiguous(*rope_tables(rope, self.options.max_context)))
+
+    def workspace(self, shape: Shape) -> Workspace:
+        return self._once(("workspace", shape), lambda: Workspace(shape, threads=self.threads, tile_rows=TILE_ROWS))
+
+    def make_pages(self, words: int) -> torch.Tensor:
+        """A layer's own, of so many words of 32 bits."""
+        pages = torch.empty(self.options.pages, words * 4, dtype=torch.uint8)
+        self.pages.append(pages)
+        return pages
+
+    def _once(self, key: Any, make: Callable[[], Made]) -> Made:
+        """What layers with the same needs share."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]  # type: ignore[no-any-return]
+
+    def _buffer(self, width: int, dtype: torch.dtype | None = None) -> Buffer:
+        return Buffer.of(self._max_rows, width, dtype or self.dtype)
+
+    def _input(self, width: int) -> Input:
+        return self._buffer(width), self._buffer(width, torch.uint8) if self.kind == "int8" else None
+
+
+def _contiguous(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.contiguous() for tensor in tensors)
+
+
+def _per_output(part: StoredPart) -> bool:
+    """Whether the codes are what the int8 kernel takes: a scale an output, no zeros."""
+    return part.zeros is None and part.block_rows == 1 and part.scales is not None and part.scales.shape[1] == 1

@@ -1,0 +1,56 @@
+"""The ops of attention over heads and of an MLP.
+
+    normed -qkv-> qkv -rotate, store, attend, merge-> attended -output(+)-> residual
+    normed -gate·up-> gated -down(+)-> residual
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.cpu_program import Op
+from kernels.linear.cpu import ADD, GATE, STORE, Rows
+from kernels.paged_attention.cpu_ops import Places, Shape, attention_ops
+from models.cpu.builder import Builder
+from models.spec import Attention, Mlp
+
+
+def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
+    """`dtype` is that of activations."""
+    return Shape(
+        dtype=dtype,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        page_tokens=page_tokens,
+        scale=attention.scale,
+        rope_width=attention.rope.width,
+        interleaved=attention.rope.interleaved,
+        window=attention.window,
+    )
+
+
+def attention(builder: Builder, one: Attention, shape: Shape) -> list[Op]:
+    """From the normed rows to the residual."""
+    keys, values = (builder.make_pages(words) for words in shape.page_words)
+    cos, sin = builder.rope_tables(one.rope)
+    qkv = Rows(builder.qkv.address, one.qkv.outputs * builder.dtype.itemsize)
+    out = builder.attended[0].address
+    places = Places(qkv.address, out, *(each.data_ptr() for each in (keys, values, cos, sin)))
+    norms = builder.head_norm(one.q_norm), builder.head_norm(one.k_norm)
+    return [
+        builder.linear(builder.pack(one.qkv), builder.normed, qkv, builder.dtype, STORE),
+        *attention_ops(shape, places, builder.workspace(shape), *norms),
+        *builder.quantize(builder.attended, one.output.inputs),
+        builder.linear(builder.pack(one.output), builder.attended, builder.residual.rows, torch.float32, ADD),
+    ]
+
+
+def mlp(builder: Builder, one: Mlp) -> list[Op]:
+    """From the normed rows to the residual."""
+    gated = Rows(builder.gated[0].address, one.down.inputs * builder.dtype.itemsize)
+    return [
+        builder.linear(builder.pack(one.gate_up, gated=True), builder.normed, gated, builder.dtype, GATE),
+        *builder.quantize(builder.gated, one.down.inputs),
+        builder.linear(builder.pack(one.down), builder.gated, builder.residual.rows, torch.float32, ADD),
+    ]
