@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from kernels import cpu_vectors as v
-from kernels.cpu_program import ROWS, Native, Op, exact_op, op_chunks
+from kernels.cpu_program import ROWS, Native, Op, op, op_chunks
 from kernels.linear import tiles
 from kernels.linear.packing import PER_WORD, PackedWeight, blocks_of_a_chunk
 from kernels.linear.tiles import BLOCK, LANES, STEP_BYTES, WIDE_ROWS
@@ -221,32 +221,32 @@ def _run(args, step, chunk, variant):
         first_row += rows
 
 
-@exact_op
+@op
 def linear_float32(args, step, chunk, thread):
     _run(args, step, chunk, tiles.float32_wide())
 
 
-@exact_op
+@op
 def linear_float32_narrow(args, step, chunk, thread):
     _run(args, step, chunk, tiles.float32_narrow())
 
 
-@exact_op
+@op
 def linear_bfloat16(args, step, chunk, thread):
     _run(args, step, chunk, tiles.bfloat16_wide())
 
 
-@exact_op
+@op
 def linear_bfloat16_narrow(args, step, chunk, thread):
     _run(args, step, chunk, tiles.bfloat16_narrow())
 
 
-@exact_op
+@op
 def linear_int8(args, step, chunk, thread):
     _run(args, step, chunk, tiles.int8_wide())
 
 
-@exact_op
+@op
 def linear_int8_narrow(args, step, chunk, thread):
     _run(args, step, chunk, tiles.int8_narrow())
 
@@ -366,11 +366,15 @@ def quantize_row(x, is_bfloat16, width, out):
     for at in range(0, width, LANES):
         lanes = min(LANES, width - at)
         value = v.to_ints(_load(x, at, lanes, is_bfloat16) * v.spread(inverse)) + v.spread_int(128)
-        v.store_bytes_part(out, at, value, lanes)
+        # Fewer bytes than a vector are written one by one.
+        if lanes == LANES:
+            v.store_bytes(out, at, value)
+        else:
+            v.store_bytes_part(out, at, value, lanes)
     return most / np.float32(127.0) + v.total(odd)
 
 
-@exact_op
+@op
 def quantize(args, step, chunk, thread):
     end = min((chunk + 1) * _QUANTIZE_ROWS, v.word(step, v.word(args, Q_ROWS_AT)))
     for row in range(chunk * _QUANTIZE_ROWS, end):

@@ -42,7 +42,8 @@ class Memory:
 
 
 def _map(size: int) -> torch.Tensor:
-    area = mmap.mmap(-1, size + _HUGE_PAGE)
+    # Not shared with another process: only such memory is backed with huge pages.
+    area = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         area.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(area, dtype=torch.uint8)

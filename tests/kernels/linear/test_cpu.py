@@ -258,6 +258,15 @@ def test_threads_of_a_program_make_the_same_bits_as_one_after_the_other(kind: st
     del keep
 
 
+def test_memory_hands_out_whole_pages_that_nobody_else_has() -> None:
+    memory = Memory(64 << 10)
+    pieces = [memory.take(size) for size in (100, 5000, 60 << 10, 1 << 20, 1)]
+    for value, piece in enumerate(pieces, 1):
+        assert piece.data_ptr() % 4096 == 0 and not bool(piece.any())
+        piece.fill_(value)
+    assert all(bool((piece == value).all()) for value, piece in enumerate(pieces, 1))
+
+
 def test_a_gated_weight_is_used_as_one() -> None:
     with pytest.raises(ValueError, match="gated"):
         linear(pack(torch.zeros(64, 64), "float32"), Rows(0, 0), Rows(0, 0), torch.float32, GATE)
