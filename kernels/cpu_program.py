@@ -91,6 +91,7 @@ def op(function: Callable[[int, int, int, int], None]) -> Native:
     return Native(function, _RUN_TYPE)
 
 
+# An earlier name.
 exact_op = op
 
 

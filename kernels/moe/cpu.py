@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from kernels.cpu_numbers import exp
-from kernels.cpu_program import ROWS, Op, aligned, exact_op, op_chunks
+from kernels.cpu_program import ROWS, Op, aligned, op, op_chunks
 from kernels.cpu_vectors import (
     LANES,
     bits_of_float,
@@ -99,7 +99,7 @@ def choose_chunks(args, step):
     return (word(step, ROWS) + _CHOOSE_ROWS - 1) // _CHOOSE_ROWS
 
 
-@exact_op
+@op
 def choose(args, step, chunk, thread):
     scores, by, worth, marks = _scores_of_a_row(), _order_of_a_row(), _groups_of_a_row(), _marks_of_a_row()
     first = chunk * _CHOOSE_ROWS
@@ -215,7 +215,7 @@ def one_chunk(args, step):
     return min(word(step, ROWS), 1)
 
 
-@exact_op
+@op
 def sort(args, step, chunk, thread):
     ids, starts, chosen = word(args, _SORT_IDS), word(args, _SORT_STARTS), word(args, _SORT_CHOSEN)
     rows, places = word(args, _SORT_ROWS), word(args, _SORT_PLACES)
@@ -256,7 +256,7 @@ def gather_chunks(args, step):
     return (word(step, ROWS) * word(args, _GATHER_TOP_K) + _GATHER_PLACES - 1) // _GATHER_PLACES
 
 
-@exact_op
+@op
 def gather(args, step, chunk, thread):
     count, rows = word(args, _WORDS_A_ROW), word(args, _GATHER_ROWS)
     first = chunk * _GATHER_PLACES
@@ -277,7 +277,7 @@ def combine_chunks(args, step):
     return (word(step, ROWS) + _COMBINE_ROWS - 1) // _COMBINE_ROWS
 
 
-@exact_op
+@op
 def combine(args, step, chunk, thread):
     given, residual, width = word(args, _GIVEN), word(args, _RESIDUAL), word(args, _WIDTH)
     top_k = word(args, _COMBINE_TOP_K)
@@ -303,7 +303,7 @@ def widen_chunks(args, step):
     return (word(step, ROWS) + _WIDEN_ROWS - 1) // _WIDEN_ROWS
 
 
-@exact_op
+@op
 def widen(args, step, chunk, thread):
     width, first = word(args, _WIDEN_WIDTH), chunk * _WIDEN_ROWS
     for row in range(first, min(first + _WIDEN_ROWS, word(step, ROWS))):
@@ -320,7 +320,7 @@ def quantize_places_chunks(args, step):
     return (word(step, ROWS) * word(args, _Q_TOP_K) + _QUANTIZE_PLACES - 1) // _QUANTIZE_PLACES
 
 
-@exact_op
+@op
 def quantize_places(args, step, chunk, thread):
     width, bfloat16, first = word(args, _Q_WIDTH), word(args, _Q_BFLOAT16) != 0, chunk * _QUANTIZE_PLACES
     for place in range(first, min(first + _QUANTIZE_PLACES, word(step, ROWS) * word(args, _Q_TOP_K))):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kernels import cpu_vectors as v
-from kernels.cpu_program import ROWS, TOKENS, WANTED, WANTED_COUNT, Op, exact_op, op_chunks
+from kernels.cpu_program import ROWS, TOKENS, WANTED, WANTED_COUNT, Op, op, op_chunks
 from kernels.linear.cpu import Rows, quantize_row
 from kernels.linear.tiles import LANES
 
@@ -29,7 +29,7 @@ def rows_chunks(args, step):
     return (rows + _ROWS - 1) // _ROWS
 
 
-@exact_op
+@op
 def embed_rows(args, step, chunk, thread):
     width = v.word(args, WIDTH)
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
@@ -58,7 +58,7 @@ def _norm(x, weight, epsilon, width, to, bfloat16):
             v.store_floats_part(to, i, value, width - i)
 
 
-@exact_op
+@op
 def norm_rows(args, step, chunk, thread):
     width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
     wanted = v.word(args, WANTED_ONLY) != 0

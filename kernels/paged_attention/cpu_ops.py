@@ -37,7 +37,7 @@ from kernels.cpu_program import (
     TREE,
     Op,
     aligned,
-    exact_op,
+    op,
     op_chunks,
 )
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32, prefetch, store_f32, store_i32, word
@@ -312,27 +312,27 @@ _attend_bfloat16_native = _make_attend(BFLOAT16_NATIVE)
 _merge_float32, _merge_bfloat16 = _make_merge_parts(FLOAT32), _make_merge_parts(BFLOAT16)
 
 
-@exact_op
+@op
 def attend_float32(args, step, chunk, thread):
     _attend_float32(args, step, chunk, thread)
 
 
-@exact_op
+@op
 def attend_bfloat16(args, step, chunk, thread):
     _attend_bfloat16(args, step, chunk, thread)
 
 
-@exact_op
+@op
 def attend_bfloat16_native(args, step, chunk, thread):
     _attend_bfloat16_native(args, step, chunk, thread)
 
 
-@exact_op
+@op
 def merge_float32(args, step, chunk, thread):
     _merge_float32(args, step, chunk)
 
 
-@exact_op
+@op
 def merge_bfloat16(args, step, chunk, thread):
     _merge_bfloat16(args, step, chunk)
 

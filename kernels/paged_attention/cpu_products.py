@@ -205,7 +205,7 @@ def make_product(numbers: Numbers) -> Any:
 
 
 # Softmax and merging -------------------------------------------------------------------------------------
-# For ops compiled without licence to reassociate (`exact_op`): rounding by adding would be optimized away.
+# Ops are compiled without licence to reassociate: rounding by adding would be optimized away.
 
 
 @intrinsic

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu_program import POSITIONS, ROWS, SLOTS, exact_op, op_chunks
+from kernels.cpu_program import POSITIONS, ROWS, SLOTS, op, op_chunks
 from kernels.cpu_vectors import (
     LANES,
     float_in,
@@ -174,11 +174,11 @@ def _make_rotate(bfloat16: bool) -> Any:
 _rotate_float32, _rotate_bfloat16 = _make_rotate(False), _make_rotate(True)
 
 
-@exact_op
+@op
 def rotate_and_store_float32(args, step, chunk, thread):
     _rotate_float32(args, step, chunk)
 
 
-@exact_op
+@op
 def rotate_and_store_bfloat16(args, step, chunk, thread):
     _rotate_bfloat16(args, step, chunk)
