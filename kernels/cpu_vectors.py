@@ -455,8 +455,18 @@ def to_floats(builder, value):
 
 @_emits(ints, floats)
 def to_ints(builder, value):
-    """Rounded to nearest, ties to even; the nearest int of what is out of range, 0 of NaN."""
-    return call(builder, "llvm.fptosi.sat.v16i32.v16f32", V_I32, [call(builder, "llvm.rint.v16f32", V_F32, [value])])
+    """Rounded to nearest, ties to even; the nearest int of what is out of range, 0 of NaN.
+
+    Of LLVM's saturating conversion a CPU without an instruction for it makes 16 scalar ones.
+    """
+    value = call(builder, "llvm.rint.v16f32", V_F32, [value])
+    over = builder.fcmp_ordered(">", value, constant(V_F32, 2147483520.0))
+    under = builder.fcmp_ordered("<", value, constant(V_F32, -2147483648.0))
+    inside = builder.fcmp_ordered("ord", value, value)
+    inside = builder.and_(inside, builder.not_(builder.or_(over, under)))
+    whole = builder.fptosi(builder.select(inside, value, constant(V_F32, 0.0)), V_I32)
+    whole = builder.select(over, constant(V_I32, 2**31 - 1), whole)
+    return builder.select(under, constant(V_I32, -(2**31)), whole)
 
 
 @_emits(floats, ints)
