@@ -40,6 +40,15 @@ def test_embed_takes_the_rows_of_the_tokens(dtype: torch.dtype, width: int) -> N
     assert torch.equal(residual, table[tokens.tolist()].float())
 
 
+def test_embed_reads_beyond_the_fourth_gigabyte_of_a_table() -> None:
+    """What nobody writes takes no memory."""
+    table, residual = torch.empty(300_000, 8192, dtype=torch.bfloat16), torch.full((1, 8192), torch.nan)
+    table[-1] = torch.randn(8192).bfloat16()
+    tokens = np.array([299_999], np.int32)
+    run(embed(table, residual.data_ptr()), rows=1, tokens=tokens.ctypes.data)
+    assert torch.equal(residual[0], table[-1].float())
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("rows", "width"), SIZES)
 def test_norm_equals_the_reference(rows: int, width: int, dtype: torch.dtype) -> None:
