@@ -91,10 +91,6 @@ def op(function: Callable[[int, int, int, int], None]) -> Native:
     return Native(function, _RUN_TYPE)
 
 
-# An earlier name.
-exact_op = op
-
-
 def op_chunks(function: Callable[[int, int], int]) -> Native:
     """How many chunks an op has in this step: (address of its words, address of the step's words)."""
     return Native(function, _CHUNKS_TYPE)

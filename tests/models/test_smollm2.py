@@ -11,7 +11,7 @@ from jinja2 import Template
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from services.target.torch_model import ForwardRows, TorchModel, load_torch_model
+from services.target.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
 
 pytestmark = pytest.mark.model
 
@@ -31,9 +31,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def ours(smollm2: Path) -> TorchModel:
-    return load_torch_model(
-        smollm2, dtype="float32", threads=2, page_tokens=32, kv_cache_bytes=256 << 20, max_context=0
-    )
+    return load_torch_model(smollm2, Wanted(dtype="float32", threads=2, page_tokens=32, kv_cache_mb=256))
 
 
 @pytest.fixture(scope="module")
