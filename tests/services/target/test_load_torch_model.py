@@ -116,8 +116,8 @@ def test_a_family_that_the_loops_run_is_not_left_to_plain_torch(tmp_path: Path) 
     config = DeepseekV3Config(
         vocab_size=101, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2,
-        n_group=1, topk_group=1, q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
-        first_k_dense_replace=1, max_position_embeddings=128,
+        n_group=1, topk_group=1, q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16,
+        v_head_dim=16, first_k_dense_replace=1, max_position_embeddings=128,
     )  # fmt: skip
     DeepseekV3ForCausalLM(config).save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
