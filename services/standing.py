@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 
 # Nobody waits in the middle of a step for these.
 STAND_BACK = ("streamer", "tokenizer")
@@ -41,6 +42,15 @@ def take_place(role: str, cores: str, niceness: int) -> None:
         # Whoever started us may have set us back already, and no one needs more than 19.
         with contextlib.suppress(OSError):
             os.nice(niceness)
+        _set_session_back(niceness)
+
+
+def _set_session_back(niceness: int, group: Path = Path("/proc/self/autogroup")) -> None:
+    """Where the system shares cores out by session, a niceness counts within its session only. A role that `up`
+    started has one of its own; of anyone else's we don't dispose."""
+    if os.getsid(0) == os.getpid() and group.exists():
+        with contextlib.suppress(OSError):
+            group.write_text(str(niceness))
 
 
 def threads_of(role: str, cores: str, threads: int) -> int:

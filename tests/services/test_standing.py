@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,12 +33,13 @@ def test_threads_are_one_a_core_that_the_role_may_use() -> None:
     assert threads_of("target", f"target={mine[0]}", 3) == 3
 
 
-def in_a_process(role: str, cores: str, niceness: int) -> str:
+def in_a_process(role: str, cores: str, niceness: int, told: str = "", session: bool = False) -> str:
     program = (
         "import os; from services.standing import take_place; "
-        f"take_place({role!r}, {cores!r}, {niceness}); print(sorted(os.sched_getaffinity(0)), os.nice(0))"
+        f"take_place({role!r}, {cores!r}, {niceness}); "
+        f"print({told or 'sorted(os.sched_getaffinity(0)), os.nice(0)'})"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=session)
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 
@@ -49,3 +51,13 @@ def test_a_process_takes_its_place() -> None:
 
 def test_cores_that_are_not_there_end_the_process_with_words() -> None:
     assert "cores: target can't run on [4000]" in in_a_process("target", "target=4000", 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="cores aren't shared out by session here")
+def test_a_process_with_a_session_of_its_own_sets_that_back_and_nobody_elses() -> None:
+    before = Path("/proc/self/autogroup").read_text()
+    told = "open('/proc/self/autogroup').read()"
+    assert in_a_process("tokenizer", "", 7, told, session=True).endswith("nice 7")
+    assert not in_a_process("target", "", 7, told, session=True).endswith("nice 7")
+    in_a_process("tokenizer", "", 7, told)
+    assert Path("/proc/self/autogroup").read_text() == before
