@@ -35,7 +35,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu_cache import kept_on_disk
-from kernels.cpu_numbers import compiled
 
 # Words of a step, which every op is given the address of: what changes from one forward to the next.
 ROWS, TOKENS, POSITIONS, SLOTS, TABLES, TABLE_WIDTH, TILES, TILE_COUNT, WANTED, WANTED_COUNT = range(10)
@@ -56,6 +55,12 @@ _GO, _STOP, _SLEEPERS, _CONTROL_WORDS = 0, 8, 16, 24
 _SPINS, _SPINS_BETWEEN_RUNS = 1000, 5000
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129  # private to this process
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function compiled at its first call and kept on disk where that is possible (kernels/cpu_cache.py)."""
+    with kept_on_disk(function) as cache:
+        return numba.njit(nogil=True, cache=cache, error_model="numpy")(function)
 
 
 class Native:

@@ -376,11 +376,6 @@ def load_ints(builder, address, index):
     return load(builder, _indexed(builder, address, index, 4), V_I32)
 
 
-@_emits(ints, types.int64, types.int64, types.int64)
-def load_ints_part(builder, address, index, count):
-    return masked_load(builder, _indexed(builder, address, index, 4), V_I32, first_lanes(builder, count))
-
-
 @_emits(types.void, types.int64, types.int64, ints)
 def store_ints(builder, address, index, value):
     store(builder, value, _indexed(builder, address, index, 4))
@@ -521,9 +516,10 @@ def lane(builder, value, index):
 
 @_emits(floats, floats)
 def exps(builder, value):
-    """e**x in every lane, as `kernels.cpu_numbers.exp` makes it: 0.. under -87 nearly 0, above 87 as at 87.
+    """e**x in every lane, to about 2e-7 of the value; nearly 0 under -87, above 87 as at 87.
 
-    2**(x·log2 e) = 2**whole · 2**part; ln 2 in two parts, of which the first has few bits.
+    2**(x·log2 e) = 2**whole · 2**part: the whole goes into the exponent bits, the part (-½..½) through a polynomial.
+    ln 2 in two parts, of which the first has few bits.
     """
 
     def number(x):

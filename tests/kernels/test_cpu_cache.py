@@ -15,8 +15,7 @@ from kernels import cpu_cache
 PACKAGE = Path(cpu_cache.__file__).parent
 OUTER = """
 from kernels import middle
-from kernels.cpu_numbers import compiled
-from kernels.cpu_program import op_chunks
+from kernels.cpu_program import compiled, op_chunks
 
 
 @op_chunks
@@ -49,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
     """The sources, with a loop that calls another file's, which reads a third one's number."""
     kernels = tmp_path / "kernels"
     kernels.mkdir()
-    for name in ("__init__", "cpu_cache", "cpu_numbers", "cpu_program"):
+    for name in ("__init__", "cpu_cache", "cpu_program"):
         shutil.copy(PACKAGE / f"{name}.py", kernels)
     for name, text in {"outer": OUTER, "middle": MIDDLE, "inner": "NUMBER = 1\n", "unrelated": ""}.items():
         (kernels / f"{name}.py").write_text(text)
