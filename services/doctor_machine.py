@@ -12,6 +12,7 @@ from pathlib import Path
 
 from services.config import Settings, cache_dir, run_dir
 from services.finding import Finding, bad, ok, warn
+from services.target.cache.size import available_bytes
 
 MB = 1 << 20
 # What a fetched default model and its download take at most.
@@ -85,17 +86,12 @@ def _existing_parent(folder: Path) -> Path:
 
 def memory(settings: Settings) -> list[Finding]:
     """Will the KV pages fit beside everything else?"""
-    available = _available_memory()
+    available = available_bytes()
     wanted = settings.kv_cache_mb * MB
     if wanted > available:
         what = f"kv_cache_mb asks for {settings.kv_cache_mb} MB, {available // MB} MB are available"
         return [warn("memory", what, f"--kv-cache-mb {max(1, available // MB // 2)}")]
     return [ok("memory", f"{available // MB} MB available")]
-
-
-def _available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 1 << 62
 
 
 def shared_memory(settings: Settings, mount: Path = Path("/dev/shm")) -> list[Finding]:

@@ -157,6 +157,15 @@ def test_more_kv_pages_than_memory_is_a_warning_with_a_size_that_fits(settings: 
     assert one(machine.memory(settings.replaced(kv_cache_mb=1)), "ok")
 
 
+def test_memory_is_what_the_target_would_find_not_what_the_machine_has(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 100 << 20)
+    finding = one(machine.memory(settings.replaced(kv_cache_mb=200)), "warn")
+    assert finding.what == "kv_cache_mb asks for 200 MB, 100 MB are available"
+    assert finding.fix == "--kv-cache-mb 50"
+
+
 def test_low_shared_memory_is_a_warning(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
