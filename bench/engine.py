@@ -14,6 +14,7 @@ from typing import Any
 from bench import ceilings
 from models.sources import ensure_model
 from services.config import Settings, cache_dir
+from services.standing import threads_of
 from services.target.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
 
 HELP = "milliseconds of a step by rows, prefill tokens/s, and the machine's ceilings in the same run"
@@ -34,7 +35,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = _load(options)
-    threads = options.threads or Settings.for_tests().threads or _cores()
+    threads = threads_of("target", "", options.threads)
     figures: dict[str, Any] = {
         "model": options.model,
         "dtype": options.dtype,
@@ -60,12 +61,6 @@ def _load(options: argparse.Namespace) -> TorchModel:
         kv_cache_mb=512,
     )
     return load_torch_model(folder, wanted)
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))
 
 
 def _steps(model: TorchModel, options: argparse.Namespace) -> dict[str, float]:
