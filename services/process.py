@@ -283,20 +283,21 @@ class SocketFile:
                 self._path.unlink()
 
 
-def run_role(role: str, settings: Settings) -> int:
-    """A whole process: environment, log, event loop, signals. The exit code."""
+def run_role(role: str, settings: Settings, actor_class: type[Actor] | None = None) -> int:
+    """A whole process: environment, log, event loop, signals. The exit code. `actor_class` as of RoleProcess."""
     try:
         prepare_process(role, settings)
     except ValueError as error:
+        # A setting: another try would end the same.
         log.error("cannot run: %s", error)
-        return 1
+        return EXIT_CONFIG
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_main(role, settings))
+        return runner.run(_main(role, settings, actor_class))
 
 
-async def _main(role: str, settings: Settings, actor_class: type[Actor] | None = None) -> int:
+async def _main(role: str, settings: Settings, actor_class: type[Actor] | None) -> int:
     try:
         process = RoleProcess(role, settings, actor_class)
         loop = asyncio.get_running_loop()

@@ -18,7 +18,7 @@ from bench.running_mesh import free_ports
 from mesh.directory import DIRECTORY, DirectoryActor, DirectoryClient
 from mesh.membership import Member
 from mesh.node import Node
-from mesh.supervisor import EXIT_FENCED
+from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.zmq_transport import ZmqTransport
 from services.config import Settings
 from services.messages import Decode
@@ -226,6 +226,12 @@ async def test_one_that_cannot_start_ends_with_1_and_its_last_line_is_why(town: 
     child = town.child(orders="start_fails")
     assert await child.exit_code() == 1
     assert re.search(r"ERROR target/target-1 .*no weights in this folder$", child.last_words())
+
+
+async def test_cores_that_this_machine_lacks_end_it_with_78_so_that_nobody_tries_again(town: Town) -> None:
+    child = town.child(cores="target=9999")
+    assert await child.exit_code() == EXIT_CONFIG
+    assert "cannot run: cores: " in child.last_words()
 
 
 async def test_one_whose_side_door_port_is_taken_says_which_setting_to_change(town: Town) -> None:

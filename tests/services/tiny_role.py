@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from mesh.actor import Actor, Call
 from services.config import load_settings
 from services.messages import Decode, Decoded
-from services.process import RoleProcess, _main, prepare_process
+from services.process import run_role
 
 ORDERS = os.environ.get("TINY", "").split()
 
@@ -73,16 +73,5 @@ class TinyActor(Actor):
         await self._idle.wait()
 
 
-def run(role: str) -> int:
-    settings = load_settings({}, os.environ)
-    prepare_process(role, settings)
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_main(role, settings, TinyActor))
-
-
-__all__ = ["RoleProcess", "TinyActor", "run"]
-
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1]))
+    sys.exit(run_role(sys.argv[1], load_settings({}, os.environ), TinyActor))
