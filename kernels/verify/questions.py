@@ -1,0 +1,259 @@
+"""What a step asks of its logits, and what it is told, as arrays: the same for plain torch, compiled loops and
+Triton, so that they can be compared and a GPU gets it in a few copies.
+
+A sequence with a draft of k tokens has k + 1 rows of logits. Its first row (the root) judges what follows the text;
+every other row stands behind one drafted token, and judges what follows that. A chain is a tree whose parents count
+up:
+
+    text . . . t | d1 d2 d3             rows        0   1   2   3
+                                        drafted    -1  d1  d2  d3
+                                        parents    -1   0   1   2
+    two guesses for one place:          drafted    -1   a   b   c      c follows a
+                                        parents    -1   0   0   1
+
+So a drafted token stands in the row behind it and is judged by the row of its parent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+# Strategies. At temperature 0 all of them are MATCH.
+MATCH, REJECTION, BLOCK, TYPICAL, TOPP = range(5)
+# What counts of a strategy's opinion: NORMAL; ALL takes every draft, NONE takes none.
+NORMAL, ALL, NONE = range(3)
+
+# Below this a temperature is 0: what it divides would overflow.
+SMALLEST_TEMPERATURE = 1e-5
+LONGEST_DRAFT = 64  # tokens of a draft, and so its depth
+
+# The words of a rule, 32 bits each. f32: the bits of a float.
+STRATEGY = 0
+ACCEPT = 1
+INVERSE = 2  # f32, 1 / temperature; 0: greedy
+TOP_K = 3  # 0: off
+TOP_P = 4  # f32, 1 or more: off
+FLOOR = 5  # f32, ln(min_p); -inf: off
+SEED = 6  # two words, low first
+POSITION = 8  # two words: absolute index, in its sequence, of the token that the root judges
+REPETITION = 10  # f32, 1: off
+PRESENCE = 11  # f32, 0: off
+FREQUENCY = 12  # f32, 0: off
+CANDIDATES = 13  # TOPP: at most so many of the likeliest are members
+WINDOW = 14  # TOPP: the second likeliest stands when so many behind it are the likeliest; 0: off
+EPSILON = 15  # f32, TYPICAL: ln of the probability that always suffices
+DELTA = 16  # f32, TYPICAL: ln of the factor of exp(-entropy)
+WORDS = 20  # a multiple of 16 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one sequence's tokens are chosen and its drafts judged, but for its position and what it has counted.
+    Defaults: the likeliest token of the logits as they are."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    strategy: int = MATCH
+    accept: int = NORMAL
+    max_candidate_len: int = 5
+    verify_window: int = 2
+    typical_epsilon: float = 0.09
+    typical_delta: float = 0.3
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < SMALLEST_TEMPERATURE
+
+    @property
+    def penalised(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+    def words(self, position: int = 0) -> np.ndarray:
+        """int32 [WORDS]"""
+        words = np.zeros(WORDS, np.int32)
+        floats, unsigned = words.view(np.float32), words.view(np.uint32)
+        words[STRATEGY] = MATCH if self.greedy else self.strategy
+        words[ACCEPT] = self.accept
+        floats[INVERSE] = 0.0 if self.greedy else 1.0 / self.temperature
+        words[TOP_K] = min(self.top_k, 2**31 - 1)
+        floats[TOP_P] = self.top_p
+        floats[FLOOR] = _ln(self.min_p)
+        unsigned[SEED], unsigned[SEED + 1] = self.seed & 0xFFFFFFFF, self.seed >> 32 & 0xFFFFFFFF
+        unsigned[POSITION], unsigned[POSITION + 1] = position & 0xFFFFFFFF, position >> 32 & 0xFFFFFFFF
+        floats[REPETITION] = self.repetition_penalty
+        floats[PRESENCE] = self.presence_penalty
+        floats[FREQUENCY] = self.frequency_penalty
+        words[CANDIDATES], words[WINDOW] = self.max_candidate_len, self.verify_window
+        floats[EPSILON], floats[DELTA] = _ln(self.typical_epsilon), _ln(self.typical_delta)
+        return words
+
+
+def _ln(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
+
+
+@dataclass(slots=True)
+class Edits:
+    """What changes logits before anything is chosen, as lists by sequence or by row: items begins[i]..begins[i + 1].
+
+    By sequence: the distinct ids its penalties count, with how often each was generated (0: it is in the prompt
+    only), and biases (-inf bans). By row: ids that may not follow it (min_tokens not reached, the end of a bad
+    word). What the draft itself adds to the counts isn't in here: a row counts the drafted tokens it stands behind.
+    No list names an id twice.
+    """
+
+    seen_begins: torch.Tensor  # int32 [B + 1]
+    seen_ids: torch.Tensor  # int32 [..]
+    seen_counts: torch.Tensor  # int32 [..]
+    bias_begins: torch.Tensor  # int32 [B + 1]
+    bias_ids: torch.Tensor  # int32 [..]
+    bias_values: torch.Tensor  # float32 [..]
+    forbidden_begins: torch.Tensor  # int32 [R + 1]
+    forbidden_ids: torch.Tensor  # int32 [..]
+
+
+@dataclass(slots=True)
+class Masks:
+    """Rows that may be followed by these ids only: bit i % 32 of word i // 32 is id i."""
+
+    bits: torch.Tensor  # int32 [M, ceil(V / 32)]
+    of_row: torch.Tensor  # int32 [R], -1: no mask
+
+
+@dataclass(slots=True)
+class DraftProbs:
+    """Distributions that drafted tokens were drawn from, by row; those of a row with -1 are certain (one-hot).
+    Only chains have them: the guesses of a tree that branches are certain."""
+
+    probs: torch.Tensor  # float32 [D, V], each of sum 1
+    of_row: torch.Tensor  # int32 [R]
+
+
+@dataclass(slots=True)
+class Questions:
+    rules: torch.Tensor  # int32 [B, WORDS]
+    begins: torch.Tensor  # int32 [B + 1], the rows of sequence b are begins[b]..begins[b + 1]
+    drafted: torch.Tensor  # int32 [R], -1 for a root
+    parents: torch.Tensor  # int32 [R], a row of the whole batch before this one; -1 for a root
+    edits: Edits | None = None
+    masks: Masks | None = None
+    draft_probs: DraftProbs | None = None
+
+
+@dataclass(slots=True)
+class Answers:
+    """Of sequence b: `accepted[b]` drafted tokens and one more of the target's own stand in `tokens` from begins[b];
+    `rows` says which row of the batch chose or accepted each. `failed[b]`: its logits can't be trusted, there are
+    no tokens. What lies behind a sequence's tokens is undefined."""
+
+    tokens: torch.Tensor  # int32 [R]
+    rows: torch.Tensor  # int32 [R]
+    accepted: torch.Tensor  # int32 [B]
+    failed: torch.Tensor  # int32 [B], 0 or 1
+
+
+@dataclass(slots=True)
+class Asked:
+    """One sequence's question in plain lists: what `gather` makes `Questions` of."""
+
+    rule: Rule
+    position: int = 0
+    draft: Sequence[int] = ()
+    # Row of the parent among this sequence's rows, for each drafted token; empty: a chain.
+    parents: Sequence[int] = ()
+    seen: Mapping[int, int] | None = None  # id -> how often it was generated
+    bias: Mapping[int, float] | None = None
+    forbidden: Sequence[Sequence[int]] = ()  # by row; empty: nothing
+    allowed: Sequence[int] | None = None  # all ids that may be chosen
+    draft_probs: Sequence[torch.Tensor | None] = ()  # by drafted token; empty: all certain
+
+
+def gather(asked: Sequence[Asked], vocab_size: int) -> Questions:
+    """Plain and slow enough for tests and for few sequences; who has many keeps the arrays."""
+    drafted: list[int] = []
+    parents: list[int] = []
+    begins = [0]
+    for one in asked:
+        begin = begins[-1]
+        drafted += [-1, *one.draft]
+        parents += [-1, *(begin + parent for parent in one.parents or range(len(one.draft)))]
+        begins.append(len(drafted))
+    return Questions(
+        rules=torch.from_numpy(np.stack([one.rule.words(one.position) for one in asked])),
+        begins=_ints(begins),
+        drafted=_ints(drafted),
+        parents=_ints(parents),
+        edits=_edits(asked),
+        masks=_masks(asked, vocab_size),
+        draft_probs=_draft_probs(asked),
+    )
+
+
+def _edits(asked: Sequence[Asked]) -> Edits | None:
+    if not any(one.seen or one.bias or any(one.forbidden) for one in asked):
+        return None
+    seen = [sorted((one.seen or {}).items()) for one in asked]
+    bias = [sorted((one.bias or {}).items()) for one in asked]
+    forbidden = [ids for one in asked for ids in one.forbidden or [()] * (len(one.draft) + 1)]
+    return Edits(
+        seen_begins=_begins(seen),
+        seen_ids=_ints([i for items in seen for i, _ in items]),
+        seen_counts=_ints([count for items in seen for _, count in items]),
+        bias_begins=_begins(bias),
+        bias_ids=_ints([i for items in bias for i, _ in items]),
+        bias_values=torch.tensor([value for items in bias for _, value in items], dtype=torch.float32),
+        forbidden_begins=_begins(forbidden),
+        forbidden_ids=_ints([i for ids in forbidden for i in ids]),
+    )
+
+
+def mask_of(allowed: Sequence[int], vocab_size: int) -> np.ndarray:
+    """int32 [ceil(V / 32)] of a list of ids."""
+    bits = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
+    bits[np.asarray(allowed, np.int64)] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def _masks(asked: Sequence[Asked], vocab_size: int) -> Masks | None:
+    if all(one.allowed is None for one in asked):
+        return None
+    bits: list[np.ndarray] = []
+    of_row: list[int] = []
+    for one in asked:
+        of_row += [-1 if one.allowed is None else len(bits)] * (len(one.draft) + 1)
+        if one.allowed is not None:
+            bits.append(mask_of(one.allowed, vocab_size))
+    return Masks(torch.from_numpy(np.stack(bits)), _ints(of_row))
+
+
+def _draft_probs(asked: Sequence[Asked]) -> DraftProbs | None:
+    if not any(probs is not None for one in asked for probs in one.draft_probs):
+        return None
+    probs: list[torch.Tensor] = []
+    of_row: list[int] = []
+    for one in asked:
+        assert not one.draft_probs or not one.parents or list(one.parents) == list(range(len(one.draft)))
+        of_row.append(-1)
+        for each in one.draft_probs or [None] * len(one.draft):
+            of_row.append(-1 if each is None else len(probs))
+            probs += [] if each is None else [each]
+    return DraftProbs(torch.stack(probs).float(), _ints(of_row))
+
+
+def _begins(lists: Sequence[Sequence[object]]) -> torch.Tensor:
+    return _ints([0, *np.cumsum([len(items) for items in lists])])
+
+
+def _ints(values: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
