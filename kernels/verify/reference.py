@@ -177,7 +177,8 @@ class _Sequence:
         """float32 [V]: penalties, biases, what is forbidden, what is allowed; in this order."""
         scores = self._logits[row].to(torch.float32, copy=True)
         edits, index = self._questions.edits, self._index
-        path = [self.drafted[each] for each in self.path_to(row)[1:]]
+        # A row behind what is no token stands for nothing, but may be looked at.
+        path = [self.drafted[each] for each in self.path_to(row)[1:] if self.is_token(each)]
         counts: dict[int, int] = {}
         if edits is not None:
             span = slice(*edits.seen_begins[index : index + 2].tolist())
