@@ -23,7 +23,8 @@ from services.standing import cores_of
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row. `kind` is bool, int, float, str, path, choice or json; `low`/`high` bound numbers, inclusive."""
+    """A row. `kind` is bool, int, float, str, path, choice or json; `low`/`high` bound numbers, inclusive (with
+    `above`, `low` itself is out)."""
 
     name: str
     default: Any
@@ -33,6 +34,7 @@ class Setting:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    above: bool = False
 
 
 def _row(name: str, default: Any, help: str, **more: Any) -> Setting:
@@ -66,14 +68,21 @@ SETTINGS: tuple[Setting, ...] = (
     _row("vllm_metric_names", False, "Also serve the metrics under the vllm: prefix, for existing dashboards"),
     _row("template_timeout", 2.0, "Seconds the model's chat template may take", low=0.01, high=60.0, roles="tokenizer"),
     # Speculation
-    _row("speculative_config", "{}", "JSON with the keys FastDeploy and vLLM use: method, num_speculative_tokens, verify_strategy, accept_policy, prompt_lookup_max/min, max_ngram_size/min_ngram_size, ...", kind="json"),
+    _row("speculative_config", "{}", "JSON with the keys FastDeploy and vLLM use: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, ...", kind="json"),
     _row("method", "ngram", "Proposer used when a request names none", kind="choice", choices=("naive", "ngram")),
     _row("num_speculative_tokens", 8, "Longest draft", low=0, high=64),
-    _row("verify_strategy", "auto", "auto: greedy at temperature 0, target_match otherwise", kind="choice", choices=("auto", "greedy", "target_match")),
+    _row("verify_strategy", "auto", "What makes a drafted token stand. auto: greedy at temperature 0, target_match otherwise; typical and topp change what is said", kind="choice", choices=("auto", "greedy", "target_match", "rejection", "block", "typical", "topp")),
     _row("accept_policy", "normal", "accept_all and reject_all are for debugging: accept_all changes the text", kind="choice", choices=("normal", "accept_all", "reject_all")),
+    _row("allow_lossy", False, "Requests may ask for strategies and policies that change the text or its distribution; they may, too, where this server is set to one", roles="target"),
+    _row("max_candidate_len", 5, "topp: a drafted token stands among so many of the likeliest that top_p leaves", low=1, high=1024, roles="target"),
+    _row("verify_window", 2, "topp: the second likeliest token stands, too, when so many likeliest ones follow it; 0: off", low=0, high=64, roles="target"),
+    _row("typical_epsilon", 0.09, "typical: a drafted token as probable as this stands", low=0.0, high=1.0, above=True, roles="target"),
+    _row("typical_delta", 0.3, "typical: so does one above this times exp(-entropy)", low=0.0, high=1.0, above=True, roles="target"),
     _row("max_ngram_size", 5, "Longest n-gram looked up", low=1, high=32),
     _row("min_ngram_size", 2, "Shortest n-gram looked up", low=1, high=32),
     _row("draft_deadline_ms", 20.0, "How long a step waits for drafts before it goes on without them", low=0.1, high=10000.0, roles="target"),
+    _row("audit_share", 0.0, "Share of the requests that is computed again without drafts, in idle time, and compared token for token (docs/verify.md)", low=0.0, high=1.0, roles="target"),
+    _row("audit_threshold", 3, "Answers that differ under the audit until their proposer is switched off; 0: never", low=0, high=1000000, roles="target"),
     _row("proposer_tokens", 1000000, "Tokens of running sequences a proposer keeps in all, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
     # The target's memory and batch
     _row("max_sequences", 64, "Sequences in the running batch", low=1, high=1024, roles="target"),
@@ -250,7 +259,8 @@ def parse_value(row: Setting, value: Any) -> Any:
             if parsed and row.kind == "path":
                 parsed = str(Path(parsed).expanduser())
     out_of_range = isinstance(parsed, int | float) and not isinstance(parsed, bool) and (
-        (row.low is not None and parsed < row.low) or (row.high is not None and parsed > row.high)
+        (row.low is not None and (parsed < row.low or (row.above and parsed == row.low)))
+        or (row.high is not None and parsed > row.high)
     )
     if parsed is None or out_of_range:
         raise ValueError(f"{_quoted(value)} is not {accepted(row)}")
@@ -264,7 +274,10 @@ def accepted(row: Setting) -> str:
             return "true or false"
         case "int" | "float":
             noun = "a whole number" if row.kind == "int" else "a number"
-            return noun if row.low is None else f"{noun} from {row.low:.10g} to {row.high:.10g}"
+            if row.low is None:
+                return noun
+            first = f"above {row.low:.10g} and up" if row.above else f"from {row.low:.10g}"
+            return f"{noun} {first} to {row.high:.10g}"
         case "choice":
             return "one of " + ", ".join(row.choices)
         case "json":

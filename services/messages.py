@@ -40,6 +40,18 @@ class Encoded(Message, frozen=True):
     token_ids: list[int]
 
 
+class EncodeWords(Message, frozen=True):
+    """Turn words that are forbidden into token ids."""
+
+    words: list[str]
+
+
+class EncodedWords(Message, frozen=True):
+    """Of each word its spellings: as it begins a text and, where that is another, as it follows a space."""
+
+    spellings: list[list[list[int]]]
+
+
 class Decode(Message, frozen=True):
     token_ids: list[int]
     skip_special_tokens: bool = True
@@ -69,6 +81,8 @@ class Sampling(Message, frozen=True):
     min_tokens: int = 0
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
+    bad_words: list[list[int]] = []  # the last id of one may not follow the others
+    allowed_token_ids: list[int] = []  # nothing else may be chosen; empty: all may
 
 
 class Speculation(Message, frozen=True):
@@ -76,7 +90,13 @@ class Speculation(Message, frozen=True):
 
     method: str = ""  # "": the server's choice; "naive": no drafts
     num_speculative_tokens: int = -1  # -1: the server's choice
-    verify_strategy: str = ""  # "": greedy at temperature 0, else target_match
+    verify_strategy: str = ""  # "": the server's choice
+    accept_policy: str = ""  # "": the server's choice
+    # Of the strategies topp and typical; -1: the server's choice.
+    max_candidate_len: int = -1
+    verify_window: int = -1
+    typical_epsilon: float = -1.0
+    typical_delta: float = -1.0
 
 
 # Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt, in characters.
@@ -188,6 +208,8 @@ class SpeculationStats(Message, frozen=True):
     accepted: int = 0
     accepted_per_position: list[int] = []
     drafted_per_position: list[int] = []
+    # Whether the text, or for a sampled one its distribution, is what it would be without speculation.
+    lossless: bool = True
 
 
 FinishReason = Literal["stop", "length"]
@@ -235,11 +257,17 @@ class ModelCard(Message, frozen=True):
     # What really runs the model, in a few words, and whether its rows have the same bits in any batch.
     path: str = ""
     strict: bool = True
+    # What a request may ask for, in speculation.accept_policy.
+    accept_policies: list[str] = []
+    # What a request gets that asks for nothing.
+    speculation: Speculation = Speculation()
 
 
 KINDS: dict[str, type[Message]] = {
     "encode": Encode,
     "encoded": Encoded,
+    "encode_words": EncodeWords,
+    "encoded_words": EncodedWords,
     "decode": Decode,
     "decoded": Decoded,
     "generate": Generate,

@@ -16,7 +16,20 @@ KEYS: dict[str, str] = {
     "num_speculative_tokens": "num_speculative_tokens",
     "speculate_max_draft_token_num": "num_speculative_tokens",
     "verify_strategy": "verify_strategy",
+    "acceptance_method": "verify_strategy",
+    "spec_decoding_acceptance_method": "verify_strategy",
+    "rejection_sample_method": "verify_strategy",
     "accept_policy": "accept_policy",
+    "max_candidate_len": "max_candidate_len",
+    "speculate_max_candidate_len": "max_candidate_len",
+    "verify_window": "verify_window",
+    "speculate_verify_window": "verify_window",
+    "typical_epsilon": "typical_epsilon",
+    "posterior_threshold": "typical_epsilon",
+    "typical_acceptance_sampler_posterior_threshold": "typical_epsilon",
+    "typical_delta": "typical_delta",
+    "posterior_alpha": "typical_delta",
+    "typical_acceptance_sampler_posterior_alpha": "typical_delta",
     "max_ngram_size": "max_ngram_size",
     "prompt_lookup_max": "max_ngram_size",
     "speculate_max_ngram_size": "max_ngram_size",
@@ -24,9 +37,19 @@ KEYS: dict[str, str] = {
     "prompt_lookup_min": "min_ngram_size",
 }
 
-METHOD_ALIASES: dict[str, str] = {"inference_with_reference": "ngram", "[ngram]": "ngram"}
+# Row -> their value -> ours.
+ALIASES: dict[str, dict[str, str]] = {
+    "method": {"inference_with_reference": "ngram", "[ngram]": "ngram"},
+    "verify_strategy": {
+        "rejection_sampler": "rejection",
+        "typical_acceptance_sampler": "typical",
+        "standard": "rejection",
+        "probabilistic": "rejection",
+        "strict": "target_match",
+    },
+}
 
-# Methods and strategies others have and we do not serve yet: named, so that nobody looks for a typing error.
+# Methods others have and we do not serve yet: named, so that nobody looks for a typing error.
 METHODS_TO_COME = (
     "suffix",
     "mtp",
@@ -41,7 +64,6 @@ METHODS_TO_COME = (
     "deepseek_mtp",
     "mlp_speculator",
 )
-STRATEGIES_TO_COME = ("topp", "typical", "rejection")
 
 # Their keys that only steer what is not served yet.
 KEYS_TO_COME: dict[str, str] = {
@@ -49,8 +71,6 @@ KEYS_TO_COME: dict[str, str] = {
     "num_model_steps": "mtp",
     "model": "draft_model, mtp and eagle3",
     "draft_tensor_parallel_size": "draft_model and eagle3",
-    "max_candidate_len": "the topp strategy",
-    "verify_window": "the topp strategy",
     "suffix_decoding_max_tree_depth": "suffix",
     "suffix_decoding_max_cached_requests": "suffix",
     "suffix_decoding_max_spec_factor": "suffix",
@@ -71,8 +91,8 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], li
             problems.append(problem)
             continue
         row = KEYS[key]
-        if row == "method" and isinstance(value, str):
-            value = METHOD_ALIASES.get(value, value)
+        if isinstance(value, str):
+            value = ALIASES.get(row, {}).get(value, value)
         if row in rows and rows[row][1] != value:
             problems.append(f"{key}: {value!r} contradicts {rows[row][1]!r} of {rows[row][0]}")
             continue
@@ -92,6 +112,4 @@ def _key_problem(key: str) -> str:
 def _value_problem(key: str, value: Any) -> str:
     if KEYS[key] == "method" and value in METHODS_TO_COME:
         return f"{key}: {value!r} is not served yet; served are naive and ngram"
-    if KEYS[key] == "verify_strategy" and value in STRATEGIES_TO_COME:
-        return f"{key}: {value!r} is not served yet; served are auto, greedy and target_match"
     return ""

@@ -15,7 +15,7 @@ from mesh.actor import Actor, Call
 from mesh.errors import Refuse
 from models.sources import ensure_model
 from services.config import cache_dir
-from services.messages import Decode, Decoded, Encode, Encoded
+from services.messages import Decode, Decoded, Encode, Encoded, EncodedWords, EncodeWords
 from services.tokenizer.chat_template import TemplateError, read_template
 from services.tokenizer.encode import Encoder, TooLong
 from services.tokenizer.metrics import TokenizerMetrics
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TokenizerActor(Actor):
-    handlers = {Encode: "encode", Decode: "decode"}  # noqa: RUF012
+    handlers = {Encode: "encode", EncodeWords: "encode_words", Decode: "decode"}  # noqa: RUF012
     mailbox_size = 1024
     # Waiting for a thread or for the template is most of a handler's life.
     concurrency = 64
@@ -74,6 +74,11 @@ class TokenizerActor(Actor):
                 raise self._refuse("too_long", str(error)) from None
             self._metrics.prompt_tokens(len(token_ids))
             return Encoded(token_ids=token_ids)
+
+    async def encode_words(self, message: EncodeWords, call: Call) -> EncodedWords:
+        with self._metrics.work("encode_words"):
+            spellings = await self._in_thread(lambda: self._loaded().encode_words(message.words))
+            return EncodedWords(spellings=spellings)
 
     async def decode(self, message: Decode, call: Call) -> Decoded:
         with self._metrics.work("decode"):

@@ -49,6 +49,16 @@ class Encoder:
             raise TooLong(len(token_ids), max_tokens)
         return token_ids
 
+    def encode_words(self, words: Sequence[str]) -> list[list[list[int]]]:
+        """Of each word the ids it may have in a text: as it is, and with a space before it where that gives others.
+
+        Vocabularies hold most words twice, and a text has them mostly with the space. A word without ids has none.
+        """
+        texts = [text for word in words for text in (word, f" {word}")]
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [list(encoding.ids) for encoding in encodings]
+        return [_distinct(ids[place : place + 2]) for place in range(0, len(ids), 2)]
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Raises ValueError for an id outside the vocabulary: the library would leave it out silently."""
         for token_id in token_ids:
@@ -56,3 +66,11 @@ class Encoder:
                 raise ValueError(f"token id {token_id} is outside the vocabulary of {self.vocab_size}")
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def _distinct(spellings: list[list[int]]) -> list[list[int]]:
+    """The second says nothing new where it ends like the first: whatever forbids that forbids it, too."""
+    bare, spaced = spellings
+    if not bare:
+        return []
+    return [bare] if spaced[-len(bare) :] == bare else [bare, spaced]

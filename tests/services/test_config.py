@@ -26,6 +26,8 @@ from services.config import (
     settings_file,
     to_environment,
 )
+from services.target.verify.policy import ACCEPT_POLICIES, LONGEST_WINDOW, MOST_CANDIDATES, Verification
+from services.target.verify.registry import STRATEGIES
 
 
 def refused(
@@ -138,7 +140,8 @@ def test_a_file_that_is_missing_or_not_toml_is_refused_by_path(tmp_path: Path) -
 def test_numbers_take_their_bounds() -> None:
     for row in SETTINGS:
         if row.low is not None:
-            assert parse_value(row, str(row.low if row.kind == "float" else int(row.low))) == row.low
+            if not row.above:
+                assert parse_value(row, str(row.low if row.kind == "float" else int(row.low))) == row.low
             assert parse_value(row, str(row.high if row.kind == "float" else int(row.high or 0))) == row.high
 
 
@@ -160,6 +163,28 @@ def test_tables_of_the_file_fill_json_rows(tmp_path: Path) -> None:
     settings = load_settings({}, {}, file)
     assert settings.mock_profile == {"step_ms": 2}
     assert settings.method == "naive"
+
+
+@pytest.mark.parametrize("name", ["typical_epsilon", "typical_delta"])
+def test_a_row_whose_lowest_value_is_out_says_so(name: str) -> None:
+    assert getattr(load_settings({name: "1e-6"}), name) == 1e-6
+    assert getattr(load_settings({name: "1"}), name) == 1.0
+    for wrong in ("0", "1.01", "nan"):
+        assert f"{wrong!r} is not a number above 0 and up to 1" in refused({name: wrong})
+
+
+def test_every_strategy_is_a_choice_and_nothing_else_but_auto() -> None:
+    assert ROWS["verify_strategy"].choices == ("auto", *STRATEGIES)
+    assert ROWS["accept_policy"].choices == ACCEPT_POLICIES
+
+
+def test_the_rows_of_verification_have_the_defaults_and_bounds_of_a_verification() -> None:
+    settings, verification = load_settings(), Verification()
+    for name in ("accept_policy", "max_candidate_len", "verify_window", "typical_epsilon", "typical_delta"):
+        assert getattr(settings, name) == getattr(verification, name)
+    assert settings.verify_strategy == verification.strategy
+    assert settings.allow_lossy is False
+    assert (ROWS["max_candidate_len"].high, ROWS["verify_window"].high) == (MOST_CANDIDATES, LONGEST_WINDOW)
 
 
 # --speculative-config
@@ -189,11 +214,11 @@ def test_inference_with_reference_is_ngram_under_another_name() -> None:
 
 def test_a_method_or_key_not_served_yet_is_refused_by_name() -> None:
     message = refused(
-        {"speculative_config": '{"method": "mtp", "num_model_steps": 2, "verify_strategy": "topp"}'}
+        {"speculative_config": '{"method": "mtp", "num_model_steps": 2, "verify_strategy": "synthetic"}'}
     )
     assert "'mtp' is not served yet" in message
     assert "num_model_steps: belongs to mtp, not served yet" in message
-    assert "'topp' is not served yet" in message
+    assert "verify_strategy: 'synthetic' is not one of auto, greedy, target_match, rejection, block" in message
 
 
 def test_an_unknown_key_of_the_json_is_refused_with_a_suggestion() -> None:

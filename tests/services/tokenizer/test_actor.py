@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from mesh.clock import FakeClock
 from mesh.errors import Refuse
 from services.config import Settings
-from services.messages import ChatTurn, Decode, Encode
+from services.messages import ChatTurn, Decode, Encode, EncodeWords
 from services.tokenizer.actor import TokenizerActor
 
 CALL: Any = None
@@ -49,6 +49,13 @@ async def test_a_conversation_becomes_what_its_template_says(tokenizer: Tokenize
     assert decoded.text == "<|start|>user\nthe cat<|end|>\n<|start|>assistant\n"
     open_end = await tokenizer.encode(Encode(turns=HI, add_generation_prompt=False), CALL)
     assert encoded.token_ids[: len(open_end.token_ids)] == open_end.token_ids
+
+
+async def test_words_come_back_in_order_each_with_its_spellings(tokenizer: TokenizerActor) -> None:
+    words = (await tokenizer.encode_words(EncodeWords(words=["cat", "<|end|>"]), CALL)).spellings
+    for spelling, text in zip(words[0], ("cat", " cat"), strict=True):
+        assert (await tokenizer.decode(Decode(token_ids=spelling), CALL)).text == text
+    assert words[1] == [[1]]
 
 
 async def test_a_text_gets_its_special_tokens_and_a_template_adds_none_twice(tokenizer: TokenizerActor) -> None:

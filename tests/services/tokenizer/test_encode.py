@@ -36,6 +36,31 @@ def test_a_prompt_of_exactly_the_limit_passes_and_one_token_more_does_not(encode
         encoder.encode("the cat sat", add_special_tokens=False, max_tokens=count - 1)
 
 
+def test_a_word_is_spelled_as_it_is_and_as_it_follows_a_space(encoder: Encoder) -> None:
+    (spellings,) = encoder.encode_words(["cat"])
+    plain, spaced = (encoder.encode(text, add_special_tokens=False) for text in ("cat", " cat"))
+    assert plain != spaced and spaced[-len(plain) :] != plain
+    assert spellings == [plain, spaced]
+
+
+def test_a_spelling_that_another_forbids_already_is_left_out(encoder: Encoder) -> None:
+    # No token of the small vocabulary begins with a space and goes on with a Z.
+    z, space_z = (encoder.encode(text, add_special_tokens=False) for text in ("Z", " Z"))
+    assert space_z[-1:] == z
+    assert encoder.encode_words(["Z", "cat"])[0] == [z]
+
+
+def test_a_word_of_several_tokens_is_forbidden_as_a_whole(encoder: Encoder) -> None:
+    (spellings,) = encoder.encode_words(["cat sat"])
+    assert [encoder.decode(ids, skip_special_tokens=True) for ids in spellings] == ["cat sat", " cat sat"]
+    assert all(len(ids) > 1 for ids in spellings)
+
+
+def test_a_special_token_is_a_word_too_and_what_has_no_tokens_is_none(encoder: Encoder) -> None:
+    assert encoder.encode_words(["<|end|>", ""]) == [[[1]], []]
+    assert encoder.encode_words([]) == []
+
+
 def test_truncation_and_padding_left_in_the_file_are_ignored(tiny_folder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_folder / "tokenizer.json"))
     tokenizer.enable_truncation(2)
