@@ -237,13 +237,14 @@ def _proposer(registry: CollectorRegistry) -> None:
 def _target(registry: CollectorRegistry) -> None:
     from types import SimpleNamespace as Fake
 
+    from services.target.audit import Audit
     from services.target.limits import Limits
     from services.target.metrics import TargetMetrics
     from services.target.scheduler import Scheduler
 
     scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
     link = Fake(asked=0, missed=0, failed=0, gave_up=False)
-    TargetMetrics(registry, "m").watch(scheduler, link)  # type: ignore[arg-type]
+    TargetMetrics(registry, "m").watch(scheduler, link, Audit())  # type: ignore[arg-type]
 
 
 def _process(registry: CollectorRegistry) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
 from services.messages import Describe, Failed, Generate, ModelCard
+from services.target.audit import Audit
 from services.target.engine import load_runner, model_name
 from services.target.events import (
     Arrived,
@@ -132,7 +134,10 @@ class TargetActor(Actor):
             deadline=settings.draft_deadline_ms / 1e3,
             now=time.monotonic,
         )
-        self._metrics.watch(scheduler, link)
+        # Where the engine itself may differ from batch to batch, that is no proposer's fault.
+        threshold = settings.audit_threshold if facts.strict else 0
+        audit = Audit(settings.audit_share, threshold, salt=secrets.token_hex(), path=facts.path)
+        self._metrics.watch(scheduler, link, audit)
         self._metrics.tell_path(facts.path, facts.strict)
         self._steps = StepLoop(
             scheduler,
@@ -142,6 +147,7 @@ class TargetActor(Actor):
             failed=lambda message: self._tell_loop(self._give_up, message),
             observer=self._metrics,
             now=time.monotonic,
+            audit=audit,
         )
         self._card = self._make_card(scheduler, facts)
         self._steps.start()

@@ -12,8 +12,8 @@ from services.target.sequence import Sequence
 
 
 class Arrived(msgspec.Struct, frozen=True):
-    """`stream` names the request from here on; `deadline` and `at`, when it came, are moments on the clock of
-    DeadlinePassed."""
+    """`stream` names the request from here on (a negative one is a replay); `deadline` and `at`, when it came, are
+    moments on the clock of DeadlinePassed."""
 
     generate: Generate
     stream: int
@@ -54,13 +54,36 @@ class PagesLost(msgspec.Struct, frozen=True):
     """What the pages held is gone: all texts are computed again."""
 
 
+class SwitchOff(msgspec.Struct, frozen=True):
+    """Requests with this method get no drafts any more, those that run among them."""
+
+    method: str
+
+
 class EngineFailed(msgspec.Struct, frozen=True):
     """The runner can't be trusted any more."""
 
     message: str
 
 
-Event = Arrived | Cancelled | DraftsReady | StepWanted | StepDone | DeadlinePassed | Drain | PagesLost | EngineFailed
+Event = (
+    Arrived
+    | Cancelled
+    | DraftsReady
+    | StepWanted
+    | StepDone
+    | DeadlinePassed
+    | Drain
+    | PagesLost
+    | SwitchOff
+    | EngineFailed
+)
+
+
+def is_replay(stream: int) -> bool:
+    """A replay of audit.py: it runs like a request, nobody hears of it, and no count of requests knows it."""
+    return stream < 0
+
 
 # Instructions ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,9 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.target.audit import RESULTS, Audit
+from services.target.events import is_replay
+from services.target.limits import NAIVE
 from services.target.proposer_link import ProposerLink
 from services.target.scheduler import Scheduler
 
@@ -52,30 +55,33 @@ class TargetMetrics:
     def tell_path(self, path: str, strict: bool) -> None:
         self._info.labels(self._model_name, path, str(strict).lower()).set(1)
 
-    def watch(self, scheduler: Scheduler, link: ProposerLink) -> None:
-        """Serve the counts of these two from now on."""
-        self._registry.register(_Counts(self._model_name, scheduler, link))
+    def watch(self, scheduler: Scheduler, link: ProposerLink, audit: Audit) -> None:
+        """Serve the counts of these three from now on."""
+        self._registry.register(_Counts(self._model_name, scheduler, link, audit))
 
     def after_step(self, rows: int, seconds: float) -> None:
         self._steps[bisect_left(ROW_CLASSES, rows)].observe(seconds)
 
 
 class _Counts(Collector):
-    def __init__(self, model_name: str, scheduler: Scheduler, link: ProposerLink) -> None:
+    def __init__(self, model_name: str, scheduler: Scheduler, link: ProposerLink, audit: Audit) -> None:
         self._model_name = model_name
         self._scheduler = scheduler
         self._link = link
+        self._audit = audit
 
     def collect(self) -> Iterable[Metric]:
         yield from self._of_requests()
         yield from self._of_steps()
         yield from self._of_speculation()
         yield from self._of_the_link()
+        yield from self._of_the_audit()
 
     def _of_requests(self) -> Iterable[Metric]:
         scheduler, gauge, counter = self._scheduler, self._gauge, self._counter
         pages = scheduler.pages
-        yield gauge("num_requests_running", "Sequences in the batch", len(scheduler.running))
+        running = sum(not is_replay(sequence.stream) for sequence in list(scheduler.running))
+        yield gauge("num_requests_running", "Sequences in the batch", running)
         yield gauge("num_requests_waiting", "Requests that wait for a place", len(scheduler.waiting))
         yield gauge("kv_cache_usage_perc", "Part of the KV pages in use, 0 to 1", pages.in_use / pages.total)
         yield gauge("prefix_cache_pages", "KV pages that nobody uses and whose text can be found", pages.cached)
@@ -135,6 +141,29 @@ class _Counts(Collector):
             "drafts_refused", "Drafts that could not be: no chain, ids unknown", self._scheduler.refused_drafts
         )
         yield self._gauge("proposer_given_up", "1 while nobody waits for the proposer's answers", float(link.gave_up))
+
+    def _of_the_audit(self) -> Iterable[Metric]:
+        """Whatever never happened is told, too, as 0: the first difference must show as an increase."""
+        audit, labels = self._audit, ["model_name", "proposer"]
+        replays = CounterMetricFamily(
+            "specmesh:audit_replays",
+            "Requests taken to be computed again without drafts, by what came of it: same, different, given_up"
+            " (interrupted too often, or failed) or dropped (never come to an end)",
+            labels=[*labels, "result"],
+        )
+        off = GaugeMetricFamily(
+            "specmesh:proposer_switched_off", "1 once the audit has switched it off, for good", labels=labels
+        )
+        for method in self._scheduler.limits.methods:
+            if method == NAIVE:
+                continue
+            for result in RESULTS:
+                replays.add_metric([self._model_name, method, result], audit.results.get((method, result), 0))
+            off.add_metric([self._model_name, method], float(method in audit.switched_off))
+        yield replays
+        yield self._counter("audit_tokens", "Tokens that replays computed and compared", audit.compared_tokens)
+        yield self._gauge("audit_waiting", "Requests that wait for their replay", audit.waiting)
+        yield off
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"specmesh:{name}", help, labels=["model_name"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 
-from services.target.events import CopyPage
+from services.target.events import CopyPage, is_replay
 from services.target.limits import Limits
 from services.target.rows import Rows
 from services.target.runner import StepWork
@@ -19,6 +19,8 @@ from services.target.waiting import Waiting
 
 # Waiting requests looked at before a step: more than one only where the first ones wait for each other's texts.
 LOOKED_AT = 64
+# Rows of a replay's step: a live request that comes meanwhile waits for its end.
+REPLAY_ROWS = 64
 
 
 class Planner:
@@ -126,6 +128,8 @@ class Planner:
         if missing > 1:
             draft = NO_DRAFT
             chunk = rows.for_chunk(sequence)
+            if is_replay(sequence.stream):
+                chunk = min(chunk, REPLAY_ROWS)
         else:
             chunk = 1
             if draft:

@@ -40,11 +40,13 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    SwitchOff,
+    is_replay,
 )
 from services.target.limits import Limits
 from services.target.planning import Planner
 from services.target.runner import StepWork
-from services.target.sequence import Sequence, State, Tally
+from services.target.sequence import NO_DRAFT, Sequence, State, Tally
 from services.target.step_time import StepTime
 from services.target.waiting import Queue
 
@@ -60,6 +62,7 @@ class Scheduler:
         self.draining = False
         self.tallies: dict[tuple[str, str], Tally] = {}
         self.refused_drafts = 0
+        self.switched_off: set[str] = set()
         self.prompt_tokens = 0
         self.generated_tokens = 0
         # How requests ended: stop, length, cancelled, or the reason of the failure.
@@ -92,6 +95,10 @@ class Scheduler:
         first = self._deadlines.first()
         return None if first is None else float(first[0])
 
+    def sequence_of(self, stream: int) -> Sequence | None:
+        """The request that is at work under this name."""
+        return self._streams.get(stream)
+
     def check_idle(self) -> None:
         """Nothing is left of anything once no request is left. Raises AssertionError."""
         assert not self._streams and not self._by_id and not self._deadlines
@@ -112,10 +119,16 @@ class Scheduler:
         generate = event.generate
         refused = refusal(generate, self.limits, len(self.waiting), self.draining)
         if refused is not None:
-            self._count_end(refused.reason)
+            self._count_end(event.stream, refused.reason)
             self._instructions.append(Fail(event.stream, refused))
             return
-        sequence = make_sequence(event, self._next_id, self.limits, self.tallies)
+        replay = is_replay(event.stream)
+        sequence = make_sequence(event, self._next_id, self.limits, {} if replay else self.tallies)
+        if replay:
+            # It looks for no computed text: it isn't counted among those who did.
+            sequence.cached_tokens = 0
+        if sequence.method in self.switched_off:
+            sequence.draft_length = 0
         if sequence.length >= sequence.limit:
             # All that was asked for is there already (max_tokens 0, or an attempt that only missed its end).
             sequence.end_reason = "length"
@@ -127,12 +140,13 @@ class Scheduler:
         if sequence.deadline is not None:
             self._deadlines.put(sequence.deadline, sequence)
         self.waiting.put(sequence)
-        self.prompt_tokens += sequence.prompt_tokens
+        if not replay:
+            self.prompt_tokens += sequence.prompt_tokens
 
     def _cancelled(self, event: Cancelled) -> None:
         sequence = self._streams.get(event.stream)
         if sequence is not None:
-            self._count_end("cancelled")
+            self._count_end(event.stream, "cancelled")
             self._end(sequence)
 
     def _drafts_ready(self, event: DraftsReady) -> None:
@@ -157,6 +171,13 @@ class Scheduler:
 
     def _drain(self, event: Drain) -> None:
         self.draining = True
+
+    def _switch_off(self, event: SwitchOff) -> None:
+        self.switched_off.add(event.method)
+        for sequence in self._streams.values():
+            if sequence.method == event.method:
+                sequence.draft_length = 0
+                sequence.draft = NO_DRAFT
 
     def _pages_lost(self, event: PagesLost) -> None:
         self._in_flight = []
@@ -203,7 +224,8 @@ class Scheduler:
             tokens = sequence.commit(verdict, len(item.draft))
             self.planner.advanced(sequence)
             if tokens is not None:
-                self.generated_tokens += len(tokens.ids)
+                if not is_replay(sequence.stream):
+                    self.generated_tokens += len(tokens.ids)
                 instructions.append(Emit(sequence.stream, tokens))
             if sequence.end_reason is not None:
                 instructions.append(Finish(sequence.stream, self._finished(sequence)))
@@ -224,7 +246,7 @@ class Scheduler:
 
     def _finished(self, sequence: Sequence) -> Finished:
         assert sequence.end_reason is not None
-        self._count_end(sequence.end_reason)
+        self._count_end(sequence.stream, sequence.end_reason)
         return Finished(
             request_id=sequence.request_id,
             attempt=sequence.attempt,
@@ -237,18 +259,22 @@ class Scheduler:
         )
 
     def _fail(self, sequence: Sequence, reason: str, message: str, retryable: bool = False) -> None:
-        self._count_end(reason)
+        self._count_end(sequence.stream, reason)
         self._instructions.append(Fail(sequence.stream, failed(sequence.generate, reason, message, retryable)))
         self._end(sequence)
 
-    def _count_end(self, how: str) -> None:
-        self.ends[how] = self.ends.get(how, 0) + 1
+    def _count_end(self, stream: int, how: str) -> None:
+        if not is_replay(stream):
+            self.ends[how] = self.ends.get(how, 0) + 1
 
     def _end(self, sequence: Sequence) -> None:
         del self._streams[sequence.stream]
         del self._by_id[sequence.id]
         if sequence.deadline is not None:
             self._deadlines.remove(sequence)
+        if is_replay(sequence.stream):
+            # Nobody will look for its text: its pages are free, instead of pushing the text of others out.
+            self.planner.sharing.distrust(sequence)
         self.planner.end(sequence)
         self._forgotten.append(sequence.id)
 
@@ -261,6 +287,7 @@ class Scheduler:
         DeadlinePassed: _deadline_passed,
         Drain: _drain,
         PagesLost: _pages_lost,
+        SwitchOff: _switch_off,
         EngineFailed: _engine_failed,
     }
 

@@ -2,7 +2,8 @@
 
 Everything that touches the scheduler, the runner and the proposer's link happens here, so none of them needs
 a lock. Others only post events. What comes out goes to `deliver` in one call a step, for all sequences.
-Waits without spinning when there is nothing to do.
+Waits without spinning when there is nothing to do; what audit.py wants to have computed comes before that, one
+replay at a time, and gives way as soon as a request arrives.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from typing import Protocol
 import msgspec
 
 from services.messages import DraftItem
+from services.target.audit import Audit
 from services.target.events import (
+    Arrived,
     AskDrafts,
+    Cancelled,
     CopyPage,
     DeadlinePassed,
     DraftAsk,
     DraftsReady,
+    Drain,
     Emit,
     EngineFailed,
     Event,
@@ -32,6 +37,7 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    is_replay,
 )
 from services.target.runner import Runner
 from services.target.scheduler import Scheduler
@@ -78,6 +84,7 @@ class StepLoop:
         failed: Callable[[str], None],
         observer: Observer,
         now: Callable[[], float],
+        audit: Audit | None = None,
     ) -> None:
         """`deliver` and `failed` are called from the step thread; who delivers calls `taken` afterwards."""
         self.scheduler = scheduler
@@ -87,6 +94,7 @@ class StepLoop:
         self._failed = failed
         self._observer = observer
         self._now = now
+        self._audit = audit or Audit()
         self._mail: queue.SimpleQueue[Event | ProposerAt | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._out: Delivery = []
@@ -144,7 +152,7 @@ class StepLoop:
             self.scheduler.check_idle()
             self._progress_at = None
             self._drafts.rest()
-            self._dispatch_mail(self._mail.get())
+            self._wait()
         while True:
             try:
                 event = self._mail.get_nowait()
@@ -154,10 +162,33 @@ class StepLoop:
         if self._progress_at is None and self.scheduler.has_work:
             self._progress_at = self._now()
 
+    def _wait(self) -> None:
+        """For mail. As long as there is none, the audit may have the machine."""
+        replay = self._audit.begin(self._now()) if self._mail.empty() else None
+        if replay is not None:
+            self._tell([replay])
+        else:
+            self._dispatch_mail(self._mail.get())
+
     def _dispatch_mail(self, event: Event | ProposerAt | None) -> None:
         if isinstance(event, ProposerAt):
             self._drafts.move_to(event.endpoint)
         elif event is not None:
+            self._tell(self._before(event))
+            self._tell([event])
+
+    def _before(self, event: Event) -> list[Event]:
+        """What the audit makes of mail, before the scheduler hears of it."""
+        if isinstance(event, Arrived):
+            return self._audit.interrupt()
+        if isinstance(event, Drain):
+            return self._audit.close()
+        if isinstance(event, Cancelled) and (sequence := self.scheduler.sequence_of(event.stream)) is not None:
+            self._audit.ended(sequence)
+        return []
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
             self._route(self.scheduler.handle(event))
 
     def _turn(self) -> None:
@@ -178,7 +209,10 @@ class StepLoop:
     def _route(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Emit | Finish | Fail):
-                self._out.append(instruction)
+                if is_replay(instruction.stream):
+                    self._tell(self._audit.hear(instruction))
+                else:
+                    self._out.append(instruction)
             elif isinstance(instruction, CopyPage):
                 self._runner.copy_page(instruction.source, instruction.target)
             elif isinstance(instruction, RunStep):
@@ -196,6 +230,9 @@ class StepLoop:
         self._progress_at = ended
         self._route(self.scheduler.handle(StepDone(verdicts, ended - began)))
         self._observer.after_step(sum(len(item.tokens) for item in step.work), ended - began)
+        for item in step.work:
+            if item.sequence.end_reason is not None:
+                self._audit.ended(item.sequence)
 
     def _hand_over(self) -> None:
         if not self._out:
@@ -207,6 +244,7 @@ class StepLoop:
         self._deliver(out)
 
     def _fail_all(self, message: str) -> None:
+        self._audit.close()
         self._route(self.scheduler.handle(EngineFailed(message)))
         self._hand_over()
         self._failed(message)

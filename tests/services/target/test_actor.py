@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
 from services.messages import Describe, DraftItem, Failed, Finished, Generate, Propose, Proposed, Tokens
+from services.target.mock_runner import MockRunner, Profile
 
 
 async def all_of(mesh: MeshAround, requests: list[Generate]) -> list[Answer]:
@@ -171,6 +172,55 @@ async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:
 
 
 class Adversary(Actor):
+def metric(mesh: MeshAround, name: str, **labels: str) -> float:
+    value = mesh.registry.get_sample_value(name, {"model_name": "m", **labels})
+    assert value is not None, name
+    return value
+
+
+async def test_an_audited_share_of_the_requests_is_computed_again_in_idle_time_and_is_the_same(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, served_model_name="m", audit_share=1.0) as mesh:
+        replays = "specmesh:audit_replays_total"
+        assert metric(mesh, replays, proposer="ngram", result="same") == 0
+        await mesh.start_proposer()
+        wanted = [request(name=str(i), max_tokens=200, temperature=float(i % 2), seed=i) for i in range(4)]
+        answers = await all_of(mesh, wanted)
+        drafted = [a for a in [*answers, *mesh.warming] if a.end.speculation.drafted]
+        await until(lambda: metric(mesh, replays, proposer="ngram", result="same") == len(drafted) >= 4)
+        assert metric(mesh, replays, proposer="ngram", result="different") == 0
+        assert metric(mesh, "specmesh:audit_tokens_total") == sum(len(answer.ids) for answer in drafted)
+        assert metric(mesh, "specmesh:audit_waiting") == 0
+        assert metric(mesh, "specmesh:proposer_switched_off", proposer="ngram") == 0
+        everyone = [*answers, *mesh.warming]
+        assert metric(mesh, "specmesh:generation_tokens_total") == sum(len(answer.ids) for answer in everyone)
+        assert metric(mesh, "specmesh:target_requests_total", end="length") == len(everyone)
+
+
+class Forgetful(MockRunner):
+    """Its text is another one wherever something was drafted; the fault that the audit is for."""
+
+    def step(self, work: Any) -> Any:
+        verdicts = super().step(work)
+        for item, verdict in zip(work, verdicts, strict=True):
+            if item.draft:
+                verdict.tokens[-1] = 100 + (verdict.tokens[-1] - 99) % 32
+        return verdicts
+
+
+async def test_a_proposer_whose_drafts_changed_answers_is_switched_off_and_the_target_serves_on(tmp_path: Path) -> None:
+    runner = Forgetful(Profile())
+    async with mesh_around(tmp_path, runner, served_model_name="m", audit_share=1.0, audit_threshold=1) as mesh:
+        right = await mesh.generate(request(max_tokens=100, method="naive"))
+        await mesh.start_proposer()
+        wrong = await mesh.generate(request(max_tokens=100))
+        await until(lambda: metric(mesh, "specmesh:proposer_switched_off", proposer="ngram") == 1)
+        after = await mesh.generate(request(max_tokens=100))
+        assert mesh.target.ready() == []
+        assert after.ids == right.ids and after.end.speculation.drafted == 0
+        drafted = [answer for answer in [*mesh.warming, wrong] if answer.end.speculation.drafted]
+        assert drafted and all(answer.ids != right.ids[: len(answer.ids)] for answer in drafted)
+
+
     """A proposer that answers nonsense of every kind, in turn."""
 
     handlers: ClassVar = {Propose: "propose"}

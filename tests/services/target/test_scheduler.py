@@ -25,6 +25,7 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    SwitchOff,
 )
 from services.target.limits import Limits
 from services.target.runner import Verdict
@@ -519,3 +520,43 @@ def test_finished_carries_its_request() -> None:
     finish = done(scheduler, one(4))[1]
     assert isinstance(finish.finished, Finished)
     assert (finish.finished.request_id, finish.finished.attempt) == ("abc", 3)
+
+
+def test_a_method_that_is_switched_off_gets_no_drafts_in_requests_that_run_nor_in_those_that_come() -> None:
+    scheduler = started()
+    assert scheduler.handle(draft(1, 4, [5, 6])) == []
+    assert scheduler.handle(SwitchOff("ngram")) == []
+    # The draft that waited for its step is dropped, and one that comes late isn't taken.
+    scheduler.handle(draft(1, 4, [5, 6]))
+    assert step(scheduler) == [([4], 3, [], True)]
+    assert not any(isinstance(item, AskDrafts) for item in done(scheduler, one(5)))
+    arrive(scheduler, 2, [7, 8, 9], max_tokens=5)
+    for first in (True, False):
+        step(scheduler)
+        told = done(scheduler, one(6), one(10 if first else 11))
+        assert not any(isinstance(item, AskDrafts) for item in told)
+
+
+def test_another_method_goes_on_when_one_is_switched_off() -> None:
+    scheduler = started(methods=("naive", "ngram", "suffix"))
+    scheduler.handle(SwitchOff("suffix"))
+    step(scheduler)
+    assert any(isinstance(item, AskDrafts) for item in done(scheduler, one(5)))
+
+
+def test_a_replay_runs_like_any_request_and_is_in_no_count_of_them() -> None:
+    scheduler = make(prefix_cache=True)
+    arrive(scheduler, -1, [1, 2, 3, 4, 5], max_tokens=6, method="naive", strategy="target_match", temperature=1.0)
+    for token in range(6, 12):
+        assert step(scheduler)
+        told = done(scheduler, one(token))
+        assert told[0] == Emit(-1, told[0].tokens) and told[0].tokens.ids == [token]
+    assert isinstance(told[1], Finish) and told[1].stream == -1
+    scheduler.check_idle()
+    counts = (scheduler.prompt_tokens, scheduler.generated_tokens, scheduler.ends, scheduler.tallies)
+    assert counts == (0, 0, {}, {})
+    sharing = scheduler.planner.sharing
+    assert (sharing.asked_tokens, scheduler.pages.cached) == (0, 0)
+    scheduler.handle(Drain())
+    [refused] = arrive(scheduler, -2)
+    assert isinstance(refused, Fail) and scheduler.ends == {}

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from driving import limits_of
 from mesh_around import request
+from paged_fake import PagedFake
 
 from services.messages import DraftItem
+from services.target.audit import MOST_TRIES, Audit
 from services.target.events import (
     Arrived,
     Cancelled,
     DraftAsk,
+    Drain,
     Emit,
     Fail,
     Finish,
+    is_replay,
 )
 from services.target.mock_runner import MockRunner, Profile
+from services.target.planning import REPLAY_ROWS
+from services.target.runner import Verdict
 from services.target.scheduler import Scheduler
 from services.target.step_loop import HANDED_OVER, Delivery, ProposerAt, StepLoop
 
@@ -29,7 +37,18 @@ PATIENCE = 20.0  # seconds
 class World:
     """A loop over the mock; deliveries lie here until the test takes them."""
 
-    def __init__(self, runner: Any = None, *, eager: bool = True, **limits: Any) -> None:
+    def __init__(
+        self,
+        runner: Any = None,
+        *,
+        eager: bool = True,
+        audit: Audit | None = None,
+        now: Callable[[], float] = time.monotonic,
+        guess: Callable[[int, int], int] = lambda last, ahead: 100 + (last - 99 + ahead) % 32,
+        **limits: Any,
+    ) -> None:
+        self.audit = audit or Audit()
+        self.guess = guess
         self.runner = runner or MockRunner(Profile())
         self.scheduler = Scheduler(limits_of(self.runner, **{"method": "naive", **limits}))
         self.deliveries: list[Delivery] = []
@@ -47,7 +66,8 @@ class World:
             deliver=self.deliver,
             failed=self.fail,
             observer=self,
-            now=time.monotonic,
+            now=now,
+            audit=audit,
         )
         self.loop.start()
 
@@ -64,9 +84,11 @@ class World:
             self.changed.notify_all()
 
     def after_step(self, rows: int, seconds: float) -> None:
-        self.steps.append((rows, seconds))
+        with self.changed:
+            self.steps.append((rows, seconds))
+            self.changed.notify_all()
 
-    # As the proposer's link: drafts the mock's cycle.
+    # As the proposer's link: drafts what `guess` says, the mock's cycle.
 
     def move_to(self, endpoint: str) -> None:
         with self.changed:
@@ -86,7 +108,7 @@ class World:
             DraftItem(
                 sequence_id=ask.sequence.id,
                 committed=ask.sequence.length,
-                tokens=[100 + (ask.sequence.token_ids[-1] - 99 + i) % 32 for i in range(ask.budget)],
+                tokens=[self.guess(ask.sequence.token_ids[-1], i) for i in range(ask.budget)],
                 source="t",
             )
             for ask in self.asked[-1]
@@ -106,9 +128,15 @@ class World:
         emits = [item for delivery in self.deliveries for item in delivery if isinstance(item, Emit)]
         return [token for item in emits if item.stream == stream for token in item.tokens.ids]
 
+    def audited(self, **results: int) -> bool:
+        """Whether this is what has become of the replays of the proposer `ngram` so far."""
+        return self.audit.results == {("ngram", name): count for name, count in results.items()}
+
     def stop(self) -> None:
         self.loop.stop()
         assert self.loop.join(PATIENCE) and self.closed
+        # Whatever was replayed, nobody heard of it.
+        assert not any(is_replay(item.stream) for delivery in self.deliveries for item in delivery)
 
 
 def test_what_a_step_gave_for_all_is_handed_over_in_one_call() -> None:
@@ -247,3 +275,261 @@ def test_a_cancelled_request_makes_room_at_once() -> None:
     assert world.ends()[0].stream == 2
     world.stop()
     world.scheduler.check_idle()
+
+
+# The audit --------------------------------------------------------------------------------------------------
+
+
+class WatchedRunner(MockRunner):
+    """Writes down what it computes; begins when `begin` is set, and waits for `go` in its replay step number `hold`."""
+
+    def __init__(self, hold: int = 0, **profile: Any) -> None:
+        super().__init__(Profile(**profile))
+        self.work: list[list[tuple[int, int, int]]] = []  # (stream, start, rows)
+        self.begin = threading.Event()
+        self.begin.set()
+        self.held = threading.Event()
+        self.go = threading.Event()
+        self._hold = hold
+
+    def step(self, work: Any) -> Any:
+        assert self.begin.wait(PATIENCE)
+        self.work.append([(item.sequence.stream, item.start, len(item.tokens)) for item in work])
+        if is_replay(work[0].sequence.stream):
+            self._hold -= 1
+            if self._hold == 0:
+                self.held.set()
+                assert self.go.wait(PATIENCE)
+        return super().step(work)
+
+
+def auditing(threshold: int = 1, path: str = "") -> Audit:
+    return Audit(1.0, threshold, salt="secret", path=path)
+
+
+def naive_text(prompt: list[int] | None = None, **sampling: Any) -> list[int]:
+    world = World()
+    world.loop.post(Arrived(request(prompt, **sampling), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    return world.ids(1)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}], ids=["greedy", "target_match"])
+def test_what_was_drafted_is_computed_again_when_there_is_nothing_else_to_do_and_is_the_same(
+    sampling: dict[str, Any],
+) -> None:
+    world = World(WatchedRunner(), audit=auditing(), method="ngram")
+    world.loop.post(Arrived(request(max_tokens=100, **sampling), 1))
+    world.until(lambda: world.audited(same=1))
+    world.stop()
+    assert len(world.ends()) == 1 and world.ids(1) == naive_text(max_tokens=100, **sampling)
+    replayed = [item for step in world.runner.work for item in step if is_replay(item[0])]
+    # All of it, from the first token of the prompt on, and then one token a step.
+    assert [(start, rows) for _, start, rows in replayed] == [(0, 4), *((4 + k, 1) for k in range(99))]
+    scheduler = world.scheduler
+    assert (scheduler.prompt_tokens, scheduler.generated_tokens, scheduler.ends) == (4, 100, {"length": 1})
+    assert scheduler.tallies.keys() == {("ngram", world.ends()[0].finished.speculation.verify_strategy)}
+    assert world.audit.compared_tokens == 100
+
+
+def test_a_request_whose_reader_left_is_checked_as_far_as_it_came() -> None:
+    world = World(MockRunner(Profile()), audit=auditing(), eager=False, method="ngram")
+    world.loop.post(Arrived(request(max_tokens=8000), 1))
+    # The loop waits for its listener, so that the request is at work when it is cancelled.
+    world.until(lambda: len(world.deliveries) == HANDED_OVER)
+    world.loop.post(Cancelled(1))
+    world.eager = True
+    for _ in range(HANDED_OVER):
+        world.loop.taken()
+    world.until(lambda: world.audited(same=1))
+    world.stop()
+    assert world.ends() == [] and world.audit.compared_tokens >= len(world.ids(1)) > HANDED_OVER
+
+
+class LyingRunner(MockRunner):
+    """Says something else as soon as there was a draft, as a fault in verification would."""
+
+    def step(self, work: Any) -> Any:
+        verdicts = super().step(work)
+        for item, verdict in zip(work, verdicts, strict=True):
+            if item.draft and item.start > 40:
+                verdict.tokens[-1] = 100 + (verdict.tokens[-1] - 99) % 32
+        return verdicts
+
+
+def test_an_answer_that_drafts_have_changed_is_found_and_its_proposer_is_switched_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(LyingRunner(Profile()), audit=auditing(2, "a liar"), method="ngram")
+    with caplog.at_level(logging.WARNING):
+        for stream in (1, 2):
+            world.loop.post(Arrived(request(max_tokens=200), stream))
+            world.until(lambda stream=stream: world.audited(different=stream))  # type: ignore[misc]
+    right, wrong = naive_text(max_tokens=200), world.ids(1)
+    position = next(place for place in range(200) if right[place] != wrong[place])
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 2 and all(f"from token {position} on" in told for told in warnings)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    # A replay ends where it differs.
+    assert world.audit.compared_tokens == 2 * (position + 1)
+    asked = len(world.asked)
+    world.loop.post(Arrived(request(max_tokens=200), 3))
+    world.loop.post(Arrived(request(max_tokens=200, drafts=4), 4))
+    world.until(lambda: len(world.ends()) == 4)
+    world.stop()
+    assert len(world.asked) == asked
+    assert world.ids(3) == world.ids(4) == right
+    assert world.failures == [] and world.audited(different=2)
+
+
+def test_a_request_that_comes_in_the_middle_of_a_replay_waits_for_one_step_of_it_and_no_more() -> None:
+    runner = WatchedRunner(hold=30)
+    world = World(runner, audit=auditing(), method="ngram")
+    world.loop.post(Arrived(request(max_tokens=100), 1))
+    assert runner.held.wait(PATIENCE)
+    before = len(runner.work)
+    world.loop.post(Arrived(request([120, 121, 122], max_tokens=50, temperature=1.0), 2))
+    runner.go.set()
+    world.until(lambda: world.audited(same=2))
+    world.stop()
+    assert world.ids(2) == naive_text([120, 121, 122], max_tokens=50, temperature=1.0)
+    streams = [[stream for stream, _, _ in step] for step in runner.work]
+    end = next(k for k in range(before, len(streams)) if streams[k] != [2])
+    assert streams[before - 1] == [-1] and end > before and streams[end] == [-2]
+    # It goes on behind the 30 tokens that agreed: with the prompt they are computed as one chunk.
+    assert runner.work[end] == [(-2, 0, 4 + 30)]
+    assert world.audit.compared_tokens == 150
+
+
+def test_a_replay_has_short_steps_whatever_its_prompt() -> None:
+    prompt = [100 + k % 32 for k in range(700)]
+    world = World(WatchedRunner(), audit=auditing(), method="ngram")
+    world.loop.post(Arrived(request(prompt, max_tokens=50), 1))
+    world.until(lambda: world.audited(same=1))
+    world.stop()
+    rows = [item[2] for step in world.runner.work for item in step if is_replay(item[0])]
+    assert max(rows) == REPLAY_ROWS and sum(rows) == 700 + 49
+    assert max(item[2] for step in world.runner.work for item in step) > REPLAY_ROWS
+
+
+def test_a_replay_that_never_comes_to_its_end_is_given_up() -> None:
+    runner = MockRunner(Profile())
+    world = World(runner, audit=auditing(), method="ngram")
+    audit, begin, live = world.audit, world.audit.begin, [1]
+
+    def begun(at: float) -> Arrived | None:
+        replay = begin(at)
+        if replay is not None and replay.generate.request_id == "long":
+            # Each time another one comes, before the first step.
+            live[0] += 1
+            world.loop.post(Arrived(request(name="short", max_tokens=2, method="naive"), live[0]))
+        return replay
+
+    audit.begin = begun  # type: ignore[method-assign]
+    world.loop.post(Arrived(request(name="long", max_tokens=300), 1))
+    world.until(lambda: len(world.ends()) == 1 + MOST_TRIES)
+    world.until(lambda: world.audited(given_up=1))
+    world.stop()
+    assert world.failures == []
+
+
+def test_pages_of_replays_are_free_again_and_nobody_finds_their_text() -> None:
+    def pages_after(audit: Audit) -> tuple[int, int, int, dict[Any, int]]:
+        world = World(PagedFake(400), audit=audit, guess=lambda last, ahead: 1 + (last + ahead) % 9, method="ngram")
+        # The second has the beginning of its text from the first.
+        for stream in (1, 2, 3):
+            world.loop.post(Arrived(request([1, 2, 3, 4, 5, 6, 7, 8, 9], max_tokens=30 + stream), stream))
+            world.until(lambda stream=stream: len(world.ends()) == stream)  # type: ignore[misc]
+        world.until(lambda: sum(world.audit.results.values()) == (3 if audit.share else 0))
+        world.stop()
+        assert world.failures == []
+        pages, sharing = world.scheduler.pages, world.scheduler.planner.sharing
+        world.scheduler.check_idle()
+        assert pages.free + pages.cached == pages.total
+        return pages.cached, sharing.asked_tokens, sharing.found_tokens, audit.results
+
+    *plain, _ = pages_after(Audit())
+    *audited, results = pages_after(auditing())
+    assert audited == plain and plain[2] > 0
+    assert results == {("ngram", "same"): 3}
+
+
+def test_a_replay_runs_where_cached_text_fills_all_pages() -> None:
+    world = World(PagedFake(8), audit=auditing(), guess=lambda last, ahead: 1 + (last + ahead) % 9, method="ngram")
+    for stream in range(1, 6):
+        world.loop.post(Arrived(request([stream, 2, 3, 4, 5], max_tokens=25), stream))
+        world.until(lambda stream=stream: world.audited(same=stream))  # type: ignore[misc]
+    world.stop()
+    world.scheduler.check_idle()
+    assert world.failures == []
+
+
+def test_a_target_that_drains_stops_its_replay_at_once_and_drops_the_rest() -> None:
+    runner = WatchedRunner(hold=30)
+    runner.begin.clear()
+    world = World(runner, audit=auditing(), method="ngram")
+    for stream in (1, 2, 3):
+        world.loop.post(Arrived(request(max_tokens=100), stream))
+    runner.begin.set()
+    assert runner.held.wait(PATIENCE)
+    before = len(runner.work)
+    world.loop.post(Drain())
+    world.loop.post(Arrived(request(), 4))
+    runner.go.set()
+    world.until(lambda: len(world.ends()) == 4)
+    world.stop()
+    assert world.ends()[-1].failed.reason == "draining"
+    assert len(runner.work) == before and world.audited(dropped=3)
+    world.scheduler.check_idle()
+    assert world.failures == []
+
+
+def test_an_engine_that_hangs_in_a_replay_is_seen() -> None:
+    clock = [100.0]
+    runner = WatchedRunner(hold=30)
+    world = World(runner, audit=auditing(), now=lambda: clock[0], method="ngram")
+    world.loop.post(Arrived(request(max_tokens=100), 1))
+    assert runner.held.wait(PATIENCE)
+    clock[0] += 50.0
+    assert world.loop.progress_age() == 50.0
+    runner.go.set()
+    world.until(lambda: world.audited(same=1))
+    world.stop()
+
+
+class FailingRunner(MockRunner):
+    """Computes everything but replays."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(Profile())
+        self.kind = kind
+
+    def step(self, work: Any) -> Any:
+        verdicts = super().step(work)
+        if is_replay(work[0].sequence.stream):
+            if self.kind == "engine":
+                raise RuntimeError("gone")
+            return [Verdict([], 0, failure="no") for _ in work]
+        return verdicts
+
+
+def test_an_engine_that_fails_in_a_replay_has_failed() -> None:
+    world = World(FailingRunner("engine"), audit=auditing(), method="ngram")
+    world.loop.post(Arrived(request(max_tokens=100), 1))
+    world.until(lambda: bool(world.failures))
+    world.loop.post(Arrived(request(max_tokens=100), 2))
+    world.until(lambda: len(world.ends()) == 2)
+    world.stop()
+    assert isinstance(world.ends()[0], Finish) and world.ends()[1].failed.reason == "engine"
+    assert world.audited(dropped=1) and "RuntimeError" in world.failures[0]
+
+
+def test_a_replay_that_fails_alone_takes_nobody_along() -> None:
+    world = World(FailingRunner("sequence"), audit=auditing(), method="ngram")
+    for stream in (1, 2):
+        world.loop.post(Arrived(request(max_tokens=100), stream))
+        world.until(lambda stream=stream: world.audited(given_up=stream))  # type: ignore[misc]
+    world.stop()
+    assert world.failures == [] and [type(end) for end in world.ends()] == [Finish, Finish]
+    assert world.scheduler.ends == {"length": 2}
