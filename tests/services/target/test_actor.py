@@ -171,7 +171,6 @@ async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:
         assert f'specmesh:target_requests_total{{end="length",model_name="m"}} {len(everyone):.1f}' in text
 
 
-class Adversary(Actor):
 def metric(mesh: MeshAround, name: str, **labels: str) -> float:
     value = mesh.registry.get_sample_value(name, {"model_name": "m", **labels})
     assert value is not None, name
@@ -221,6 +220,7 @@ async def test_a_proposer_whose_drafts_changed_answers_is_switched_off_and_the_t
         assert drafted and all(answer.ids != right.ids[: len(answer.ids)] for answer in drafted)
 
 
+class Adversary(Actor):
     """A proposer that answers nonsense of every kind, in turn."""
 
     handlers: ClassVar = {Propose: "propose"}
