@@ -38,7 +38,7 @@ from services.target.proposer_link import Link, ProposerLink
 from services.target.runner import Facts, Runner
 from services.target.scheduler import Scheduler
 from services.target.step_loop import Delivery, ProposerAt, StepLoop
-from services.target.verify.registry import STRATEGIES
+from services.target.verify.policy import Verification, policies_for_requests, strategies_for_requests
 
 if TYPE_CHECKING:
     from services.process import Context
@@ -122,7 +122,7 @@ class TargetActor(Actor):
                 max_waiting=settings.max_waiting,
                 method=settings.method,
                 num_speculative_tokens=settings.num_speculative_tokens,
-                verify_strategy=settings.verify_strategy,
+                verification=Verification(settings.verify_strategy, settings.accept_policy),
                 prefix_cache=settings.prefix_cache,
                 priority_seconds=settings.priority_seconds,
             )
@@ -164,7 +164,8 @@ class TargetActor(Actor):
             vocab_size=limits.vocab_size,
             eos_token_ids=list(limits.eos_token_ids),
             methods=list(limits.methods),
-            verify_strategies=list(STRATEGIES),
+            verify_strategies=strategies_for_requests(limits.verification, limits.allow_lossy),
+            accept_policies=policies_for_requests(limits.verification, limits.allow_lossy),
             max_speculative_tokens=limits.num_speculative_tokens,
             engine=self._settings.engine,
             path=facts.path,

@@ -7,8 +7,7 @@ from services.target.events import Arrived
 from services.target.limits import NAIVE, Limits
 from services.target.sampling import problem, stop_ids
 from services.target.sequence import Sequence, Tally
-from services.target.verify.policy import strategy_for
-from services.target.verify.registry import STRATEGIES
+from services.target.verify import policy
 
 
 def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) -> Failed | None:
@@ -33,9 +32,7 @@ def _unknown(generate: Generate, limits: Limits) -> str:
     asked = generate.speculation
     if asked.method not in ("", *limits.methods):
         return f"speculation method {asked.method[:40]!r} is not known here"
-    if asked.verify_strategy not in ("", "auto", *STRATEGIES):
-        return f"verify strategy {asked.verify_strategy[:40]!r} is not known here"
-    return ""
+    return policy.problem(asked, limits.verification, limits.allow_lossy)
 
 
 def _out_of_range(generate: Generate) -> str:
@@ -54,7 +51,7 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
     longest = limits.num_speculative_tokens
     if asked.num_speculative_tokens >= 0:
         longest = min(asked.num_speculative_tokens, longest)
-    strategy = strategy_for(asked.verify_strategy.removeprefix("auto"), limits.verify_strategy, generate.sampling)
+    verification = policy.verification_for(asked, limits.verification, generate.sampling)
     return Sequence(
         id=id,
         stream=event.stream,
@@ -66,9 +63,9 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         max_length=limits.max_length,
         stop_ids=stop_ids(generate.sampling, limits.eos_token_ids),
         method=method,
-        strategy=strategy,
+        verification=verification,
         draft_length=0 if method == NAIVE else longest,
-        tally=tallies.setdefault((method, strategy), Tally()),
+        tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
 
 

@@ -14,7 +14,6 @@ from services.config import Settings, cache_dir
 from services.standing import threads_of
 from services.target.cache.size import available_bytes, kv_cache_bytes
 from services.target.runner import Runner
-from services.target.verify.policy import ACCEPT
 
 if TYPE_CHECKING:
     from services.target.mock_runner import MockRunner
@@ -42,7 +41,7 @@ def _mock(settings: Settings) -> MockRunner:
     profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
     page_bytes = settings.page_tokens * MOCK_TOKEN_BYTES
     pages = kv_cache_bytes(settings.kv_cache_mb, available_bytes(), page_bytes) // page_bytes
-    return MockRunner(profile, page_tokens=settings.page_tokens, pages=pages, accept=ACCEPT[settings.accept_policy])
+    return MockRunner(profile, page_tokens=settings.page_tokens, pages=pages)
 
 
 def _torch(settings: Settings) -> Runner:
@@ -61,4 +60,4 @@ def _torch(settings: Settings) -> Runner:
         max_context=settings.max_context,
     )
     model = load_torch_model(ensure_model(settings.model, cache_dir(settings)), wanted)
-    return TorchRunner(model, settings.accept_policy)
+    return TorchRunner(model)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.target.verify.policy import Verification
+
 NAIVE = "naive"
 
 
@@ -20,7 +22,9 @@ class Limits:
     method: str = NAIVE
     methods: tuple[str, ...] = (NAIVE, "ngram")
     num_speculative_tokens: int = 8
-    verify_strategy: str = "auto"
+    verification: Verification = Verification()
+    # Whether requests may ask for what changes their text, or its distribution.
+    allow_lossy: bool = False
     prefix_cache: bool = True
     # Seconds of waiting that weigh as much as one level of priority.
     priority_seconds: float = 5.0

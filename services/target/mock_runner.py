@@ -80,7 +80,6 @@ class MockRunner:
         *,
         page_tokens: int = 32,
         pages: int = 1024,
-        accept: str = "match",
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.facts = MockFacts(
@@ -93,7 +92,6 @@ class MockRunner:
         self.profile = profile
         self.steps = 0
         self._sleep = sleep
-        self._accept = accept
         # Of 2**16.
         self._stays = int(profile.acceptance * 65536)
 
@@ -121,10 +119,11 @@ class MockRunner:
         position = item.start + len(item.tokens) - len(draft)
         key = self._key(sequence)
         earliest_end = sequence.min_length
+        accept = sequence.verification.accept_policy
         tokens: list[int] = []
         for drafted in draft:
             own = self._next(key, position, last, earliest_end)
-            if self._accept == "none" or (self._accept == "match" and own != drafted):
+            if accept == "reject_all" or (accept == "normal" and own != drafted):
                 tokens.append(own)
                 break
             tokens.append(drafted)

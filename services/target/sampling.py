@@ -13,6 +13,8 @@ from services.messages import Generate, Sampling
 MAX_LOGPROBS = 20
 MAX_BIASES = 1024
 MAX_STOP_IDS = 1024
+MAX_BAD_WORDS = 1024
+LONGEST_BAD_WORD = 64
 MAX_TOKENS = 1 << 31
 
 
@@ -51,6 +53,18 @@ def _sampling_problem(sampling: Sampling, vocab_size: int) -> str:
         return f"logit_bias names ids outside 0..{vocab_size - 1}"
     if any(not math.isfinite(bias) or abs(bias) > 1000.0 for bias in sampling.logit_bias.values()):
         return "logit_bias holds values outside -1000..1000"
+    return _lists_problem(sampling, vocab_size)
+
+
+def _lists_problem(sampling: Sampling, vocab_size: int) -> str:
+    words = sampling.bad_words
+    if len(words) > MAX_BAD_WORDS or any(not 1 <= len(word) <= LONGEST_BAD_WORD for word in words):
+        return f"bad_words holds more than {MAX_BAD_WORDS}, or one of no or over {LONGEST_BAD_WORD} ids"
+    if any(not 0 <= token < vocab_size for word in words for token in word):
+        return f"bad_words names ids outside 0..{vocab_size - 1}"
+    allowed = sampling.allowed_token_ids
+    if allowed and not (0 <= min(allowed) and max(allowed) < vocab_size):
+        return f"allowed_token_ids names ids outside 0..{vocab_size - 1}"
     return ""
 
 

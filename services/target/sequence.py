@@ -15,6 +15,7 @@ import enum
 
 from services.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
 from services.target.runner import Verdict
+from services.target.verify.policy import Verification
 
 NO_DRAFT: list[int] = []
 
@@ -74,10 +75,10 @@ class Sequence:
         "steps",
         "stop_ids",
         "stop_token",
-        "strategy",
         "stream",
         "tally",
         "token_ids",
+        "verification",
         "verifying",
     )
 
@@ -92,7 +93,7 @@ class Sequence:
         max_length: int,
         stop_ids: frozenset[int],
         method: str,
-        strategy: str,
+        verification: Verification,
         draft_length: int,
         tally: Tally,
     ) -> None:
@@ -129,7 +130,7 @@ class Sequence:
         self.end_reason: FinishReason | None = None
         # Speculation.
         self.method = method
-        self.strategy = strategy
+        self.verification = verification
         self.draft_length = draft_length
         self.draft: list[int] = NO_DRAFT
         self.source = ""
@@ -273,11 +274,12 @@ class Sequence:
     def stats(self) -> SpeculationStats:
         return SpeculationStats(
             method=self.method,
-            verify_strategy=self.strategy,
+            verify_strategy=self.verification.strategy,
             steps=self.steps,
             empty=self.empty_steps,
             drafted=sum(self.drafted_at),
             accepted=sum(self.accepted_at),
             accepted_per_position=self.accepted_at,
             drafted_per_position=self.drafted_at,
+            lossless=self.verification.lossless,
         )

@@ -25,6 +25,7 @@ from models.sources import ModelError, check_folder
 from models.spec import Network
 from models.weights import Weights
 from services.target.cache.size import available_bytes, kv_cache_bytes
+from services.target.verify.verifier import OF_EXECUTOR, Verifier, verifier
 
 GPU_ROOM = 2 << 30
 # Bytes of a weight.
@@ -61,8 +62,9 @@ class ModelFacts:
 
 
 class TorchModel:
-    def __init__(self, executor: Executor, facts: ModelFacts) -> None:
+    def __init__(self, executor: Executor, facts: ModelFacts, verifier: Verifier) -> None:
         self.facts = facts
+        self.verifier = verifier
         self._executor = executor
 
     def forward(self, rows: Sequence[ForwardRows]) -> torch.Tensor:
@@ -163,7 +165,7 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         path=_path(executor.path, choice),
         strict=executor.strict,
     )
-    model = TorchModel(executor, facts)
+    model = TorchModel(executor, facts, verifier(OF_EXECUTOR[choice.name]))
     # Compiles what isn't on disk yet: the first request shouldn't wait for that. Page 0 is free yet.
     model.forward([ForwardRows([0], 0, [0], 0)])
     return model

@@ -39,7 +39,7 @@ def engine(model: Any) -> Callable[..., EngineRoom]:
     from services.target.torch_runner import TorchRunner
 
     def make(drafts: NoDrafts | None = None, **limits: Any) -> EngineRoom:
-        return EngineRoom(TorchRunner(model, "normal"), drafts, **limits)
+        return EngineRoom(TorchRunner(model), drafts, **limits)
 
     return make
 

@@ -2,20 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from services.target.verify.strategy import Strategy
 
-if TYPE_CHECKING:
-    import torch
-
-    from kernels.verify.reference import Answer, Question
-
-
-class Greedy:
-    lossless = True
-
-    def verify(self, target_logits: torch.Tensor, questions: Sequence[Question]) -> list[Answer]:
-        from kernels.verify.reference import verify
-
-        assert all(question.rule.greedy for question in questions), "policy.py gives sampled requests to others"
-        return verify(target_logits, questions)
+GREEDY = Strategy("greedy", "MATCH", lossless=True, exact=True)

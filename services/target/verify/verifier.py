@@ -1,20 +1,32 @@
-"""The seam of verification strategies. Torch is a matter of the tensors passed in, not of this import."""
+"""The seam between a step and what judges its drafts: plain torch, compiled loops, or Triton. All give the same
+integers (kernels/verify/README.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+import importlib
+from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     import torch
 
-    from kernels.verify.reference import Answer, Question
+    from kernels.verify.questions import Answers, Questions
+
+# Executor (models/choose.py) -> module of kernels/verify.
+OF_EXECUTOR = {"plain": "reference", "compiled": "reference", "triton": "reference"}
 
 
 class Verifier(Protocol):
-    # Whether the text is, token for token or in distribution, what it would be without drafts.
-    lossless: bool
+    def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
+        """All strategies, chains and trees, in one batch. `logits` [R, V] are as before afterwards. All randomness is
+        a function of seeds and positions."""
+        ...
 
-    def verify(self, target_logits: torch.Tensor, questions: Sequence[Question]) -> list[Answer]:
-        """Answers in order; rows of the logits [R, V] belong to the questions in order, a draft's length + 1
-        each. All randomness is a function of a question's seed and position. Changes nothing."""
+    def logprobs(
+        self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The model's own log-probabilities: of `tokens` in `rows`, and the `count` likeliest ids there with theirs."""
+        ...
+
+
+def verifier(name: str) -> Verifier:
+    return cast(Verifier, importlib.import_module(f"kernels.verify.{name}"))

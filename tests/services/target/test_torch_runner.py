@@ -19,6 +19,8 @@ from services.messages import Generate
 from services.target.events import DraftAsk
 from services.target.torch_model import TorchModel, Wanted, load_torch_model
 from services.target.torch_runner import TorchRunner
+from services.target.verify.policy import Verification
+from services.target.verify.verifier import verifier
 
 pytestmark = pytest.mark.model
 
@@ -153,6 +155,7 @@ class FixedModel:
         from services.target.mock_runner import MockFacts
 
         self.facts = MockFacts(100, 64, (0,), 4, 32)
+        self.verifier = verifier("reference")
 
     def forward(self, rows: Any) -> torch.Tensor:
         wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
@@ -184,9 +187,11 @@ def test_accept_policies_show_the_limits() -> None:
     def wrong(ask: DraftAsk) -> list[int]:
         return [55] * ask.budget
 
-    [everything], _ = run_all(TorchRunner(FixedModel(), "accept_all"), wanted, wrong)
+    everyone = Verification(accept_policy="accept_all")
+    [everything], _ = run_all(TorchRunner(FixedModel()), wanted, wrong, verification=everyone)
     assert everything.ids.count(55) == 7
-    [nothing], scheduler = run_all(TorchRunner(FixedModel(), "reject_all"), wanted, repeat_what_followed)
+    nobody = Verification(accept_policy="reject_all")
+    [nothing], scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed, verification=nobody)
     assert nothing.ids == [7, 8] * 4 + [7]
     assert scheduler.tallies[("ngram", "greedy")].accepted == 0
 
