@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from services.target.verify.policy import Verification
 
 NAIVE = "naive"
+AS_FITS = Verification()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Limits:
     method: str = NAIVE
     methods: tuple[str, ...] = (NAIVE, "ngram")
     num_speculative_tokens: int = 8
-    verification: Verification = Verification()
+    verification: Verification = AS_FITS
     # Whether requests may ask for what changes their text, or its distribution.
     allow_lossy: bool = False
     prefix_cache: bool = True

@@ -63,7 +63,7 @@ def _lists_problem(sampling: Sampling, vocab_size: int) -> str:
     if any(not 0 <= token < vocab_size for word in words for token in word):
         return f"bad_words names ids outside 0..{vocab_size - 1}"
     allowed = sampling.allowed_token_ids
-    if allowed and not (0 <= min(allowed) and max(allowed) < vocab_size):
+    if allowed and (min(allowed) < 0 or max(allowed) >= vocab_size):
         return f"allowed_token_ids names ids outside 0..{vocab_size - 1}"
     return ""
 
