@@ -81,7 +81,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_ngram_size", 5, "Longest n-gram looked up", low=1, high=32),
     _row("min_ngram_size", 2, "Shortest n-gram looked up", low=1, high=32),
     _row("draft_deadline_ms", 20.0, "How long a step waits for drafts before it goes on without them", low=0.1, high=10000.0, roles="target"),
-    _row("audit_share", 0.0, "Share of the requests that is computed again without drafts, in idle time, and compared token for token (docs/verify.md)", low=0.0, high=1.0, roles="target"),
+    _row("audit_share", 0.0, "Share of the requests that is computed again without drafts, in idle time, and compared token for token (docs/architecture.md)", low=0.0, high=1.0, roles="target"),
     _row("audit_threshold", 3, "Answers that differ under the audit until their proposer is switched off; 0: never", low=0, high=1000000, roles="target"),
     _row("proposer_tokens", 1000000, "Tokens of running sequences a proposer keeps in all, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
     # The target's memory and batch
