@@ -19,6 +19,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -406,6 +407,35 @@ def store_bfloat16(builder, address, index, value):
 def store_bfloat16_part(builder, address, index, value, count):
     bits = round_to_bfloat16(builder, value)
     masked_store(builder, bits, _indexed(builder, address, index, 2), first_lanes(builder, count))
+
+
+@numba.njit(inline="always")
+def load_part(address, index, count, bfloat16):
+    """The first `count` lanes, or all 16 where there are more, of bfloat16 or of float32.
+
+    A whole vector goes without masks: where no instruction has them, they are a branch for each lane.
+    """
+    if count >= LANES:
+        if bfloat16:
+            return load_bfloat16(address, index)
+        return load_floats(address, index)
+    if bfloat16:
+        return load_bfloat16_part(address, index, count)
+    return load_floats_part(address, index, count)
+
+
+@numba.njit(inline="always")
+def store_part(address, index, value, count, bfloat16):
+    """`load_part`'s twin."""
+    if count >= LANES:
+        if bfloat16:
+            store_bfloat16(address, index, value)
+        else:
+            store_floats(address, index, value)
+    elif bfloat16:
+        store_bfloat16_part(address, index, value, count)
+    else:
+        store_floats_part(address, index, value, count)
 
 
 @_emits(ints, types.int64, types.int64)

@@ -97,20 +97,6 @@ def _sum_up(args, variant, x, count, block, sums, ahead, share):
 
 
 @_inner
-def _store(address, index, value, count, is_bfloat16):
-    if is_bfloat16:
-        if count == LANES:
-            v.store_bfloat16(address, index, value)
-        else:
-            v.store_bfloat16_part(address, index, value, count)
-    else:
-        if count == LANES:
-            v.store_floats(address, index, value)
-        else:
-            v.store_floats_part(address, index, value, count)
-
-
-@_inner
 def _value(args, variant, sums, row, output, place):
     """16 outputs from `output` on, of all experts', whose sums are at `place`."""
     value = v.load_floats(sums, place)
@@ -137,16 +123,16 @@ def _end(args, variant, sums, row, count, block):
             up = _value(args, variant, sums, row + r, block * BLOCK + LANES, r * BLOCK + LANES)
             silu = gate / (v.spread(1.0) + v.exps(v.zeros() - gate))
             at = of_expert * LANES
-            _store(to, at, silu * up, min(LANES, outputs - at), ending == _GATE_BFLOAT16)
+            v.store_part(to, at, silu * up, outputs - at, ending == _GATE_BFLOAT16)
         else:
             for half in range(2):
                 at = of_expert * BLOCK + half * LANES
-                lanes = min(LANES, outputs - at)
-                if lanes > 0:
+                left = outputs - at
+                if left > 0:
                     value = _value(args, variant, sums, row + r, block * BLOCK + half * LANES, r * BLOCK + half * LANES)
                     if ending == _ADD_FLOAT32:
-                        value = v.load_floats_part(to, at, lanes) + value
-                    _store(to, at, value, lanes, ending == _STORE_BFLOAT16)
+                        value = v.load_part(to, at, left, False) + value
+                    v.store_part(to, at, value, left, ending == _STORE_BFLOAT16)
 
 
 # A chunk ---------------------------------------------------------------------------------------------------
@@ -345,18 +331,11 @@ _QUANTIZE_ROWS = 4
 
 
 @_inner
-def _load(address, index, count, is_bfloat16):
-    if is_bfloat16:
-        return v.load_bfloat16_part(address, index, count)
-    return v.load_floats_part(address, index, count)
-
-
-@_inner
 def quantize_row(x, is_bfloat16, width, out):
     """Bytes rint(x · 127 / max|x|) + 128; the scale max|x| / 127, NaN where a value isn't finite."""
     peak, odd = v.zeros(), v.zeros()
     for at in range(0, width, LANES):
-        value = _load(x, at, min(LANES, width - at), is_bfloat16)
+        value = v.load_part(x, at, width - at, is_bfloat16)
         peak = v.maximum(v.absolute(value), peak)
         odd = odd + value * v.zeros()
     most = v.largest(peak)
@@ -365,7 +344,7 @@ def quantize_row(x, is_bfloat16, width, out):
         inverse = np.float32(127.0) / most
     for at in range(0, width, LANES):
         lanes = min(LANES, width - at)
-        value = v.to_ints(_load(x, at, lanes, is_bfloat16) * v.spread(inverse)) + v.spread_int(128)
+        value = v.to_ints(v.load_part(x, at, lanes, is_bfloat16) * v.spread(inverse)) + v.spread_int(128)
         # Fewer bytes than a vector are written one by one.
         if lanes == LANES:
             v.store_bytes(out, at, value)

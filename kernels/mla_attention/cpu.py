@@ -18,34 +18,17 @@ Nothing here reads another row, and attention and linears keep a row's bits by t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numba
-import numpy as np
 import torch
 
-from kernels.cpu_program import ROWS, Native, Op, op, op_chunks
-from kernels.cpu_vectors import (
-    LANES,
-    bits_of_float,
-    float_in,
-    load_bfloat16_part,
-    load_floats_part,
-    load_i32,
-    multiply_add,
-    spread,
-    store_bfloat16_part,
-    store_floats_part,
-    store_i32,
-    total,
-    word,
-    zeros,
-)
+from kernels.cpu_program import ROWS, Op, op, op_chunks
+from kernels.cpu_vectors import bits_of_float, float_in, load_i32, store_i32, word
 from kernels.linear.cpu import Rows, linear
 from kernels.linear.packing import Memory, PackedWeight, pack
 from kernels.mla_attention.reference import split_up
+from kernels.norm_rope_act.cpu_rows import rms_norm
 from kernels.paged_attention.cpu_ops import HeadNorm, Places, Shape, Workspace, attention_ops
-from kernels.paged_attention.cpu_products import compiled_for
 
 # Rows of a chunk.
 _ROWS = 4
@@ -97,7 +80,7 @@ class LatentShape:
 
 # Norm of rows --------------------------------------------------------------------------------------------
 
-(_X, _X_ROW, _OUT, _OUT_ROW, _WIDTH, _NORM, _EPSILON) = range(7)
+(_SIZE, _X, _X_ROW, _OUT, _OUT_ROW, _WIDTH, _NORM, _EPSILON) = range(8)
 
 
 @op_chunks
@@ -105,82 +88,24 @@ def row_chunks(args, step):
     return (word(step, ROWS) + _ROWS - 1) // _ROWS
 
 
-# What is made once for each kind of numbers. Ops stand outside: their code is found on disk by what they refer to, and
-# parts they would hold are new in every process.
-
-
-def _make_norm(bfloat16: bool) -> Any:
-    kind = "bfloat16" if bfloat16 else "float32"
-
-    @compiled_for(kind, inline="always")
-    def load_part(address, index, count):
-        if bfloat16:
-            return load_bfloat16_part(address, index, count)
-        return load_floats_part(address, index, count)
-
-    @compiled_for(kind, inline="always")
-    def store_part(address, index, value, count):
-        if bfloat16:
-            store_bfloat16_part(address, index, value, count)
-        else:
-            store_floats_part(address, index, value, count)
-
-    @compiled_for(kind, error_model="numpy")
-    def norm(x, out, width, weight, epsilon):
-        """out = x / sqrt(mean x² + epsilon) · weight."""
-        squares = zeros()
-        for i in range(0, width, LANES):
-            value = load_part(x, i, width - i)
-            squares = multiply_add(value, value, squares)
-        factor = spread(np.float32(1.0) / np.sqrt(total(squares) / np.float32(width) + epsilon))
-        for i in range(0, width, LANES):
-            value = load_part(x, i, width - i) * factor * load_floats_part(weight, i, width - i)
-            store_part(out, i, value, width - i)
-
-    return norm
-
-
-_norm_float32, _norm_bfloat16 = _make_norm(False), _make_norm(True)
-
-
-def _make_norm_rows(norm: Any, kind: str) -> Any:
-    @compiled_for(kind, inline="always")
-    def norm_rows(args, step, chunk):
-        for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, word(step, ROWS))):
-            norm(
-                word(args, _X) + row * word(args, _X_ROW), word(args, _OUT) + row * word(args, _OUT_ROW),
-                word(args, _WIDTH), word(args, _NORM), float_in(word(args, _EPSILON)),
-            )  # fmt: skip
-
-    return norm_rows
-
-
-_rows_float32 = _make_norm_rows(_norm_float32, "float32")
-_rows_bfloat16 = _make_norm_rows(_norm_bfloat16, "bfloat16")
-
-
 @op
-def norm_rows_float32(args, step, chunk, thread):
-    _rows_float32(args, step, chunk)
-
-
-@op
-def norm_rows_bfloat16(args, step, chunk, thread):
-    _rows_bfloat16(args, step, chunk)
-
-
-_NORM_ROWS: dict[str, Native] = {"float32": norm_rows_float32, "bfloat16": norm_rows_bfloat16}
+def norm_rows(args, step, chunk, thread):
+    bfloat16 = word(args, _SIZE) == 2
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, word(step, ROWS))):
+        x, out = word(args, _X) + row * word(args, _X_ROW), word(args, _OUT) + row * word(args, _OUT_ROW)
+        rms_norm(x, bfloat16, word(args, _NORM), float_in(word(args, _EPSILON)), word(args, _WIDTH), out, bfloat16)
 
 
 def norm_rows_op(dtype: str, x: int, x_row: int, width: int, norm: HeadNorm, out: int, out_row: int) -> Op:
     """RMSNorm of rows in the model's type, at addresses, `x_row` and `out_row` bytes apart; in place if they agree."""
-    words = (x, x_row, out, out_row, width, norm.weight, bits_of_float(norm.epsilon))
-    return Op(_NORM_ROWS[dtype], row_chunks, words)
+    size = 2 if dtype == "bfloat16" else 4
+    return Op(norm_rows, row_chunks, (size, x, x_row, out, out_row, width, norm.weight, bits_of_float(norm.epsilon)))
 
 
 # Spread --------------------------------------------------------------------------------------------------
 
-(_Q, _KV, _WIDE, _HEADS, _NOPE, _ROPE, _LATENT, _KV_NORM, _KV_EPSILON) = range(9)
+# Its first word is that of the norm above, _SIZE.
+(_Q, _KV, _WIDE, _HEADS, _NOPE, _ROPE, _LATENT, _KV_NORM, _KV_EPSILON) = range(1, 10)
 
 
 @numba.njit(inline="always")
@@ -189,39 +114,22 @@ def _copy(source, target, words):
         store_i32(target, i, load_i32(source, i))
 
 
-def _make_spread(norm: Any, size: int, kind: str) -> Any:
-    @compiled_for(kind, inline="always")
-    def spread_rows(args, step, chunk):
-        heads, nope = word(args, _HEADS), word(args, _NOPE) * size
-        rope, latent = word(args, _ROPE) * size, word(args, _LATENT) * size
-        one = rope + latent
-        for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, word(step, ROWS))):
-            q, wide = word(args, _Q) + row * heads * (nope + rope), word(args, _WIDE) + row * (heads + 2) * one
-            for head in range(heads):
-                _copy(q + head * (nope + rope) + nope, wide + head * one, rope // 4)
-            down, key = word(args, _KV) + row * one, wide + heads * one
-            _copy(down + latent, key, rope // 4)
-            norm(down, key + rope, word(args, _LATENT), word(args, _KV_NORM), float_in(word(args, _KV_EPSILON)))
-            _copy(key, key + one, one // 4)
-
-    return spread_rows
-
-
-_spread_rows_float32 = _make_spread(_norm_float32, 4, "float32")
-_spread_rows_bfloat16 = _make_spread(_norm_bfloat16, 2, "bfloat16")
-
-
 @op
-def spread_float32(args, step, chunk, thread):
-    _spread_rows_float32(args, step, chunk)
-
-
-@op
-def spread_bfloat16(args, step, chunk, thread):
-    _spread_rows_bfloat16(args, step, chunk)
-
-
-_SPREAD: dict[str, Native] = {"float32": spread_float32, "bfloat16": spread_bfloat16}
+def spread(args, step, chunk, thread):
+    size, heads = word(args, _SIZE), word(args, _HEADS)
+    nope, rope, latent = word(args, _NOPE) * size, word(args, _ROPE) * size, word(args, _LATENT) * size
+    one = rope + latent
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, word(step, ROWS))):
+        q, wide = word(args, _Q) + row * heads * (nope + rope), word(args, _WIDE) + row * (heads + 2) * one
+        for head in range(heads):
+            _copy(q + head * (nope + rope) + nope, wide + head * one, rope // 4)
+        down, key = word(args, _KV) + row * one, wide + heads * one
+        _copy(down + latent, key, rope // 4)
+        rms_norm(
+            down, size == 2, word(args, _KV_NORM), float_in(word(args, _KV_EPSILON)), word(args, _LATENT),
+            key + rope, size == 2,
+        )  # fmt: skip
+        _copy(key, key + one, one // 4)
 
 
 # Ops -----------------------------------------------------------------------------------------------------
@@ -267,7 +175,7 @@ def latent_attention_ops(
     shape.check()
     size, one = shape.size, (shape.rope_dim + shape.latent_dim) * shape.size
     words = (
-        places.q, places.kv_down, places.wide, shape.heads, shape.nope_dim, shape.rope_dim, shape.latent_dim,
+        size, places.q, places.kv_down, places.wide, shape.heads, shape.nope_dim, shape.rope_dim, shape.latent_dim,
         kv_norm.weight, bits_of_float(kv_norm.epsilon),
     )  # fmt: skip
     q_head, dtype = (shape.nope_dim + shape.rope_dim) * size, getattr(torch, shape.dtype)
@@ -285,7 +193,7 @@ def latent_attention_ops(
     )  # fmt: skip
     middle = Places(places.wide, places.seen, places.keys, places.values, places.cos, places.sin)
     return [
-        Op(_SPREAD[shape.dtype], row_chunks, words),
+        Op(spread, row_chunks, words),
         absorb,
         *attention_ops(shape.attention, middle, space),
         expand,

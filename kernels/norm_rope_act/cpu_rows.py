@@ -36,26 +36,21 @@ def embed_rows(args, step, chunk, thread):
         at = np.int64(v.load_i32(v.word(step, TOKENS), row)) * width
         to = v.word(args, RESIDUAL) + row * width * 4
         for i in range(0, width, LANES):
-            if v.word(args, TABLE_BFLOAT16):
-                value = v.load_bfloat16_part(v.word(args, TABLE), at + i, width - i)
-            else:
-                value = v.load_floats_part(v.word(args, TABLE), at + i, width - i)
-            v.store_floats_part(to, i, value, width - i)
+            value = v.load_part(v.word(args, TABLE), at + i, width - i, v.word(args, TABLE_BFLOAT16) != 0)
+            v.store_part(to, i, value, width - i, False)
 
 
 @numba.njit(error_model="numpy")
-def _norm(x, weight, epsilon, width, to, bfloat16):
+def rms_norm(x, x_bfloat16, weight, epsilon, width, to, to_bfloat16):
+    """to = x / sqrt(mean x² + epsilon) · weight, of one row; in place where both are of one type."""
     squares = v.zeros()
     for i in range(0, width, LANES):
-        value = v.load_floats_part(x, i, width - i)
+        value = v.load_part(x, i, width - i, x_bfloat16)
         squares = v.multiply_add(value, value, squares)
     scale = v.spread(np.float32(1.0) / np.sqrt(v.total(squares) / np.float32(width) + epsilon))
     for i in range(0, width, LANES):
-        value = v.load_floats_part(x, i, width - i) * scale * v.load_floats_part(weight, i, width - i)
-        if bfloat16:
-            v.store_bfloat16_part(to, i, value, width - i)
-        else:
-            v.store_floats_part(to, i, value, width - i)
+        value = v.load_part(x, i, width - i, x_bfloat16) * scale * v.load_part(weight, i, width - i, False)
+        v.store_part(to, i, value, width - i, to_bfloat16)
 
 
 @op
@@ -66,8 +61,8 @@ def norm_rows(args, step, chunk, thread):
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, rows)):
         source = v.word(v.word(step, WANTED), row) if wanted else row
         to = v.word(args, OUT) + row * width * (2 if bfloat16 else 4)
-        _norm(
-            v.word(args, RESIDUAL) + source * width * 4, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)),
+        rms_norm(
+            v.word(args, RESIDUAL) + source * width * 4, False, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)),
             width, to, bfloat16,
         )  # fmt: skip
         if v.word(args, BYTES) != 0:

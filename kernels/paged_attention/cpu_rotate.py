@@ -19,19 +19,19 @@ from kernels.cpu_vectors import (
     LANES,
     float_in,
     load,
-    load_bfloat16_part,
     load_f32,
     load_floats_part,
     load_i32,
+    load_part,
     multiply_add,
     scratch,
     spread,
     store,
     store_bf16,
-    store_bfloat16_part,
     store_f32,
     store_floats_part,
     store_i32,
+    store_part,
     total,
     word,
     zeros,
@@ -75,19 +75,6 @@ def _make_rotate(bfloat16: bool) -> Any:
     kind = "bfloat16" if bfloat16 else "float32"
 
     @compiled_for(kind, inline="always")
-    def load_part(address, index, count):
-        if bfloat16:
-            return load_bfloat16_part(address, index, count)
-        return load_floats_part(address, index, count)
-
-    @compiled_for(kind, inline="always")
-    def store_part(address, index, value, count):
-        if bfloat16:
-            store_bfloat16_part(address, index, value, count)
-        else:
-            store_floats_part(address, index, value, count)
-
-    @compiled_for(kind, inline="always")
     def store_one(address, index, value):
         if bfloat16:
             store_bf16(address, index, value)
@@ -102,11 +89,11 @@ def _make_rotate(bfloat16: bool) -> Any:
         if norm != 0:
             squares = zeros()
             for i in range(0, head_dim, LANES):
-                value = load_part(x, i, head_dim - i)
+                value = load_part(x, i, head_dim - i, bfloat16)
                 squares = multiply_add(value, value, squares)
             factor = scale / np.sqrt(total(squares) / np.float32(head_dim) + epsilon)
         for i in range(0, head_dim, LANES):
-            value = load_part(x, i, head_dim - i) * spread(factor)
+            value = load_part(x, i, head_dim - i, bfloat16) * spread(factor)
             if norm != 0:
                 value = value * load_floats_part(norm, i, head_dim - i)
             store_floats_part(head, i, value, head_dim - i)
@@ -121,10 +108,10 @@ def _make_rotate(bfloat16: bool) -> Any:
                 count = half - i
                 a, b = load_floats_part(head, i, count), load_floats_part(head, half + i, count)
                 c, s = load_floats_part(cos, i, count), load_floats_part(sin, i, count)
-                store_part(x, i, a * c - b * s, count)
-                store_part(x, half + i, b * c + a * s, count)
+                store_part(x, i, a * c - b * s, count, bfloat16)
+                store_part(x, half + i, b * c + a * s, count, bfloat16)
         for i in range(width, head_dim, LANES):
-            store_part(x, i, load_floats_part(head, i, head_dim - i), head_dim - i)
+            store_part(x, i, load_floats_part(head, i, head_dim - i), head_dim - i, bfloat16)
 
     @compiled_for(kind)
     def store_head(key, value, keys, values, offset, head_dim, key_columns, value_columns):

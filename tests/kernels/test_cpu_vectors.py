@@ -67,6 +67,26 @@ def test_bfloat16_rounds_like_torch_and_parts_leave_the_rest_alone(count: int) -
 
 
 @compiled
+def _copy(a, a_bfloat16, b, b_bfloat16, count):
+    v.store_part(b, 2, v.load_part(a, 1, count, a_bfloat16), count, b_bfloat16)
+    # All lanes of what was loaded.
+    v.store_floats(b, 32, v.load_part(a, 1, count, a_bfloat16))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 40])
+@pytest.mark.parametrize("kinds", [(k, other) for k in (False, True) for other in (False, True)])
+def test_a_part_is_of_either_kind_and_no_more_than_a_vector(kinds: tuple[bool, bool], count: int) -> None:
+    source, target = (torch.bfloat16 if kind else torch.float32 for kind in kinds)
+    a, b = torch.randn(40).to(source), torch.full((96,), 7.0).to(target)
+    _copy(address(a), kinds[0], address(b), kinds[1], count)
+    taken = a[1 : 1 + min(count, 16)]
+    assert torch.equal(b[2 : 2 + len(taken)], taken.to(target))
+    assert bool((b[:2] == 7).all()) and bool((b[2 + len(taken) : 32] == 7).all())
+    lanes = b.view(torch.uint8)[128:192].view(torch.float32)
+    assert torch.equal(lanes, torch.cat([taken.float(), torch.zeros(16 - len(taken))]))
+
+
+@compiled
 def _arithmetic(a, b, out):
     x, y = v.load_floats(a, 0), v.load_floats(b, 0)
     v.store_floats(out, 0, x + y)
