@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.messages import Run
+from services.target.verify.policy import Verification
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Acceptance:
         for index, count in enumerate(other.histogram):
             self.histogram[index] += count
 
-    def report(self) -> dict[str, Any] | None:
+    def report(self, verification: Verification) -> dict[str, Any] | None:
         """`metrics.speculative_decoding` of a response; None when no draft was verified."""
         verified = self.steps - self.empty
         if verified == 0:
@@ -63,4 +64,6 @@ class Acceptance:
             "num_accepted_draft_tokens": self.accepted,
             "num_draft_tokens": self.drafted,
             "num_spec_tokens": self.longest,
+            "verify_strategy": verification.strategy,
+            "lossless": verification.lossless,
         }

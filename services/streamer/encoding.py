@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from dataclasses import replace
 
 import msgspec
 
 from mesh.errors import RemoteError
-from services.messages import ModelCard
+from services.messages import ModelCard, Sampling
 from services.streamer.delivery import Delivery
 from services.streamer.detokenize import Vocabulary
-from services.streamer.errors import ApiError
+from services.streamer.errors import ApiError, bad_value
 from services.streamer.generation import Choice
 from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
+from services.streamer.sampling import check_ids, check_something_is_left
+from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.target.verify.policy import Verification, verification_for
 
 SEED_BITS = 63
 SEED_MASK = (1 << SEED_BITS) - 1
@@ -29,6 +33,8 @@ SEED_STEP = 0x9E3779B97F4A7C15
 async def choices_of(
     request: Request, answer_id: str, peers: Peers, card: ModelCard, vocabulary: Vocabulary
 ) -> list[Choice]:
+    if request.bad_words:
+        request = replace(request, sampling=await _forbidding(request, peers, card))
     encoded = await asyncio.gather(*(_encode(request, prompt, peers, card) for prompt in request.prompts))
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     return [
@@ -40,6 +46,33 @@ async def choices_of(
 
 def seed_of(base: int, answer: int) -> int:
     return (base + answer * SEED_STEP) & SEED_MASK
+
+
+async def _forbidding(request: Request, peers: Peers, card: ModelCard) -> Sampling:
+    """The request's sampling with its bad words as token ids."""
+    try:
+        words = await peers.encode_words(request.bad_words)
+    except RemoteError as error:
+        raise encode_error(error, request, card) from error
+    for index, spellings in enumerate(words):
+        _check_spellings(spellings, f"bad_words[{index}]", card.vocab_size)
+    forbidden = [*request.sampling.bad_words, *(ids for spellings in words for ids in spellings)]
+    if len(forbidden) > MAX_BAD_WORDS:
+        message = f"have {len(forbidden)} spellings in tokens, at most {MAX_BAD_WORDS} are taken"
+        raise bad_value("bad_words", message, "array_above_max_length")
+    sampling = msgspec.structs.replace(request.sampling, bad_words=forbidden)
+    check_something_is_left(sampling, card)
+    return sampling
+
+
+def _check_spellings(spellings: list[list[int]], where: str, vocab_size: int) -> None:
+    if not spellings:
+        raise bad_value(where, "is nothing to the model: it has no tokens")
+    longest = max(len(ids) for ids in spellings)
+    if longest > LONGEST_BAD_WORD:
+        raise bad_value(where, f"has {longest} tokens, at most {LONGEST_BAD_WORD} are taken", "out_of_range")
+    for ids in spellings:
+        check_ids(ids, where, vocab_size)
 
 
 async def _encode(request: Request, prompt: Prompt, peers: Peers, card: ModelCard) -> list[int]:
@@ -68,12 +101,14 @@ def _choice(
 ) -> Choice:  # fmt: skip
     length = answer_length(request, len(ids), card.max_context)
     sampling = msgspec.structs.replace(request.sampling, seed=seed, max_tokens=length)
+    server = verification_for(card.speculation, Verification(), sampling)
     return Choice(
         index=index,
         request_id=f"{answer_id}-{index}",
         prompt=ids,
         sampling=sampling,
         speculation=request.speculation,
+        verification=verification_for(request.speculation, server, sampling),
         priority=request.priority,
         cache_salt=request.cache_salt,
         delivery=Delivery(

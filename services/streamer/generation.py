@@ -31,6 +31,7 @@ from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
 from services.streamer.peers import GRACE, RETRY_MISSING, Life, Peers, life, missing
+from services.target.verify.policy import Verification
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -48,6 +49,8 @@ class Choice:
     prompt: list[int]
     sampling: Sampling
     speculation: Speculation
+    # What that comes to at the target; it says so itself only at an end of its own.
+    verification: Verification
     delivery: Delivery
     tokens: list[int] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)

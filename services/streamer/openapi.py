@@ -10,6 +10,14 @@ from typing import Any, Protocol
 
 from services.messages import LONGEST_SALT, MOST_PRIORITY
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
+from services.streamer.sampling import (
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORD_TEXTS,
+)
+from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.target.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
+from services.target.verify.registry import STRATEGIES
 
 Schema = dict[str, Any]
 
@@ -45,6 +53,7 @@ def list_of(items: Schema, help: str) -> Schema:
 
 
 TEXT: Schema = {"type": "string"}
+ABOVE_0: Schema = {"exclusiveMinimum": 0}
 IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 SPECULATION: Schema = {
@@ -54,7 +63,24 @@ SPECULATION: Schema = {
     "properties": {
         "method": {"type": "string", "description": "A proposer; naive: no drafts"},
         "num_speculative_tokens": integer("Longest draft", 0),
-        "verify_strategy": {"type": "string", "description": "greedy or target_match; both keep the text"},
+        "verify_strategy": {
+            "type": "string",
+            "enum": [AUTO, *STRATEGIES],
+            "description": "What makes a drafted token stand. greedy and target_match keep the text, rejection and "
+            "block its distribution; those that change it only where the server allows it: "
+            + ", ".join(name for name, each in STRATEGIES.items() if not each.lossless),
+        },
+        "accept_policy": {
+            "type": "string",
+            "enum": list(ACCEPT_POLICIES),
+            "description": "For debugging; accept_all changes the text, so only where the server allows it",
+        },
+        "max_candidate_len": integer("topp: how many of the likeliest tokens count", 1, MOST_CANDIDATES),
+        "verify_window": integer(
+            "topp: so many likeliest tokens in a row let the second likeliest before them stand", 0, LONGEST_WINDOW
+        ),
+        "typical_epsilon": {**number("typical: a probability that suffices", 0, 1), **ABOVE_0},
+        "typical_delta": {**number("typical: the factor of exp(-entropy) that does", 0, 1), **ABOVE_0},
     },
 }
 STREAM_OPTIONS: Schema = {
@@ -117,6 +143,23 @@ SHARED: dict[str, Schema] = {
     },
     "ignore_eos": boolean("Go on after the end of text"),
     "stop_token_ids": {**IDS, "description": "Further tokens that end the answer; not part of its text"},
+    "bad_words": {
+        **list_of({**TEXT, "minLength": 1, "maxLength": MAX_BAD_WORD_CHARACTERS}, ""),
+        "maxItems": MAX_BAD_WORD_TEXTS,
+        "description": "Words that are not said, neither as they begin a text nor as they follow a space: the last "
+        "token of one isn't chosen behind its others. Other divisions into tokens may spell them",
+    },
+    "bad_words_token_ids": {
+        **list_of({"oneOf": [{"type": "integer", "minimum": 0}, {**IDS, "maxItems": LONGEST_BAD_WORD}]}, ""),
+        "maxItems": MAX_BAD_WORDS,
+        "description": "The same in token ids; a single id is a word of one token",
+    },
+    "allowed_token_ids": {
+        **IDS,
+        "minItems": 1,
+        "maxItems": MAX_ALLOWED_TOKEN_IDS,
+        "description": "No other token is chosen, not even the end of text",
+    },
     "speculation": SPECULATION,
     "priority": integer(
         "The lower goes first; each level is worth some seconds of waiting, so nobody waits for ever",

@@ -6,14 +6,23 @@ Waiting is for changes of the directory, bounded by the caller's deadline. Knows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from mesh.errors import MeshError, NoPeer, RemoteError
 from mesh.membership import Member
 from mesh.node import Node
 from mesh.ref import Ref
-from services.messages import Decode, Decoded, Describe, Encode, Encoded, ModelCard
+from services.messages import (
+    Decode,
+    Decoded,
+    Describe,
+    Encode,
+    Encoded,
+    EncodedWords,
+    EncodeWords,
+    ModelCard,
+)
 from services.streamer.errors import ApiError
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
@@ -103,12 +112,18 @@ class Peers:
         assert isinstance(reply, Encoded)
         return reply.token_ids
 
+    async def encode_words(self, words: Sequence[str]) -> list[list[list[int]]]:
+        """Of each word its spellings."""
+        reply = await self._ask("tokenizer", EncodeWords(words=list(words)))
+        assert isinstance(reply, EncodedWords)
+        return reply.spellings
+
     async def decode(self, ids: list[int]) -> str:
         reply = await self._ask("tokenizer", Decode(token_ids=ids, skip_special_tokens=False))
         assert isinstance(reply, Decoded)
         return reply.text
 
-    async def _ask(self, role: str, message: Encode | Decode | Describe) -> object:
+    async def _ask(self, role: str, message: Encode | EncodeWords | Decode | Describe) -> object:
         """One answer; another instance, or the same one restarted, is tried while the grace lasts."""
         deadline = asyncio.get_running_loop().time() + GRACE
         failures: list[Life] = []

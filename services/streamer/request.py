@@ -16,11 +16,19 @@ from services.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, Mod
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import (
     Fields,
-    check_integer,
     check_list,
-    check_number,
     shown,
     wrong_type,
+)
+from services.streamer.sampling import (
+    MAX_TOKENS,
+    check_ids,
+    check_sampling,
+    check_speculation,
+    read_bad_words,
+    read_ids,
+    read_sampling,
+    read_speculation,
 )
 
 # Accepted because by definition they change nothing about the answer.
@@ -29,12 +37,8 @@ WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
 MAX_PROMPTS = 64
 MAX_CHOICES_IN_ALL = 128
 MAX_STOP_CHARACTERS = 256
-MAX_STOP_TOKEN_IDS = 128
-MAX_LOGIT_BIAS = 1024
 MAX_LOGPROBS = 20
 MAX_PARTS = 256
-MAX_TOKEN_ID = 2**31 - 1
-MAX_TOKENS = 2**31 - 1
 MAX_TEXT = 2**31 - 1  # the body's size is the real limit
 ROLES = ("system", "developer", "user", "assistant")
 MODEL_NAME_LENGTH = 512
@@ -73,7 +77,8 @@ Prompt = Encode | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One parsed body. `sampling.seed` and `sampling.max_tokens` are filled in per choice (generation.py)."""
+    """One parsed body. `sampling.seed` and `sampling.max_tokens` are filled in per choice, and what `bad_words`
+    are in tokens is added to `sampling.bad_words` (encoding.py)."""
 
     chat: bool
     model: str
@@ -82,6 +87,7 @@ class Request:
     stream: bool
     include_usage: bool
     stops: tuple[str, ...]
+    bad_words: tuple[str, ...]
     sampling: Sampling
     max_tokens: int | None  # None: the rest of the context
     seed: int | None
@@ -156,17 +162,9 @@ def check_against(request: Request, card: ModelCard) -> None:
     for index, prompt in enumerate(request.prompts):
         if isinstance(prompt, list):
             where = f"prompt[{index}]" if len(request.prompts) > 1 else "prompt"
-            _check_ids(prompt, where, card.vocab_size)
-    _check_ids(request.sampling.stop_token_ids, "stop_token_ids", card.vocab_size)
-    _check_ids(request.sampling.logit_bias, "logit_bias", card.vocab_size)
-    wish = request.speculation
-    if wish.method and wish.method not in card.methods:
-        raise bad_value("speculation.method", f"must be one of {', '.join(card.methods)}")
-    if wish.verify_strategy and wish.verify_strategy not in card.verify_strategies:
-        raise bad_value("speculation.verify_strategy", f"must be one of {', '.join(card.verify_strategies)}")
-    if wish.num_speculative_tokens > card.max_speculative_tokens:
-        message = f"must be in 0..{card.max_speculative_tokens}"
-        raise bad_value("speculation.num_speculative_tokens", message, "out_of_range")
+            check_ids(prompt, where, card.vocab_size)
+    check_sampling(request.sampling, card)
+    check_speculation(request.speculation, card)
 
 
 def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int:
@@ -221,7 +219,7 @@ def parse_detokenize(values: dict[str, Any]) -> tuple[str | None, list[int]]:
     if not isinstance(value, list):
         raise wrong_type("tokens", "a list of token ids", value)
     fields.nothing_else()
-    return model, _ids(value, "tokens") if value else []
+    return model, read_ids(value, "tokens") if value else []
 
 
 # The parts of a body, in the order in which _request reads them ---------------------------------------
@@ -249,10 +247,11 @@ def _request(
         stream=stream,
         include_usage=_stream_options(fields, stream),
         stops=_stops(fields, limits),
-        sampling=_sampling(fields, max_tokens, logprobs),
+        bad_words=read_bad_words(fields),
+        sampling=read_sampling(fields, max_tokens, logprobs),
         max_tokens=max_tokens,
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
-        speculation=_speculation(fields),
+        speculation=read_speculation(fields),
         return_token_ids=fields.boolean("return_token_ids"),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
         cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
@@ -298,69 +297,6 @@ def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:
         if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
             raise bad_value(where, f"must have 1..{MAX_STOP_CHARACTERS} characters")
     return tuple(dict.fromkeys(stops))
-
-
-def _sampling(fields: Fields, max_tokens: int | None, logprobs: int) -> Sampling:
-    temperature = fields.number("temperature", 0.0, 2.0)
-    top_p = fields.number("top_p", 0.0, 1.0, above=True)
-    top_k = fields.integer("top_k", -1, MAX_TOKEN_ID) or 0
-    min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS) or 0
-    if max_tokens is not None and min_tokens > max_tokens:
-        raise bad_value("min_tokens", f"is greater than max_tokens ({max_tokens})")
-    return Sampling(
-        temperature=1.0 if temperature is None else temperature,
-        top_k=max(top_k, 0),
-        top_p=1.0 if top_p is None else top_p,
-        min_p=fields.number("min_p", 0.0, 1.0) or 0.0,
-        repetition_penalty=fields.number("repetition_penalty", 0.0, 10.0, above=True) or 1.0,
-        presence_penalty=fields.number("presence_penalty", -2.0, 2.0) or 0.0,
-        frequency_penalty=fields.number("frequency_penalty", -2.0, 2.0) or 0.0,
-        logit_bias=_logit_bias(fields),
-        logprobs=logprobs,
-        min_tokens=min_tokens,
-        stop_token_ids=_stop_token_ids(fields),
-        ignore_eos=fields.boolean("ignore_eos"),
-    )
-
-
-def _logit_bias(fields: Fields) -> dict[int, float]:
-    value = fields.get("logit_bias")
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise wrong_type("logit_bias", "an object", value)
-    if len(value) > MAX_LOGIT_BIAS:
-        raise bad_value("logit_bias", f"has {len(value)} entries, at most {MAX_LOGIT_BIAS} are taken")
-    biases: dict[int, float] = {}
-    for key, bias in value.items():
-        if not (key.isascii() and key.isdecimal() and len(key) <= 10):
-            raise bad_value("logit_bias", f"has a key that is no token id: {shown(key)}")
-        token = check_integer(int(key), "logit_bias", 0, MAX_TOKEN_ID)
-        biases[token] = check_number(bias, f"logit_bias.{token}", -100.0, 100.0)
-    return biases
-
-
-def _stop_token_ids(fields: Fields) -> list[int]:
-    value = fields.get("stop_token_ids")
-    if value is None:
-        return []
-    ids = check_list(value, "stop_token_ids", MAX_STOP_TOKEN_IDS)
-    return [check_integer(each, "stop_token_ids", 0, MAX_TOKEN_ID) for each in ids]
-
-
-def _speculation(fields: Fields) -> Speculation:
-    value = fields.get("speculation")
-    if value is None:
-        return Speculation()
-    wish = Fields(value, "speculation")
-    count = wish.integer("num_speculative_tokens", 0, 1024)
-    speculation = Speculation(
-        method=wish.text("method", 64) or "",
-        num_speculative_tokens=-1 if count is None else count,
-        verify_strategy=wish.text("verify_strategy", 64) or "",
-    )
-    wish.nothing_else()
-    return speculation
 
 
 def _turns(fields: Fields, limits: Limits) -> list[ChatTurn]:
@@ -419,26 +355,11 @@ def _prompts(fields: Fields) -> list[Prompt]:
     if not value:
         raise bad_value("prompt", "is empty")
     if not isinstance(value[0], str | list):
-        return [_ids(value, "prompt")]
+        return [read_ids(value, "prompt")]
     prompts: list[Prompt] = []
     for index, each in enumerate(check_list(value, "prompt", MAX_PROMPTS)):
         where = f"prompt[{index}]"
         if type(each) is not type(value[0]):
             raise wrong_type(where, "of the same type as prompt[0]", each)
-        prompts.append(Encode(text=each) if isinstance(each, str) else _ids(each, where))
+        prompts.append(Encode(text=each) if isinstance(each, str) else read_ids(each, where))
     return prompts
-
-
-def _ids(value: list[Any], where: str) -> list[int]:
-    if not value:
-        raise bad_value(where, "is empty")
-    for index, each in enumerate(value):
-        if type(each) is not int or not 0 <= each <= MAX_TOKEN_ID:
-            check_integer(each, f"{where}[{index}]", 0, MAX_TOKEN_ID)
-    return value
-
-
-def _check_ids(ids: Any, where: str, vocab_size: int) -> None:
-    for each in ids:
-        if each >= vocab_size:
-            raise bad_value(where, f"token id {each} is not in the vocabulary of {vocab_size}", "out_of_range")

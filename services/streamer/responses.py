@@ -80,7 +80,8 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
     together = Acceptance()
     for choice in choices:
         together.merge(choice.acceptance)
-    report = together.report()
+    # They are the same for every choice of a request.
+    report = together.report(choices[0].verification)
     return {} if report is None else {"metrics": {"speculative_decoding": report}}
 
 

@@ -21,7 +21,7 @@ from mesh.actor import Actor, Call
 from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
-from services.messages import Describe, Failed, Generate, ModelCard
+from services.messages import Describe, Failed, Generate, ModelCard, Speculation
 from services.target.audit import Audit
 from services.target.engine import load_runner, model_name
 from services.target.events import (
@@ -41,6 +41,7 @@ from services.target.step_loop import Delivery, ProposerAt, StepLoop
 from services.target.verify.policy import Verification, policies_for_requests, strategies_for_requests
 
 if TYPE_CHECKING:
+    from services.config import Settings
     from services.process import Context
 
 log = logging.getLogger("specmesh.target")
@@ -107,8 +108,11 @@ class TargetActor(Actor):
         if self._stopped:
             return
         settings, facts = self._settings, runner.facts
+        verification = _verification(settings)
         if settings.accept_policy == "accept_all":
             log.warning("accept_policy is accept_all: the text is what the proposer says, not what the model says")
+        elif not verification.lossless:
+            log.warning("verify_strategy %s leans sampled text towards what was drafted", verification.strategy)
         context = min(settings.max_context or facts.max_context, facts.max_context)
         scheduler = Scheduler(
             Limits(
@@ -122,7 +126,8 @@ class TargetActor(Actor):
                 max_waiting=settings.max_waiting,
                 method=settings.method,
                 num_speculative_tokens=settings.num_speculative_tokens,
-                verification=Verification(settings.verify_strategy, settings.accept_policy),
+                verification=verification,
+                allow_lossy=settings.allow_lossy,
                 prefix_cache=settings.prefix_cache,
                 priority_seconds=settings.priority_seconds,
             )
@@ -170,6 +175,7 @@ class TargetActor(Actor):
             engine=self._settings.engine,
             path=facts.path,
             strict=facts.strict,
+            speculation=_own_choice(limits),
         )
 
     def _connect(self, endpoint: str) -> Link:
@@ -281,3 +287,29 @@ class TargetActor(Actor):
             self._steps.stop()
             if not await asyncio.to_thread(self._steps.join, JOIN_SECONDS):
                 log.warning("the step at work didn't end within %g s", JOIN_SECONDS)
+
+
+def _verification(settings: Settings) -> Verification:
+    return Verification(
+        strategy=settings.verify_strategy,
+        accept_policy=settings.accept_policy,
+        max_candidate_len=settings.max_candidate_len,
+        verify_window=settings.verify_window,
+        typical_epsilon=settings.typical_epsilon,
+        typical_delta=settings.typical_delta,
+    )
+
+
+def _own_choice(limits: Limits) -> Speculation:
+    """What a request gets that asks for nothing."""
+    own = limits.verification
+    return Speculation(
+        method=limits.method,
+        num_speculative_tokens=limits.num_speculative_tokens,
+        verify_strategy=own.strategy,
+        accept_policy=own.accept_policy,
+        max_candidate_len=own.max_candidate_len,
+        verify_window=own.verify_window,
+        typical_epsilon=own.typical_epsilon,
+        typical_delta=own.typical_delta,
+    )

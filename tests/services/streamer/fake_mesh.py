@@ -28,6 +28,8 @@ from services.messages import (
     Describe,
     Encode,
     Encoded,
+    EncodedWords,
+    EncodeWords,
     Failed,
     Finished,
     Generate,
@@ -39,6 +41,7 @@ from services.messages import (
 )
 from services.streamer.actor import StreamerActor
 from services.streamer.detokenize import Vocabulary
+from services.tokenizer.encode import Encoder
 
 MODEL = "tiny"
 TOKENIZER = byte_level_tokenizer()
@@ -48,9 +51,10 @@ CARD = ModelCard(
     vocab_size=TOKENIZER.get_vocab_size(),
     eos_token_ids=[TOKENIZER.token_to_id(END_OF_TEXT)],
     methods=["naive", "ngram"],
-    verify_strategies=["greedy", "target_match"],
+    verify_strategies=["greedy", "target_match", "rejection", "block"],
     max_speculative_tokens=8,
     engine="mock",
+    accept_policies=["normal", "reject_all"],
 )
 
 
@@ -59,8 +63,15 @@ def ids_of(text: str) -> list[int]:
 
 
 class FakeTokenizer(Actor):
-    handlers: ClassVar[dict[type[Any], str]] = {Encode: "encode", Decode: "decode"}
+    handlers: ClassVar[dict[type[Any], str]] = {
+        Encode: "encode",
+        EncodeWords: "encode_words",
+        Decode: "decode",
+    }
     concurrency = 8
+
+    def __init__(self) -> None:
+        self.words_asked: list[list[str]] = []
 
     async def encode(self, message: Encode, call: Call) -> Encoded:
         text = message.text
@@ -73,6 +84,10 @@ class FakeTokenizer(Actor):
         if message.max_tokens and len(ids) > message.max_tokens:
             raise Refuse("too_long", f"the prompt has {len(ids)} tokens, the limit is {message.max_tokens}")
         return Encoded(token_ids=ids)
+
+    async def encode_words(self, message: EncodeWords, call: Call) -> EncodedWords:
+        self.words_asked.append(message.words)
+        return EncodedWords(spellings=Encoder(TOKENIZER).encode_words(message.words))
 
     async def decode(self, message: Decode, call: Call) -> Decoded:
         return Decoded(text=TOKENIZER.decode(message.token_ids, skip_special_tokens=False))
@@ -89,6 +104,7 @@ class FakeTarget(Actor):
 
     def __init__(self, script: Script) -> None:
         self.script = script
+        self.card = CARD
         self.asked: list[Generate] = []
         self.cancelled: list[str] = []
         self.running = 0
@@ -96,7 +112,7 @@ class FakeTarget(Actor):
         self.was_cancelled = asyncio.Event()
 
     async def describe(self, message: Describe, call: Call) -> ModelCard:
-        return CARD
+        return self.card
 
     async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:
         self.asked.append(message)
@@ -239,7 +255,8 @@ class FakeMesh:
         return Node(self.network.transport(), self.codec, name=name)
 
     async def start_tokenizer(self) -> None:
-        await self._start("tokenizer", "tokenizer-1", FakeTokenizer())
+        self.tokenizer = FakeTokenizer()
+        await self._start("tokenizer", "tokenizer-1", self.tokenizer)
 
     async def start_target(self, script: Script, instance: str = "target-1") -> FakeTarget:
         target = FakeTarget(script)

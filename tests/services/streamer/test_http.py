@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -105,34 +106,103 @@ async def test_quotes_and_control_characters_are_escaped(mesh: FakeMesh, http: a
     assert text_of(chunks) == text
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs(
-    mesh: FakeMesh, http: aiohttp.ClientSession, stream: bool
+@dataclass
+class Said:
+    """Of one choice: whole, or put together from its chunks. Each logprob with the name of its token."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[tuple[str, float]] = field(default_factory=list)
+    tops: list[Any] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    stop: Any = None
+
+    def add(self, part: dict[str, Any]) -> None:
+        said = part.get("delta") or part.get("message") or {}
+        self.text += said.get("content", "") or part.get("text", "")
+        self.ids += part.get("token_ids", [])
+        self.stop = part.get("stop_reason", self.stop)
+        told = part["logprobs"] or {}
+        for each in told.get("content", []):
+            self.logprobs.append((each["token"], each["logprob"]))
+            self.tops.append([(top["token"], top["logprob"]) for top in each["top_logprobs"]])
+        self.logprobs += zip(told.get("tokens", []), told.get("token_logprobs", []), strict=True)
+        self.tops += [list(tops.items()) for tops in told.get("top_logprobs", [])]
+        self.offsets += told.get("text_offset", [])
+
+
+WAYS = pytest.mark.parametrize(
+    ("path", "stream"),
+    [(path, stream) for path in ("/v1/completions", "/v1/chat/completions") for stream in (False, True)],
+)
+
+
+async def said(http: aiohttp.ClientSession, mesh: FakeMesh, path: str, stream: bool, **more: Any) -> Said:
+    """With the logprobs of every token and of the two likeliest there."""
+    asked = {**CHAT, "logprobs": True, "top_logprobs": 2} if "chat" in path else {**TEXT, "logprobs": 2}
+    wish = {**asked, "max_tokens": 50, "return_token_ids": True, **more}
+    together = Said()
+    if stream:
+        for chunk in (await streamed(http, mesh.url + path, wish))[:-1]:
+            together.add(chunk["choices"][0])
+    else:
+        _, body = await post(http, mesh.url + path, wish)
+        together.add(body["choices"][0])
+    return together
+
+
+@WAYS
+async def test_the_logprobs_of_an_accepted_run_are_those_of_its_tokens_one_by_one(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
+) -> None:
+    text = "hello the 🦊 quick fox"
+    target = await mesh.start_target(says(text, group=7))
+    await mesh.start_door()
+    run = await said(http, mesh, path, stream)
+    ids = ids_of(text)
+    assert (run.text, run.ids) == (text, ids)
+    assert [value for _, value in run.logprobs] == [-each / 100 for each in ids]
+    assert run.tops == [[("(", -0.4), (")", -0.41)]] * len(ids)
+    # Whatever comes with it: drafts, and how many of them stood, don't show.
+    target.script = says(text, group=1)
+    assert await said(http, mesh, path, stream) == run
+
+
+@WAYS
+async def test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs_at_one_place(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
 ) -> None:
     target = await mesh.start_target(says("hello the stop fox", group=10))
     await mesh.start_door()
-    wish = {**TEXT, "max_tokens": 50, "stop": ["stop"], "logprobs": 1, "return_token_ids": True}
-    if stream:
-        chunks = await streamed(http, mesh.url + "/v1/completions", wish)
-        parts = [chunk["choices"][0] for chunk in chunks[:-1]]
-        text = "".join(part["text"] for part in parts)
-        ids = [each for part in parts for each in part.get("token_ids", [])]
-        values = [each for part in parts if part["logprobs"] for each in part["logprobs"]["token_logprobs"]]
-        offsets = [each for part in parts if part["logprobs"] for each in part["logprobs"]["text_offset"]]
-        reason = parts[-1]["stop_reason"]
-    else:
-        _, body = await post(http, mesh.url + "/v1/completions", wish)
-        choice = body["choices"][0]
-        text, ids, reason = choice["text"], choice["token_ids"], choice["stop_reason"]
-        values, offsets = choice["logprobs"]["token_logprobs"], choice["logprobs"]["text_offset"]
-        # hello, the, a space, stop; the rest of the run was never asked for.
-        assert body["usage"]["completion_tokens"] == 4
-    assert text == "hello the "
-    assert ids == ids_of("hello the ")
-    assert values == [-each / 100 for each in ids]
-    assert offsets == [0, 5, 9]
-    assert reason == "stop"
+    run = await said(http, mesh, path, stream, stop=["stop"])
+    assert run.text == "hello the "
+    # hello, the, a space; "stop" and the rest of the run were never asked for.
+    assert run.ids == ids_of("hello the ")
+    assert run.logprobs == [("hello", -run.ids[0] / 100), (" the", -run.ids[1] / 100), (" ", -run.ids[2] / 100)]
+    assert len(run.tops) == 3
+    if path == "/v1/completions":
+        assert run.offsets == [0, 5, 9]
+    assert run.stop == "stop"
     await until(lambda: target.running == 0)
+
+
+@WAYS
+async def test_a_stop_string_that_ends_inside_a_token_of_a_run_keeps_what_has_a_part_in_the_text(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
+) -> None:
+    await mesh.start_target(says("hello the quick fox", group=10))
+    await mesh.start_door()
+    run = await said(http, mesh, path, stream, stop=["uick"])
+    assert run.text == "hello the q"
+    assert run.ids == ids_of("hello the quick")
+    assert [name for name, _ in run.logprobs] == ["hello", " the", " quick"]
+
+
+async def test_a_stop_string_in_a_run_counts_the_tokens_up_to_it(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says("hello the stop fox", group=10))
+    await mesh.start_door()
+    _, body = await post(http, mesh.url + "/v1/completions", {**TEXT, "max_tokens": 50, "stop": "stop"})
+    assert body["usage"]["completion_tokens"] == 4
 
 
 async def test_chat_logprobs_have_openai_shape(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:

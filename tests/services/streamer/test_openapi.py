@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from services.messages import Speculation
 from services.streamer import request as request_module
+from services.streamer import sampling as sampling_module
 from services.streamer.errors import ApiError
 from services.streamer.http import DOCS_PAGE, ROUTES, find_route
-from services.streamer.openapi import BODIES, document
+from services.streamer.openapi import BODIES, SPECULATION, document
 from services.streamer.request import (
     Limits,
     parse_chat,
@@ -62,13 +64,21 @@ def test_every_described_field_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_every_field_that_is_taken_is_described(path: str) -> None:
-    source = Path(request_module.__file__).read_text()
+    source = "".join(Path(module.__file__).read_text() for module in (request_module, sampling_module))
     mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))
     assert len(mentioned) > 20
     for name in mentioned - set(BODIES[path][0]):
         with pytest.raises(ApiError) as caught:
             PARSERS[path]({**MINIMAL[path], name: NOBODY})
         assert caught.value.code == "unsupported_parameter", f"{path} takes {name} silently"
+
+
+def test_every_wish_of_speculation_is_described_and_no_other_is_taken() -> None:
+    assert list(SPECULATION["properties"]) == list(Speculation.__struct_fields__)
+    for name in SPECULATION["properties"]:
+        with pytest.raises(ApiError) as caught:
+            PARSERS["/v1/completions"]({**MINIMAL["/v1/completions"], "speculation": {name: NOBODY}})
+        assert (caught.value.code, caught.value.param) == ("invalid_type", f"speculation.{name}")
 
 
 @pytest.mark.parametrize("path", BODIES)

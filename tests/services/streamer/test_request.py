@@ -28,7 +28,7 @@ from services.streamer.request import (
 LIMITS = Limits()
 CARD = ModelCard(
     model="m", max_context=100, vocab_size=1000, eos_token_ids=[0], methods=["naive", "ngram"],
-    verify_strategies=["greedy", "target_match"], max_speculative_tokens=8, engine="mock",
+    verify_strategies=["greedy", "target_match"], max_speculative_tokens=8, engine="mock", accept_policies=["normal"],
 )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def test_speculation_is_a_wish_within_what_the_model_offers() -> None:
     request = chat(speculation=wish)
     assert request.speculation == Speculation(method="naive", num_speculative_tokens=0, verify_strategy="greedy")
     check_against(request, CARD)
-    for name, value in {"method": "magic", "num_speculative_tokens": 9, "verify_strategy": "topp"}.items():
+    for name, value in {"method": "magic", "num_speculative_tokens": 9, "verify_strategy": "magic"}.items():
         with pytest.raises(ApiError) as caught:
             check_against(chat(speculation={name: value}), CARD)
         assert caught.value.param == f"speculation.{name}"
@@ -301,6 +301,7 @@ JSON = st.recursive(
 NAMES = [
     "messages", "prompt", "stream", "stream_options", "n", "stop", "max_tokens", "temperature", "top_k", "seed",
     "logit_bias", "logprobs", "top_logprobs", "stop_token_ids", "speculation", "tools", "user", "other", "model",
+    "bad_words", "bad_words_token_ids", "allowed_token_ids",
 ]  # fmt: skip
 
 

@@ -6,12 +6,25 @@ import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 from mesh_around import Answer, MeshAround, mesh_around, request, until
 from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
-from services.messages import Describe, DraftItem, Failed, Finished, Generate, Propose, Proposed, Tokens
+from services.messages import (
+    Describe,
+    DraftItem,
+    Failed,
+    Finished,
+    Generate,
+    Propose,
+    Proposed,
+    Speculation,
+    Tokens,
+)
 from services.target.mock_runner import MockRunner, Profile
+from services.target.verify.policy import ACCEPT_POLICIES, Verification
+from services.target.verify.registry import STRATEGIES
 
 
 async def all_of(mesh: MeshAround, requests: list[Generate]) -> list[Answer]:
@@ -141,8 +154,33 @@ async def test_it_says_what_it_serves(tmp_path: Path) -> None:
     async with mesh_around(tmp_path, served_model_name="mock-model", max_context=1000) as mesh:
         card = await mesh.ref.ask(Describe(), timeout=5.0)
         assert (card.model, card.max_context, card.eos_token_ids, card.engine) == ("mock-model", 1000, [2], "mock")
-        assert set(card.verify_strategies) == {"greedy", "target_match"}
+        assert card.verify_strategies == ["greedy", "target_match", "rejection", "block"]
+        assert card.accept_policies == ["normal", "reject_all"]
         assert mesh.target.ready() == [] and mesh.target.progress_age() == 0.0
+
+
+async def test_the_settings_say_how_drafts_are_judged_and_what_requests_may_ask(tmp_path: Path) -> None:
+    numbers = {"max_candidate_len": 7, "verify_window": 1, "typical_epsilon": 0.2, "typical_delta": 0.5}
+    async with mesh_around(tmp_path, method="naive", verify_strategy="topp", **numbers) as mesh:
+        card = await mesh.ref.ask(Describe(), timeout=5.0)
+        own = Speculation(method="naive", num_speculative_tokens=8, verify_strategy="topp", accept_policy="normal")
+        assert card.speculation == msgspec.structs.replace(own, **numbers)
+        # The server's own may be asked for, the other that changes the text may not.
+        assert card.verify_strategies == ["greedy", "target_match", "rejection", "block", "topp"]
+        assert mesh.target._steps is not None
+        assert mesh.target._steps.scheduler.limits.verification == Verification("topp", "normal", **numbers)
+        refused = await mesh.generate(request(strategy="typical"))
+        assert (refused.end.reason, refused.end.retryable) == ("invalid", False)
+
+
+async def test_a_server_that_allows_it_serves_what_changes_the_text(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive", allow_lossy=True) as mesh:
+        card = await mesh.ref.ask(Describe(), timeout=5.0)
+        assert card.verify_strategies == list(STRATEGIES)
+        assert card.accept_policies == list(ACCEPT_POLICIES)
+        answer = await mesh.generate(request(strategy="typical", temperature=1.0, max_tokens=5))
+        stats = answer.end.speculation
+        assert (stats.verify_strategy, stats.lossless, len(answer.ids)) == ("typical", False, 5)
 
 
 async def test_a_model_that_cannot_be_loaded_ends_the_process(tmp_path: Path) -> None:

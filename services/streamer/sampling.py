@@ -1,0 +1,190 @@
+"""What of a body says how tokens are chosen and drafts are judged; request.py reads the rest.
+
+First what needs no more than the body, then what can only be judged by knowing the model. Knows neither
+sockets nor the mesh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.messages import ModelCard, Sampling, Speculation
+from services.streamer.errors import ApiError, bad_value
+from services.streamer.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
+from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.target.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
+from services.target.verify.registry import STRATEGIES
+
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORD_TEXTS = 256
+MAX_BAD_WORD_CHARACTERS = 256
+MAX_ALLOWED_TOKEN_IDS = 65536
+MAX_TOKEN_ID = 2**31 - 1
+MAX_TOKENS = 2**31 - 1
+
+
+def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int) -> Sampling:
+    temperature = fields.number("temperature", 0.0, 2.0)
+    top_p = fields.number("top_p", 0.0, 1.0, above=True)
+    top_k = fields.integer("top_k", -1, MAX_TOKEN_ID) or 0
+    min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS) or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise bad_value("min_tokens", f"is greater than max_tokens ({max_tokens})")
+    return Sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_k=max(top_k, 0),
+        top_p=1.0 if top_p is None else top_p,
+        min_p=fields.number("min_p", 0.0, 1.0) or 0.0,
+        repetition_penalty=fields.number("repetition_penalty", 0.0, 10.0, above=True) or 1.0,
+        presence_penalty=fields.number("presence_penalty", -2.0, 2.0) or 0.0,
+        frequency_penalty=fields.number("frequency_penalty", -2.0, 2.0) or 0.0,
+        logit_bias=_logit_bias(fields),
+        logprobs=logprobs,
+        min_tokens=min_tokens,
+        stop_token_ids=_stop_token_ids(fields),
+        ignore_eos=fields.boolean("ignore_eos"),
+        bad_words=_bad_words_token_ids(fields),
+        allowed_token_ids=_allowed_token_ids(fields),
+    )
+
+
+def read_bad_words(fields: Fields) -> tuple[str, ...]:
+    value = fields.get("bad_words")
+    if value is None:
+        return ()
+    words = check_list(value, "bad_words", MAX_BAD_WORD_TEXTS)
+    for index, word in enumerate(words):
+        where = f"bad_words[{index}]"
+        if not isinstance(word, str):
+            raise wrong_type(where, "a string", word)
+        if not 1 <= len(word) <= MAX_BAD_WORD_CHARACTERS:
+            raise bad_value(where, f"must have 1..{MAX_BAD_WORD_CHARACTERS} characters")
+    return tuple(words)
+
+
+def _bad_words_token_ids(fields: Fields) -> list[list[int]]:
+    """Lists of ids, or single ones, which stand for words of one token."""
+    value = fields.get("bad_words_token_ids")
+    if value is None:
+        return []
+    words = []
+    for index, each in enumerate(check_list(value, "bad_words_token_ids", MAX_BAD_WORDS)):
+        where = f"bad_words_token_ids[{index}]"
+        if isinstance(each, list):
+            words.append(read_ids(check_list(each, where, LONGEST_BAD_WORD), where))
+        else:
+            words.append([check_integer(each, where, 0, MAX_TOKEN_ID)])
+    return words
+
+
+def _allowed_token_ids(fields: Fields) -> list[int]:
+    value = fields.get("allowed_token_ids")
+    if value is None:
+        return []
+    return read_ids(check_list(value, "allowed_token_ids", MAX_ALLOWED_TOKEN_IDS), "allowed_token_ids")
+
+
+def _logit_bias(fields: Fields) -> dict[int, float]:
+    value = fields.get("logit_bias")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise wrong_type("logit_bias", "an object", value)
+    if len(value) > MAX_LOGIT_BIAS:
+        raise bad_value("logit_bias", f"has {len(value)} entries, at most {MAX_LOGIT_BIAS} are taken")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+            raise bad_value("logit_bias", f"has a key that is no token id: {shown(key)}")
+        token = check_integer(int(key), "logit_bias", 0, MAX_TOKEN_ID)
+        biases[token] = check_number(bias, f"logit_bias.{token}", -100.0, 100.0)
+    return biases
+
+
+def _stop_token_ids(fields: Fields) -> list[int]:
+    value = fields.get("stop_token_ids")
+    if value is None:
+        return []
+    ids = check_list(value, "stop_token_ids", MAX_STOP_TOKEN_IDS)
+    return [check_integer(each, "stop_token_ids", 0, MAX_TOKEN_ID) for each in ids]
+
+
+def read_speculation(fields: Fields) -> Speculation:
+    value = fields.get("speculation")
+    if value is None:
+        return Speculation()
+    wish = Fields(value, "speculation")
+    count = wish.integer("num_speculative_tokens", 0, 1024)
+    candidates = wish.integer("max_candidate_len", 1, MOST_CANDIDATES)
+    window = wish.integer("verify_window", 0, LONGEST_WINDOW)
+    epsilon = wish.number("typical_epsilon", 0.0, 1.0, above=True)
+    delta = wish.number("typical_delta", 0.0, 1.0, above=True)
+    speculation = Speculation(
+        method=wish.text("method", 64) or "",
+        num_speculative_tokens=-1 if count is None else count,
+        verify_strategy=wish.text("verify_strategy", 64) or "",
+        accept_policy=wish.text("accept_policy", 64) or "",
+        max_candidate_len=-1 if candidates is None else candidates,
+        verify_window=-1 if window is None else window,
+        typical_epsilon=-1.0 if epsilon is None else epsilon,
+        typical_delta=-1.0 if delta is None else delta,
+    )
+    wish.nothing_else()
+    return speculation
+
+
+def read_ids(value: list[Any], where: str) -> list[int]:
+    if not value:
+        raise bad_value(where, "is empty")
+    for index, each in enumerate(value):
+        if type(each) is not int or not 0 <= each <= MAX_TOKEN_ID:
+            check_integer(each, f"{where}[{index}]", 0, MAX_TOKEN_ID)
+    return value
+
+
+def check_sampling(wish: Sampling, card: ModelCard) -> None:
+    check_ids(wish.stop_token_ids, "stop_token_ids", card.vocab_size)
+    check_ids(wish.logit_bias, "logit_bias", card.vocab_size)
+    check_ids(wish.allowed_token_ids, "allowed_token_ids", card.vocab_size)
+    for word in wish.bad_words:
+        check_ids(word, "bad_words_token_ids", card.vocab_size)
+    check_something_is_left(wish, card)
+
+
+def check_something_is_left(wish: Sampling, card: ModelCard) -> None:
+    """What is allowed must not be forbidden, too: no token could ever be chosen."""
+    if not wish.allowed_token_ids:
+        return
+    forbidden = {word[0] for word in wish.bad_words if len(word) == 1}
+    if wish.min_tokens:
+        forbidden.update(wish.stop_token_ids, () if wish.ignore_eos else card.eos_token_ids)
+    if forbidden.issuperset(wish.allowed_token_ids):
+        raise bad_value("allowed_token_ids", "holds only tokens that the request forbids elsewhere")
+
+
+def check_speculation(wish: Speculation, card: ModelCard) -> None:
+    if wish.method and wish.method not in card.methods:
+        raise bad_value("speculation.method", f"must be one of {', '.join(card.methods)}")
+    strategies = [AUTO, *card.verify_strategies]
+    if wish.verify_strategy and wish.verify_strategy not in strategies:
+        known = wish.verify_strategy in STRATEGIES
+        raise _not_served("speculation.verify_strategy", wish.verify_strategy, strategies, known)
+    policies = card.accept_policies
+    if wish.accept_policy and wish.accept_policy not in policies:
+        known = wish.accept_policy in ACCEPT_POLICIES
+        raise _not_served("speculation.accept_policy", wish.accept_policy, policies, known)
+    if wish.num_speculative_tokens > card.max_speculative_tokens:
+        message = f"must be in 0..{card.max_speculative_tokens}"
+        raise bad_value("speculation.num_speculative_tokens", message, "out_of_range")
+
+
+def _not_served(where: str, asked: str, served: list[str], known: bool) -> ApiError:
+    why = "; it may change the text, which this server doesn't allow (its setting allow_lossy)" if known else ""
+    return bad_value(where, f"must be one of {', '.join(served)}, not {shown(asked)}{why}")
+
+
+def check_ids(ids: Any, where: str, vocab_size: int) -> None:
+    for each in ids:
+        if each >= vocab_size:
+            raise bad_value(where, f"token id {each} is not in the vocabulary of {vocab_size}", "out_of_range")
