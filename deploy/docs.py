@@ -85,6 +85,17 @@ def _default(row: Setting) -> str:
     return "" if row.default == "" else f"`{row.default}`"
 
 
+def foreign_keys() -> str:
+    from services.speculative_config import ALIASES, KEYS
+
+    rows = []
+    for row in dict.fromkeys(KEYS.values()):
+        keys = ", ".join(f"`{key}`" for key, ours in KEYS.items() if ours == row)
+        values = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in ALIASES.get(row, {}).items())
+        rows.append((f"`{row}`", keys, values))
+    return table(("setting", "keys", "values of others"), rows)
+
+
 # Commands -------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +274,7 @@ PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
 }
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings,
+    "foreign_keys": foreign_keys,
     "commands": commands,
     "messages": messages,
     "metrics": metrics,

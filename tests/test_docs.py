@@ -15,6 +15,7 @@ import pytest
 
 from services.config import SETTINGS
 from services.messages import KINDS
+from services.speculative_config import ALIASES, KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"),
@@ -68,6 +69,12 @@ def test_a_stale_table_is_noticed_and_remade_and_the_words_around_it_stay() -> N
 @pytest.mark.parametrize("setting", [row.name for row in SETTINGS])
 def test_a_setting_stands_in_the_docs(setting: str) -> None:
     assert f"| `{setting}` | `--{setting.replace('_', '-')}` |" in (ROOT / "docs" / "settings.md").read_text()
+
+
+def test_every_key_and_value_of_other_servers_stands_in_the_docs() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    named = [*KEYS, *(theirs for values in ALIASES.values() for theirs in values)]
+    assert [name for name in named if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
