@@ -16,6 +16,21 @@ from models.spec import Experts, Router
 
 # In scores. Logits of a router differ by about 1e-6 between implementations, scores by a quarter of that.
 MARGIN = 5e-6
+# A DeepSeek-V3: latent attention, experts in groups.
+DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 24,
+}
 
 
 def save_sparse(config_class: type[PreTrainedConfig], folder: Path, seed: int, **changes: Any) -> PreTrainedModel:

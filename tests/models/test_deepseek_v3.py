@@ -18,20 +18,7 @@ from models.plain import PlainExecutor
 from models.sources import ModelError
 from models.spec import Experts, LatentAttention, Mlp
 
-SIZES: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "n_routed_experts": 16,
-    "num_experts_per_tok": 4,
-    "n_group": 4,
-    "topk_group": 2,
-    "moe_intermediate_size": 24,
-    "first_k_dense_replace": 1,
-    "kv_lora_rank": 32,
-    "q_lora_rank": 24,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 16,
-    "v_head_dim": 24,
-}
+SIZES = routing.DEEPSEEK
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,

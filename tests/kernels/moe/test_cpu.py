@@ -15,18 +15,8 @@ from kernels.linear.packing import pack
 from kernels.linear.reference import gate, linear, linear_int8
 from kernels.moe import reference
 from kernels.moe.cpu import PlaceBuffers, Routed, combine_op, expert_ops, gather_op, route_ops, widen_op
+from tests.kernels.moe.facts import PLAIN
 
-PLAIN: dict[str, Any] = {
-    "top_k": 2,
-    "scoring": "softmax",
-    "normalize": False,
-    "epsilon": 0.0,
-    "normalize_floor": False,
-    "scale": 1.0,
-    "groups": 1,
-    "top_groups": 1,
-    "group_by_best": False,
-}
 FACTS: dict[str, dict[str, Any]] = {
     "softmax": {"top_k": 3},
     "softmax, normalized": {"top_k": 3, "normalize": True},

@@ -9,18 +9,9 @@ import torch
 
 from kernels.moe import fused, reference
 from kernels.testing import assert_close, assert_same_bits, random
+from tests.kernels.moe.facts import PLAIN
 
-PLAIN: dict[str, Any] = {
-    "top_k": 3,
-    "scoring": "softmax",
-    "normalize": True,
-    "epsilon": 0.0,
-    "normalize_floor": False,
-    "scale": 1.0,
-    "groups": 1,
-    "top_groups": 1,
-    "group_by_best": False,
-}
+USUAL = PLAIN | {"top_k": 3, "normalize": True}
 DEEPSEEK = {"scoring": "sigmoid", "groups": 4, "top_groups": 2, "epsilon": 1e-20, "scale": 2.5}
 ERNIE = {"epsilon": 1e-3, "normalize_floor": True}
 EXPERTS, HIDDEN, WIDE = 12, 48, 40
@@ -34,8 +25,8 @@ def test_rows_go_where_plain_torch_sends_them(facts: dict[str, Any], has_bias: b
     # Few distinct values, so that there are ties.
     logits = random(9, EXPERTS, dtype=torch.float32).round(decimals=0)
     bias = random(EXPERTS, dtype=torch.float32, seed=1).round(decimals=1) if has_bias else None
-    ids, weights = fused.route(logits, bias, **(PLAIN | facts))
-    expected_ids, expected_weights = reference.route(logits, bias, **(PLAIN | facts))
+    ids, weights = fused.route(logits, bias, **(USUAL | facts))
+    expected_ids, expected_weights = reference.route(logits, bias, **(USUAL | facts))
     assert ids.tolist() == expected_ids.tolist()
     assert_close(weights, expected_weights)
 
@@ -43,7 +34,7 @@ def test_rows_go_where_plain_torch_sends_them(facts: dict[str, Any], has_bias: b
 def test_scores_that_are_no_numbers_choose_nobody_and_show() -> None:
     logits = random(3, EXPERTS, dtype=torch.float32)
     logits[1] = float("nan")
-    ids, weights = fused.route(logits, None, **PLAIN)
+    ids, weights = fused.route(logits, None, **USUAL)
     assert weights.isnan().any(dim=1).tolist() == [False, True, False]
     gate_up, down = weights_of_experts(torch.float32)
     out = fused.experts(random(3, HIDDEN, dtype=torch.float32), gate_up, down, ids, weights)
@@ -57,7 +48,7 @@ def weights_of_experts(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def routed(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return reference.route(random(rows, EXPERTS, dtype=torch.float32, seed=5), None, **PLAIN)
+    return reference.route(random(rows, EXPERTS, dtype=torch.float32, seed=5), None, **USUAL)
 
 
 def test_each_pair_stands_once_in_a_tile_of_its_expert() -> None:

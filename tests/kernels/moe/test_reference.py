@@ -9,18 +9,7 @@ import pytest
 import torch
 
 from kernels.moe.reference import experts, route
-
-PLAIN: dict[str, Any] = {
-    "top_k": 2,
-    "scoring": "softmax",
-    "normalize": False,
-    "epsilon": 0.0,
-    "normalize_floor": False,
-    "scale": 1.0,
-    "groups": 1,
-    "top_groups": 1,
-    "group_by_best": False,
-}
+from tests.kernels.moe.facts import PLAIN
 
 
 def routed(logits: list[float], bias: list[float] | None = None, **facts: Any) -> tuple[list[int], list[float]]:

@@ -35,23 +35,7 @@ FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         Ernie4_5_MoeConfig,
         {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 1},
     ),
-    "latent attention, experts in groups": (
-        DeepseekV3Config,
-        {
-            "num_key_value_heads": 4,
-            "n_routed_experts": 16,
-            "num_experts_per_tok": 4,
-            "n_group": 4,
-            "topk_group": 2,
-            "moe_intermediate_size": 24,
-            "first_k_dense_replace": 1,
-            "kv_lora_rank": 32,
-            "q_lora_rank": 24,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 24,
-        },
-    ),
+    "latent attention, experts in groups": (DeepseekV3Config, routing.DEEPSEEK),
 }
 
 
