@@ -66,8 +66,8 @@ SPECULATION: Schema = {
         "verify_strategy": {
             "type": "string",
             "enum": [AUTO, *STRATEGIES],
-            "description": "What makes a drafted token stand. greedy and target_match keep the text, rejection and "
-            "block its distribution; those that change it only where the server allows it: "
+            "description": "What makes a drafted token stand; auto: the server's choice. greedy and target_match keep "
+            "the text, rejection and block its distribution; those that change it only where the server allows it: "
             + ", ".join(name for name, each in STRATEGIES.items() if not each.lossless),
         },
         "accept_policy": {
