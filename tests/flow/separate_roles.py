@@ -1,0 +1,109 @@
+"""The four roles as processes of their own, as compose.yaml starts them, so that another proposer can take the place
+of the real one while the rest runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from running_mesh import until
+
+from bench.running_mesh import ROLES, ROOT, free_ports
+from loadtest.server_metrics import parse
+from services.config import PREFIX, Settings, to_environment
+
+
+class SeparateRoles:
+    """`run_role` starts one; the tokenizer hosts the directory."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.port = free_ports(1)
+        self._metrics_base = free_ports(len(ROLES))
+        self._settings = Settings.for_tests(run_dir=str(folder / "run"), port=self.port, **settings)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._instances = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def run_role(self, role: str, command: Sequence[str] = ()) -> None:
+        """`command` instead of `specmesh run ROLE`."""
+        self._instances += 1
+        own = self._settings.replaced(
+            instance=f"{role}-{self._instances}",
+            metrics_port=self._metrics_base + ROLES.index(role),
+            host_directory=role == "tokenizer",
+        )
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        environment = {**kept, **to_environment(own), "PYTHONPATH": str(ROOT)}
+        with self._log(role).open("ab") as log:
+            self._processes[role] = subprocess.Popen(
+                [sys.executable, *(command or ("-m", "services.cli", "run", role))],
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT,
+            )  # fmt: skip
+
+    def stop_role(self, role: str) -> None:
+        process = self._processes.pop(role)
+        process.terminate()
+        try:
+            process.wait(40)
+        finally:
+            process.kill()
+            process.wait()
+
+    def replace_proposer(self, command: Sequence[str] = ()) -> None:
+        self.stop_role("proposer")
+        self.run_role("proposer", command)
+        self.wait_until_ready("proposer")
+
+    def wait_until_ready(self, *roles: str, seconds: float = 120.0) -> None:
+        for role in roles:
+            until(lambda role=role: self._ready(role), seconds, lambda role=role: self.log(role), self._processes[role])
+
+    def metrics(self, role: str) -> dict[str, float]:
+        """Samples by name, summed over labels."""
+        with urllib.request.urlopen(self._side_door(role, "metrics"), timeout=10) as answer:
+            samples = parse(answer.read().decode())
+        summed: dict[str, float] = {}
+        for (name, _), value in samples.items():
+            summed[name] = summed.get(name, 0.0) + value
+        return summed
+
+    def log(self, role: str) -> str:
+        return self._log(role).read_text(errors="replace")[-4000:]
+
+    def _log(self, role: str) -> Path:
+        return self.folder / f"{role}.log"
+
+    def _side_door(self, role: str, path: str) -> str:
+        return f"http://127.0.0.1:{self._metrics_base + ROLES.index(role)}/{path}"
+
+    def _ready(self, role: str) -> bool:
+        try:
+            with urllib.request.urlopen(self._side_door(role, "health/ready"), timeout=5) as answer:
+                return answer.status == 200 and not json.loads(answer.read()).get("degraded")
+        except OSError:
+            return False
+
+
+@contextmanager
+def separate_roles(folder: Path, **settings: Any) -> Iterator[SeparateRoles]:
+    mesh = SeparateRoles(folder, **settings)
+    try:
+        for role in ("tokenizer", "proposer", "target", "streamer"):
+            mesh.run_role(role)
+        mesh.wait_until_ready("tokenizer", "proposer", "target", "streamer")
+        yield mesh
+    finally:
+        # From the door inwards, as compose does.
+        for role in ("streamer", "target", "proposer", "tokenizer"):
+            mesh.stop_role(role)
