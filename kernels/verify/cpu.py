@@ -1,0 +1,112 @@
+"""What reference.py says, as compiled loops for a CPU: the same integers.
+
+A call is one native function over all its sequences, on the calling thread. A row is copied, edited, filtered and
+chosen from before the next one is looked at, and rows behind the end of a sequence's path are never read:
+
+    cpu_judges    the strategies: which rows to look at
+    cpu_take      a row of logits, edited, in the call's memory
+    cpu_filters   what top_k, top_p and min_p leave of it, and its masses
+    cpu_choice    its arg-max with noise, and what a draft's distribution leaves
+    cpu_lanes     the arithmetic
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import torch
+
+from kernels.cpu_program import aligned
+from kernels.verify import cpu_words as words
+from kernels.verify.cpu_check import first_wrong
+from kernels.verify.cpu_judges import judge_all
+from kernels.verify.questions import Answers, Questions
+
+_local = threading.local()
+
+
+def verify(logits: torch.Tensor, questions: Questions) -> Answers:
+    """`logits` [R, V], float32 or bfloat16, stay as they are."""
+    call = _call(logits)
+    drafted, rules = questions.drafted, questions.rules
+    rows, sequences = drafted.shape[0], rules.shape[0]
+    answers = Answers(
+        tokens=torch.empty(rows, dtype=torch.int32),
+        rows=torch.empty(rows, dtype=torch.int32),
+        accepted=torch.empty(sequences, dtype=torch.int32),
+        failed=torch.empty(sequences, dtype=torch.int32),
+    )
+    assert rows <= logits.shape[0]
+    call[words.SEQUENCES : words.PARENTS + 1] = (
+        sequences,
+        *_addresses(torch.int32, rules, questions.begins, drafted, questions.parents),
+    )
+    _set_optional(call, questions)
+    call[words.TOKENS : words.FAILED + 1] = _addresses(
+        torch.int32, answers.tokens, answers.rows, answers.accepted, answers.failed
+    )
+    address = call.ctypes.data
+    if first_wrong(address) >= 0:
+        raise IndexError("an id to edit is outside of the vocabulary, or a row's list is outside of its array")
+    judge_all(address)
+    return answers
+
+
+def _set_optional(call: np.ndarray, questions: Questions) -> None:
+    call[words.SEEN_BEGINS : words.TOKENS] = 0
+    edits, masks, draft_probs = questions.edits, questions.masks, questions.draft_probs
+    if edits is not None:
+        call[words.SEEN_BEGINS : words.FORBIDDEN_IDS + 1] = [
+            *_addresses(torch.int32, edits.seen_begins, edits.seen_ids, edits.seen_counts),
+            *_addresses(torch.int32, edits.bias_begins, edits.bias_ids),
+            *_addresses(torch.float32, edits.bias_values),
+            *_addresses(torch.int32, edits.forbidden_begins, edits.forbidden_ids),
+        ]
+    if masks is not None:
+        bits, of_row = _addresses(torch.int32, masks.bits, masks.of_row)
+        call[words.MASK_BITS : words.MASK_OF_ROW + 1] = bits, masks.bits.shape[1] * 4, of_row
+    if draft_probs is not None:
+        (probs,) = _addresses(torch.float32, draft_probs.probs)
+        (of_row,) = _addresses(torch.int32, draft_probs.of_row)
+        call[words.PROBS : words.PROBS_OF_ROW + 1] = probs, draft_probs.probs.shape[1] * 4, of_row
+
+
+def _addresses(dtype: torch.dtype, *tensors: torch.Tensor) -> list[int]:
+    for tensor in tensors:
+        assert tensor.dtype == dtype and tensor.is_contiguous()
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _call(logits: torch.Tensor) -> np.ndarray:
+    """The words of a call of this thread, with memory for a row of this vocabulary."""
+    vocabulary = logits.shape[1]
+    assert logits.dtype in (torch.float32, torch.bfloat16) and logits.stride(1) == 1
+    kept: dict[int, tuple[np.ndarray, list[np.ndarray]]] = _local.__dict__
+    if vocabulary not in kept:
+        # Another model's: there is one at a time.
+        kept.clear()
+        kept[vocabulary] = _memory(vocabulary)
+    call = kept[vocabulary][0]
+    call[words.LOGITS : words.BFLOAT16 + 1] = (
+        logits.data_ptr(),
+        logits.stride(0) * logits.element_size(),
+        logits.dtype == torch.bfloat16,
+    )
+    return call
+
+
+def _memory(vocabulary: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    blocks = -(-vocabulary // words.BLOCK)
+    ids = blocks * words.BLOCK
+    maxima = aligned(-(-blocks // 16) * 16, np.float32)
+    # Behind the last block, for who reads whole vectors.
+    maxima[:] = -np.inf
+    # Scores and masses, then what lies near an edge: ids, values, weights.
+    types = (np.float32, np.float32, np.int32, np.float32, np.int64)
+    scores, masses, *near = [aligned(ids, dtype) for dtype in types]
+    call = aligned(words.CALL_WORDS, np.int64)
+    memory = [scores, maxima, masses, *near]
+    call[words.VOCABULARY], call[words.BLOCKS] = vocabulary, blocks
+    call[words.SCORES : words.NEAR_WEIGHTS + 1] = [array.ctypes.data for array in memory]
+    return call, memory
