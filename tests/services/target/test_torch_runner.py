@@ -117,8 +117,8 @@ def test_chunks_and_preemption_change_nothing(model: TorchModel, prompts: list[l
 
 
 @pytest.mark.slow
-def test_long_texts_stay_the_same(model: TorchModel, prompts: list[list[int]]) -> None:
-    """Collapse shows late: 512 tokens, not 48."""
+def test_texts_of_512_tokens_show_no_collapse_that_48_would_hide(model: TorchModel, prompts: list[list[int]]) -> None:
+    """Collapse shows late."""
     runner = TorchRunner(model)
     for sampling in ({}, {"temperature": 0.9, "top_p": 0.95}):
         wanted = requests(prompts, 512, **sampling)
