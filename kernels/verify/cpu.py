@@ -7,6 +7,7 @@ chosen from before the next one is looked at, and rows behind the end of a seque
     cpu_take      a row of logits, edited, in the call's memory
     cpu_filters   what top_k, top_p and min_p leave of it, and its masses
     cpu_choice    its arg-max with noise, and what a draft's distribution leaves
+    cpu_logprobs  the model's own opinion
     cpu_lanes     the arithmetic
 """
 
@@ -21,6 +22,7 @@ from kernels.cpu_program import aligned
 from kernels.verify import cpu_words as words
 from kernels.verify.cpu_check import first_wrong
 from kernels.verify.cpu_judges import judge_all
+from kernels.verify.cpu_logprobs import logprobs_of_all
 from kernels.verify.questions import Answers, Questions
 
 _local = threading.local()
@@ -51,6 +53,31 @@ def verify(logits: torch.Tensor, questions: Questions) -> Answers:
         raise IndexError("an id to edit is outside of the vocabulary, or a row's list is outside of its array")
     judge_all(address)
     return answers
+
+
+def logprobs(
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of `tokens[i]` in `rows[i]`, and of the `count` likeliest there (equal ones by id): values [N], ids [N, count],
+    their values [N, count]. They are the model's own: of the logits as they came, before any parameter."""
+    call, asked = _call(logits), rows.shape[0]
+    count = min(count, logits.shape[1])
+    rows, tokens = rows.to(torch.int32).contiguous(), tokens.to(torch.int32).contiguous()
+    own, best = torch.empty(asked), torch.empty(asked, count)
+    ids = torch.empty(asked, count, dtype=torch.int32)
+    if asked:
+        assert rows.shape == tokens.shape
+        if not (_within(rows, logits.shape[0]) and _within(tokens, logits.shape[1])):
+            raise IndexError("a row or a token outside of the logits")
+        addresses = (rows.data_ptr(), tokens.data_ptr(), count, own.data_ptr(), ids.data_ptr(), best.data_ptr())
+        call[words.ASKED : words.BEST_VALUES + 1] = (asked, *addresses)
+        logprobs_of_all(call.ctypes.data)
+    return own, ids, best
+
+
+def _within(values: torch.Tensor, size: int) -> bool:
+    array = values.numpy()
+    return bool(array.min() >= 0) and bool(array.max() < size)
 
 
 def _set_optional(call: np.ndarray, questions: Questions) -> None:

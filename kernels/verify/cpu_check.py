@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from kernels import cpu_vectors as v
@@ -17,6 +16,7 @@ from kernels.verify.cpu_words import (
     SEEN_IDS,
     SEQUENCES,
     VOCABULARY,
+    inner,
 )
 
 
@@ -33,7 +33,7 @@ def first_wrong(call):
     return found if found >= 0 else _first_outside(call, FORBIDDEN_BEGINS, FORBIDDEN_IDS, rows)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _first_outside(call, begins, ids, lists):
     vocabulary = v.word(call, VOCABULARY)
     first = np.int64(v.load_i32(v.word(call, begins), 0))

@@ -15,14 +15,13 @@ search begins with the score of the likeliest id, which is rarely far from the b
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from kernels import cpu_vectors as v
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
 from kernels.verify.cpu_filters import is_kept, kept_bits, lowest_edge
-from kernels.verify.cpu_words import BLOCK, BLOCKS, MASSES, MAXIMA, SCORES
+from kernels.verify.cpu_words import BLOCK, BLOCKS, MASSES, MAXIMA, SCORES, inlined, inner
 
 # Where a float32 has its exponent.
 _EXPONENT = 2.0**23
@@ -35,12 +34,12 @@ _LOWEST = np.float32(-np.inf)
 _LOST = np.float32(2.0**-40)
 
 
-@numba.njit(inline="always")
+@inlined
 def _margin(best):
     return 0.001 + abs(best) * 2.0**-20
 
 
-@numba.njit(error_model="numpy")
+@inner
 def own(call, row, refused, count):
     """The arg-max over what is left but for `count` refused ids (int32 at an address); 0 where nothing is left.
 
@@ -57,7 +56,7 @@ def own(call, row, refused, count):
     return _search(call, row, refused, count, best, winner)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _search(call, row, refused, count, best, winner):
     scores, maxima, inverse = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row.inverse)
     factor = np.float32(np.float64(row.inverse) * _LOG2_E * _EXPONENT)
@@ -84,7 +83,7 @@ def _search(call, row, refused, count, best, winner):
     return winner
 
 
-@numba.njit(inline="always")
+@inlined
 def _limits(row, best):
     """The lowest z that could still win, and the offset of `reaches`, which is in the units of `chances`."""
     lowered = best - _margin(best)
@@ -92,7 +91,7 @@ def _limits(row, best):
     return least, np.float32((127 + 31 - lowered * _LOG2_E) * _EXPONENT)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _score(call, row, token):
     first = token & -LANES
     z = v.load_floats(v.word(call, SCORES), first) * v.spread(row.inverse)
@@ -100,7 +99,7 @@ def _score(call, row, token):
     return v.lane(z + noise, token - first)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _is_among(token, refused, count):
     found = False
     for i in range(count):
@@ -108,7 +107,7 @@ def _is_among(token, refused, count):
     return found
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _likeliest_but(call, row, refused, count):
     """-1: there is none."""
     scores, maxima = v.word(call, SCORES), v.word(call, MAXIMA)
@@ -123,7 +122,7 @@ def _likeliest_but(call, row, refused, count):
     return winner
 
 
-@numba.njit(error_model="numpy")
+@inner
 def first_of(call, row_top, inverse):
     """The lowest id with this z."""
     scores, maxima, top = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row_top)
@@ -139,14 +138,14 @@ def first_of(call, row_top, inverse):
 # From what a distribution leaves of the row -----------------------------------------------------------------
 
 
-@numba.njit(inline="always")
+@inlined
 def _rest(call, probs, i, left, per_mass, weight):
     """weight * target_probs - draft_probs of 16 ids, of which `left` are in the vocabulary."""
     target = v.load_floats(v.word(call, MASSES), i) * per_mass
     return target * weight - v.load_floats_part(probs, i, left)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def residual(call, row, vocabulary, probs, weight):
     """From max(weight * target_probs - draft_probs, 0), of a weighed row; -1 where nothing is left of that."""
     maxima, lowest, lost = v.word(call, MAXIMA), lowest_edge(row), v.spread(_LOST)
@@ -173,7 +172,7 @@ def residual(call, row, vocabulary, probs, weight):
     return winner
 
 
-@numba.njit(error_model="numpy")
+@inner
 def residual_total(call, row, vocabulary, probs, weight):
     """The sum of that, in whole units."""
     maxima, lowest, none = v.word(call, MAXIMA), lowest_edge(row), v.zeros()
@@ -194,7 +193,7 @@ def residual_total(call, row, vocabulary, probs, weight):
     return total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def spread_of(call, row):
     """The sum over ids of fraction * below, in whole units: what the entropy is made of."""
     scores, maxima, lowest = v.word(call, SCORES), v.word(call, MAXIMA), lowest_edge(row)

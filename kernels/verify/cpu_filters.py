@@ -9,7 +9,6 @@ thresholds. Weights are whole numbers, so it is the reference's edge exactly.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from kernels import cpu_vectors as v
@@ -28,6 +27,8 @@ from kernels.verify.cpu_words import (
     VOCABULARY,
     YES,
     Row,
+    inlined,
+    inner,
 )
 from kernels.verify.numbers import LEAST_EXPONENT
 from kernels.verify.questions import FLOOR, TOP_K, TOP_P
@@ -42,19 +43,19 @@ _NARROW = 1024
 _FEW = 16
 
 
-@numba.njit(error_model="numpy")
+@inner
 def edged(row, edge, edge_id, floor):
     return Row(row.valid, row.inverse, row.top, row.first, edge, edge_id, floor, row.total, row.k0, row.k1, row.k2)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def weighed(row, total):
     return Row(
         row.valid, row.inverse, row.top, row.first, row.edge, row.edge_id, row.floor, total, row.k0, row.k1, row.k2
     )
 
 
-@numba.njit(error_model="numpy")
+@inner
 def filtered(call, rule, row):
     """The row with the edges of its rule."""
     top_k, top_p = np.int64(v.load_i32(rule, TOP_K)), v.load_f32(rule, TOP_P)
@@ -77,13 +78,13 @@ def filtered(call, rule, row):
 # What is left ----------------------------------------------------------------------------------------------
 
 
-@numba.njit(inline="always")
+@inlined
 def lowest_edge(row):
     """No id with a mass, and none that is left, lies lower (subtracting rounds, but never past a neighbour)."""
     return max(row.edge, row.top + np.float32(LEAST_EXPONENT - 1.0))
 
 
-@numba.njit(inline="always")
+@inlined
 def kept_bits(row, z, first_id):
     """Which of 16 ids are left."""
     edge = v.spread(row.edge)
@@ -94,13 +95,13 @@ def kept_bits(row, z, first_id):
     return kept & lanes.at_least(z - v.spread(row.top), v.spread(row.floor))
 
 
-@numba.njit(inline="always")
+@inlined
 def is_kept(call, row, token):
     z = v.load_f32(v.word(call, SCORES), token) * row.inverse
     return (z > row.edge or (z == row.edge and token <= row.edge_id)) and z - row.top >= row.floor
 
 
-@numba.njit(error_model="numpy")
+@inner
 def weigh(call, row):
     """The sum of all masses that are left; each goes to MASSES, as float32, in blocks that reach `lowest_edge`."""
     scores, masses, maxima = v.word(call, SCORES), v.word(call, MASSES), v.word(call, MAXIMA)
@@ -122,7 +123,7 @@ def weigh(call, row):
     return total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def mass_of(call, row, token):
     """Once the row is weighed."""
     if v.load_f32(v.word(call, SCORES), token) * row.inverse < lowest_edge(row):
@@ -130,7 +131,7 @@ def mass_of(call, row, token):
     return np.int64(v.load_f32(v.word(call, MASSES), token))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def rank_of(call, row, token):
     """How many ids are likelier."""
     scores, maxima, inverse = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row.inverse)
@@ -149,7 +150,7 @@ def rank_of(call, row, token):
 # The edge --------------------------------------------------------------------------------------------------
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _edge(call, row, by_mass, reach):
     """z and id of the last one that has less than `reach` > 0 before it. By mass: once the row is weighed."""
     bottom = lowest_edge(row) if by_mass else max(row.edge, -_FINITE)
@@ -181,7 +182,7 @@ def _edge(call, row, by_mass, reach):
     return _edge_among(call, count, before, reach)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _reached_by(call, row, wanted):
     """A threshold that at least so many blocks reach, and not many more where that is soon found."""
     step, reached = np.float32(1.0), row.top
@@ -199,7 +200,7 @@ def _reached_by(call, row, wanted):
     return reached
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _blocks_at(call, row, threshold):
     maxima, inverse, least = v.word(call, MAXIMA), v.spread(row.inverse), v.spread(threshold)
     count = 0
@@ -208,7 +209,7 @@ def _blocks_at(call, row, threshold):
     return count
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _collect(call, row, by_mass, low, high):
     """What has low <= z < high goes to NEAR_*, by id; how many there are, and their weight."""
     scores, masses, maxima = v.word(call, SCORES), v.word(call, MASSES), v.word(call, MAXIMA)
@@ -233,7 +234,7 @@ def _collect(call, row, by_mass, low, high):
     return count, total
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _above(call, row, by_mass, threshold):
     """How many have z >= threshold, and their weight."""
     scores, masses, maxima = v.word(call, SCORES), v.word(call, MASSES), v.word(call, MAXIMA)
@@ -259,7 +260,7 @@ def _above(call, row, by_mass, threshold):
     return count, total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _edge_among(call, count, before, reach):
     """The edge is one of those collected; `before` weighs what comes before all of them."""
     begin, end = NO, count
@@ -285,14 +286,14 @@ def _edge_among(call, count, before, reach):
     return v.load_f32(v.word(call, NEAR_VALUES), edge), np.int64(v.load_i32(v.word(call, NEAR_IDS), edge))
 
 
-@numba.njit(inline="always")
+@inlined
 def _comes_before(call, a, b):
     values, ids = v.word(call, NEAR_VALUES), v.word(call, NEAR_IDS)
     first, second = v.load_f32(values, a), v.load_f32(values, b)
     return first > second or (first == second and v.load_i32(ids, a) < v.load_i32(ids, b))
 
 
-@numba.njit(inline="always")
+@inlined
 def _swap(call, a, b):
     values, ids, weights = v.word(call, NEAR_VALUES), v.word(call, NEAR_IDS), v.word(call, NEAR_WEIGHTS)
     value, token, weight = v.load_f32(values, a), v.load_i32(ids, a), v.load_i64(weights, a)
@@ -304,7 +305,7 @@ def _swap(call, a, b):
     v.store_i64(weights, b, weight)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _part(call, begin, end):
     """Put what comes before some pivot before it; where the pivot then is."""
     middle, last = (begin + end) // 2, end - 1
@@ -324,7 +325,7 @@ def _part(call, begin, end):
     return at
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _sort(call, begin, end):
     """Shell's: in order already for a distance, then for a smaller one."""
     gap = 1
@@ -339,7 +340,7 @@ def _sort(call, begin, end):
         gap //= 3
 
 
-@numba.njit(error_model="numpy")
+@inner
 def likeliest(call, row, count):
     """The `count` likeliest ids, in order, at the beginning of NEAR_*."""
     edge = row.edge

@@ -7,7 +7,6 @@ what its strategy has to remember; both hold the answer in the end. A draft is a
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from kernels import cpu_vectors as v
@@ -35,6 +34,8 @@ from kernels.verify.cpu_words import (
     VOCABULARY,
     YES,
     Row,
+    inlined,
+    inner,
 )
 from kernels.verify.numbers import LN_UNIT
 from kernels.verify.questions import (
@@ -70,7 +71,7 @@ def judge_all(call):
         _judge(call, sequence)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _judge(call, sequence):
     begin, end = _at(call, BEGINS, sequence), _at(call, BEGINS, sequence + 1)
     rule = v.word(call, RULES) + sequence * WORDS * 4
@@ -102,23 +103,23 @@ def _judge(call, sequence):
         _put(call, ROWS, place, -1)
 
 
-@numba.njit(inline="always")
+@inlined
 def _at(call, word, index):
     return np.int64(v.load_i32(v.word(call, word), index))
 
 
-@numba.njit(inline="always")
+@inlined
 def _put(call, word, index, value):
     v.store_i32(v.word(call, word), index, np.int32(value))
 
 
-@numba.njit(inline="always")
+@inlined
 def _is_token(call, child):
     token = _at(call, DRAFTED, child)
     return token >= 0 and token < v.word(call, VOCABULARY)
 
 
-@numba.njit(inline="always")
+@inlined
 def _child(call, row, after, end):
     """The first row behind `after` that hangs on this row and stands behind a token; `end`: there is none."""
     child = after + 1
@@ -127,7 +128,7 @@ def _child(call, row, after, end):
     return child
 
 
-@numba.njit(inline="always")
+@inlined
 def _probs_of(call, child):
     """The address of the distribution that a child's token was drawn from; 0: a certain draft."""
     if v.word(call, PROBS_OF_ROW) == 0 or _at(call, PROBS_OF_ROW, child) < 0:
@@ -135,7 +136,7 @@ def _probs_of(call, child):
     return v.word(call, PROBS) + _at(call, PROBS_OF_ROW, child) * v.word(call, PROBS_STRIDE)
 
 
-@numba.njit(inline="always")
+@inlined
 def _chance(rule, begin, child):
     """For judging the drafted token behind which `child` stands."""
     return uniform(v.word(rule, SEED // 2), v.word(rule, POSITION // 2), child - begin)
@@ -144,7 +145,7 @@ def _chance(rule, begin, child):
 # A row -----------------------------------------------------------------------------------------------------
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _look(call, rule, sequence, row, depth, with_total):
     """Take a row that is `depth` tokens behind its root, and whose path is in ROWS."""
     take(call, rule, sequence, row, depth)
@@ -170,7 +171,7 @@ def _look(call, rule, sequence, row, depth, with_total):
 # Strategies ------------------------------------------------------------------------------------------------
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _without_asking(call, rule, sequence, begin, end):
     row, depth = begin, NO
     while True:
@@ -184,7 +185,7 @@ def _without_asking(call, rule, sequence, begin, end):
         _put(call, ROWS, begin + depth, row)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _match(call, rule, sequence, begin, end):
     row, depth = begin, NO
     while True:
@@ -201,7 +202,7 @@ def _match(call, rule, sequence, begin, end):
         _put(call, ROWS, begin + depth, row)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _rejection(call, rule, sequence, begin, end):
     row, depth = begin, NO
     while True:
@@ -215,7 +216,7 @@ def _rejection(call, rule, sequence, begin, end):
         _put(call, ROWS, begin + depth, row)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _judge_children(call, rule, found, row, depth, begin, end):
     """The child that stands, or `end` and what is chosen then: of what is left when those refused are taken away.
 
@@ -242,13 +243,13 @@ def _judge_children(call, rule, found, row, depth, begin, end):
     return end, own(call, found, refused, count)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _sample_residual(call, found, probs, weight):
     token = residual(call, found, v.word(call, VOCABULARY), probs, weight)
     return own(call, found, NO, NO) if token < 0 else token
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _block(call, rule, sequence, begin, end):
     """Row after row: whether a place ends the draft is known when the row behind it was looked at."""
     found = _look(call, rule, sequence, begin, NO, YES)
@@ -284,7 +285,7 @@ def _block(call, rule, sequence, begin, end):
     return stands, own(call, found, v.word(call, DRAFTED) + behind * 4, YES)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _joint(call, found, child, joint):
     """min(1, joint * target_prob / draft_prob) of the token behind which `child` stands."""
     token, probs = _at(call, DRAFTED, child), _probs_of(call, child)
@@ -295,7 +296,7 @@ def _joint(call, found, child, joint):
     return min(1.0, joint * target_prob / draft_prob) if draft_prob > 0.0 else 1.0
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _left_of(call, found, child, joint):
     """The sum of max(joint * target_probs - draft_probs, 0) over the vocabulary."""
     probs = _probs_of(call, child)
@@ -305,7 +306,7 @@ def _left_of(call, found, child, joint):
     return np.float64(residual_total(call, found, v.word(call, VOCABULARY), probs, np.float32(joint))) * _LOST
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _members(call, rule, sequence, begin, end, strategy, is_chain):
     """TOKENS: of a row that may stand, 1 + its depth; else 0."""
     for row in range(begin, end):
@@ -334,14 +335,14 @@ def _members(call, rule, sequence, begin, end, strategy, is_chain):
     return deepest, own(call, _look(call, rule, sequence, last, deepest, NO), NO, NO)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _path_to(call, begin, row, depth):
     for place in range(depth, -1, -1):
         _put(call, ROWS, begin + place, row)
         row = _at(call, PARENTS, row)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _mark_members(call, rule, found, row, depth, end, strategy):
     """The children that the row finds good enough may stand."""
     child = _child(call, row, row, end)
@@ -361,12 +362,12 @@ def _mark_members(call, rule, found, row, depth, end, strategy):
         child = _child(call, row, child, end)
 
 
-@numba.njit(inline="always")
+@inlined
 def _ln(x):
     return v.lane(lanes.lns(v.spread(x)), 0)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _good_enough(call, rule, found, token, strategy, threshold, whole):
     if strategy == TYPICAL:
         below = v.load_f32(v.word(call, SCORES), token) * found.inverse - found.top
@@ -374,7 +375,7 @@ def _good_enough(call, rule, found, token, strategy, threshold, whole):
     return rank_of(call, found, token) < v.load_i32(rule, CANDIDATES)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _after_window(call, rule, sequence, begin, end, last):
     """The draft goes on with the second likeliest token, and all of a window behind it are the likeliest."""
     window = np.int64(v.load_i32(rule, WINDOW))

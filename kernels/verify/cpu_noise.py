@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from kernels.verify.cpu_words import inner
 from kernels.verify.noise import MASK_32, WEYL
 
 
-@numba.njit(error_model="numpy")
+@inner
 def row_key(seed, position):
     """The three words that make the hash of a row its own."""
     k0, k1, k2, _ = _philox(seed, position, 0)
     return k0, k1, k2
 
 
-@numba.njit(error_model="numpy")
+@inner
 def uniform(seed, position, index):
     return (np.float64(_philox(seed, position, index)[0]) + 0.5) * 2.0**-32
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _philox(seed, position, stream):
     c0, c1, c2, c3 = position & MASK_32, (position >> 32) & MASK_32, stream & MASK_32, np.int64(0)
     k0, k1 = seed & MASK_32, (seed >> 32) & MASK_32

@@ -5,7 +5,6 @@ The copy ends with -inf up to a whole block, so no loop behind this one knows wh
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from kernels import cpu_vectors as v
@@ -34,6 +33,8 @@ from kernels.verify.cpu_words import (
     SEEN_IDS,
     STRIDE,
     VOCABULARY,
+    inlined,
+    inner,
 )
 from kernels.verify.questions import FREQUENCY, PRESENCE, REPETITION
 
@@ -41,7 +42,7 @@ _LOWEST = np.float32(-np.inf)
 _ONE, _NOTHING = np.float32(1.0), np.float32(0.0)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def take(call, rule, sequence, row, depth):
     """Scores and maxima of a row that stands behind `depth` drafted tokens: those of the rows in ROWS from the
     sequence's first (`path`)."""
@@ -51,7 +52,7 @@ def take(call, rule, sequence, row, depth):
             _note_maximum(call, block)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def copy(call, source):
     """Scores and maxima of the logits at this address."""
     scores, maxima, vocabulary = v.word(call, SCORES), v.word(call, MAXIMA), v.word(call, VOCABULARY)
@@ -78,7 +79,7 @@ def copy(call, source):
         _note_maximum(call, whole)
 
 
-@numba.njit(inline="always")
+@inlined
 def _maximum(a, b, c, d):
     """NaN where there is one: it counts as the highest."""
     if lanes.has_nan(a, b) | lanes.has_nan(c, d):
@@ -86,7 +87,7 @@ def _maximum(a, b, c, d):
     return v.largest(v.maximum(v.maximum(a, b), v.maximum(c, d)))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _note_maximum(call, block):
     scores, i = v.word(call, SCORES), block * BLOCK
     highest = _maximum(
@@ -96,7 +97,7 @@ def _note_maximum(call, block):
     v.store_f32(v.word(call, MAXIMA), block, highest)
 
 
-@numba.njit(error_model="numpy")
+@inner
 def highest(call):
     """Of the whole row; NaN where there is one."""
     maxima, most, nans = v.word(call, MAXIMA), v.spread(_LOWEST), 0
@@ -111,7 +112,7 @@ def highest(call):
 # Edits -----------------------------------------------------------------------------------------------------
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _edit(call, rule, sequence, row, depth):
     """Penalties, biases, what is forbidden, what is allowed; in this order. Whether anything was edited."""
     scores = v.word(call, SCORES)
@@ -132,7 +133,7 @@ def _edit(call, rule, sequence, row, depth):
     return edited
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _mask(call, index):
     scores = v.word(call, SCORES)
     bits = v.word(call, MASK_BITS) + index * v.word(call, MASK_STRIDE)
@@ -141,7 +142,7 @@ def _mask(call, index):
         v.store_floats(scores, i, lanes.choose(kept, v.load_floats(scores, i), v.spread(_LOWEST)))
 
 
-@numba.njit(error_model="numpy")
+@inner
 def _penalise(call, rule, sequence, row, depth):
     """Of every id that counts: those seen, with the drafted tokens this row stands behind added."""
     repetition, presence = v.load_f32(rule, REPETITION), v.load_f32(rule, PRESENCE)
@@ -171,19 +172,19 @@ def _penalise(call, rule, sequence, row, depth):
     return end > begin or depth > 0
 
 
-@numba.njit(inline="always")
+@inlined
 def _drafted(call, place):
     """The token drafted at a place of the path."""
     return np.int64(v.load_i32(v.word(call, DRAFTED), np.int64(v.load_i32(v.word(call, ROWS), place))))
 
 
-@numba.njit(inline="always")
+@inlined
 def _logit(call, row, token):
     source = v.word(call, LOGITS) + row * v.word(call, STRIDE)
     return v.load_bf16(source, token) if v.word(call, BFLOAT16) != 0 else v.load_f32(source, token)
 
 
-@numba.njit(inline="always")
+@inlined
 def _penalised(score, count, repetition, presence, frequency):
     if repetition != _ONE:
         score = score / repetition if score > _NOTHING else score * repetition

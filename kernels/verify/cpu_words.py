@@ -1,10 +1,16 @@
-"""The words of a call, which every compiled loop is given the address of, and what is known of the row at hand."""
+"""The words of a call, which every compiled loop is given the address of; what is known of the row at hand; and how
+the functions are compiled that only other compiled ones call."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba
 import numpy as np
+
+# What Python would call them through takes longer to compile than most of them.
+inner = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inlined = numba.njit(inline="always")
 
 # Of numba's own type of integer: a function that is given a plain 0 or True is compiled once more for it.
 NO, YES = np.int64(0), np.int64(1)
@@ -21,8 +27,9 @@ BLOCK = 64
     SEEN_BEGINS, SEEN_IDS, SEEN_COUNTS, BIAS_BEGINS, BIAS_IDS, BIAS_VALUES, FORBIDDEN_BEGINS, FORBIDDEN_IDS,
     MASK_BITS, MASK_STRIDE, MASK_OF_ROW, PROBS, PROBS_STRIDE, PROBS_OF_ROW,
     TOKENS, ROWS, ACCEPTED, FAILED,
+    ASKED, ASKED_ROWS, ASKED_TOKENS, ASKED_COUNT, OWN_VALUES, BEST_IDS, BEST_VALUES,
     CALL_WORDS,
-) = range(35)  # fmt: skip
+) = range(42)  # fmt: skip
 
 
 class Row(NamedTuple):
