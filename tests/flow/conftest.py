@@ -15,9 +15,7 @@ MOCK = '{"step_ms": 2, "acceptance": 0.6, "vocab_size": 49152}'
 
 @pytest.fixture(scope="module")
 def mock_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    # Drafts are waited for: a machine that is busy with other work would miss every one of them.
-    settings = {"engine": "mock", "mock_profile": MOCK, "draft_deadline_ms": 1000}
-    with running_mesh(tmp_path_factory.mktemp("mesh"), **settings) as mesh:
+    with running_mesh(tmp_path_factory.mktemp("mesh"), engine="mock", mock_profile=MOCK) as mesh:
         yield mesh
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -57,17 +58,19 @@ def test_every_process_serves_metrics_and_health_of_its_own(mock_mesh: RunningMe
 
 
 async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMesh) -> None:
-    before = mock_mesh.metrics("target").get("specmesh:spec_decode_num_accepted_tokens_total", 0.0)
-    async with aiohttp.ClientSession() as session:
-        answer = await complete(
-            session, mock_mesh.url, body("again and again and again", max_tokens=200, ignore_eos=True)
-        )
-    assert answer.completed
-    after = mock_mesh.metrics("target")
-    assert after["specmesh:spec_decode_num_accepted_tokens_total"] > before
-    assert (
-        after["specmesh:spec_decode_num_accepted_tokens_total"] <= after["specmesh:spec_decode_num_draft_tokens_total"]
-    )
+    """A draft may come late: its step goes on without it, and after a few of them so do all steps for half a second. So
+    on a busy machine a whole request may be without drafts; the next ones are not."""
+    accepted = "specmesh:spec_decode_num_accepted_tokens_total"
+    before = mock_mesh.metrics("target").get(accepted, 0.0)
+    after: dict[str, float] = {}
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        while after.get(accepted, 0.0) <= before:
+            answer = await complete(
+                session, mock_mesh.url, body("again and again and again", max_tokens=200, ignore_eos=True)
+            )
+            assert answer.completed
+            after = mock_mesh.metrics("target")
+    assert after[accepted] <= after["specmesh:spec_decode_num_draft_tokens_total"]
 
 
 def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
