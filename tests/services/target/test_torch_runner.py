@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tokenizers import Tokenizer
 from services.config import Settings, cache_dir
 from services.messages import Generate
 from services.target.events import DraftAsk
+from services.target.runner import StepWork
+from services.target.sequence import Sequence, Tally
 from services.target.torch_model import TorchModel, Wanted, load_torch_model
 from services.target.torch_runner import TorchRunner
 from services.target.verify.policy import Verification
@@ -85,6 +88,8 @@ SAMPLINGS: list[Any] = [
     {"temperature": 0.8, "top_p": 0.95},
     pytest.param({"temperature": 1.0}, marks=pytest.mark.slow),
     {"repetition_penalty": 1.2, "presence_penalty": 0.3},
+    {"temperature": 0.8, "min_p": 0.02, "bad_words": [[28], [284, 253], [198, 198]], "logit_bias": {260: -4.0}},
+    pytest.param({"allowed_token_ids": list(range(250, 3000)), "frequency_penalty": 0.5}, marks=pytest.mark.slow),
 ]
 
 
@@ -167,6 +172,22 @@ class FixedModel:
         return logits
 
 
+def sequence_of(generate: Generate) -> Sequence:
+    return Sequence(
+        id=1,
+        stream=1,
+        generate=generate,
+        deadline=None,
+        due=0.0,
+        max_length=64,
+        stop_ids=frozenset(),
+        method="ngram",
+        verification=Verification(strategy="greedy"),
+        draft_length=8,
+        tally=Tally(),
+    )
+
+
 def test_a_sequence_with_logits_that_are_not_finite_fails_alone() -> None:
     outcomes, _ = run_all(TorchRunner(FixedModel()), [request([1], max_tokens=5), request([13], max_tokens=5)])
     assert outcomes[0].ids == [7, 8, 7, 8, 7]
@@ -201,3 +222,43 @@ def test_min_tokens_hold_back_eos_and_stop_ids() -> None:
     [outcome], _ = run_all(TorchRunner(FixedModel()), wanted)
     assert len(outcome.ids) == 3 and not {7, 8} & set(outcome.ids)
     assert outcome.finished.stop_token == 7
+
+
+def test_a_sequence_that_fails_and_chunks_between_them_leave_the_others_their_logprobs() -> None:
+    runner = TorchRunner(FixedModel())
+    wanted = [request([1, 7], logprobs=2), request([13], logprobs=1), request([8, 7]), request([1, 8], logprobs=0)]
+    sequences = [sequence_of(each) for each in wanted]
+    chunk = StepWork(sequence_of(request([1, 2, 3])), [1, 2], 0, [], False)
+    drafts = [[8, 7, 9], [], [9], [9, 7]]
+    work: list[StepWork] = []
+    for each, draft in zip(sequences, drafts, strict=True):
+        work += [chunk, StepWork(each, [*each.token_ids, *draft], 0, draft, True)]
+    found = runner.step(work)
+    assert found[::2] == [None] * 4
+    first, failed, unasked, last = found[1::2]
+    assert first is not None and failed is not None and unasked is not None and last is not None
+    assert (first.tokens, first.accepted) == ([8, 7, 8], 2)
+    assert (failed.tokens, unasked.tokens, last.tokens) == ([], [8], [7])
+    assert failed.failure and (failed.logprobs, unasked.logprobs) == (None, None)
+    sure = 9.0 - math.log(math.exp(9.0) + 99)
+    for verdict, count in ((first, 2), (last, 0)):
+        assert verdict.logprobs is not None
+        assert [value.logprob for value in verdict.logprobs] == [pytest.approx(sure, abs=1e-5)] * len(verdict.tokens)
+        # Those not likely are equally so: by id.
+        expected = [[token, 0][:count] for token in verdict.tokens]
+        assert [[top.id for top in value.top] for value in verdict.logprobs] == expected
+
+
+def test_all_strategies_and_policies_share_a_batch_and_each_is_counted_and_told_for_itself() -> None:
+    names = ["greedy", "target_match", "rejection", "block", "typical", "topp"]
+    wanted = [
+        request([1], max_tokens=12, temperature=0.5 if name != "greedy" else 0.0, seed=i, strategy=name)
+        for i, name in enumerate(names)
+    ]
+    outcomes, scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed, allow_lossy=True)
+    assert [outcome.ids for outcome in outcomes] == [[7, 8] * 6] * 6
+    assert {strategy for _, strategy in scheduler.tallies} == set(names)
+    stats = [outcome.finished.speculation for outcome in outcomes]
+    assert [each.verify_strategy for each in stats] == names
+    assert [each.lossless for each in stats] == [True, True, True, True, False, False]
+    assert all(each.accepted > 4 for each in stats)
