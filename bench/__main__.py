@@ -25,6 +25,7 @@ ALL = {
 BY_NAME = {
     "peers": "bench.peers",
     "engine": "bench.engine",
+    "verify": "bench.verify",
     "serving": "bench.serving",
     "same_text": "bench.same_text",
     "gpu": "bench.gpu",

@@ -1,0 +1,1 @@
+"""A toy model, drafters, and the count of what a verifier makes of them, against exact probabilities."""
