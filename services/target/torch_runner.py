@@ -6,10 +6,7 @@ they answer.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Iterator
 from collections.abc import Sequence as Items
-from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -21,8 +18,6 @@ from services.target.sampler import questions_of
 from services.target.torch_model import ForwardRows
 from services.target.verify.verifier import Verifier
 
-_SET_THREADS = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
-ROWS_WORTH_SHARING = 64
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
 
 
@@ -46,8 +41,7 @@ class TorchRunner:
         with torch.inference_mode():
             # From a GPU they are copied: what verifies computes on the host so far, and `facts.path` says so.
             logits = self._model.forward([_rows(item) for item in work]).cpu()
-            with _one_thread(logits.shape[0]):
-                return self._verify(work, logits)
+            return self._verify(work, logits)
 
     def copy_page(self, source: int, target: int) -> None:
         with torch.inference_mode():
@@ -108,23 +102,6 @@ def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
         else Verdict(tokens[begin : begin + accepted[index] + 1], accepted[index])
         for index, begin in enumerate(begins[:-1])
     ]
-
-
-@contextmanager
-def _one_thread(rows: int) -> Iterator[None]:
-    """Verify on this thread alone: waking others costs more than what a few rows have to be shared.
-
-    OpenMP is told, not torch: `torch.set_num_threads` throws away what oneDNN has prepared.
-    """
-    if _SET_THREADS is None or rows > ROWS_WORTH_SHARING:
-        yield
-        return
-    before = torch.get_num_threads()
-    _SET_THREADS(1)
-    try:
-        yield
-    finally:
-        _SET_THREADS(before)
 
 
 def _rows(item: StepWork) -> ForwardRows:

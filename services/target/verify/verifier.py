@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kernels.verify.questions import Answers, Questions
 
 # Executor (models/choose.py) -> module of kernels/verify.
-OF_EXECUTOR = {"plain": "reference", "compiled": "reference", "triton": "reference"}
+OF_EXECUTOR = {"plain": "reference", "compiled": "cpu", "triton": "reference"}
 
 
 class Verifier(Protocol):
