@@ -28,6 +28,7 @@ BY_NAME = {
     "verify": "bench.verify",
     "serving": "bench.serving",
     "same_text": "bench.same_text",
+    "losslessness": "bench.losslessness",
     "gpu": "bench.gpu",
 }
 

@@ -50,11 +50,7 @@ def blocks(toy: Toy, sampling: Sampling, length: int) -> np.ndarray:
     for place in range(length):
         # Every text of this many tokens, one a row.
         ids = np.arange(size**place)
-        text = (
-            np.stack([ids // size ** (place - 1 - i) % size for i in range(place)], -1)
-            if place
-            else ids[:, None][:, :0]
-        )
+        text = ids[:, None] // size ** np.arange(place - 1, -1, -1) % size
         context = np.concatenate([np.tile(PROMPT, (len(ids), 1)), text], 1)[:, -2:]
         scores = table[context[:, 0], context[:, 1]].astype(np.float64)
         probs = (probs[:, None] * distribution(edited(scores, text, sampling), sampling.rule)).reshape(-1)

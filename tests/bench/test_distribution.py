@@ -63,7 +63,7 @@ def test_a_block_is_the_product_along_its_text() -> None:
 def test_chi_square_by_hand() -> None:
     """(10^2 + 10^2) / 50 = 4 with one degree of freedom: erfc(sqrt(2))."""
     assert p_value(np.array([60, 40]), np.array([0.5, 0.5])) == pytest.approx(math.erfc(math.sqrt(2)))
-    # With two degrees of freedom it is e^(-x / 2): 3 * 10^2 ... here (20^2 + 10^2 + 10^2) / 100 = 6.
+    # With two degrees of freedom it is e^(-x / 2), and x is (20^2 + 10^2 + 10^2) / 100 = 6.
     assert p_value(np.array([120, 90, 90]), np.full(3, 1 / 3)) == pytest.approx(math.exp(-3))
 
 
