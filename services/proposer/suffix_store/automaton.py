@@ -1,0 +1,91 @@
+"""One automaton's memory and bounds: what it holds, what it may hold, and room before texts grow. loops.py fills it."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from services.proposer.suffix_store import loops
+from services.proposer.suffix_store.memory import Memory
+
+# Rooms are doubled from here on: a short request takes a few pages.
+_FIRST_ROOM = 128
+# Words are 32 bits wide, and a token makes two states at most.
+MOST_TOKENS = (1 << 30) - 2
+_MOST_BYTES = 1 << 60
+
+
+class Automaton:
+    """Contexts of up to `depth` tokens are counted. Appends are refused at `max_tokens` or `max_bytes`: then it is
+    full, and stays readable."""
+
+    def __init__(self, depth: int, max_tokens: int = MOST_TOKENS, max_bytes: int = _MOST_BYTES) -> None:
+        self.max_tokens = min(max_tokens, MOST_TOKENS)
+        self._states = Memory(loops.STATE_WORDS)
+        self._entries = Memory(loops.ENTRY_WORDS)
+        self._buckets = Memory(1)
+        self._words: npt.NDArray[np.int64] = np.zeros(loops.AUTOMATON_WORDS, np.int64)
+        self._words[[loops.STATES, loops.ENTRIES]] = 1
+        self._words[[loops.BUCKETS, loops.LOW]] = loops.FIRST_BUCKETS
+        self._words[loops.MAX_BYTES], self._words[loops.DEPTH] = max_bytes, depth
+        self._lay_out(min(_FIRST_ROOM, self.max_tokens))
+        # The root has no link.
+        first = np.frombuffer(self._states._map, np.int32, loops.STATE_WORDS)
+        first[loops.LINK] = -1
+
+    def make_room(self, tokens: int) -> None:
+        """For so many more, as far as the bound allows. Moves memory: not while `run` is at work."""
+        wanted = min(int(self._words[loops.TOKENS]) + tokens, self.max_tokens)
+        room = int(self._words[loops.ROOM])
+        if wanted > room:
+            self._lay_out(min(max(wanted, 2 * room), self.max_tokens))
+
+    def _lay_out(self, room: int) -> None:
+        """So many tokens make at most twice as many states, and three times as many transitions."""
+        self._states.lay_out(2 * room + 2)
+        self._entries.lay_out(3 * room + 2)
+        self._buckets.lay_out(3 * room + 2 + loops.FIRST_BUCKETS)
+        self._words[loops.ROOM] = room
+        self._words[[loops.STATES_AT, loops.ENTRIES_AT, loops.BUCKETS_AT]] = (
+            self._states.address,
+            self._entries.address,
+            self._buckets.address,
+        )
+
+    @property
+    def address(self) -> int:
+        """Of its words. They never move."""
+        return int(self._words.ctypes.data)
+
+    @property
+    def tokens(self) -> int:
+        return int(self._words[loops.TOKENS])
+
+    def held_bytes(self) -> int:
+        """What is in use. The rest of what is laid out has never been touched, and takes no memory."""
+        states, entries, buckets = (int(self._words[word]) for word in (loops.STATES, loops.ENTRIES, loops.BUCKETS))
+        return states * loops.STATE_BYTES + entries * loops.ENTRY_BYTES + buckets * loops.BUCKET_BYTES
+
+    def close(self) -> None:
+        for memory in (self._states, self._entries, self._buckets):
+            memory.close()
+
+    # For the validator and for tests ----------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return int(self._words[loops.DEPTH])
+
+    @property
+    def buckets_in_use(self) -> tuple[int, int]:
+        """(how many, the power of two they have reached)"""
+        return int(self._words[loops.BUCKETS]), int(self._words[loops.LOW])
+
+    def tables(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Copies of states, entries and buckets, as far as they are in use."""
+        words = self._words
+        return (
+            self._states.copy(int(words[loops.STATES])),
+            self._entries.copy(int(words[loops.ENTRIES])),
+            self._buckets.copy(int(words[loops.BUCKETS]))[:, 0],
+        )

@@ -1,0 +1,118 @@
+"""Who reads and who writes which automaton, and the one compiled call in which a whole batch takes its turns."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from services.proposer.draft import MAX_DRAFT_TOKENS
+from services.proposer.suffix_store import loops
+from services.proposer.suffix_store.automaton import Automaton
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A context of n tokens is worth a draft of n * factor + offset tokens, as long as their probability is at least
+    `least`."""
+
+    factor: float = 1.0
+    offset: float = 0.0
+    least: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A follower takes tokens, and then guesses up to `longest`."""
+
+    follower: int
+    tokens: array[int]
+    longest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`taken` is less than was given when the automaton is full. `score` is what the draft is expected to bring."""
+
+    taken: int
+    tokens: list[int]
+    score: float
+    match_length: int
+
+
+class Followers:
+    """Numbers for followers; each stays where it is until it is released. The root is where everyone begins."""
+
+    def __init__(self) -> None:
+        self._table: npt.NDArray[np.int64] = np.zeros((64, loops.FOLLOWER_WORDS), np.int64)
+        self._of: dict[int, Automaton] = {}
+        self._free = list(range(64))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def write(self, automaton: Automaton) -> int:
+        return self._join(automaton, 0)
+
+    def read(self, automaton: Automaton) -> int:
+        return self._join(automaton, loops.READER)
+
+    def release(self, follower: int) -> None:
+        del self._of[follower]
+        self._free.append(follower)
+
+    def context(self, follower: int) -> int:
+        """How many of the last tokens the automaton knows in a row."""
+        return int(self._table[follower, loops.LENGTH])
+
+    def run(self, turns: Sequence[Turn], rule: Rule) -> list[Told]:
+        """One after the other: what one writes, the next one reads."""
+        if not turns:
+            return []
+        tokens, begins = array("i"), [0]
+        for turn in turns:
+            tokens.extend(turn.tokens)
+            begins.append(len(tokens))
+        self._make_room(turns)
+        count = len(turns)
+        drafts = np.empty((count, MAX_DRAFT_TOKENS), np.int32)
+        told = np.empty((count, loops.TOLD_WORDS), np.int64)
+        scores = np.empty(count)
+        loops.run(
+            self._table,
+            np.array([(turn.follower, min(turn.longest, MAX_DRAFT_TOKENS)) for turn in turns], np.int64),
+            np.array(begins, np.int64),
+            np.array(tokens, np.int32),
+            rule.factor,
+            rule.offset,
+            rule.least,
+            drafts,
+            told,
+            scores,
+        )
+        return [
+            Told(taken, draft[:drafted].tolist(), score, matched)
+            for (taken, drafted, matched), draft, score in zip(told.tolist(), drafts, scores.tolist(), strict=True)
+        ]
+
+    def _make_room(self, turns: Sequence[Turn]) -> None:
+        wanted: dict[Automaton, int] = {}
+        for turn in turns:
+            if turn.tokens and self._table[turn.follower, loops.END] != loops.READER:
+                automaton = self._of[turn.follower]
+                wanted[automaton] = wanted.get(automaton, 0) + len(turn.tokens)
+        for automaton, tokens in wanted.items():
+            automaton.make_room(tokens)
+
+    def _join(self, automaton: Automaton, end: int) -> int:
+        if not self._free:
+            size = len(self._table)
+            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            self._free.extend(range(size, 2 * size))
+        follower = self._free.pop()
+        self._table[follower] = (automaton.address, end, 0, 0)
+        self._of[follower] = automaton
+        return follower

@@ -1,0 +1,46 @@
+"""Zeroed memory that grows without being copied: the system moves its pages, and gives them only when touched."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Memory:
+    """A table of 32-bit words. Whoever holds its address asks again after `lay_out`."""
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._map = _pages(mmap.PAGESIZE)
+
+    def lay_out(self, rows: int) -> None:
+        """At least so many rows from now on; those there were stay what they are."""
+        pages = -(-rows * self._columns * 4 // mmap.PAGESIZE)
+        size = pages * mmap.PAGESIZE
+        if size <= len(self._map):
+            return
+        try:
+            self._map.resize(size)
+        except (SystemError, OSError, ValueError):
+            # Not every system can move pages.
+            old, self._map = self._map, _pages(size)
+            self._map[: len(old)] = old[:]
+            old.close()
+
+    @property
+    def address(self) -> int:
+        return int(np.frombuffer(self._map, np.uint8, 1).ctypes.data)
+
+    def copy(self, rows: int) -> npt.NDArray[np.int32]:
+        count = rows * self._columns
+        return np.frombuffer(self._map, np.int32, count).copy().reshape(rows, self._columns)
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def _pages(size: int) -> mmap.mmap:
+    # Shared ones, Python's default, would end where they ended at first, whatever their new size.
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,0 +1,162 @@
+"""An automaton's bounds, its growth, and what it tells of itself."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+import pytest
+
+from services.proposer.suffix_store.automaton import Automaton
+from services.proposer.suffix_store.followers import Followers, Rule, Told, Turn
+from services.proposer.suffix_store.memory import Memory
+from services.proposer.suffix_store.validate import problems
+
+
+def some_text(length: int, seed: int = 3, alphabet: int = 30) -> array[int]:
+    """Half of it copied from itself."""
+    chance = random.Random(seed)
+    text = array("i", [1])
+    while len(text) < length:
+        if chance.random() < 0.3:
+            at = chance.randrange(len(text))
+            text.extend(text[at : at + chance.randint(2, 40)])
+        else:
+            text.append(chance.randrange(alphabet))
+    return text[:length]
+
+
+def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
+    """How much of it was taken."""
+    followers = Followers()
+    writer, taken = followers.write(automaton), 0
+    for at in range(0, len(text), slice_of):
+        [told] = followers.run([Turn(writer, text[at : at + slice_of])], Rule())
+        taken += told.taken
+    return taken
+
+
+def continuation(automaton: Automaton, context: list[int], longest: int = 8) -> Told:
+    followers = Followers()
+    return followers.run([Turn(followers.read(automaton), array("i", context), longest)], Rule(4.0))[0]
+
+
+def test_a_full_automaton_takes_as_many_tokens_as_it_was_made_for_and_goes_on_answering() -> None:
+    automaton, text = Automaton(16, max_tokens=500), some_text(2000)
+    assert write(automaton, text) == 500 == automaton.tokens
+    assert write(automaton, text) == 0
+    assert problems(automaton) == []
+    assert continuation(automaton, text[100:140].tolist(), 4).tokens == text[140:144].tolist()
+
+
+@pytest.mark.parametrize("max_bytes", [0, 500, 5_000, 60_000])
+def test_an_automaton_never_holds_more_bytes_than_it_may(max_bytes: int) -> None:
+    automaton, text = Automaton(16, max_bytes=max_bytes), some_text(5000)
+    taken = write(automaton, text, slice_of=7)
+    assert taken < 5000 and automaton.tokens == taken
+    # An empty one holds its root.
+    assert automaton.held_bytes() <= max(max_bytes, Automaton(16).held_bytes())
+    assert max_bytes - automaton.held_bytes() < 2000
+    assert problems(automaton) == []
+
+
+def test_one_token_that_follows_everything_does_not_burst_the_bounds() -> None:
+    """Its append adds a transition to each of 3000 contexts at once."""
+    text = array("i", [*[1] * 1500, *[2] * 1500])
+    automaton = Automaton(16)
+    write(automaton, text)
+    rest = Automaton(16, max_bytes=automaton.held_bytes() + 10_000)
+    assert write(rest, text + array("i", [3])) == len(text)
+    assert rest.held_bytes() == automaton.held_bytes()
+    assert problems(rest) == []
+    assert write(automaton, array("i", [3])) == 1
+
+
+def test_grown_in_any_slices_it_is_the_same_automaton() -> None:
+    text = some_text(20_000)
+    whole, sliced = Automaton(32), Automaton(32)
+    write(whole, text)
+    write(sliced, text, slice_of=13)
+    assert problems(sliced) == []
+    for one, other in zip(whole.tables(), sliced.tables(), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+def test_memory_stays_within_140_bytes_a_token() -> None:
+    automaton = Automaton(64)
+    write(automaton, some_text(50_000, alphabet=3000))
+    assert 40 < automaton.held_bytes() / automaton.tokens < 140
+
+
+def test_memory_moves_and_keeps_its_words() -> None:
+    memory = Memory(4)
+    memory.lay_out(10)
+    before = memory.copy(10)
+    assert not before.any()
+    for rows in (100, 10_000, 1_000_000, 50):
+        memory.lay_out(rows)
+        assert (memory.copy(10) == before).all()
+    assert not memory.copy(1_000_000).any()
+    memory.close()
+
+
+def test_memory_is_copied_where_the_system_cannot_move_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mmap
+
+    class Rigid(mmap.mmap):
+        def resize(self, newsize: int) -> None:
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    monkeypatch.setattr(mmap, "mmap", Rigid)
+    automaton, text = Automaton(16), some_text(3000)
+    assert write(automaton, text, slice_of=100) == 3000
+    assert problems(automaton) == []
+
+
+def test_followers_keep_their_places_while_others_come_and_go() -> None:
+    followers, automaton = Followers(), Automaton(8)
+    kept = followers.write(automaton)
+    followers.run([Turn(kept, array("i", [1, 2, 3, 1, 2]))], Rule())
+    for _ in range(3):
+        many = [followers.read(automaton) for _ in range(100)]
+        assert len({kept, *many}) == 101 == len(followers)
+        for each in many:
+            followers.release(each)
+    [told] = followers.run([Turn(kept, array("i"), 1)], Rule())
+    assert told.tokens == [3] and told.match_length == 2
+    fresh = followers.write(automaton)
+    assert followers.context(fresh) == 0
+
+
+def test_what_one_writes_another_reads_in_the_same_call() -> None:
+    followers, automaton = Followers(), Automaton(8)
+    one, other = followers.write(automaton), followers.read(automaton)
+    turns = [Turn(one, array("i", [5, 6, 7, 8, 9])), Turn(other, array("i", [0, 5, 6]), 2)]
+    told = followers.run(turns, Rule())[1]
+    assert (told.tokens, told.score, told.match_length) == ([7, 8], 2.0, 2)
+
+
+def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.proposer.suffix_store import loops
+
+    automaton = Automaton(8)
+    write(automaton, some_text(300))
+    states, entries, buckets = automaton.tables()
+
+    def seen(**changed: object) -> list[str]:
+        tables = {"states": states, "entries": entries, "buckets": buckets, **changed}
+        monkeypatch.setattr(Automaton, "tables", lambda self: tuple(tables.values()))
+        return problems(automaton)
+
+    assert seen() == []
+    for word in (loops.LEN, loops.LINK, loops.COUNT, loops.BEST_COUNT, loops.BEST_TOKEN, loops.TOKEN, loops.TARGET):
+        wrong = states.copy()
+        wrong[5, word] += 40
+        assert seen(states=wrong), word
+    lost = buckets.copy()
+    lost[lost.nonzero()[0][0]] = 0
+    assert seen(buckets=lost)
+    for word in (loops.LABEL, loops.GOAL, loops.NEXT_OF_SOURCE):
+        wrong = entries.copy()
+        wrong[3, word] = 1
+        assert seen(entries=wrong), word
