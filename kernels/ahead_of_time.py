@@ -21,9 +21,11 @@ from typing import Any
 
 ARCHITECTURES = (80, 90, 100)
 # The most shared memory a program gets on each, in bytes.
+# Fused multiply-add, approximations, and what flushes small numbers to 0.
+_INEXACT = re.compile(r"\b(?:fma\.rn|[a-z]+[0-9.a-z]*\.approx|div\.full|[a-z]+[0-9.a-z]*\.ftz)[0-9.a-z]*")
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 # Folders of this package that have a fused.py with `compilations`.
-OPERATIONS = ("kv_store", "norm_rope_act", "paged_attention", "mla_attention", "gemm", "moe", "quant")
+OPERATIONS = ("kv_store", "norm_rope_act", "paged_attention", "mla_attention", "gemm", "moe", "quant", "verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Compilation:
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 2
+    fp_fusion: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Facts:
     spills_in_loops: int  # instructions that fetch or put such bytes in an innermost loop
     shared: int  # bytes of a program
     matrix_unit: str  # which instructions multiply: wgmma, tcgen05, mma or none
+    inexact: tuple[str, ...]  # instructions on floats that don't round as one IEEE operation does
 
 
 def signature_of(kernel: Any, types: dict[str, str], constants: Iterable[str]) -> dict[str, str]:
@@ -58,7 +62,7 @@ def signature_of(kernel: Any, types: dict[str, str], constants: Iterable[str]) -
 def compile_for(compilation: Compilation, arch: int) -> Facts:
     return aot_compile(
         compilation.kernel, compilation.signature, compilation.constants, arch,
-        warps=compilation.warps, stages=compilation.stages, name=compilation.name,
+        warps=compilation.warps, stages=compilation.stages, name=compilation.name, fp_fusion=compilation.fp_fusion,
     )  # fmt: skip
 
 
@@ -70,6 +74,7 @@ def aot_compile(
     warps: int = 4,
     stages: int = 2,
     name: str = "",
+    fp_fusion: bool = True,
 ) -> Facts:
     """Pointers count as multiples of 16, as torch allocates them."""
     import triton
@@ -79,15 +84,17 @@ def aot_compile(
     pointers = [index for index, kind in enumerate(signature.values()) if kind.startswith("*")]
     attributes = {(index,): [["tt.divisibility", 16]] for index in pointers}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": warps, "num_stages": stages}
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
     compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     assert compiled.asm["cubin"]
     registers, spilled = _resources(compiled.asm["cubin"])
     unit = next((unit for unit in ("tcgen05.mma", "wgmma", "mma.sync") if unit in compiled.asm["ptx"]), "none")
     in_loops = _spills_in_loops(compiled.asm["sass"]) if spilled else 0
+    inexact = tuple(sorted(set(_INEXACT.findall(compiled.asm["ptx"]))))
     return Facts(
-        name or kernel.__name__, arch, registers, spilled, in_loops, compiled.metadata.shared, unit.partition(".")[0]
-    )
+        name or kernel.__name__, arch, registers, spilled, in_loops, compiled.metadata.shared, unit.partition(".")[0],
+        inexact,
+    )  # fmt: skip
 
 
 def _resources(binary: bytes) -> tuple[int, int]:

@@ -44,8 +44,17 @@ def architecture(device: torch.device) -> int:
     return major * 10 + minor
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, stages: int = 2, **constants: Any) -> None:
-    """Start `kernel` with `args`, in the order of its signature, and its constexprs by name.
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    *args: Any,
+    warps: int = 4,
+    stages: int = 2,
+    fp_fusion: bool = True,
+    **constants: Any,
+) -> None:
+    """Start `kernel` with `args`, in the order of its signature, and its constexprs by name. Without `fp_fusion`
+    a product is rounded before something is added to it.
 
     The compiled kernel is kept by what it was specialised for: the arguments' types, whether pointers and integers
     are multiples of 16, and whether an integer is 1.
@@ -55,10 +64,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, warps: int = 4, stage
         interpreter.mend_bfloat16()
         kernel[grid](*args, **constants)
         return
-    key = (kernel, args[0].device.index, warps, stages, *constants.items(), *map(kind, args))
+    key = (kernel, args[0].device.index, warps, stages, fp_fusion, *constants.items(), *map(kind, args))
     found = _compiled.get(key)
     if found is None:
-        compiled = kernel.warmup(*args, **constants, num_warps=warps, num_stages=stages, grid=grid)
+        options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
+        compiled = kernel.warmup(*args, **constants, **options, grid=grid)
         in_order = tuple(constants[name] for name in kernel.arg_names if name in constants)
         found = _compiled[key] = (compiled, in_order)
     compiled, in_order = found

@@ -16,11 +16,11 @@ from kernels.interpreter import SWITCH
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def facts(arch: int) -> list[dict]:
+def facts(arch: int, *operations: str) -> list[dict]:
     """In a process of its own: in this one, kernels may be defined for the interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != SWITCH}
     done = subprocess.run(
-        [sys.executable, "-m", "kernels.ahead_of_time", str(arch)],
+        [sys.executable, "-m", "kernels.ahead_of_time", str(arch), *operations],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -42,6 +42,14 @@ def test_every_kernel_compiles_for_an_architecture_fits_it_and_keeps_its_numbers
     llama = next(fact for fact in compiled if fact["name"] == "attend llama-8b")
     assert llama["matrix_unit"] == {80: "mma", 90: "wgmma", 100: "tcgen05"}[arch]
     assert 2 * (llama["shared"] + 1024) <= SHARED_LIMIT[arch] + 1024
+
+
+def test_numbers_that_must_be_those_of_plain_torch_are_compiled_to_single_roundings() -> None:
+    """kernels/verify promises the reference's integers: a fused multiply-add or a flushed small number breaks it."""
+    compiled = [fact for fact in facts(90, "verify") if not fact["name"].startswith("logprobs")]
+    assert len(compiled) > 10 and [fact["name"] for fact in compiled if fact["inexact"]] == []
+    # What is looked for is found where it is.
+    assert all(fact["inexact"] for fact in facts(90, "norm_rope_act") if fact["name"].startswith("add_norm"))
 
 
 def test_every_operation_with_a_fused_file_is_compiled() -> None:

@@ -1,0 +1,221 @@
+"""numbers.py and noise.py in Triton, operation by operation. Kernels that use them are compiled without fused
+multiply-add (launch(..., fp_fusion=False)), and divide with `div_rn`: both would round otherwise than the truth.
+
+Also how a row is read: the rest of this operation's kernels see a row as blocks of (score, id).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.verify import questions
+
+INVERSE = tl.constexpr(questions.INVERSE)
+SEED = tl.constexpr(questions.SEED)
+POSITION = tl.constexpr(questions.POSITION)
+NONE_YET = tl.constexpr(2**31 - 1)  # an id behind all others
+ID_BITS = tl.constexpr(20)
+
+# What is kept of a row, in words of 32 bits.
+SEQUENCE = tl.constexpr(0)  # -1: nobody's row
+DEPTH = tl.constexpr(1)
+ENTRIES = tl.constexpr(2)  # where its edited scores begin
+ENTRY_COUNT = tl.constexpr(3)  # -1: there was no room for them
+TOP = tl.constexpr(4)  # f32, the highest z
+FIRST = tl.constexpr(5)  # its lowest id; -1: the row can't be trusted
+BAR_KEY = tl.constexpr(6)  # the last one inside of top_k and top_p, by key and id
+BAR_ID = tl.constexpr(7)
+ROW = tl.constexpr(8)  # words in all
+
+
+@triton.jit
+def as_float(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def as_bits(x):
+    return x.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def ln(x):
+    bits = as_bits(x)
+    exponent = (bits - 0x3F3504F3) >> 23
+    m = as_float(bits - (exponent << 23))
+    s = tl.div_rn(m - 1.0, m + 1.0)
+    z = s * s
+    t = ((z * 0.29590693 + 0.39988395) * z + 0.66666688) * z * s
+    return t + s + s + exponent.to(tl.float32) * 0.6931471805599453
+
+
+@triton.jit
+def exp(x):
+    n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0
+    r = (x - n * 0.693359375) - n * -2.12194440e-4
+    p = r * 1.9875691500e-4 + 1.3981999507e-3
+    p = p * r + 8.3334519073e-3
+    p = p * r + 4.1665795894e-2
+    p = p * r + 1.6666665459e-1
+    p = p * r + 5.0000001201e-1
+    p = p * (r * r) + r + 1.0
+    return as_float(as_bits(p) + (n.to(tl.int32) << 23))
+
+
+@triton.jit
+def as_mass(fraction):
+    return (fraction * 1099511627776.0).to(tl.int64)
+
+
+@triton.jit
+def mass(below):
+    near = below >= -28.0
+    return tl.where(near, as_mass(exp(tl.where(near, below, 0.0))), 0)
+
+
+@triton.jit
+def key_of(z):
+    """An int32 that sorts as z does; both zeros are one."""
+    bits = as_bits(tl.where(z == 0.0, 0.0, z))
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def philox(c0, c1, c2, k0, k1):
+    c3 = c2 * 0
+    for _ in tl.static_range(10):
+        one = c0.to(tl.uint64) * 0xD2511F53
+        two = c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            (two >> 32).to(tl.uint32) ^ c1 ^ k0, two.to(tl.uint32),
+            (one >> 32).to(tl.uint32) ^ c3 ^ k1, one.to(tl.uint32),
+        )  # fmt: skip
+        k0 = k0 + 0x9E3779B9
+        k1 = k1 + 0xBB67AE85
+    return c0, c1, c2
+
+
+@triton.jit
+def random_words(rule, place, stream):
+    """Of the position `place` behind the root's."""
+    k0 = tl.load(rule + SEED).to(tl.uint32, bitcast=True)
+    k1 = tl.load(rule + SEED + 1).to(tl.uint32, bitcast=True)
+    low = tl.load(rule + POSITION).to(tl.uint32, bitcast=True).to(tl.uint64)
+    high = tl.load(rule + POSITION + 1).to(tl.uint32, bitcast=True).to(tl.uint64)
+    position = (low | (high << 32)) + place.to(tl.uint64)
+    return philox(position.to(tl.uint32), (position >> 32).to(tl.uint32), stream.to(tl.uint32), k0, k1)
+
+
+@triton.jit
+def uniform(rule, index):
+    """float64, for judging the drafted token of the row that is `index` behind the root's."""
+    word, _, _ = random_words(rule, index * 0, index)
+    return (word.to(tl.float64) + 0.5) * 2.3283064365386963e-10
+
+
+@triton.jit
+def mix(x):
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    x = (x ^ (x >> 15)) * 0xD35A2D97
+    return x ^ (x >> 15)
+
+
+@triton.jit
+def chances(ids, k0, k1, k2):
+    """What the noise of ids is made of: in (0, 1), and the smaller, the larger the noise."""
+    x = mix(ids.to(tl.uint32) * 0x9E3779B9)
+    x = mix((x ^ k0) * (k1 | 1)) ^ k2
+    w = ((x >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
+    return tl.minimum(w, 0.999999940395355224609375)
+
+
+@triton.jit
+def gumbel(w):
+    """The noise, from its chance."""
+    rest = 1.0 - w
+    lost = tl.div_rn(w - (1.0 - rest), rest)
+    return -ln(lost - ln(rest))
+
+
+@triton.jit
+def may_reach(z, w, best):
+    """False only where z + gumbel(w) is surely under `best`, and the noise need not be computed: noise above d takes
+    a chance under exp(-d). That is rounded up to a power of two, after a thousandth and what adding may round."""
+    best = tl.maximum(best, -3e38)
+    short = z - best + (1e-3 + tl.abs(best) * 4.76837158203125e-07)
+    power = (tl.minimum(tl.maximum(short, -64.0), 64.0) * 1.4426950408889634).to(tl.int32) + 1
+    return w <= as_float((power + 127) << 23)
+
+
+@triton.jit
+def lowest_of_best(values, ids):
+    """The highest of a block and its lowest id."""
+    best = tl.max(values, axis=0)
+    return best, tl.min(tl.where(values == best, ids, NONE_YET), axis=0)
+
+
+@triton.jit
+def inverse_of(rule):
+    """1 / temperature, 1 where it is 0; and whether it is."""
+    inverse = as_float(tl.load(rule + INVERSE))
+    return tl.where(inverse == 0.0, 1.0, inverse), inverse == 0.0
+
+
+@triton.jit
+def blocks_of(table, V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr):
+    """How many blocks a row is read in: its vocabulary, then its edited scores."""
+    blocks = tl.cdiv(V, BLOCK)
+    if HAS_EDITS:
+        blocks += tl.cdiv(tl.load(table + ENTRY_COUNT), BLOCK)
+    return blocks
+
+
+@triton.jit
+def read(
+    logits, table, entry_ids, entry_values, bits, bits_row, block,
+    V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """One block of a row (`logits` and `table` point to the row): scores, -inf for what can't be, and ids. Where a
+    score was edited the vocabulary has a hole (-inf), and the score lies in a block of its own behind it."""
+    lanes = tl.arange(0, BLOCK)
+    ids = block * BLOCK + lanes
+    if HAS_EDITS:
+        if block < tl.cdiv(V, BLOCK):
+            scores = tl.load(logits + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
+        else:
+            at = ids - tl.cdiv(V, BLOCK) * BLOCK
+            there = at < tl.load(table + ENTRY_COUNT)
+            begin = tl.load(table + ENTRIES)
+            scores = tl.load(entry_values + begin + at, mask=there, other=float("-inf"))
+            ids = tl.load(entry_ids + begin + at, mask=there, other=V)
+    else:
+        scores = tl.load(logits + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
+    if HAS_MASKS and bits_row >= 0:
+        word = tl.load(bits + bits_row.to(tl.int64) * ((V + 31) // 32) + ids // 32, mask=ids < V, other=0)
+        scores = tl.where(((word >> (ids % 32)) & 1) != 0, scores, float("-inf"))
+    return scores, ids
+
+
+@triton.jit
+def score_of(
+    logits, table, entry_ids, entry_values, bits, bits_row, token,
+    V: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """The score of one token of the vocabulary."""
+    score = tl.load(logits + token).to(tl.float32)
+    if HAS_EDITS:
+        lanes = tl.arange(0, 128)
+        begin = tl.load(table + ENTRIES)
+        count = tl.load(table + ENTRY_COUNT)
+        for at in range(0, count, 128):
+            there = at + lanes < count
+            found = tl.load(entry_ids + begin + at + lanes, mask=there, other=V) == token
+            if tl.max(found.to(tl.int32), axis=0) > 0:
+                values = tl.load(entry_values + begin + at + lanes, mask=found, other=0.0)
+                # One lane holds it; the others add nothing.
+                score = tl.sum(tl.where(found, values, 0.0), axis=0)
+    if HAS_MASKS and bits_row >= 0:
+        word = tl.load(bits + bits_row.to(tl.int64) * ((V + 31) // 32) + token // 32)
+        score = tl.where(((word >> (token % 32)) & 1) != 0, score, float("-inf"))
+    return score
