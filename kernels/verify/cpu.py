@@ -129,11 +129,11 @@ def _memory(vocabulary: int) -> tuple[np.ndarray, list[np.ndarray]]:
     maxima = aligned(-(-blocks // 16) * 16, np.float32)
     # Behind the last block, for who reads whole vectors.
     maxima[:] = -np.inf
-    # Scores and masses, then what lies near an edge: ids, values, weights.
+    # Scores and fractions, then what lies near an edge: ids, values, weights.
     types = (np.float32, np.float32, np.int32, np.float32, np.int64)
-    scores, masses, *near = [aligned(ids, dtype) for dtype in types]
+    scores, fractions, *near = [aligned(ids, dtype) for dtype in types]
     call = aligned(words.CALL_WORDS, np.int64)
-    memory = [scores, maxima, masses, *near]
+    memory = [scores, maxima, fractions, *near]
     call[words.VOCABULARY], call[words.BLOCKS] = vocabulary, blocks
     call[words.SCORES : words.NEAR_WEIGHTS + 1] = [array.ctypes.data for array in memory]
     return call, memory

@@ -20,8 +20,8 @@ import numpy as np
 from kernels import cpu_vectors as v
 from kernels.cpu_vectors import LANES
 from kernels.verify import cpu_lanes as lanes
-from kernels.verify.cpu_filters import is_kept, kept_bits, lowest_edge
-from kernels.verify.cpu_words import BLOCK, BLOCKS, MASSES, MAXIMA, SCORES, inlined, inner
+from kernels.verify.cpu_filters import is_kept, kept_bits, lowest_edge, whole_sum
+from kernels.verify.cpu_words import BLOCK, BLOCKS, FRACTIONS, MAXIMA, SCORES, inlined, inner
 
 # Where a float32 has its exponent.
 _EXPONENT = 2.0**23
@@ -141,7 +141,7 @@ def first_of(call, row_top, inverse):
 @inlined
 def _rest(call, probs, i, left, per_mass, weight):
     """weight * target_probs - draft_probs of 16 ids, of which `left` are in the vocabulary."""
-    target = v.load_floats(v.word(call, MASSES), i) * per_mass
+    target = lanes.whole_units(v.load_floats(v.word(call, FRACTIONS), i)) * per_mass
     return target * weight - v.load_floats_part(probs, i, left)
 
 
@@ -188,9 +188,9 @@ def residual_total(call, row, vocabulary, probs, weight):
             high, low = high + part, low + lanes.lower(rest, part)
         sums += BLOCK // LANES
         if sums == lanes.MOST_SUMS:
-            total += lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+            total += whole_sum(high, low)
             high, low, sums = v.int_zeros(), v.int_zeros(), 0
-    return total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+    return total + whole_sum(high, low)
 
 
 @inner
@@ -203,7 +203,7 @@ def spread_of(call, row):
         if v.load_f32(maxima, block) * row.inverse < lowest:
             continue
         for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
-            fraction = v.load_floats(v.word(call, MASSES), i) * unit
+            fraction = lanes.whole_units(v.load_floats(v.word(call, FRACTIONS), i)) * unit
             # What has no mass may lie infinitely far below.
             bits = lanes.above(fraction, none)
             below = lanes.choose(bits, v.load_floats(scores, i) * inverse - top, none)
@@ -211,6 +211,6 @@ def spread_of(call, row):
             high, low = high + part, low + lanes.lower(fraction * below, part)
         sums += BLOCK // LANES
         if sums == lanes.MOST_SUMS:
-            total += lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+            total += whole_sum(high, low)
             high, low, sums = v.int_zeros(), v.int_zeros(), 0
-    return total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+    return total + whole_sum(high, low)

@@ -17,7 +17,7 @@ from kernels.verify import cpu_lanes as lanes
 from kernels.verify.cpu_words import (
     BLOCK,
     BLOCKS,
-    MASSES,
+    FRACTIONS,
     MAXIMA,
     NEAR_IDS,
     NEAR_VALUES,
@@ -30,12 +30,13 @@ from kernels.verify.cpu_words import (
     inlined,
     inner,
 )
-from kernels.verify.numbers import LEAST_EXPONENT
+from kernels.verify.numbers import LEAST_EXPONENT, UNIT
 from kernels.verify.questions import FLOOR, TOP_K, TOP_P
 
 _INFINITE = np.float32(np.inf)
 _FINITE = np.float32(np.finfo(np.float32).max)
 _NOTHING = np.float32(0.0)
+_UNIT = np.float32(UNIT)
 # Blocks that reach the first threshold, and what is then left between two thresholds.
 _BLOCKS_NEAR = 64
 _NARROW = 1024
@@ -88,10 +89,10 @@ def lowest_edge(row):
 def kept_bits(row, z, first_id):
     """Which of 16 ids are left."""
     edge = v.spread(row.edge)
-    kept = lanes.above(z, edge)
-    tied = lanes.equal(z, edge)
-    if tied:
-        kept |= tied & lanes.below_count(min(max(row.edge_id - first_id + 1, 0), LANES))
+    kept = lanes.at_least(z, edge)
+    if first_id + LANES > row.edge_id + 1:
+        # Behind the edge's own id nothing stands that equals it.
+        kept = lanes.above(z, edge) | (kept & lanes.below_count(max(row.edge_id - first_id + 1, 0)))
     return kept & lanes.at_least(z - v.spread(row.top), v.spread(row.floor))
 
 
@@ -103,8 +104,9 @@ def is_kept(call, row, token):
 
 @inner
 def weigh(call, row):
-    """The sum of all masses that are left; each goes to MASSES, as float32, in blocks that reach `lowest_edge`."""
-    scores, masses, maxima = v.word(call, SCORES), v.word(call, MASSES), v.word(call, MAXIMA)
+    """The sum of all masses that are left. FRACTIONS has what they are cut from (mass = as_mass(fraction)), in blocks
+    that reach `lowest_edge`."""
+    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
     lowest, inverse, top = lowest_edge(row), v.spread(row.inverse), v.spread(row.top)
     total, high, low, sums = 0, v.int_zeros(), v.int_zeros(), 0
     for block in range(v.word(call, BLOCKS)):
@@ -115,12 +117,12 @@ def weigh(call, row):
             fraction = lanes.fractions(z - top, kept_bits(row, z, i))
             part = lanes.upper(fraction)
             high, low = high + part, low + lanes.lower(fraction, part)
-            v.store_floats(masses, i, lanes.whole_units(fraction))
+            v.store_floats(fractions, i, fraction)
         sums += BLOCK // LANES
         if sums == lanes.MOST_SUMS:
-            total += lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+            total += whole_sum(high, low)
             high, low, sums = v.int_zeros(), v.int_zeros(), 0
-    return total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+    return total + whole_sum(high, low)
 
 
 @inner
@@ -128,7 +130,18 @@ def mass_of(call, row, token):
     """Once the row is weighed."""
     if v.load_f32(v.word(call, SCORES), token) * row.inverse < lowest_edge(row):
         return 0
-    return np.int64(v.load_f32(v.word(call, MASSES), token))
+    return _as_mass(v.load_f32(v.word(call, FRACTIONS), token))
+
+
+@inlined
+def whole_sum(high, low):
+    """Of sums of `upper` and of `lower`."""
+    return lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+
+
+@inlined
+def _as_mass(fraction):
+    return np.int64(fraction * _UNIT)
 
 
 @inner
@@ -212,7 +225,7 @@ def _blocks_at(call, row, threshold):
 @inner
 def _collect(call, row, by_mass, low, high):
     """What has low <= z < high goes to NEAR_*, by id; how many there are, and their weight."""
-    scores, masses, maxima = v.word(call, SCORES), v.word(call, MASSES), v.word(call, MAXIMA)
+    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
     ids, values, weights = v.word(call, NEAR_IDS), v.word(call, NEAR_VALUES), v.word(call, NEAR_WEIGHTS)
     inverse, least, most = v.spread(row.inverse), v.spread(low), v.spread(high)
     count, total = 0, 0
@@ -225,7 +238,7 @@ def _collect(call, row, by_mass, low, high):
             while bits:
                 token = i + lanes.lowest(bits)
                 bits &= bits - 1
-                weight = np.int64(v.load_f32(masses, token)) if by_mass else 1
+                weight = _as_mass(v.load_f32(fractions, token)) if by_mass else 1
                 v.store_i32(ids, count, np.int32(token))
                 v.store_f32(values, count, v.load_f32(scores, token) * row.inverse)
                 v.store_i64(weights, count, weight)
@@ -237,9 +250,9 @@ def _collect(call, row, by_mass, low, high):
 @inner
 def _above(call, row, by_mass, threshold):
     """How many have z >= threshold, and their weight."""
-    scores, masses, maxima = v.word(call, SCORES), v.word(call, MASSES), v.word(call, MAXIMA)
+    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
     inverse, least = v.spread(row.inverse), v.spread(threshold)
-    none, unit = v.zeros(), v.spread(np.float32(2.0**-40))
+    none = v.zeros()
     count, total, high, low, sums = 0, 0, v.int_zeros(), v.int_zeros(), 0
     for block in range(v.word(call, BLOCKS)):
         if v.load_f32(maxima, block) * row.inverse < threshold:
@@ -248,16 +261,16 @@ def _above(call, row, by_mass, threshold):
             bits = lanes.at_least(v.load_floats(scores, i) * inverse, least)
             count += lanes.count_of(bits)
             if by_mass:
-                fraction = lanes.choose(bits, v.load_floats(masses, i), none) * unit
+                fraction = lanes.choose(bits, v.load_floats(fractions, i), none)
                 part = lanes.upper(fraction)
                 high, low = high + part, low + lanes.lower(fraction, part)
         sums += BLOCK // LANES
         if sums == lanes.MOST_SUMS:
-            total += lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+            total += whole_sum(high, low)
             high, low, sums = v.int_zeros(), v.int_zeros(), 0
     if not by_mass:
         return count, count
-    return count, total + lanes.int_total(high) * lanes.HALF_UNIT + lanes.int_total(low)
+    return count, total + whole_sum(high, low)
 
 
 @inner

@@ -21,8 +21,8 @@ BLOCK = 64
 # 0 is the address of what isn't there.
 (
     LOGITS, STRIDE, BFLOAT16, VOCABULARY, BLOCKS,
-    # Memory for one row: its scores, the highest of every block, masses, and what lies near an edge.
-    SCORES, MAXIMA, MASSES, NEAR_IDS, NEAR_VALUES, NEAR_WEIGHTS,
+    # Memory for one row: its scores, the highest of every block, fractions of the likeliest, what lies near an edge.
+    SCORES, MAXIMA, FRACTIONS, NEAR_IDS, NEAR_VALUES, NEAR_WEIGHTS,
     SEQUENCES, RULES, BEGINS, DRAFTED, PARENTS,
     SEEN_BEGINS, SEEN_IDS, SEEN_COUNTS, BIAS_BEGINS, BIAS_IDS, BIAS_VALUES, FORBIDDEN_BEGINS, FORBIDDEN_IDS,
     MASK_BITS, MASK_STRIDE, MASK_OF_ROW, PROBS, PROBS_STRIDE, PROBS_OF_ROW,
