@@ -35,6 +35,11 @@ KEYS: dict[str, str] = {
     "speculate_max_ngram_size": "max_ngram_size",
     "min_ngram_size": "min_ngram_size",
     "prompt_lookup_min": "min_ngram_size",
+    "suffix_decoding_max_tree_depth": "suffix_decoding_max_tree_depth",
+    "suffix_decoding_max_cached_requests": "suffix_decoding_max_cached_requests",
+    "suffix_decoding_max_spec_factor": "suffix_decoding_max_spec_factor",
+    "suffix_decoding_max_spec_offset": "suffix_decoding_max_spec_offset",
+    "suffix_decoding_min_token_prob": "suffix_decoding_min_token_prob",
 }
 
 # Row -> their value -> ours.
@@ -51,7 +56,6 @@ ALIASES: dict[str, dict[str, str]] = {
 
 # Methods others have and we do not serve yet: named, so that nobody looks for a typing error.
 METHODS_TO_COME = (
-    "suffix",
     "mtp",
     "eagle",
     "eagle3",
@@ -71,10 +75,6 @@ KEYS_TO_COME: dict[str, str] = {
     "num_model_steps": "mtp",
     "model": "draft_model, mtp and eagle3",
     "draft_tensor_parallel_size": "draft_model and eagle3",
-    "suffix_decoding_max_tree_depth": "suffix",
-    "suffix_decoding_max_cached_requests": "suffix",
-    "suffix_decoding_max_spec_factor": "suffix",
-    "suffix_decoding_min_token_prob": "suffix",
     "enable_draft_logprob": "drafters that give probabilities",
     "benchmark_mode": "the benchmark mode",
     "quantization": "draft_model and eagle3",
@@ -111,5 +111,5 @@ def _key_problem(key: str) -> str:
 
 def _value_problem(key: str, value: Any) -> str:
     if KEYS[key] == "method" and value in METHODS_TO_COME:
-        return f"{key}: {value!r} is not served yet; served are naive and ngram"
+        return f"{key}: {value!r} is not served yet; served are naive, ngram and suffix"
     return ""

@@ -8,10 +8,12 @@ from services.config import Settings
 from services.proposer.naive import NaiveProposer
 from services.proposer.ngram import NgramProposer
 from services.proposer.proposer import Proposer
+from services.proposer.suffix import SuffixProposer
 
 PROPOSERS: dict[str, Callable[[Settings], Proposer]] = {
     "naive": lambda settings: NaiveProposer(),
     "ngram": lambda settings: NgramProposer(settings.min_ngram_size, settings.max_ngram_size),
+    "suffix": SuffixProposer.of,
 }
 
 

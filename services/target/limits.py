@@ -21,7 +21,7 @@ class Limits:
     max_step_tokens: int = 512
     max_waiting: int = 256
     method: str = NAIVE
-    methods: tuple[str, ...] = (NAIVE, "ngram")
+    methods: tuple[str, ...] = (NAIVE, "ngram", "suffix")
     num_speculative_tokens: int = 8
     verification: Verification = AS_FITS
     # Whether requests may ask for what changes their text, or its distribution.

@@ -74,3 +74,21 @@ def test_every_key_leads_to_a_row_and_every_alias_to_a_choice_of_it() -> None:
         assert set(values.values()) <= set(ROWS[row].choices)
         assert not set(values) & set(ROWS[row].choices)
     assert not set(METHODS_TO_COME) & set(ROWS["method"].choices)
+
+
+def test_the_keys_of_suffix_decoding_come_through_as_they_are_written() -> None:
+    config = (
+        '{"method": "suffix", "num_speculative_tokens": 16, "suffix_decoding_max_tree_depth": 24,'
+        ' "suffix_decoding_max_cached_requests": -1, "suffix_decoding_max_spec_factor": 4.0,'
+        ' "suffix_decoding_max_spec_offset": 1, "suffix_decoding_min_token_prob": 0.2}'
+    )
+    settings = load_settings({"speculative_config": config})
+    assert (settings.method, settings.num_speculative_tokens) == ("suffix", 16)
+    assert settings.suffix_decoding_max_tree_depth == 24
+    assert settings.suffix_decoding_max_cached_requests == -1
+    assert (settings.suffix_decoding_max_spec_factor, settings.suffix_decoding_max_spec_offset) == (4.0, 1.0)
+    assert settings.suffix_decoding_min_token_prob == 0.2
+
+
+def test_without_being_told_to_suffix_decoding_shares_nothing() -> None:
+    assert load_settings({"method": "suffix"}).suffix_decoding_max_cached_requests == 0

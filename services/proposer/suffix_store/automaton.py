@@ -30,8 +30,7 @@ class Automaton:
         self._words[loops.MAX_BYTES], self._words[loops.DEPTH] = max_bytes, depth
         self._lay_out(min(_FIRST_ROOM, self.max_tokens))
         # The root has no link.
-        first = np.frombuffer(self._states._map, np.int32, loops.STATE_WORDS)
-        first[loops.LINK] = -1
+        self._states.set(0, loops.LINK, -1)
 
     def make_room(self, tokens: int) -> None:
         """For so many more, as far as the bound allows. Moves memory: not while `run` is at work."""

@@ -33,6 +33,9 @@ class Memory:
     def address(self) -> int:
         return int(np.frombuffer(self._map, np.uint8, 1).ctypes.data)
 
+    def set(self, row: int, column: int, value: int) -> None:
+        np.frombuffer(self._map, np.int32)[row * self._columns + column] = value
+
     def copy(self, rows: int) -> npt.NDArray[np.int32]:
         count = rows * self._columns
         return np.frombuffer(self._map, np.int32, count).copy().reshape(rows, self._columns)
