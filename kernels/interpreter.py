@@ -58,3 +58,24 @@ def mend_bfloat16() -> None:
         return multiply(self, widened(a), widened(b), *rest)
 
     InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast_and_round, create_dot
+
+
+@functools.lru_cache
+def mend_patching() -> None:
+    """The interpreter puts its own functions into triton.language when a kernel starts, which is right, and looks
+    through all of triton.language again for every function that a kernel calls: half of its time. Seen with Triton
+    3.7. What is in place already is left alone here."""
+    import inspect
+
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    def patch_once(fn: Any) -> Any:
+        languages = [value for value in fn.__globals__.values() if inspect.ismodule(value) and value in (tl, tl.core)]
+        if not languages or any(tl.core.is_builtin(language.load) for language in languages):
+            return patch(fn)
+        return interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_once

@@ -62,6 +62,7 @@ def launch(
     grid = (*grid, 1, 1)[:3]
     if interpreter.in_use():
         interpreter.mend_bfloat16()
+        interpreter.mend_patching()
         kernel[grid](*args, **constants)
         return
     key = (kernel, args[0].device.index, warps, stages, fp_fusion, *constants.items(), *map(kind, args))

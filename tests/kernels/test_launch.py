@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+import triton
+import triton.language as tl
 
+from kernels import interpreter
 from kernels.interpreter import SWITCH
-from kernels.launch import ceil_div, kind, power_of_two
+from kernels.launch import ceil_div, kind, launch, power_of_two
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -55,3 +59,43 @@ def test_integers_are_of_one_kind_only_if_triton_specialises_them_alike() -> Non
         for other, others in zip(values, theirs, strict=True):
             if kind(one) == kind(other):
                 assert its == others, (one, other)
+
+
+@pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter")
+def test_functions_that_a_kernel_calls_cost_the_interpreter_no_look_through_the_language(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from triton.runtime import interpreter as tritons
+
+    looks: list[str] = []
+    look = tritons._patch_builtin
+
+    def noted(package: object, *rest: object) -> None:
+        looks.append(str(package))
+        look(package, *rest)
+
+    monkeypatch.setattr(tritons, "_patch_builtin", noted)
+    x = torch.arange(6.0)
+    launch(nested_kernel, (2,), x)
+    once = len(looks)
+    launch(nested_kernel, (6,), x)
+    assert once and len(looks) <= 2 * once
+    assert x.tolist() == [4.0, 5.0, 4.0, 5.0, 6.0, 7.0]
+    # And the language is as it was.
+    assert tl.core.is_builtin(tl.load)
+
+
+@triton.jit
+def plus_two(x):
+    return tl.maximum(plus_one(plus_one(x)), 0.0)
+
+
+@triton.jit
+def plus_one(x):
+    return x + 1.0
+
+
+@triton.jit
+def nested_kernel(x):
+    at = x + tl.program_id(0)
+    tl.store(at, plus_two(tl.load(at)))
