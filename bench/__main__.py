@@ -30,6 +30,7 @@ BY_NAME = {
     "same_text": "bench.same_text",
     "losslessness": "bench.losslessness",
     "gpu": "bench.gpu",
+    "proposer": "bench.proposer",
 }
 
 

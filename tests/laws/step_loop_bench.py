@@ -9,11 +9,16 @@ from __future__ import annotations
 import queue
 import random
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from services.config import Settings
 from services.messages import DraftItem, Failed, Finished, Generate, Sampling, Speculation, Tokens
+from services.proposer.proposer import View
+from services.proposer.registry import make_proposers
+from services.proposer.suffix_store import compiling
 from services.target.events import Arrived, Cancelled, DraftAsk, Emit, Finish
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
@@ -53,6 +58,23 @@ class DraftsBy(NoDrafts):
 def draft(ask: DraftAsk, tokens: list[int], **more: Any) -> DraftItem:
     fields = {"sequence_id": ask.sequence.id, "committed": ask.sequence.length, "source": "test", **more}
     return DraftItem(tokens=tokens, **fields)
+
+
+def proposed_by(method: str) -> Callable[[DraftAsk], DraftItem | None]:
+    """A proposer of ours, asked one sequence at a time."""
+    proposer = make_proposers(Settings.for_tests(method=method, suffix_decoding_max_cached_requests=-1))[method]
+    if method == "suffix":
+        compiling.start().join()
+    views: dict[int, View] = {}
+
+    def guess(ask: DraftAsk) -> DraftItem | None:
+        sequence = ask.sequence
+        view = views.setdefault(sequence.id, View(sequence.id, array("i"), sequence.prompt_tokens))
+        view.tokens.extend(sequence.token_ids[len(view.tokens) :])
+        [found] = proposer.propose([view], [ask.budget])
+        return draft(ask, found.tokens, source=found.source) if found.tokens else None
+
+    return guess
 
 
 class _NotWatching:

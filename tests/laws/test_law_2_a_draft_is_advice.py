@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, some_prompt
+from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by, some_prompt
 
 from services.messages import DraftItem, Finished
 from services.target.events import DraftAsk
@@ -100,3 +100,11 @@ def test_a_good_proposer_changes_no_token_either_and_is_believed() -> None:
     guessed, accepted = texts(DraftsBy(cycle))
     assert guessed == plain
     assert accepted > sum(len(t) for t in plain) // 4
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
+def test_our_own_proposers_change_no_token_and_are_believed_where_a_text_repeats_itself(method: str) -> None:
+    plain, _ = texts(NoDrafts())
+    guessed, accepted = texts(DraftsBy(proposed_by(method)))
+    assert guessed == plain
+    assert accepted > sum(len(t) for t in plain) // 8

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft
+from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by
 
 from services.config import Settings, cache_dir
 from services.messages import DraftItem
@@ -98,6 +98,7 @@ def test_text_is_that_of_naive_decoding_alone(engine: Callable[..., EngineRoom],
 
     assert run(engine(), wanted, together=True) == plain, "batch mates"
     assert run(engine(DraftsBy(random_length_guess)), wanted, together=True) == plain, "random drafts"
+    assert run(engine(DraftsBy(proposed_by("suffix"))), wanted, together=True) == plain, "suffix drafts"
     assert run(engine(max_step_tokens=24), wanted, together=True) == plain, "small prefill chunks"
 
     siblings = engine(DraftsBy(random_length_guess))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,16 +73,23 @@ class Followers:
         """One after the other: what one writes, the next one reads."""
         if not turns:
             return []
+        packed = self.pack(turns, rule)
+        loops.run(*packed)
+        drafts, told, scores = packed[-3:]
+        return [
+            Told(taken, draft[:drafted].tolist(), score, matched)
+            for (taken, drafted, matched), draft, score in zip(told.tolist(), drafts, scores.tolist(), strict=True)
+        ]
+
+    def pack(self, turns: Sequence[Turn], rule: Rule) -> tuple[Any, ...]:
+        """The arguments of the compiled call, and room for what it does."""
+        self._make_room(turns)
         tokens, begins = array("i"), [0]
         for turn in turns:
             tokens.extend(turn.tokens)
             begins.append(len(tokens))
-        self._make_room(turns)
         count = len(turns)
-        drafts = np.empty((count, MAX_DRAFT_TOKENS), np.int32)
-        told = np.empty((count, loops.TOLD_WORDS), np.int64)
-        scores = np.empty(count)
-        loops.run(
+        return (
             self._table,
             np.array([(turn.follower, min(turn.longest, MAX_DRAFT_TOKENS)) for turn in turns], np.int64),
             np.array(begins, np.int64),
@@ -89,14 +97,10 @@ class Followers:
             rule.factor,
             rule.offset,
             rule.least,
-            drafts,
-            told,
-            scores,
+            np.empty((count, MAX_DRAFT_TOKENS), np.int32),
+            np.empty((count, loops.TOLD_WORDS), np.int64),
+            np.empty(count),
         )
-        return [
-            Told(taken, draft[:drafted].tolist(), score, matched)
-            for (taken, drafted, matched), draft, score in zip(told.tolist(), drafts, scores.tolist(), strict=True)
-        ]
 
     def _make_room(self, turns: Sequence[Turn]) -> None:
         wanted: dict[Automaton, int] = {}
