@@ -116,5 +116,8 @@ class SuffixProposer:
 
 def _better(told: Sequence[Told]) -> Draft:
     """The best score's; of equal ones the first: a request's own text before what others said."""
-    best = max(told, key=lambda each: each.score)
+    best = told[0]
+    for each in told[1:]:
+        if each.score > best.score:
+            best = each
     return Draft(best.tokens, "suffix", best.match_length) if best.tokens else EMPTY

@@ -28,23 +28,28 @@ class Automaton:
         self._words[[loops.STATES, loops.ENTRIES]] = 1
         self._words[[loops.BUCKETS, loops.LOW]] = loops.FIRST_BUCKETS
         self._words[loops.MAX_BYTES], self._words[loops.DEPTH] = max_bytes, depth
+        # Tokens it may have to hold: those it has, and those on their way.
+        self._expected = self._room = 0
         self._lay_out(min(_FIRST_ROOM, self.max_tokens))
         # The root has no link.
         self._states.set(0, loops.LINK, -1)
 
     def make_room(self, tokens: int) -> None:
         """For so many more, as far as the bound allows. Moves memory: not while `run` is at work."""
-        wanted = min(int(self._words[loops.TOKENS]) + tokens, self.max_tokens)
-        room = int(self._words[loops.ROOM])
-        if wanted > room:
-            self._lay_out(min(max(wanted, 2 * room), self.max_tokens))
+        self._expected += tokens
+        if self._room < self._expected and self._room < self.max_tokens:
+            self._lay_out(min(max(self._expected, 2 * self._room), self.max_tokens))
+
+    def refused(self, tokens: int) -> None:
+        """So many of them were not taken."""
+        self._expected -= tokens
 
     def _lay_out(self, room: int) -> None:
         """So many tokens make at most twice as many states, and three times as many transitions."""
         self._states.lay_out(2 * room + 2)
         self._entries.lay_out(3 * room + 2)
         self._buckets.lay_out(3 * room + 2 + loops.FIRST_BUCKETS)
-        self._words[loops.ROOM] = room
+        self._room = self._words[loops.ROOM] = room
         self._words[[loops.STATES_AT, loops.ENTRIES_AT, loops.BUCKETS_AT]] = (
             self._states.address,
             self._entries.address,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ class Rule:
     least: float = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """A follower takes tokens, and then guesses up to `longest`."""
 
     follower: int
@@ -34,8 +33,7 @@ class Turn:
     longest: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """`taken` is less than was given when the automaton is full. `score` is what the draft is expected to bring."""
 
     taken: int
@@ -50,19 +48,23 @@ class Followers:
     def __init__(self) -> None:
         self._table: npt.NDArray[np.int64] = np.zeros((64, loops.FOLLOWER_WORDS), np.int64)
         self._of: dict[int, Automaton] = {}
+        self._writes: dict[int, Automaton] = {}
         self._free = list(range(64))
 
     def __len__(self) -> int:
         return len(self._of)
 
     def write(self, automaton: Automaton) -> int:
-        return self._join(automaton, 0)
+        follower = self._join(automaton, 0)
+        self._writes[follower] = automaton
+        return follower
 
     def read(self, automaton: Automaton) -> int:
         return self._join(automaton, loops.READER)
 
     def release(self, follower: int) -> None:
         del self._of[follower]
+        self._writes.pop(follower, None)
         self._free.append(follower)
 
     def context(self, follower: int) -> int:
@@ -76,22 +78,28 @@ class Followers:
         packed = self.pack(turns, rule)
         loops.run(*packed)
         drafts, told, scores = packed[-3:]
-        return [
-            Told(taken, draft[:drafted].tolist(), score, matched)
+        found = [
+            Told(taken, draft[:drafted].tolist() if drafted else [], score, matched)
             for (taken, drafted, matched), draft, score in zip(told.tolist(), drafts, scores.tolist(), strict=True)
         ]
+        for turn, each in zip(turns, found, strict=True):
+            if each.taken < len(turn.tokens):
+                self._writes[turn.follower].refused(len(turn.tokens) - each.taken)
+        return found
 
     def pack(self, turns: Sequence[Turn], rule: Rule) -> tuple[Any, ...]:
         """The arguments of the compiled call, and room for what it does."""
-        self._make_room(turns)
         tokens, begins = array("i"), [0]
-        for turn in turns:
-            tokens.extend(turn.tokens)
+        for follower, new, _ in turns:
+            if new:
+                tokens.extend(new)
+                if follower in self._writes:
+                    self._writes[follower].make_room(len(new))
             begins.append(len(tokens))
         count = len(turns)
         return (
             self._table,
-            np.array([(turn.follower, min(turn.longest, MAX_DRAFT_TOKENS)) for turn in turns], np.int64),
+            np.array([(follower, min(longest, MAX_DRAFT_TOKENS)) for follower, _, longest in turns], np.int64),
             np.array(begins, np.int64),
             np.array(tokens, np.int32),
             rule.factor,
@@ -101,15 +109,6 @@ class Followers:
             np.empty((count, loops.TOLD_WORDS), np.int64),
             np.empty(count),
         )
-
-    def _make_room(self, turns: Sequence[Turn]) -> None:
-        wanted: dict[Automaton, int] = {}
-        for turn in turns:
-            if turn.tokens and self._table[turn.follower, loops.END] != loops.READER:
-                automaton = self._of[turn.follower]
-                wanted[automaton] = wanted.get(automaton, 0) + len(turn.tokens)
-        for automaton, tokens in wanted.items():
-            automaton.make_room(tokens)
 
     def _join(self, automaton: Automaton, end: int) -> int:
         if not self._free:
