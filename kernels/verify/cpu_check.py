@@ -22,9 +22,7 @@ from kernels.verify.cpu_words import (
 
 @compiled
 def first_wrong(call):
-    """-1, or the place of an id to edit that is none."""
-    if v.word(call, SEEN_BEGINS) == 0:
-        return -1
+    """Of a call with edits: -1, or the place of an id to edit that is none."""
     sequences = v.word(call, SEQUENCES)
     rows = np.int64(v.load_i32(v.word(call, BEGINS), sequences))
     found = _first_outside(call, SEEN_BEGINS, SEEN_IDS, sequences)
