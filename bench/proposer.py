@@ -199,6 +199,7 @@ def replayed(proposer: Proposer, texts: list[array[int]], batch: int, longest: i
         for view in views:
             proposer.forget(view.sequence_id)
     return {
+        "steps": steps,
         "accepted_per_step": accepted / steps,
         "drafted_per_step": drafted / steps,
         "accepted_of_drafted": accepted / max(1, drafted),
