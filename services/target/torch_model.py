@@ -25,7 +25,7 @@ from models.sources import ModelError, check_folder
 from models.spec import Network
 from models.weights import Weights
 from services.target.cache.size import available_bytes, kv_cache_bytes
-from services.target.verify.verifier import OF_EXECUTOR, Verifier, verifier
+from services.target.verify.verifier import Verifier, verifier
 
 GPU_ROOM = 2 << 30
 # Bytes of a weight.
@@ -165,15 +165,13 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         path=_path(executor.path, choice),
         strict=executor.strict,
     )
-    model = TorchModel(executor, facts, verifier(OF_EXECUTOR[choice.name]))
+    model = TorchModel(executor, facts, verifier(choice.name))
     # Compiles what isn't on disk yet: the first request shouldn't wait for that. Page 0 is free yet.
     model.forward([ForwardRows([0], 0, [0], 0)])
     return model
 
 
 def _path(told: str, choice: Choice) -> str:
-    if choice.name == "triton":
-        told += ", verified on the host"
     return f"{told} ({choice.because})" if choice.because else told
 
 

@@ -39,9 +39,7 @@ class TorchRunner:
 
     def step(self, work: Items[StepWork]) -> list[Verdict | None]:
         with torch.inference_mode():
-            # From a GPU they are copied: what verifies computes on the host so far, and `facts.path` says so.
-            logits = self._model.forward([_rows(item) for item in work]).cpu()
-            return self._verify(work, logits)
+            return self._verify(work, self._model.forward([_rows(item) for item in work]))
 
     def copy_page(self, source: int, target: int) -> None:
         with torch.inference_mode():

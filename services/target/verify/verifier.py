@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 
     from kernels.verify.questions import Answers, Questions
 
-# Executor (models/choose.py) -> module of kernels/verify.
-OF_EXECUTOR = {"plain": "reference", "compiled": "cpu", "triton": "reference"}
-
 
 class Verifier(Protocol):
     def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
@@ -28,5 +25,11 @@ class Verifier(Protocol):
         ...
 
 
-def verifier(name: str) -> Verifier:
-    return cast(Verifier, importlib.import_module(f"kernels.verify.{name}"))
+def verifier(executor: str) -> Verifier:
+    """Who judges what this executor (models/choose.py) computes, where it computes it."""
+    if executor == "triton":
+        from kernels.verify.on_device import OnDevice
+
+        return OnDevice()
+    module = {"plain": "reference", "compiled": "cpu"}[executor]
+    return cast(Verifier, importlib.import_module(f"kernels.verify.{module}"))

@@ -156,11 +156,11 @@ def test_logprobs_are_the_same_with_drafts_and_belong_to_their_tokens(
 class FixedModel:
     """Says 7, 8, 7, 8, ... and NaN to whoever holds the token 13."""
 
-    def __init__(self) -> None:
+    def __init__(self, executor: str = "compiled") -> None:
         from services.target.mock_runner import MockFacts
 
         self.facts = MockFacts(100, 64, (0,), 4, 32)
-        self.verifier = verifier("reference")
+        self.verifier = verifier(executor)
 
     def forward(self, rows: Any) -> torch.Tensor:
         wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
@@ -188,15 +188,19 @@ def sequence_of(generate: Generate) -> Sequence:
     )
 
 
-def test_a_sequence_with_logits_that_are_not_finite_fails_alone() -> None:
-    outcomes, _ = run_all(TorchRunner(FixedModel()), [request([1], max_tokens=5), request([13], max_tokens=5)])
+@pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
+def test_a_sequence_with_logits_that_are_not_finite_fails_alone(executor: str) -> None:
+    runner = TorchRunner(FixedModel(executor))
+    outcomes, _ = run_all(runner, [request([1], max_tokens=5), request([13], max_tokens=5)])
     assert outcomes[0].ids == [7, 8, 7, 8, 7]
     assert (outcomes[1].end.reason, outcomes[1].ids) == ("engine", [])
 
 
-def test_strategies_side_by_side_get_their_own_rows() -> None:
-    wanted = [request([1], max_tokens=9, temperature=0.01 * (i % 2), seed=i) for i in range(6)]
-    outcomes, scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed)
+@pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
+def test_strategies_side_by_side_get_their_own_rows(executor: str) -> None:
+    wanted = [request([1], max_tokens=9, temperature=0.01 * (i % 2), seed=i, logprobs=i % 3) for i in range(6)]
+    outcomes, scheduler = run_all(TorchRunner(FixedModel(executor)), wanted, repeat_what_followed)
+    assert all(len(outcome.logprobs) == 9 for outcome in outcomes)
     assert [outcome.ids for outcome in outcomes] == [[7, 8] * 4 + [7]] * 6
     assert set(scheduler.tallies) == {("ngram", "greedy"), ("ngram", "target_match")}
     assert all(tally.accepted for tally in scheduler.tallies.values())
