@@ -1,6 +1,6 @@
 """What a target accepts of a Generate: one check, with the reason in words. No torch, no state.
 
-The meaning of the sampling parameters, and their order, is kernels/sample/README.md. The streamer checks what
+The meaning of the sampling parameters, and their order, is kernels/verify/README.md. The streamer checks what
 users may ask; this is the last line, for whatever arrives on the socket.
 """
 
