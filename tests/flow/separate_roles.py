@@ -30,6 +30,12 @@ class SeparateRoles:
         self._settings = Settings.for_tests(run_dir=str(folder / "run"), port=self.port, **settings)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._instances = 0
+        # Of those that were stopped: (role, pid) -> exit code.
+        self.exits: dict[tuple[str, int], int] = {}
+
+    @property
+    def running(self) -> list[str]:
+        return list(self._processes)
 
     @property
     def url(self) -> str:
@@ -52,13 +58,15 @@ class SeparateRoles:
             )  # fmt: skip
 
     def stop_role(self, role: str) -> None:
+        """Drained, as compose stops it; what doesn't end is killed, and the test hears of it."""
         process = self._processes.pop(role)
         process.terminate()
         try:
-            process.wait(40)
-        finally:
+            code = process.wait(40)
+        except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            code = process.wait()
+        self.exits[role, process.pid] = code
 
     def replace_proposer(self, command: Sequence[str] = ()) -> None:
         self.stop_role("proposer")
@@ -106,4 +114,6 @@ def separate_roles(folder: Path, **settings: Any) -> Iterator[SeparateRoles]:
     finally:
         # From the door inwards, as compose does.
         for role in ("streamer", "target", "proposer", "tokenizer"):
-            mesh.stop_role(role)
+            if role in mesh.running:
+                mesh.stop_role(role)
+    assert not any(mesh.exits.values()), (mesh.exits, {role: mesh.log(role) for role in ROLES})
