@@ -79,8 +79,8 @@ class Followers:
         loops.run(*packed)
         drafts, told, scores = packed[-3:]
         found = [
-            Told(taken, draft[:drafted].tolist() if drafted else [], score, matched)
-            for (taken, drafted, matched), draft, score in zip(told.tolist(), drafts, scores.tolist(), strict=True)
+            Told(taken, drafts[at, :drafted].tolist() if drafted else [], score, matched)
+            for at, ((taken, drafted, matched), score) in enumerate(zip(told.tolist(), scores.tolist(), strict=True))
         ]
         for turn, each in zip(turns, found, strict=True):
             if each.taken < len(turn.tokens):

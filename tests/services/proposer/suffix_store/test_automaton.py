@@ -160,3 +160,18 @@ def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monke
         wrong = entries.copy()
         wrong[3, word] = 1
         assert seen(entries=wrong), word
+
+
+def test_texts_written_in_turns_make_as_many_states_as_one_after_the_other() -> None:
+    texts = [some_text(2000, seed=seed // 2) for seed in range(8)]
+    one_by_one, in_turns = Automaton(16), Automaton(16)
+    for text in texts:
+        write(one_by_one, text)
+    followers = Followers()
+    writers = [followers.write(in_turns) for _ in texts]
+    for at in range(0, 2000, 3):
+        turns = [Turn(writer, text[at : at + 3]) for writer, text in zip(writers, texts, strict=True)]
+        followers.run(turns, Rule())
+    assert problems(in_turns) == []
+    assert in_turns.held_bytes() == one_by_one.held_bytes()
+    assert [len(table) for table in in_turns.tables()] == [len(table) for table in one_by_one.tables()]

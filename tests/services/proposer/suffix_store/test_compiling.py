@@ -1,0 +1,32 @@
+"""Compiling happens once, beside everything else, and its failure costs drafts only."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from services.proposer.suffix_store import compiling
+
+
+def test_it_starts_once_and_is_told_when_it_is_done() -> None:
+    thread = compiling.start()
+    assert compiling.start() is thread
+    thread.join()
+    assert compiling.is_compiled()
+
+
+def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no memory may be executed")
+
+    event = threading.Event()
+    monkeypatch.setattr(compiling, "_compiled", event)
+    monkeypatch.setattr(compiling.Followers, "run", refuse)
+    with caplog.at_level(logging.ERROR):
+        compiling._compile()
+    assert not event.is_set() and not compiling.is_compiled()
+    assert "no memory may be executed" in caplog.text
