@@ -309,14 +309,15 @@ def _read(words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Long
 @_loop
 def _walk(
     words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, length: int, budget: int, least: float,
-    draft: Ints, keeps: bool,
+    enough: float, draft: Ints, keeps: bool,
 ) -> tuple[int, float]:  # fmt: skip
     """(tokens, score) of the most frequent tokens behind the context, as long as their probability is at least
-    `least`. Beyond DEPTH the context is its own last DEPTH tokens."""
+    `least`, and as long as the score may still become `enough`. Beyond DEPTH the context is its own last DEPTH
+    tokens."""
     drafted, score, prob = 0, 0.0, 1.0
     while drafted < budget and rows[state, BEST_COUNT]:
         prob *= rows[state, BEST_COUNT] / rows[state, COUNT]
-        if prob < least:
+        if prob < least or score + prob * (budget - drafted) < enough:
             break
         token = rows[state, BEST_TOKEN]
         if keeps:
@@ -352,7 +353,8 @@ def _guess(
             break
         first = rows[state, BEST_COUNT] / rows[state, COUNT]
         if first >= least and first * budget > best * _NEARLY:
-            _, score = _walk(words, rows, entries, buckets, state, length, budget, least, draft, False)
+            enough = best * _NEARLY
+            _, score = _walk(words, rows, entries, buckets, state, length, budget, least, enough, draft, False)
             if score > best:
                 best, best_state, best_budget = score, state, budget
                 told[MATCHED] = length
@@ -360,7 +362,7 @@ def _guess(
         length = rows[state, LEN]
     if best_state:
         told[DRAFTED], _ = _walk(
-            words, rows, entries, buckets, best_state, told[MATCHED], best_budget, least, draft, True
+            words, rows, entries, buckets, best_state, told[MATCHED], best_budget, least, 0.0, draft, True
         )
     return best
 
