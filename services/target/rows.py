@@ -11,10 +11,10 @@ from services.target.sequence import Sequence
 
 
 class Rows:
-    """`wanted` lists the draft lengths asked for. A draft that uses less than its share leaves the rest to those
-    behind it."""
+    """`wanted` lists the draft lengths asked for. When not all fit, each gets its share; one that uses less leaves the
+    rest to those behind it."""
 
-    __slots__ = ("_chunks", "_draft_rows", "_drafting")
+    __slots__ = ("_chunks", "_draft_rows", "_drafting", "_longest")
 
     def __init__(self, running: list[Sequence], wanted: list[int], rows: int) -> None:
         free = rows - len(running)
@@ -23,11 +23,13 @@ class Rows:
         prompts = [(s, missing) for s in running if (missing := len(s.token_ids) - s.computed) > 1]
         if prompts:
             self._draft_rows = min(self._draft_rows, max(0, free - rows // 4))
+        # Of drafts that all fit, none is cut.
+        self._longest = max(wanted, default=0) if sum(wanted) <= self._draft_rows else 0
         self._chunks = _chunks(prompts, free - self._draft_rows)
 
     @property
     def share(self) -> int:
-        return -(-self._draft_rows // self._drafting) if self._drafting else 0
+        return self._longest or (-(-self._draft_rows // self._drafting) if self._drafting else 0)
 
     def for_draft(self, wanted: int) -> int:
         given = min(wanted, self.share)

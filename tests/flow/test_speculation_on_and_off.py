@@ -301,8 +301,7 @@ def test_when_all_of_an_oracles_drafts_are_taken_the_mean_accepted_length_is_the
     stage.play("oracle", off)
     endless = [body["ignore_eos"] and not {"stop", "stop_token_ids"} & set(body) for body in bodies]
     places = [i for i, body in enumerate(bodies) if endless[i] and body.get("n", 1) == 1]
-    # One at a time: beside others a draft may be cut, so that theirs have room.
-    on = stage.say([bodies[i] for i in places], at_a_time=1, method="ngram", accept_policy="accept_all")
+    on = stage.say([bodies[i] for i in places], method="ngram", accept_policy="accept_all")
     assert len(on) >= 3
     for told, place in zip(on, places, strict=True):
         drafts = lengths_when_all_is_accepted(bodies[place]["max_tokens"])
