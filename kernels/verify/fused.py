@@ -53,12 +53,17 @@ class Needs:
     """Which launches a batch may need. Who made the rules knows; a launch that isn't needed only costs its time."""
 
     penalties: bool = True  # a rule penalises
+    sampled: bool = True  # a rule isn't greedy
     filters: bool = True  # top_k, top_p or min_p
     judged: bool = True  # a strategy other than MATCH, or an accept policy other than NORMAL
 
     @property
     def measured(self) -> bool:
-        return self.filters or self.judged
+        return self.sampled and (self.filters or self.judged)
+
+    @property
+    def picked(self) -> bool:
+        return self.sampled and self.judged
 
 
 EVERYTHING = Needs()
@@ -190,7 +195,10 @@ class _Batch:
     def look(self) -> None:
         q, work = self.questions, self.work
         row = (self.logits, q.rules, work.table, *self._entries, *self._masks, work.parts)
-        _start(scan_kernel, self._grid, *row, **self._row, BLOCK=BLOCK, SPLITS=work.sizes.splits, **self._has)
+        _start(
+            scan_kernel, self._grid, *row, **self._row, BLOCK=BLOCK, SPLITS=work.sizes.splits, **self._has,
+            SAMPLED=self.needs.sampled,
+        )  # fmt: skip
         _start(settle_kernel, (self.rows,), *row, **self._row, **SEARCH, **self._splits, **self._has)
         if self.needs.measured:
             _start(
@@ -216,7 +224,7 @@ class _Batch:
             walk_kernel, (self.sequences,), self.logits, q.rules, *drafts, *row, work.parts, work.sums, *probs,
             work.choices, answers.tokens, answers.rows, answers.accepted, answers.failed, **common, **dense,
         )  # fmt: skip
-        if self.needs.judged:
+        if self.needs.picked:
             splits = work.sizes.pick_splits
             _start(
                 pick_kernel, (self.sequences, splits), self.logits, q.rules, q.drafted, q.parents, *row, work.sums,
@@ -295,12 +303,14 @@ def compilations(arch: int) -> Iterator[Compilation]:
         read = row | has | {"BLOCK": BLOCK}
         search = read | parts | {"BLOCK": SEARCH["BLOCK"]}
         kernels: list[tuple[Any, dict[str, int | bool]]] = [
-            (scan_kernel, read | {"SPLITS": splits}),
+            (scan_kernel, read | {"SPLITS": splits, "SAMPLED": True}),
             (settle_kernel, search),
             (measure_kernel, read | {"SPLITS": splits}),
             (walk_kernel, row | parts | has | dense),
             (pick_kernel, read | parts | dense | {"PICK_SPLITS": 8}),
         ]
+        if not everything:
+            yield _compilation("greedy scan", scan_kernel, pointers, read | {"SPLITS": splits, "SAMPLED": False})
         if everything:
             kernels += [
                 (prepare_kernel, {}),
@@ -313,6 +323,9 @@ def compilations(arch: int) -> Iterator[Compilation]:
         kernels.append((logprobs_kernel, row | _columns(row["V"])))
         for kernel, constants in kernels:
             given = pointers | ({"rows": "i32"} if kernel is prepare_kernel else {})
-            signature = signature_of(kernel, given, constants)
-            warps = SEARCH["warps"] if kernel is settle_kernel else 4
-            yield Compilation(f"{kernel.__name__} {kind}", kernel, signature, constants, warps, fp_fusion=False)
+            yield _compilation(f"{kernel.__name__} {kind}", kernel, given, constants)
+
+
+def _compilation(name: str, kernel: Any, types: dict[str, str], constants: dict[str, int | bool]) -> Compilation:
+    warps = SEARCH["warps"] if kernel is settle_kernel else 4
+    return Compilation(name, kernel, signature_of(kernel, types, constants), constants, warps, fp_fusion=False)

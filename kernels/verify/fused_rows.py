@@ -101,7 +101,7 @@ def keep(best, at, values, ids):
 def scan_kernel(
     logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts,
     V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
-    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, SAMPLED: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): the highest z, and what is chosen where everything is allowed and nothing is judged."""
     row = tl.program_id(0).to(tl.int64)
@@ -118,11 +118,12 @@ def scan_kernel(
         own = best
         own_at = at
         reach = tl.full([], float("-inf"), tl.float32)
-        noisy = chooses(rule, greedy) & (filtered(rule) == 0)
+        noisy = SAMPLED and (chooses(rule, greedy) & (filtered(rule) == 0))
         k0, k1, k2 = tl.cast(0, tl.uint32), tl.cast(0, tl.uint32), tl.cast(0, tl.uint32)
         if noisy:
             k0, k1, k2 = random_words(rule, tl.load(table + DEPTH), split * 0)
-        for block in range(split, blocks_of(table, V, BLOCK, HAS_EDITS), SPLITS):
+        # Several blocks are on their way at a time.
+        for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), SPLITS, num_stages=4):
             scores, ids = read(
                 logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, block,
                 V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -325,7 +326,7 @@ def measure_kernel(
             own = tl.full([BLOCK], float("-inf"), tl.float32)
             own_at = tl.full([BLOCK], NONE_YET, tl.int32)
             reach = tl.full([], float("-inf"), tl.float32)
-            for block in range(split, blocks, SPLITS):
+            for block in tl.range(split, blocks, SPLITS, num_stages=3):
                 scores, ids = read(
                     logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                     V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -343,7 +344,7 @@ def measure_kernel(
         if normal & (strategy != MATCH) & (strategy != TOPP):
             total = tl.zeros([BLOCK], tl.int64)
             mean = tl.zeros([BLOCK], tl.int64)
-            for block in range(split, blocks, SPLITS):
+            for block in tl.range(split, blocks, SPLITS, num_stages=3):
                 scores, ids = read(
                     logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                     V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -367,7 +368,7 @@ def measure_kernel(
                     )  # fmt: skip
                     here = score * inverse
                     likelier = tl.zeros([BLOCK], tl.int32)
-                    for block in range(split, blocks, SPLITS):
+                    for block in tl.range(split, blocks, SPLITS, num_stages=3):
                         scores, ids = read(
                             logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                             V, BLOCK, HAS_EDITS, HAS_MASKS,

@@ -467,7 +467,7 @@ def pick_kernel(
         rest = best
         rest_at = at
         reach = tl.full([], float("-inf"), tl.float32)
-        for block in range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), PICK_SPLITS):
+        for block in tl.range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), PICK_SPLITS, num_stages=3):
             scores, ids = read(
                 logits + row.to(tl.int64) * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                 V, BLOCK, HAS_EDITS, HAS_MASKS,

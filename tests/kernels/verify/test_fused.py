@@ -223,6 +223,11 @@ def test_only_what_a_batch_needs_is_launched(monkeypatch: pytest.MonkeyPatch) ->
     assert ask(logits, questions, needs=Needs(penalties=False, filters=False, judged=False)) == expected
     assert names == ["prepare_kernel", "scan_kernel", "settle_kernel", "walk_kernel"]
     names.clear()
+    greedy = gather([Asked(Rule(), draft=[1, 2]), Asked(Rule(strategy=REJECTION), draft=[1, 2])], 64)
+    expected_then = told(reference.verify(logits, greedy), greedy)
+    assert ask(logits, greedy, needs=Needs(penalties=False, sampled=False)) == expected_then
+    assert names == ["prepare_kernel", "scan_kernel", "settle_kernel", "walk_kernel"]
+    names.clear()
     assert ask(logits, questions) == expected
     assert names == [
         "prepare_kernel", "edit_kernel", "scan_kernel", "settle_kernel", "measure_kernel", "walk_kernel",
