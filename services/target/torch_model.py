@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
+from kernels.verify.questions import Asked, Rule, gather
 from models.batch import Stretch, make_batch
 from models.check import check_context
 from models.choose import Choice, choose
@@ -166,9 +167,18 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         strict=executor.strict,
     )
     model = TorchModel(executor, facts, verifier(choice.name))
-    # Compiles what isn't on disk yet: the first request shouldn't wait for that. Page 0 is free yet.
-    model.forward([ForwardRows([0], 0, [0], 0)])
+    _compile(model)
     return model
+
+
+def _compile(model: TorchModel) -> None:
+    """What isn't on disk yet, all of it: no request shall wait for that. Page 0 is free yet."""
+    with torch.inference_mode():
+        logits = model.forward([ForwardRows([0], 0, [0], 0)])
+        for rule in (Rule(), Rule(temperature=1.0), Rule(temperature=1.0, top_p=0.9)):
+            model.verifier.verify(logits, gather([Asked(rule)], model.facts.vocab_size))
+        first = torch.zeros(1, dtype=torch.int32)
+        model.verifier.logprobs(logits, first, first, 1)
 
 
 def _path(told: str, choice: Choice) -> str:
