@@ -98,6 +98,12 @@ def test_a_strategy_gets_the_answers_of_plain_torch_for_sampled_drafts(strategy:
         assert_parity(batch(5000 + seed, vocabularies=(100, 1000), broken=0.0, **fixed))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(9000, 9004))
+def test_vocabularies_of_real_models_get_the_answers_of_plain_torch(seed: int) -> None:
+    assert_parity(batch(seed, sequences=3, vocabularies=(50257, 128256, 152064, 262144), longest=2))
+
+
 @pytest.mark.parametrize("count", [2, pytest.param(64, marks=pytest.mark.slow)])
 def test_drafts_of_any_length_share_a_launch(count: int) -> None:
     """A long chain that stands, one that doesn't, a bush and an empty draft."""
