@@ -42,6 +42,13 @@ def kept_on_disk(function: Callable[..., Any]) -> AbstractContextManager[bool]:
     return _kept_in(_folder(inspect.getfile(function)))
 
 
+def on_disk(function: Callable[..., Any]) -> bool:
+    """Whether code of a compiled function is kept; perhaps for another processor."""
+    plain = getattr(function, "py_func", function)
+    folder = _folder(inspect.getfile(plain))
+    return folder is not None and any(folder.rglob(f"*.{plain.__name__}-*.nbi"))
+
+
 @contextmanager
 def _kept_in(folder: Path | None) -> Iterator[bool]:
     if folder is None:

@@ -8,6 +8,7 @@ the next call overwrites their positions, and no row looks past its own.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,6 +154,8 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
     pages = _pages(wanted, network, options, choice)
     # Tables of rotations reach as far as pages do: a config may say any number.
     options = replace(options, pages=pages, max_context=min(options.max_context, pages * options.page_tokens))
+    # Its own process, because the first start compiles for long: another core has nothing to do meanwhile.
+    ahead = _compile_verifier() if choice.name == "compiled" else None
     executor: Executor = choice.executor(network, Weights(folder), options)
     facts = ModelFacts(
         vocab_size=network.vocab_size,
@@ -167,14 +170,22 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         strict=executor.strict,
     )
     model = TorchModel(executor, facts, verifier(choice.name))
-    _compile(model)
+    _compile(model, ahead)
     return model
 
 
-def _compile(model: TorchModel) -> None:
+def _compile_verifier() -> subprocess.Popen[bytes] | None:
+    from kernels.verify import ahead
+
+    return ahead.start()
+
+
+def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
     """What isn't on disk yet, all of it: no request shall wait for that. Page 0 is free yet."""
     with torch.inference_mode():
         logits = model.forward([ForwardRows([0], 0, [0], 0)])
+        if ahead is not None:
+            ahead.wait()
         for rule in (Rule(), Rule(temperature=1.0), Rule(temperature=1.0, top_p=0.9)):
             model.verifier.verify(logits, gather([Asked(rule)], model.facts.vocab_size))
         first = torch.zeros(1, dtype=torch.int32)
