@@ -130,5 +130,5 @@ def _memory(vocabulary: int) -> tuple[np.ndarray, int, list[np.ndarray]]:
     call = aligned(words.CALL_WORDS, np.int64)
     memory = [scores, maxima, fractions, *near]
     call[words.VOCABULARY], call[words.BLOCKS] = vocabulary, blocks
-    call[words.SCORES : words.NEAR_WEIGHTS + 1] = [array.ctypes.data for array in memory]
+    call[words.COPY : words.NEAR_WEIGHTS + 1] = [array.ctypes.data for array in memory]
     return call, call.ctypes.data, memory

@@ -8,7 +8,7 @@ from kernels import cpu_vectors as v
 from kernels.cpu_program import compiled
 from kernels.verify import cpu_lanes as lanes
 from kernels.verify.cpu_filters import likeliest, weigh
-from kernels.verify.cpu_take import copy, highest
+from kernels.verify.cpu_take import highest, look
 from kernels.verify.cpu_words import (
     ASKED,
     ASKED_COUNT,
@@ -57,7 +57,7 @@ def _of(score, normaliser):
 @inner
 def _take(call, row, count, vocabulary):
     """Scores, and the likeliest ids at the beginning of NEAR_*; the logarithm of the sum of exp(score)."""
-    copy(call, v.word(call, LOGITS) + row * v.word(call, STRIDE))
+    look(call, v.word(call, LOGITS) + row * v.word(call, STRIDE))
     top = highest(call)
     if not abs(top) <= _FINITE:
         # Nothing can be said of it; the ids are at least some.

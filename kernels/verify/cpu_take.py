@@ -1,6 +1,7 @@
 """A row of logits on its way in: copied as float32, edited, and the highest score of every block of ids noted.
 
-The copy ends with -inf up to a whole block, so no loop behind this one knows where a vocabulary ends.
+The copy ends with -inf up to a whole block, so no loop behind this one knows where a vocabulary ends. Float32 rows of
+whole blocks that nothing edits are looked at where they are: copying them took a quarter of the time of 8 rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kernels.verify.cpu_words import (
     BIAS_VALUES,
     BLOCK,
     BLOCKS,
+    COPY,
     DRAFTED,
     FORBIDDEN_BEGINS,
     FORBIDDEN_IDS,
@@ -46,16 +48,31 @@ _ONE, _NOTHING = np.float32(1.0), np.float32(0.0)
 def take(call, rule, sequence, row, depth):
     """Scores and maxima of a row that stands behind `depth` drafted tokens: those of the rows in ROWS from the
     sequence's first (`path`)."""
-    copy(call, v.word(call, LOGITS) + row * v.word(call, STRIDE))
+    source = v.word(call, LOGITS) + row * v.word(call, STRIDE)
+    if not _may_be_edited(call, rule, row):
+        look(call, source)
+        return
+    _copy(call, source)
     if _edit(call, rule, sequence, row, depth):
         for block in range(v.word(call, BLOCKS)):
             _note_maximum(call, block)
 
 
 @inner
-def copy(call, source):
-    """Scores and maxima of the logits at this address."""
-    scores, maxima, vocabulary = v.word(call, SCORES), v.word(call, MAXIMA), v.word(call, VOCABULARY)
+def look(call, source):
+    """Scores and maxima of the logits at this address, which stay as they are."""
+    if v.word(call, BFLOAT16) != 0 or v.word(call, VOCABULARY) % BLOCK != 0:
+        _copy(call, source)
+        return
+    v.store_i64(call, SCORES, source)
+    for block in range(v.word(call, BLOCKS)):
+        _note_maximum(call, block)
+
+
+@inner
+def _copy(call, source):
+    v.store_i64(call, SCORES, v.word(call, COPY))
+    scores, maxima, vocabulary = v.word(call, COPY), v.word(call, MAXIMA), v.word(call, VOCABULARY)
     bfloat16 = v.word(call, BFLOAT16) != 0
     whole = vocabulary // BLOCK
     for block in range(whole):
@@ -112,6 +129,18 @@ def highest(call):
 # Edits -----------------------------------------------------------------------------------------------------
 
 
+@inlined
+def _penalises(rule):
+    repetition, presence = v.load_f32(rule, REPETITION), v.load_f32(rule, PRESENCE)
+    return not (repetition == _ONE and presence == _NOTHING and v.load_f32(rule, FREQUENCY) == _NOTHING)
+
+
+@inlined
+def _may_be_edited(call, rule, row):
+    masked = v.word(call, MASK_OF_ROW) != 0 and v.load_i32(v.word(call, MASK_OF_ROW), row) >= 0
+    return masked or v.word(call, BIAS_BEGINS) != 0 or _penalises(rule)
+
+
 @inner
 def _edit(call, rule, sequence, row, depth):
     """Penalties, biases, what is forbidden, what is allowed; in this order. Whether anything was edited."""
@@ -145,10 +174,10 @@ def _mask(call, index):
 @inner
 def _penalise(call, rule, sequence, row, depth):
     """Of every id that counts: those seen, with the drafted tokens this row stands behind added."""
+    if not _penalises(rule):
+        return False
     repetition, presence = v.load_f32(rule, REPETITION), v.load_f32(rule, PRESENCE)
     frequency = v.load_f32(rule, FREQUENCY)
-    if repetition == _ONE and presence == _NOTHING and frequency == _NOTHING:
-        return False
     scores, begin, end = v.word(call, SCORES), 0, 0
     if v.word(call, SEEN_BEGINS) != 0:
         begin = np.int64(v.load_i32(v.word(call, SEEN_BEGINS), sequence))

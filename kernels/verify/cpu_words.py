@@ -21,19 +21,21 @@ BLOCK = 64
 # 0 is the address of what isn't there.
 (
     LOGITS, STRIDE, BFLOAT16, VOCABULARY, BLOCKS,
-    # Memory for one row: its scores, the highest of every block, fractions of the likeliest, what lies near an edge.
-    SCORES, MAXIMA, FRACTIONS, NEAR_IDS, NEAR_VALUES, NEAR_WEIGHTS,
+    # Memory for one row: a copy of it, the highest of every block, fractions of the likeliest, what lies near an edge.
+    COPY, MAXIMA, FRACTIONS, NEAR_IDS, NEAR_VALUES, NEAR_WEIGHTS,
+    # Where the scores of the row at hand are: in the copy, or in the logits themselves.
+    SCORES,
     SEQUENCES, RULES, BEGINS, DRAFTED, PARENTS,
     SEEN_BEGINS, SEEN_IDS, SEEN_COUNTS, BIAS_BEGINS, BIAS_IDS, BIAS_VALUES, FORBIDDEN_BEGINS, FORBIDDEN_IDS,
     MASK_BITS, MASK_STRIDE, MASK_OF_ROW, PROBS, PROBS_STRIDE, PROBS_OF_ROW,
     TOKENS, ROWS, ACCEPTED, FAILED,
     ASKED, ASKED_ROWS, ASKED_TOKENS, ASKED_COUNT, OWN_VALUES, BEST_IDS, BEST_VALUES,
     CALL_WORDS,
-) = range(42)  # fmt: skip
+) = range(43)  # fmt: skip
 
 
 class Row(NamedTuple):
-    """What one row says. Its scores lie in the memory of the call, until the next row is taken.
+    """What one row says. Its scores are where the call says, until the next row is taken.
 
     What top_k, top_p and min_p leave is always the beginning of the order "likeliest first, equal ones by id": up
     to and with `edge_id`, whose z is `edge`, and not further below the top than `floor`.
