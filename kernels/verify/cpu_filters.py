@@ -145,6 +145,35 @@ def _as_mass(fraction):
 
 
 @inner
+def reaches_beyond(call, rule, row, token):
+    """Whether top_p of the whole row certainly leaves this id: less than its reach comes before it. Asks for one pass
+    over the masses, where the edge itself takes several."""
+    if token == row.first:
+        return True
+    reach = np.float64(v.load_f32(rule, TOP_P)) * np.float64(weigh(call, row))
+    return np.float64(_mass_before(call, row, token)) < reach
+
+
+@inner
+def _mass_before(call, row, token):
+    """Of all ids that are likelier, once the row is weighed."""
+    scores, fractions, maxima = v.word(call, SCORES), v.word(call, FRACTIONS), v.word(call, MAXIMA)
+    own, inverse, none = v.load_f32(scores, token) * row.inverse, v.spread(row.inverse), v.zeros()
+    total, owns, lowest = 0, v.spread(own), max(own, lowest_edge(row))
+    for block in range(v.word(call, BLOCKS)):
+        if v.load_f32(maxima, block) * row.inverse < lowest:
+            continue
+        for i in range(block * BLOCK, block * BLOCK + BLOCK, LANES):
+            z = v.load_floats(scores, i) * inverse
+            bits = lanes.above(z, owns) | (lanes.equal(z, owns) & lanes.below_count(min(max(token - i, 0), LANES)))
+            if bits:
+                fraction = lanes.choose(bits, v.load_floats(fractions, i), none)
+                part = lanes.upper(fraction)
+                total += whole_sum(part, lanes.lower(fraction, part))
+    return total
+
+
+@inner
 def rank_of(call, row, token):
     """How many ids are likelier."""
     scores, maxima, inverse = v.word(call, SCORES), v.word(call, MAXIMA), v.spread(row.inverse)

@@ -13,7 +13,7 @@ from kernels import cpu_vectors as v
 from kernels.cpu_program import compiled
 from kernels.verify import cpu_lanes as lanes
 from kernels.verify.cpu_choice import first_of, own, residual, residual_total, spread_of
-from kernels.verify.cpu_filters import filtered, is_kept, mass_of, rank_of, weigh, weighed
+from kernels.verify.cpu_filters import filtered, is_kept, mass_of, rank_of, reaches_beyond, weigh, weighed
 from kernels.verify.cpu_noise import row_key, uniform
 from kernels.verify.cpu_take import highest, take
 from kernels.verify.cpu_words import (
@@ -45,6 +45,7 @@ from kernels.verify.questions import (
     CANDIDATES,
     DELTA,
     EPSILON,
+    FLOOR,
     INVERSE,
     MATCH,
     NORMAL,
@@ -52,6 +53,8 @@ from kernels.verify.questions import (
     REJECTION,
     SEED,
     STRATEGY,
+    TOP_K,
+    TOP_P,
     TOPP,
     TYPICAL,
     WINDOW,
@@ -147,7 +150,17 @@ def _chance(rule, begin, child):
 
 @inner
 def _look(call, rule, sequence, row, depth, with_total):
-    """Take a row that is `depth` tokens behind its root, and whose path is in ROWS."""
+    """Take a row that is `depth` tokens behind its root, and whose path is in ROWS; with the edges of its rule."""
+    found = _open(call, rule, sequence, row, depth)
+    if found.valid == NO or v.load_f32(rule, INVERSE) == np.float32(0.0):
+        return found
+    found = filtered(call, rule, found)
+    return weighed(found, weigh(call, found)) if with_total else found
+
+
+@inner
+def _open(call, rule, sequence, row, depth):
+    """Before anything is filtered."""
     take(call, rule, sequence, row, depth)
     score, inverse = highest(call), v.load_f32(rule, INVERSE)
     greedy = inverse == np.float32(0.0)
@@ -164,8 +177,7 @@ def _look(call, rule, sequence, row, depth, with_total):
     if greedy:
         return Row(valid, inverse, top, first, top, first, -_FINITE, np.int64(1 << 40), NO, NO, NO)
     k0, k1, k2 = row_key(v.word(rule, SEED // 2), v.word(rule, POSITION // 2) + depth)
-    found = filtered(call, rule, Row(valid, inverse, top, first, _LOWEST, vocabulary, -_FINITE, NO, k0, k1, k2))
-    return weighed(found, weigh(call, found)) if with_total else found
+    return Row(valid, inverse, top, first, _LOWEST, vocabulary, -_FINITE, NO, k0, k1, k2)
 
 
 # Strategies ------------------------------------------------------------------------------------------------
@@ -186,13 +198,27 @@ def _without_asking(call, rule, sequence, begin, end):
 
 
 @inner
+def _own_of(call, rule, found):
+    """The token that a row chooses which isn't filtered yet. Under top_p alone, what the whole row would choose is
+    mostly inside: then it is also what the inside chooses, and nobody needs to know where the edge is."""
+    if v.load_f32(rule, INVERSE) == np.float32(0.0):
+        return found.first
+    others = v.load_i32(rule, TOP_K) > 0 or v.load_f32(rule, FLOOR) > _LOWEST
+    if v.load_f32(rule, TOP_P) < np.float32(1.0) and not others:
+        token = own(call, found, NO, NO)
+        if reaches_beyond(call, rule, found, token):
+            return token
+    return own(call, filtered(call, rule, found), NO, NO)
+
+
+@inner
 def _match(call, rule, sequence, begin, end):
     row, depth = begin, NO
     while True:
-        found = _look(call, rule, sequence, row, depth, NO)
+        found = _open(call, rule, sequence, row, depth)
         if found.valid == NO:
             return _FAILED, 0
-        token = own(call, found, NO, NO)
+        token = _own_of(call, rule, found)
         child = _child(call, row, row, end)
         while child < end and _at(call, DRAFTED, child) != token:
             child = _child(call, row, child, end)
