@@ -16,6 +16,8 @@ SEED = tl.constexpr(questions.SEED)
 POSITION = tl.constexpr(questions.POSITION)
 NONE_YET = tl.constexpr(2**31 - 1)  # an id behind all others
 ID_BITS = tl.constexpr(20)
+MINUS_INFINITY = tl.constexpr(-8388608)  # its bits
+ONE_UNIT = tl.constexpr(2.0**-40)  # of mass, as a fraction
 
 # What is kept of a row, in words of 32 bits.
 SEQUENCE = tl.constexpr(0)  # -1: nobody's row

@@ -17,7 +17,9 @@ from kernels.verify.fused_numbers import (
     ENTRY_COUNT,
     FIRST,
     ID_BITS,
+    MINUS_INFINITY,
     NONE_YET,
+    ONE_UNIT,
     ROW,
     SEQUENCE,
     TOP,
@@ -165,7 +167,7 @@ def merged(parts, row, WHICH: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: t
     """The best of a row's parts, and its id."""
     lanes = tl.arange(0, SPLIT_LANES)
     part = parts + (row.to(tl.int64) * SPLITS + lanes) * PART + WHICH
-    values = as_float(tl.load(part, mask=lanes < SPLITS, other=-8388608))  # the bits of -inf
+    values = as_float(tl.load(part, mask=lanes < SPLITS, other=MINUS_INFINITY))
     return lowest_of_best(values, tl.load(part + 1, mask=lanes < SPLITS, other=NONE_YET))
 
 
@@ -354,7 +356,7 @@ def measure_kernel(
                 masses = tl.where(allowed(z, ids, own_table, rule, top), mass(below), 0)
                 total += masses
                 if strategy == TYPICAL:
-                    fraction = masses.to(tl.float32) * 9.094947017729282e-13
+                    fraction = masses.to(tl.float32) * ONE_UNIT
                     mean += as_mass(fraction * tl.where(masses > 0, below, 0.0))
             tl.store(sums + (row * SPLITS + split) * 2, tl.sum(total, axis=0))
             tl.store(sums + (row * SPLITS + split) * 2 + 1, tl.sum(mean, axis=0))

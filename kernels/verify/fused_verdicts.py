@@ -9,7 +9,9 @@ from kernels.verify import questions
 from kernels.verify.fused_numbers import (
     DEPTH,
     FIRST,
+    MINUS_INFINITY,
     NONE_YET,
+    ONE_UNIT,
     ROW,
     SEQUENCE,
     TOP,
@@ -349,7 +351,7 @@ def walk_kernel(
                         rest = joint * (1.0 - target_prob)
                         at, draft_prob = draft_prob_of(probs, prob_rows, row + 1, token, V, HAS_PROBS)
                         if at >= 0:
-                            rest = whole_of(sums, row, 1, SPLITS, SPLIT_LANES).to(tl.float64) * 9.094947017729282e-13
+                            rest = whole_of(sums, row, 1, SPLITS, SPLIT_LANES).to(tl.float64) * ONE_UNIT
                             rest = tl.where(joint > 0.0, rest, 0.0)
                         safe = tl.where(rest > 0.0, rest + 1.0 - chance, 1.0)
                         chance = tl.where(rest > 0.0, rest / safe, 0.0)
@@ -490,7 +492,7 @@ def pick_kernel(
                     drawn = probs + tl.load(choice + PROBS).to(tl.int64) * V + ids
                     masses = tl.where(inside, mass(z - top), 0).to(tl.float32)
                     over = masses * scale * weight - tl.load(drawn, mask=ids < V, other=0.0)
-                    kept = over > 9.094947017729282e-13
+                    kept = over > ONE_UNIT
                     value = tl.where(kept, ln(tl.where(kept, over, 1.0)) + noise, float("-inf"))
                     rest, rest_at = keep(rest, rest_at, value, ids)
         pick = picks + (b * PICK_SPLITS + split) * PICK
@@ -511,9 +513,9 @@ def finish_kernel(choices, picks, tokens, PICK_SPLITS: tl.constexpr, PICK_LANES:
         lanes = tl.arange(0, PICK_LANES)
         pick = picks + (b * PICK_SPLITS + lanes) * PICK
         there = lanes < PICK_SPLITS
-        values = as_float(tl.load(pick, mask=there, other=-8388608))
+        values = as_float(tl.load(pick, mask=there, other=MINUS_INFINITY))
         value, token = lowest_of_best(values, tl.load(pick + 1, mask=there, other=NONE_YET))
-        values = as_float(tl.load(pick + 2, mask=there, other=-8388608))
+        values = as_float(tl.load(pick + 2, mask=there, other=MINUS_INFINITY))
         best, at = lowest_of_best(values, tl.load(pick + 3, mask=there, other=NONE_YET))
         # Where everything was refused, the lowest id.
         at = tl.where(best > float("-inf"), at, 0)

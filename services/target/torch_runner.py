@@ -55,10 +55,11 @@ class TorchRunner:
             return [None] * len(work)
         questions = questions_of(judged, self.facts)
         answers = self._model.verifier.verify(logits, questions)
-        verdicts = iter(_verdicts(answers, questions.begins.tolist()))
+        begins: list[int] = questions.begins.tolist()
+        verdicts = iter(_verdicts(answers, begins))
         found = [next(verdicts) if item.verify else None for item in work]
         if any(item.sequence.sampling.logprobs >= 0 for item in judged):
-            self._add_logprobs(logits, work, found, answers, questions.begins.tolist())
+            self._add_logprobs(logits, work, found, answers, begins)
         return found
 
     def _add_logprobs(

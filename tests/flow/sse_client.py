@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,20 +56,25 @@ async def complete(
             answer.error = (await response.json())["error"]
             answer.ends += 1
             return answer
-        async for raw in response.content:
-            line = raw.strip()
-            if line.startswith(b"data: "):
-                _take(answer, line[6:])
-                if on_chunk is not None:
-                    on_chunk(answer)
+        async for event in events(response):
+            _take(answer, event)
+            if on_chunk is not None:
+                on_chunk(answer)
     return answer
 
 
-def _take(answer: Answer, data: bytes) -> None:
-    if data == b"[DONE]":
+async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any] | None]:
+    """What a stream says, event by event; None for its last word."""
+    async for raw in response.content:
+        line = raw.strip()
+        if line.startswith(b"data: "):
+            yield None if line[6:] == b"[DONE]" else json.loads(line[6:])
+
+
+def _take(answer: Answer, event: dict[str, Any] | None) -> None:
+    if event is None:
         answer.done = True
         return
-    event = json.loads(data)
     if "error" in event:
         answer.error = event["error"]
         answer.ends += 1

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 from separate_roles import SeparateRoles, separate_roles
-from sse_client import MODEL
+from sse_client import MODEL, events
 
 pytestmark = pytest.mark.model
 
@@ -139,18 +139,16 @@ async def tell(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -
     told = Told([Choice() for _ in range(body.get("n", 1))])
     async with session.post(url + "/v1/completions", json=body) as response:
         assert response.status == 200, (body, await response.text())
-        async for raw in response.content:
-            if raw.startswith(b"data: "):
-                _hear(told, raw[6:].strip())
+        async for event in events(response):
+            _hear(told, event)
     assert told.done and all(len(choice.ends) == 1 for choice in told.choices), (body, told)
     return told
 
 
-def _hear(told: Told, data: bytes) -> None:
-    if data == b"[DONE]":
+def _hear(told: Told, event: dict[str, Any] | None) -> None:
+    if event is None:
         told.done = True
         return
-    event = json.loads(data)
     assert "error" not in event, event
     told.usage = event.get("usage") or told.usage
     told.speculation = event.get("metrics", {}).get("speculative_decoding") or told.speculation

@@ -22,7 +22,10 @@ from services.target.events import (
 )
 from services.target.limits import Limits
 from services.target.runner import Runner
+from services.target.sampling import stop_ids
 from services.target.scheduler import Scheduler
+from services.target.sequence import Sequence, Tally
+from services.target.verify.policy import Verification
 
 Drafter = Callable[[DraftAsk], list[int]]
 
@@ -37,6 +40,23 @@ class Outcome:
     def finished(self) -> Finished:
         assert isinstance(self.end, Finished), self.end
         return self.end
+
+
+def sequence_of(generate: Generate, verification: Verification, facts: Any) -> Sequence:
+    """One that no scheduler knows, for who only looks at it."""
+    return Sequence(
+        id=1,
+        stream=1,
+        generate=generate,
+        deadline=None,
+        due=0.0,
+        max_length=facts.max_context,
+        stop_ids=stop_ids(generate.sampling, facts.eos_token_ids),
+        method="ngram",
+        verification=verification,
+        draft_length=8,
+        tally=Tally(),
+    )
 
 
 def limits_of(runner: Runner, **more: Any) -> Limits:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from driving import sequence_of
 from mesh_around import request
 
 from kernels.verify import questions as ask
@@ -18,8 +19,7 @@ from kernels.verify.questions import Asked, Questions, Rule, gather
 from services.target.mock_runner import MockFacts
 from services.target.runner import StepWork, Verdict
 from services.target.sampler import Counts, questions_of
-from services.target.sampling import stop_ids
-from services.target.sequence import Sequence, Tally
+from services.target.sequence import Sequence
 from services.target.verify.policy import Verification
 
 VOCABULARY = 70
@@ -31,19 +31,7 @@ def sequence(
     prompt: list[int], so_far: list[int] | None = None, verification: Verification | None = None, **sampling: Any
 ) -> Sequence:
     generate = request(prompt, so_far=so_far, **{"max_tokens": 1000, **sampling})
-    return Sequence(
-        id=1,
-        stream=1,
-        generate=generate,
-        deadline=None,
-        due=0.0,
-        max_length=4096,
-        stop_ids=stop_ids(generate.sampling, FACTS.eos_token_ids),
-        method="ngram",
-        verification=verification or Verification(strategy="target_match"),
-        draft_length=8,
-        tally=Tally(),
-    )
+    return sequence_of(generate, verification or Verification(strategy="target_match"), FACTS)
 
 
 def step(of: Sequence, draft: list[int] | None = None) -> StepWork:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from driving import Drafter, Outcome, repeat_what_followed, run_all
+from driving import Drafter, Outcome, repeat_what_followed, run_all, sequence_of
 from mesh_around import request
 from tokenizers import Tokenizer
 
@@ -19,7 +19,6 @@ from services.config import Settings, cache_dir
 from services.messages import Generate
 from services.target.events import DraftAsk
 from services.target.runner import StepWork
-from services.target.sequence import Sequence, Tally
 from services.target.torch_model import TorchModel, Wanted, load_torch_model
 from services.target.torch_runner import TorchRunner
 from services.target.verify.policy import Verification
@@ -172,22 +171,6 @@ class FixedModel:
         return logits
 
 
-def sequence_of(generate: Generate) -> Sequence:
-    return Sequence(
-        id=1,
-        stream=1,
-        generate=generate,
-        deadline=None,
-        due=0.0,
-        max_length=64,
-        stop_ids=frozenset(),
-        method="ngram",
-        verification=Verification(strategy="greedy"),
-        draft_length=8,
-        tally=Tally(),
-    )
-
-
 @pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
 def test_a_sequence_with_logits_that_are_not_finite_fails_alone(executor: str) -> None:
     runner = TorchRunner(FixedModel(executor))
@@ -231,8 +214,9 @@ def test_min_tokens_hold_back_eos_and_stop_ids() -> None:
 def test_a_sequence_that_fails_and_chunks_between_them_leave_the_others_their_logprobs() -> None:
     runner = TorchRunner(FixedModel())
     wanted = [request([1, 7], logprobs=2), request([13], logprobs=1), request([8, 7]), request([1, 8], logprobs=0)]
-    sequences = [sequence_of(each) for each in wanted]
-    chunk = StepWork(sequence_of(request([1, 2, 3])), [1, 2], 0, [], False)
+    greedy, facts = Verification(strategy="greedy"), FixedModel().facts
+    sequences = [sequence_of(each, greedy, facts) for each in wanted]
+    chunk = StepWork(sequence_of(request([1, 2, 3]), greedy, facts), [1, 2], 0, [], False)
     drafts = [[8, 7, 9], [], [9], [9, 7]]
     work: list[StepWork] = []
     for each, draft in zip(sequences, drafts, strict=True):
