@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from services.proposer.ngram import NgramProposer
-from services.proposer.proposer import Proposer, View
+from services.proposer.proposer import Ask, Proposer, View
 from services.proposer.suffix import SLICE, SuffixProposer
 from services.proposer.suffix_store import compiling, loops
 from services.proposer.suffix_store.automaton import Automaton
@@ -169,7 +169,7 @@ def proposers(learned: list[array[int]]) -> dict[str, Proposer]:
     for number, text in enumerate(learned):
         view = View(-1 - number, text)
         for _ in range(-(-len(text) // SLICE)):
-            shared.propose([view], [0])
+            shared.propose([Ask(view, 0)])
         shared.forget(view.sequence_id)
     return {
         "ngram, own text": NgramProposer(2, 5),
@@ -189,7 +189,7 @@ def replayed(proposer: Proposer, texts: list[array[int]], batch: int, longest: i
         running = list(zip(views, group, strict=True))
         while running:
             begun = time.perf_counter()
-            drafts = proposer.propose([view for view, _ in running], [longest] * len(running))
+            drafts = proposer.propose([Ask(view, longest) for view, _ in running])
             seconds.append((time.perf_counter() - begun) / len(running))
             for (view, text), draft in zip(running, drafts, strict=True):
                 right = agreeing(draft.tokens, text, len(view.tokens))

@@ -97,6 +97,10 @@ class Speculation(Message, frozen=True):
     verify_window: int = -1
     typical_epsilon: float = -1.0
     typical_delta: float = -1.0
+    # Corpora drafts may come from; None: all of the request's namespace.
+    corpora: list[str] | None = None
+    # Whether later requests of the namespace may be drafted from this one's output.
+    learn: bool = True
 
 
 # Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt, in characters.
@@ -107,7 +111,9 @@ LONGEST_SALT = 1024
 class Generate(Message, frozen=True):
     """Continue `token_ids`. On a later attempt they hold the tokens already delivered, too: the first
     `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens. A lower
-    `priority` goes first; computed text is shared only between requests with the same `cache_salt`."""
+    `priority` goes first; computed text is shared only between requests with the same `cache_salt`. What is learned
+    from the answer, and what drafts come from, stays within `namespace` (empty: nothing is learned or shared);
+    `prediction` is what the caller expects the answer to be like."""
 
     request_id: str
     attempt: int
@@ -117,6 +123,8 @@ class Generate(Message, frozen=True):
     speculation: Speculation = Speculation()
     priority: int = 0
     cache_salt: str = ""
+    namespace: str = ""
+    prediction: list[int] = []
 
 
 # 3. target -> proposer, one for the whole batch of a step -----------------------------------------------
@@ -124,15 +132,34 @@ class Generate(Message, frozen=True):
 
 class ProposeItem(Message, frozen=True):
     """One sequence of the step. `tokens` are those committed since the last Propose this proposer answered
-    for it (all of them when `first` is set); `committed` is the length after them."""
+    for it (all of them when `first` is set); `committed` is the length after them. `ahead` are tokens that are being
+    verified: the draft is wanted behind them, as if they all stood. namespace, prediction, corpora and learn are the
+    request's, and come with `first`."""
 
     sequence_id: int
     committed: int
     tokens: list[int]
     first: bool = False
     prompt_tokens: int = 0
-    budget: int = 0  # drafts longer than this are cut by the target
+    budget: int = 0  # drafts longer than this are cut by the target; 0: none is wanted, only follow
     method: str = ""
+    ahead: list[int] = []
+    namespace: str = ""
+    prediction: list[int] = []
+    corpora: list[str] | None = None
+    learn: bool = True
+
+
+class Ended(Message, frozen=True):
+    """A sequence has come to its end: the tokens since the last Propose that was answered, to learn from; all of them
+    when `first` is set. The proposer forgets it."""
+
+    sequence_id: int
+    committed: int
+    tokens: list[int]
+    first: bool = False
+    prompt_tokens: int = 0
+    namespace: str = ""
 
 
 class Propose(Message, frozen=True):
@@ -141,10 +168,15 @@ class Propose(Message, frozen=True):
     target: str
     items: list[ProposeItem]
     forget: list[int] = []
+    ended: list[Ended] = []
+    # Of the tokens: what was learned under another one means something else.
+    vocabulary: str = ""
 
 
 class DraftItem(Message, frozen=True):
-    """A guess for what follows position `committed`. A chain when `parents` is empty."""
+    """A guess for what follows position `committed` (with `ahead` counted in, where the question had it). A chain when
+    `parents` is empty. chances[i] is how probable the proposer thinks it is that tokens[i] stands when all before it
+    do; empty: it doesn't say."""
 
     sequence_id: int
     committed: int
@@ -152,6 +184,7 @@ class DraftItem(Message, frozen=True):
     source: str
     match_length: int = 0
     parents: list[int] = []
+    chances: list[float] = []
 
 
 class Proposed(Message, frozen=True):
@@ -238,7 +271,47 @@ class Failed(Message, frozen=True):
     retryable: bool = False
 
 
-# 5. anyone -> anyone: what a role knows of itself ---------------------------------------------------------
+# 5. streamer -> proposer: texts to draft from ------------------------------------------------------------
+
+
+class AddCorpus(Message, frozen=True):
+    """A part of a corpus; parts come in order, from 0. What was there under this name is replaced when `last` is in."""
+
+    namespace: str
+    name: str
+    vocabulary: str
+    part: int
+    texts: list[list[int]]
+    last: bool = True
+
+
+class RemoveCorpus(Message, frozen=True):
+    namespace: str
+    name: str
+    vocabulary: str
+
+
+class ListCorpora(Message, frozen=True):
+    namespace: str
+    vocabulary: str
+
+
+class CorpusCard(Message, frozen=True):
+    name: str
+    state: str  # receiving | building | ready | failed
+    texts: int = 0
+    tokens: int = 0
+    progress: float = 0.0  # of the building, 0..1
+    message: str = ""
+
+
+class Corpora(Message, frozen=True):
+    """The answer to each of the three: what there is now."""
+
+    corpora: list[CorpusCard]
+
+
+# 6. anyone -> anyone: what a role knows of itself ---------------------------------------------------------
 
 
 class Describe(Message, frozen=True):
@@ -261,6 +334,8 @@ class ModelCard(Message, frozen=True):
     accept_policies: list[str] = []
     # What a request gets that asks for nothing.
     speculation: Speculation = Speculation()
+    # Names what token ids mean: two models with the same one may learn from each other.
+    vocabulary: str = ""
 
 
 KINDS: dict[str, type[Message]] = {
@@ -276,6 +351,10 @@ KINDS: dict[str, type[Message]] = {
     "tokens": Tokens,
     "finished": Finished,
     "failed": Failed,
+    "add_corpus": AddCorpus,
+    "remove_corpus": RemoveCorpus,
+    "list_corpora": ListCorpora,
+    "corpora": Corpora,
     "describe": Describe,
     "model_card": ModelCard,
 }

@@ -15,7 +15,7 @@ from mesh.errors import Refuse
 from services.messages import DraftItem, Propose, Proposed
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
 from services.proposer.metrics import ProposerMetrics
-from services.proposer.proposer import Proposer, View
+from services.proposer.proposer import Ask, Proposer
 from services.proposer.registry import make_proposers
 from services.proposer.sequences import Sequence, Sequences
 
@@ -69,7 +69,8 @@ class ProposerActor(Actor):
     def _drafts(self, method: str, group: list[tuple[Sequence, int]]) -> list[DraftItem]:
         sequences = [sequence for sequence, _ in group if not sequence.muted]
         budgets = [min(budget, MAX_DRAFT_TOKENS) for sequence, budget in group if not sequence.muted]
-        drafts = self._guess(method, [sequence.view for sequence in sequences], budgets)
+        asks = [Ask(sequence.view, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+        drafts = self._guess(method, asks)
         answers = [
             DraftItem(
                 sequence_id=sequence.target_sequence_id,
@@ -78,6 +79,7 @@ class ProposerActor(Actor):
                 source=draft.source,
                 match_length=draft.match_length,
                 parents=draft.parents,
+                chances=draft.chances,
             )
             for sequence, draft in zip(sequences, drafts, strict=True)
             if draft.tokens
@@ -85,20 +87,20 @@ class ProposerActor(Actor):
         self._metrics.drafted(method, len(answers), sum(len(answer.tokens) for answer in answers))
         return answers
 
-    def _guess(self, method: str, views: list[View], budgets: list[int]) -> list[Draft]:
+    def _guess(self, method: str, asks: list[Ask]) -> list[Draft]:
         proposer = self._proposers.get(method)
         if proposer is None:
             self._metrics.failed("unknown_method")
-            return [EMPTY] * len(views)
+            return [EMPTY] * len(asks)
         try:
-            return proposer.propose(views, budgets)
+            return proposer.propose(asks)
         # A proposer that trips costs its drafts, not the batch: the target goes on without them.
         except Exception:
             log.exception("proposer %s failed; its sequences start anew", method)
             self._metrics.failed("proposer_error")
-            for view in views:
-                proposer.forget(view.sequence_id)
-            return [EMPTY] * len(views)
+            for ask in asks:
+                proposer.forget(ask.view.sequence_id)
+            return [EMPTY] * len(asks)
 
     # Forgetting -----------------------------------------------------------------------------------------
 

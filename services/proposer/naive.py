@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from services.proposer.draft import EMPTY, Draft
-from services.proposer.proposer import Needs, Outcome, View
+from services.proposer.proposer import Ask, Needs, Outcome
 
 
 class NaiveProposer:
     needs: ClassVar[Needs] = Needs.TOKENS
     gives_probs: ClassVar[bool] = False
 
-    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
-        return [EMPTY] * len(views)
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [EMPTY] * len(asks)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:
         pass

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
-from services.proposer.proposer import Needs, Outcome, View
+from services.proposer.proposer import Ask, Needs, Outcome, View
 
 # An n-gram is one int of n fields this wide: exact for every vocabulary up to a million tokens. A larger id
 # loses its upper bits, which costs a wrong guess now and then and nothing else.
@@ -77,8 +77,8 @@ class NgramProposer:
         self._max_size = max_size
         self._indexes: dict[int, NgramIndex] = {}
 
-    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
-        return [self._draft(view, budget) for view, budget in zip(views, budgets, strict=True)]
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self._draft(ask.view, 0 if ask.ahead else ask.budget) for ask in asks]
 
     def _draft(self, view: View, budget: int) -> Draft:
         index = self._indexes.get(view.sequence_id)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Protocol
 
 from services.proposer.draft import Draft
 
@@ -31,6 +31,20 @@ class View:
     sequence_id: int
     tokens: array[int]
     prompt_tokens: int = 0
+    # What the caller expects the answer to be like.
+    prediction: array[int] = field(default_factory=lambda: array("i"))
+    # Whose text it may be guessed from, and who may learn from its output; "": nobody.
+    namespace: str = ""
+    corpora: list[str] | None = None
+    learn: bool = True
+
+
+class Ask(NamedTuple):
+    """A draft of at most `budget` tokens is wanted behind the text and `ahead`, which is assumed to follow it."""
+
+    view: View
+    budget: int
+    ahead: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +62,10 @@ class Proposer(Protocol):
     # Whether drafts carry the probabilities they were drawn with.
     gives_probs: ClassVar[bool]
 
-    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
-        """One draft for each view, of at most its budget of tokens; empty where there is nothing to say.
-        Called once a step with the whole batch, and must not wait for anything. A view that wasn't seen
-        before starts a sequence; one seen before has grown, or not."""
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        """One draft for each, of at most its budget of tokens; empty where there is nothing to say.
+        Called with a whole batch, and must not wait for anything. A view that wasn't seen before starts a
+        sequence; one seen before has grown, or not."""
         ...
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from services.config import Settings
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
-from services.proposer.proposer import Needs, Outcome, View
+from services.proposer.proposer import Ask, Needs, Outcome, View
 from services.proposer.suffix_store import compiling
 from services.proposer.suffix_store.automaton import Automaton
 from services.proposer.suffix_store.followers import Followers, Rule, Told, Turn
@@ -64,7 +64,9 @@ class SuffixProposer:
             settings.suffix_decoding_max_tree_depth, rule, None if most < 0 else most, settings.proposer_tokens
         )
 
-    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        views = [ask.view for ask in asks]
+        budgets = [0 if ask.ahead else ask.budget for ask in asks]
         if not compiling.is_compiled():
             return [EMPTY] * len(views)
         texts = [self._texts.get(view.sequence_id) or self._start(view) for view in views]

@@ -27,7 +27,7 @@ from services.process import run_role
 from services.proposer.actor import ProposerActor
 from services.proposer.draft import EMPTY, Draft
 from services.proposer.naive import NaiveProposer
-from services.proposer.proposer import Needs, Outcome, View
+from services.proposer.proposer import Ask, Needs, Outcome, View
 
 VOCABULARY = 49152
 TOKEN = 20000  # one like others
@@ -37,8 +37,8 @@ class _Guesser:
     needs: ClassVar[Needs] = Needs.TOKENS
     gives_probs: ClassVar[bool] = False
 
-    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
-        return [self.guess(view, budget) for view, budget in zip(views, budgets, strict=True)]
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        return [self.guess(ask.view, ask.budget) for ask in asks]
 
     def guess(self, view: View, budget: int) -> Draft:
         raise NotImplementedError

@@ -16,7 +16,7 @@ from typing import Any
 
 from services.config import Settings
 from services.messages import DraftItem, Failed, Finished, Generate, Sampling, Speculation, Tokens
-from services.proposer.proposer import View
+from services.proposer.proposer import Ask, View
 from services.proposer.registry import make_proposers
 from services.proposer.suffix_store import compiling
 from services.target.events import Arrived, Cancelled, DraftAsk, Emit, Finish
@@ -71,7 +71,7 @@ def proposed_by(method: str) -> Callable[[DraftAsk], DraftItem | None]:
         sequence = ask.sequence
         view = views.setdefault(sequence.id, View(sequence.id, array("i"), sequence.prompt_tokens))
         view.tokens.extend(sequence.token_ids[len(view.tokens) :])
-        [found] = proposer.propose([view], [ask.budget])
+        [found] = proposer.propose([Ask(view, ask.budget)])
         return draft(ask, found.tokens, source=found.source) if found.tokens else None
 
     return guess

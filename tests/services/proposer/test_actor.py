@@ -15,7 +15,7 @@ from services.config import Settings
 from services.messages import Propose, Proposed, ProposeItem
 from services.proposer.actor import ProposerActor
 from services.proposer.draft import Draft
-from services.proposer.proposer import Needs, View
+from services.proposer.proposer import Ask, Needs
 
 CALL: Any = None
 TEXT = [1, 2, 3, 4, 5, 9, 1, 2]
@@ -45,10 +45,10 @@ class Failing:
     def __init__(self) -> None:
         self.forgotten: list[int] = []
 
-    def propose(self, views: Sequence[View], budgets: Sequence[int]) -> list[Draft]:
-        if any(13 in view.tokens for view in views):
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        if any(13 in ask.view.tokens for ask in asks):
             raise RuntimeError("13")
-        return [Draft([7] * budget, "failing") for budget in budgets]
+        return [Draft([7] * ask.budget, "failing") for ask in asks]
 
     def observe(self, outcomes: Sequence[Any]) -> None:
         pass

@@ -6,6 +6,7 @@ import random
 from array import array
 
 import pytest
+from asking import asks
 
 from services.proposer.draft import MAX_DRAFT_TOKENS
 from services.proposer.ngram import NgramIndex, NgramProposer, continuation
@@ -13,7 +14,7 @@ from services.proposer.proposer import View
 
 
 def guess(tokens: list[int], budget: int = 4, sizes: tuple[int, int] = (2, 5)) -> tuple[list[int], int]:
-    [draft] = NgramProposer(*sizes).propose([View(1, array("i", tokens))], [budget])
+    [draft] = NgramProposer(*sizes).propose(asks([View(1, array("i", tokens))], [budget]))
     return draft.tokens, draft.match_length
 
 
@@ -59,8 +60,8 @@ def test_token_zero_is_not_taken_for_an_empty_place() -> None:
 def test_no_budget_no_draft_and_the_text_is_still_learned(budget: int) -> None:
     proposer = NgramProposer(2, 5)
     view = View(1, array("i", [1, 2, 3, 1, 2]))
-    assert proposer.propose([view], [budget])[0].tokens == []
-    assert proposer.propose([view], [1])[0].tokens == [3]
+    assert proposer.propose(asks([view], [budget]))[0].tokens == []
+    assert proposer.propose(asks([view], [1]))[0].tokens == [3]
 
 
 def test_no_draft_is_longer_than_its_budget_or_the_limit_of_all_drafts() -> None:
@@ -110,7 +111,7 @@ def test_ids_wider_than_the_packing_are_only_a_worse_guess() -> None:
 
 def test_forgotten_sequences_leave_nothing() -> None:
     proposer = NgramProposer(2, 5)
-    proposer.propose([View(n, array("i", range(100))) for n in range(10)], [4] * 10)
+    proposer.propose(asks([View(n, array("i", range(100))) for n in range(10)], [4] * 10))
     assert proposer.held_bytes() > 10_000
     for n in range(12):
         proposer.forget(n)
@@ -120,7 +121,7 @@ def test_forgotten_sequences_leave_nothing() -> None:
 def test_sequences_do_not_see_each_other() -> None:
     proposer = NgramProposer(2, 5)
     one, two = View(1, array("i", [1, 2, 3, 4])), View(2, array("i", [9, 9, 1, 2]))
-    assert [draft.tokens for draft in proposer.propose([one, two], [4, 4])] == [[], []]
+    assert [draft.tokens for draft in proposer.propose(asks([one, two], [4, 4]))] == [[], []]
 
 
 def test_the_continuation_wraps_as_often_as_needed() -> None:

@@ -6,6 +6,7 @@ import random
 from array import array
 
 import pytest
+from asking import asks
 
 from services.config import Settings
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
@@ -38,13 +39,13 @@ def view(number: int, tokens: list[int], prompt: int = 0) -> View:
 
 
 def guess(proposer: SuffixProposer, tokens: list[int], budget: int = 8) -> Draft:
-    [draft] = proposer.propose([view(1, tokens)], [budget])
+    [draft] = proposer.propose(asks([view(1, tokens)], [budget]))
     return draft
 
 
 def say(proposer: SuffixProposer, one: View, tokens: list[int], budget: int = 8) -> Draft:
     one.tokens.extend(tokens)
-    [draft] = proposer.propose([one], [budget])
+    [draft] = proposer.propose(asks([one], [budget]))
     return draft
 
 
@@ -88,8 +89,8 @@ def test_without_an_earlier_occurrence_there_is_no_guess(tokens: list[int]) -> N
 @pytest.mark.parametrize("budget", [0, -3])
 def test_no_budget_no_draft_and_the_text_is_still_learned(budget: int) -> None:
     proposer, one = own(), view(1, [1, 2, 3, 1, 2])
-    assert proposer.propose([one], [budget]) == [EMPTY]
-    assert proposer.propose([one], [1])[0].tokens == [3]
+    assert proposer.propose(asks([one], [budget])) == [EMPTY]
+    assert proposer.propose(asks([one], [1]))[0].tokens == [3]
 
 
 def test_no_draft_is_longer_than_its_budget_or_the_limit_of_all_drafts() -> None:
@@ -112,7 +113,7 @@ def test_grown_step_by_step_drafts_are_those_of_the_whole_text_at_once() -> None
 
 
 def test_sequences_do_not_see_each_other() -> None:
-    drafts = own().propose([view(1, [1, 2, 3, 4]), view(2, [9, 9, 1, 2])], [4, 4])
+    drafts = own().propose(asks([view(1, [1, 2, 3, 4]), view(2, [9, 9, 1, 2])], [4, 4]))
     assert drafts == [EMPTY, EMPTY]
 
 
@@ -121,7 +122,7 @@ def test_forgotten_sequences_leave_nothing() -> None:
         empty = proposer.held_bytes()
         chance = random.Random(1)
         many = [view(number, chance.choices(range(50), k=100), prompt=100) for number in range(10)]
-        proposer.propose(many, [4] * 10)
+        proposer.propose(asks(many, [4] * 10))
         assert proposer.held_bytes() - empty > 10 * 100 * 32
         for number in range(12):
             proposer.forget(number)
@@ -133,8 +134,8 @@ def test_while_the_loops_are_compiled_there_are_no_drafts_and_then_there_are(mon
     proposer, one = own(), view(1, [1, 2, 3, 1, 2])
     with monkeypatch.context() as patched:
         patched.setattr(compiling, "is_compiled", lambda: False)
-        assert proposer.propose([one], [4]) == [EMPTY]
-    assert proposer.propose([one], [4])[0].tokens[0] == 3
+        assert proposer.propose(asks([one], [4])) == [EMPTY]
+    assert proposer.propose(asks([one], [4]))[0].tokens[0] == 3
 
 
 # Long prompts -----------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_a_long_prompt_joins_in_slices_and_short_texts_are_served_meanwhile() ->
     short, calls = view(2, [5, 6, 7, 5, 6]), 0
     while True:
         before = proposer._texts[1].joined if calls else 0
-        drafts = proposer.propose([long, short], [4, 4])
+        drafts = proposer.propose(asks([long, short], [4, 4]))
         calls += 1
         assert drafts[1].tokens[0] == 7
         assert proposer._texts[1].joined - before <= SLICE
@@ -188,7 +189,7 @@ def test_what_one_request_says_is_the_guess_for_the_next() -> None:
 def test_running_requests_are_heard_at_once_even_in_the_same_batch() -> None:
     proposer = sharing()
     reader, speaker = view(1, [3, 10, 11], prompt=3), view(2, [4, *ANSWER], prompt=1)
-    drafts = proposer.propose([reader, speaker], [8, 8])
+    drafts = proposer.propose(asks([reader, speaker], [8, 8]))
     assert drafts[0].tokens == ANSWER[2:8]
 
 
@@ -266,7 +267,7 @@ def test_many_newcomers_at_once_take_over_from_each_other() -> None:
     proposer = sharing(max_requests=1)
     for _ in range(3):
         many = [view(number, [1, *range(100 * number, 100 * number + 10)], prompt=1) for number in range(50)]
-        proposer.propose(many, [4] * 50)
+        proposer.propose(asks(many, [4] * 50))
         for one in many:
             say(proposer, one, [7])
             proposer.forget(one.sequence_id)
