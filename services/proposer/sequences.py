@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.messages import ProposeItem
+from services.messages import Ended, ProposeItem
 from services.proposer.proposer import View
 
 # A sequence without text is a few hundred bytes; this many are more than all targets run at once.
@@ -35,6 +35,11 @@ class Sequence:
     committed: int = 0
     # Its text was given up for want of memory: it is followed by length, and gets no drafts.
     muted: bool = False
+
+    @property
+    def held(self) -> int:
+        """Tokens that take memory."""
+        return len(self.view.tokens) + len(self.view.prediction)
 
 
 @dataclass(slots=True)
@@ -88,7 +93,7 @@ class Sequences:
         if sequence is None:
             return None
         self._by_use.move_to_end(sequence.view.sequence_id)
-        if len(sequence.view.tokens) > self._max_tokens // 2:
+        if sequence.held > self._max_tokens // 2:
             # One giant must not push out everyone else.
             self._mute(sequence)
         return sequence
@@ -105,6 +110,26 @@ class Sequences:
         while len(self._by_use) > self._max_sequences:
             self._drop(next(iter(self._by_use.values())))
 
+    def end(self, target: str, ended: Ended) -> View | None:
+        """The whole text of a sequence that is over, if it is known or told now. It isn't followed any more, and not
+        released either: whoever learns from it does that afterwards."""
+        item = ProposeItem(
+            sequence_id=ended.sequence_id,
+            committed=ended.committed,
+            tokens=ended.tokens,
+            first=ended.first,
+            prompt_tokens=ended.prompt_tokens,
+            namespace=ended.namespace,
+        )
+        sequence = self.follow(target, item)
+        if sequence is None:
+            return None
+        if sequence.muted:
+            self._drop(sequence)
+            return None
+        self._unfollow(sequence)
+        return sequence.view
+
     def forget(self, target: str, sequence_id: int) -> None:
         sequence = self._targets[target].sequences.get(sequence_id)
         if sequence is not None:
@@ -117,14 +142,16 @@ class Sequences:
             del self._by_use[sequence.view.sequence_id]
 
     def _start(self, target: str, item: ProposeItem) -> Sequence | None:
-        tokens = _packed(item.tokens)
-        if tokens is None or item.committed != len(tokens):
+        tokens, prediction = _packed(item.tokens), _packed(item.prediction)
+        if tokens is None or prediction is None or item.committed != len(tokens):
             return None
-        view = View(next(self._view_ids), tokens, item.prompt_tokens)
+        view = View(
+            next(self._view_ids), tokens, item.prompt_tokens, prediction, item.namespace, item.corpora, item.learn
+        )
         sequence = Sequence(view, target, item.sequence_id, item.committed)
         self._targets[target].sequences[item.sequence_id] = sequence
         self._by_use[view.sequence_id] = sequence
-        self.tokens += item.committed
+        self.tokens += sequence.held
         return sequence
 
     def _append(self, sequence: Sequence, item: ProposeItem) -> bool:
@@ -149,11 +176,17 @@ class Sequences:
     def _mute(self, sequence: Sequence) -> None:
         if not sequence.muted:
             sequence.muted = True
-            self.tokens -= len(sequence.view.tokens)
-            sequence.view.tokens = array("i")
+            self.tokens -= sequence.held
             self._released(sequence.view.sequence_id)
+            # Whoever reads the text where it lies was told first.
+            sequence.view.tokens = sequence.view.prediction = array("i")
 
     def _drop(self, sequence: Sequence) -> None:
         self._mute(sequence)
+        self._unfollow(sequence)
+
+    def _unfollow(self, sequence: Sequence) -> None:
+        if not sequence.muted:
+            self.tokens -= sequence.held
         del self._by_use[sequence.view.sequence_id]
         del self._targets[sequence.target].sequences[sequence.target_sequence_id]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from services.messages import ProposeItem
+from services.messages import Ended, ProposeItem
 from services.proposer.sequences import Sequence, Sequences
 
 
@@ -162,3 +163,36 @@ def test_whatever_happens_the_counts_add_up(seed: int) -> None:
         assert sequences.tokens == sum(len(one.view.tokens) for one in held) <= 500
         assert living == {one.view.sequence_id for one in held}
         assert len(sequences) == sum(len(known.sequences) for known in sequences._targets.values()) <= 20
+
+
+def test_a_sequence_that_ends_gives_its_whole_text_once(sequences: Sequences, released: list[int]) -> None:
+    sequences.follow("t", whole(1, 5, 6))
+    view = sequences.end("t", Ended(sequence_id=1, committed=4, tokens=[7, 8]))
+    assert view is not None and view.tokens.tolist() == [5, 6, 7, 8]
+    # Whoever learns from it still needs it.
+    assert released == [] and len(sequences) == sequences.tokens == 0
+    assert sequences.end("t", Ended(sequence_id=1, committed=4, tokens=[])) is None
+
+
+def test_one_never_heard_of_may_come_whole_at_its_end(sequences: Sequences) -> None:
+    ended = Ended(sequence_id=9, committed=3, tokens=[1, 2, 3], first=True, prompt_tokens=2, namespace="mine")
+    view = sequences.end("t", ended)
+    assert view is not None and (view.tokens.tolist(), view.prompt_tokens, view.namespace) == ([1, 2, 3], 2, "mine")
+    assert len(sequences) == sequences.tokens == 0
+
+
+def test_an_end_that_does_not_fit_the_text_is_nobody_s(sequences: Sequences, released: list[int]) -> None:
+    sequence = sequences.follow("t", whole(1, 5, 6))
+    assert sequence is not None
+    assert sequences.end("t", Ended(sequence_id=1, committed=9, tokens=[7])) is None
+    assert released == [sequence.view.sequence_id] and len(sequences) == sequences.tokens == 0
+
+
+def test_a_prediction_takes_memory_like_text(sequences: Sequences) -> None:
+    item = replace(whole(1, 5, 6), prediction=[7] * 100, namespace="mine", corpora=["c"], learn=False)
+    sequence = sequences.follow("t", item)
+    assert sequence is not None and sequences.tokens == 102
+    view = sequence.view
+    assert (view.prediction.tolist(), view.namespace, view.corpora, view.learn) == ([7] * 100, "mine", ["c"], False)
+    sequences.forget("t", 1)
+    assert sequences.tokens == 0
