@@ -210,6 +210,7 @@ class DirectoryClient:
     def pick(self, role: str, key: str | None = None) -> Member | None:
         """A ready member: with a key the same one while it is there, else the one with the least to do."""
         ready = self.ready(role)
+        ready = [member for member in ready if not member.candidate] or ready
         if not ready:
             return None
         if key is not None:

@@ -38,6 +38,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     reasons: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=8)] = []
     metrics: Annotated[str, Meta(max_length=256)] = ""  # URL of its side door
     pid: int = 0
+    candidate: bool = False  # waits to take over from others of its role: picked only where there is nobody else
 
     @property
     def key(self) -> tuple[str, str]:
@@ -45,8 +46,10 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
     def same_standing(self, other: Member) -> bool:
         """Whether the two differ only in figures that change all the time."""
-        mine = (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics)
-        return mine == (other.key, other.endpoint, other.epoch, other.state, other.reasons, other.metrics)
+        return self._standing() == other._standing()
+
+    def _standing(self) -> tuple[object, ...]:
+        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics, self.candidate)
 
 
 @dataclass(slots=True)

@@ -90,6 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("hybrid_first", "suffix", "hybrid: the method that drafts first", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
     _row("hybrid_then", "ngram", "hybrid: the method that goes on behind that draft, or drafts beside it", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
     _row("hybrid_rule", "continue", "hybrid: continue: the second goes on where the first ends; better: the draft that is expected to bring more", kind="choice", choices=("continue", "better"), roles="proposer"),
+    _row("successor", False, "proposer: it takes over from those that run only once its drafts, made beside theirs, have shown to be as good", roles="proposer"),
     _row("shared_namespaces", "", "Comma-separated names of namespaces that every caller may learn from and add to, by naming one in a request; empty: no caller's text reaches another's drafts", roles="streamer"),
     _row("store_dir", "", "Where proposers keep what they have learned; empty: store in cache_dir; none: in memory only", roles="proposer"),
     _row("store_mb", 1024, "Disk and memory for what is learned, in all", low=1, high=1048576, roles="proposer"),

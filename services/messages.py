@@ -171,6 +171,8 @@ class Propose(Message, frozen=True):
     ended: list[Ended] = []
     # Of the tokens: what was learned under another one means something else.
     vocabulary: str = ""
+    # The drafts are compared with another proposer's, and not used.
+    shadow: bool = False
 
 
 class DraftItem(Message, frozen=True):

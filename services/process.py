@@ -181,7 +181,13 @@ class RoleProcess:
             reasons,
             f"http://{self.settings.metrics_host}:{self.side_door.port}",
             os.getpid(),
+            self._is_candidate(),
         )
+
+    def _is_candidate(self) -> bool:
+        """An actor that may take over from others says so itself; before it is there, the settings do."""
+        ask = getattr(self._actor, "candidate", None)
+        return bool(ask()) if ask is not None else self.settings.successor
 
     # A life, in order -------------------------------------------------------------------------------------------------
 
@@ -231,12 +237,14 @@ class RoleProcess:
     async def _watch(self) -> None:
         """Until told to stop or fenced. A change of standing is announced at once."""
         before: tuple[str, ...] | None = None
+        was_candidate = self._is_candidate()
         while not (self._stop.is_set() or self._fenced.is_set()):
-            now = tuple(self.reasons())
+            now, is_candidate = tuple(self.reasons()), self._is_candidate()
             if now != before:
                 log.info("ready" if not now else "not ready: %s", *(("; ".join(now),) if now else ()))
+            if now != before or is_candidate != was_candidate:
                 self.directory.announce_now()
-                before = now
+                before, was_candidate = now, is_candidate
             await asyncio.sleep(LOOK_EVERY)
 
     async def _drain(self) -> None:

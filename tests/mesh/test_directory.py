@@ -167,6 +167,29 @@ async def test_load_spreads_between_the_rounds_and_draining_members_get_nothing(
     assert sorted(names) == ["target-0"] * 2 + ["target-1"] * 4
 
 
+async def test_a_candidate_is_picked_only_where_there_is_nobody_else(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    old, new = await town.join("proposer", "old"), await town.join("proposer", "new")
+
+    async def picked() -> set[str]:
+        await town.clock.advance(1.0)
+        members = [streamer.client.pick("proposer", key) for key in map(str, range(50))]
+        return {member.instance for member in members if member is not None}
+
+    new.member = replace(new.member, candidate=True)
+    for each in (old, new):
+        each.turn("ready")
+    assert await picked() == {"old"}
+    # It has taken over: its state is the same, and others hear of it all the same.
+    new.member = replace(new.member, candidate=False)
+    new.turn("ready")
+    assert await picked() == {"old", "new"}
+    new.member = replace(new.member, candidate=True)
+    new.turn("ready")
+    old.turn("draining")
+    assert await picked() == {"new"}
+
+
 async def test_a_key_finds_the_same_member_from_everywhere(town: Town) -> None:
     first = await town.join("streamer", "streamer-1")
     second = await town.join("streamer", "streamer-2")
