@@ -1,0 +1,55 @@
+"""Whose text a request's drafts may come from, and who may be drafted from its text: an opaque id (Generate.namespace).
+
+A caller's namespace is private. Callers are told apart by API key (a server without keys has one caller: itself),
+`cache_salt` separates a caller's requests further, and so does a name in `speculation.namespace`. Only a name that
+the setting shared_namespaces lists is one namespace for all who ask for it, whatever their key and salt: both sides
+have agreed.
+
+Ids are keyed hashes: they come out the same in every streamer and after every restart, as what was learned outlives
+both, and they say nothing of the key. Nobody but this file knows what an id is made of. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+# Of namespaces and of corpora.
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+NAME_RULE = "must have 1..64 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
+ID_BYTES = 16
+
+# What hashes are for goes into them: none of one purpose is ever one of another.
+OF_A_KEY = b"specmesh key"
+OF_A_PRIVATE = b"specmesh private"
+OF_A_SHARED = b"specmesh shared"
+
+
+class Namespaces:
+    """What the setting says of sharing, and with it the ids. One in a process."""
+
+    def __init__(self, shared_namespaces: str = "") -> None:
+        """`shared_namespaces`: the setting, names with commas between them."""
+        names = [each.strip() for each in shared_namespaces.split(",")]
+        self._shared = frozenset(each for each in names if each)
+
+    def id_of(self, api_key: bytes, cache_salt: str = "", name: str = "") -> str:
+        """`api_key` is empty where the server asks for none; `name` is empty where the request names none."""
+        if name in self._shared:
+            return _digest(OF_A_SHARED, b"", name)
+        # Keys may be longer than what blake2b takes for one.
+        key = hashlib.blake2b(api_key, person=OF_A_KEY).digest()
+        return _digest(OF_A_PRIVATE, key, cache_salt, name)
+
+
+def is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None
+
+
+def _digest(purpose: bytes, key: bytes, *parts: str) -> str:
+    digest = hashlib.blake2b(key=key, person=purpose, digest_size=ID_BYTES)
+    for part in parts:
+        written = part.encode()
+        # With its length before it no part can run into the next.
+        digest.update(len(written).to_bytes(8, "big") + written)
+    return digest.hexdigest()
