@@ -1,0 +1,230 @@
+"""Sorting a segment's places, merging sorted ones and making the index, compiled by numba. All of it works without the
+interpreter's lock, so that a thread can do it beside those who guess. What the order is, segment_loops.py tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.extending import intrinsic
+
+from kernels.cpu_cache import kept_on_disk
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+# `left` counts tokens in a byte.
+MOST_DEPTH = 255
+_DIGITS = 1 << 16
+
+
+def _loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    return numba.njit(error_model="numpy")(function)
+
+
+def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    with kept_on_disk(function) as cache:
+        return numba.njit(error_model="numpy", cache=cache, nogil=True)(function)
+
+
+@intrinsic
+def _pointer(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int32)(types.int64), generate  # type: ignore[no-untyped-call]
+
+
+# numba's names for an array at an address; its own types don't tell.
+_ints_at: Any = _pointer
+_carray: Any = numba.carray  # type: ignore[attr-defined]
+
+
+# Sorting ----------------------------------------------------------------------------------------------------
+
+
+@_loop
+def _left(text: Ints, depth: int) -> Bytes:
+    """How many tokens a place has before it and with it, up to `depth`; a separator has none."""
+    left = np.empty(text.shape[0], np.uint8)
+    run = 0
+    for place in range(text.shape[0]):
+        run = 0 if text[place] < 0 else min(run + 1, depth)
+        left[place] = run
+    return left
+
+
+@_loop
+def _by_digit(text: Ints, places: Ints, shift: int, out: Ints) -> None:
+    """Sorted by 16 bits of their tokens; equals stay in their order."""
+    begins = np.zeros(_DIGITS + 1, np.int64)
+    for place in places:
+        begins[(text[place] >> shift & (_DIGITS - 1)) + 1] += 1
+    for digit in range(_DIGITS):
+        begins[digit + 1] += begins[digit]
+    for place in places:
+        digit = text[place] >> shift & (_DIGITS - 1)
+        out[begins[digit]] = place
+        begins[digit] += 1
+
+
+@_loop
+def _refined(positions: Ints, rank: Ints, left: Bytes, known: int, step: int, spare: Ints, begins: Ints) -> None:
+    """Sorted by `known` tokens, they become sorted by `known + step`.
+
+    What stands `step` before a place is sorted already: in that order, each place goes to the next seat of its own
+    group. Texts that end within the known tokens have nothing more to tell, and go first.
+    """
+    count = 0
+    for place in range(left.shape[0]):
+        if 0 < left[place] <= known:
+            spare[count] = place
+            count += 1
+    for before in positions:
+        place = before + step
+        if place < left.shape[0] and left[place] > known:
+            spare[count] = place
+            count += 1
+    for at in range(begins.shape[0]):
+        begins[at] = at
+    for place in spare:
+        group = rank[place]
+        positions[begins[group]] = place
+        begins[group] += 1
+
+
+@_loop
+def _ranked(positions: Ints, rank: Ints, left: Bytes, known: int, step: int, fresh: Ints) -> int:
+    """Whoever is equal gets the same rank: the group's first seat. Returns how many groups there are."""
+    groups = group = 0
+    before, before_second = -1, -1
+    for at in range(positions.shape[0]):
+        place = positions[at]
+        second = rank[place - step] if left[place] > known else -1
+        if before < 0 or rank[place] != rank[before] or second != before_second:
+            groups += 1
+            group = at
+        fresh[place] = group
+        before, before_second = place, second
+    return groups
+
+
+@_kept
+def sort(text: Ints, depth: int, positions: Ints) -> None:
+    """Fills `positions`, one for each token. Known tokens double each time, so a text that says the same a million
+    times takes no longer than another."""
+    left = _left(text, depth)
+    spare, begins = np.empty_like(positions), np.empty_like(positions)
+    rank, fresh = np.empty_like(text), np.empty_like(text)
+    count = 0
+    for place in range(text.shape[0]):
+        if left[place]:
+            begins[count] = place
+            count += 1
+    _by_digit(text, begins, 0, spare)
+    _by_digit(text, spare, 16, positions)
+    groups = group = 0
+    for at in range(count):
+        if at == 0 or text[positions[at]] != text[positions[at - 1]]:
+            groups += 1
+            group = at
+        rank[positions[at]] = group
+    known = 1
+    while known < depth and groups < count:
+        step = min(known, depth - known)
+        _refined(positions, rank, left, known, step, spare, begins)
+        groups = _ranked(positions, rank, left, known, step, fresh)
+        rank, fresh = fresh, rank
+        known += step
+
+
+@_kept
+def make_index(text: Ints, positions: Ints, step: int, index: Ints) -> None:
+    """The first tokens of every step-th place; behind a separator there are only separators."""
+    for row in range(index.shape[0]):
+        place, ended = positions[row * step], False
+        for at in range(index.shape[1]):
+            ended = ended or text[place - at] < 0
+            index[row, at] = -1 if ended else text[place - at]
+
+
+# Merging ----------------------------------------------------------------------------------------------------
+
+# A source's words: its places' address, how many there are, how many are out, and where its text begins in the whole.
+AT, COUNT, OUT, BASE = range(4)
+SOURCE_WORDS = 4
+
+
+@_loop
+def _key(text: Ints, place: int) -> int:
+    """The first two tokens in one number: most comparisons end with it."""
+    return np.int64(text[place]) << 32 | np.int64(text[place - 1] + 1)  # type: ignore[return-value]
+
+
+@_loop
+def _is_before(text: Ints, depth: int, keys: Longs, places: Longs, one: int, other: int) -> bool:
+    """Whether one source's next place goes before the other's; of equals, the earlier text's."""
+    if keys[one] != keys[other]:
+        return bool(keys[one] < keys[other])
+    first, second = places[one], places[other]
+    if depth > 1 and text[first - 1] >= 0:
+        for at in range(2, depth):
+            token = text[first - at]
+            if token != text[second - at]:
+                return bool(token < text[second - at])
+            if token < 0:
+                break
+    return one < other
+
+
+@_loop
+def _sink(text: Ints, depth: int, keys: Longs, places: Longs, heap: Longs, size: int, at: int) -> None:
+    """Down to where both below it come later."""
+    moving = heap[at]
+    while 2 * at + 1 < size:
+        below = 2 * at + 1
+        if below + 1 < size and _is_before(text, depth, keys, places, heap[below + 1], heap[below]):
+            below += 1
+        if not _is_before(text, depth, keys, places, heap[below], moving):
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = moving
+
+
+@_kept
+def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
+    """The next places of all sources, as many as `out` has room for. `text` is that of all, one behind the other."""
+    count = sources.shape[0]
+    keys, places, heap = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    size = 0
+    for source in range(count):
+        if sources[source, OUT] < sources[source, COUNT]:
+            places[source] = _places(sources, source)[sources[source, OUT]] + sources[source, BASE]
+            keys[source] = _key(text, places[source])
+            heap[size] = source
+            size += 1
+    for at in range(size // 2 - 1, -1, -1):
+        _sink(text, depth, keys, places, heap, size, at)
+    for at in range(out.shape[0]):
+        source = heap[0]
+        out[at] = places[source]
+        sources[source, OUT] += 1
+        if sources[source, OUT] < sources[source, COUNT]:
+            places[source] = _places(sources, source)[sources[source, OUT]] + sources[source, BASE]
+            keys[source] = _key(text, places[source])
+        else:
+            size -= 1
+            heap[0] = heap[size]
+        _sink(text, depth, keys, places, heap, size, 0)
+
+
+@_loop
+def _places(sources: Longs, source: int) -> Ints:
+    return _carray(_ints_at(sources[source, AT]), sources[source, COUNT])  # type: ignore[no-any-return]
