@@ -16,8 +16,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from separate_roles import SeparateRoles, separate_roles
 from sse_client import MODEL, events
+
+from bench.separate_roles import SeparateRoles, separate_roles
 
 pytestmark = pytest.mark.model
 

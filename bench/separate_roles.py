@@ -7,15 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from running_mesh import until
-
-from bench.running_mesh import ROLES, ROOT, free_ports
+from bench.running_mesh import ROLES, ROOT, MeshFailed, free_ports
 from loadtest.server_metrics import parse
 from services.config import PREFIX, Settings, to_environment
 
@@ -68,14 +67,27 @@ class SeparateRoles:
             code = process.wait()
         self.exits[role, process.pid] = code
 
+    def pid(self, role: str) -> int:
+        return self._processes[role].pid
+
+    def kill_role(self, role: str) -> None:
+        """As a crash does it; run_role starts another."""
+        process = self._processes.pop(role)
+        process.kill()
+        process.wait()
+
     def replace_proposer(self, command: Sequence[str] = ()) -> None:
         self.stop_role("proposer")
         self.run_role("proposer", command)
         self.wait_until_ready("proposer")
 
     def wait_until_ready(self, *roles: str, seconds: float = 120.0) -> None:
+        end = time.monotonic() + seconds
         for role in roles:
-            until(lambda role=role: self._ready(role), seconds, lambda role=role: self.log(role), self._processes[role])
+            while not self._ready(role):
+                if self._processes[role].poll() is not None or time.monotonic() > end:
+                    raise MeshFailed(self.log(role))
+                time.sleep(0.05)
 
     def metrics(self, role: str) -> dict[str, float]:
         """Samples by name, summed over labels."""

@@ -1,0 +1,55 @@
+"""A proposer's process with something wrong, for bench/faults.py:
+
+    python -m bench.faulty_proposer slow|garbage      settings come from SPECMESH_*, as for every role
+
+`slow` answers everything 200 ms late. `garbage` says at once, and is sure of it, what nobody will say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+
+from mesh.actor import Call
+from services.config import load_settings
+from services.messages import DraftItem, Propose, Proposed
+from services.process import run_role
+from services.proposer.actor import ProposerActor
+
+LATE = 0.2
+LONGEST = 64
+# Ids that every model has.
+IDS = 256
+
+
+class SlowActor(ProposerActor):
+    async def propose(self, message: Propose, call: Call) -> Proposed:
+        await asyncio.sleep(LATE)
+        return await super().propose(message, call)
+
+
+class GarbageActor(ProposerActor):
+    async def propose(self, message: Propose, call: Call) -> Proposed:
+        chance = random.Random(message.step)
+        return Proposed(
+            step=message.step,
+            drafts=[
+                DraftItem(
+                    sequence_id=item.sequence_id,
+                    committed=item.committed + len(item.ahead),
+                    tokens=[chance.randrange(IDS) for _ in range(LONGEST)],
+                    source="suffix",
+                    match_length=LONGEST,
+                    chances=[0.99] * LONGEST,
+                )
+                for item in message.items
+            ],
+        )
+
+
+ACTORS = {"slow": SlowActor, "garbage": GarbageActor}
+
+if __name__ == "__main__":
+    sys.exit(run_role("proposer", load_settings({}, os.environ), ACTORS[sys.argv[1]]))
