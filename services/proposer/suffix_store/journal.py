@@ -1,0 +1,284 @@
+"""What was learned, as it came, on disk: files that are only appended to, each written by one process.
+
+    file    head: magic, vocabulary, the process's name, its number, salt, check        record  record  record …
+    record  mark, length of the body, check, body: kind, where, whose, tokens
+
+A record says which tokens a text has from some place on. So it may be read twice, or be written again in a newer
+file, and the text is the same; and where a record is missing, what comes behind it is known to be behind a hole.
+The check is keyed with the file's salt: tokens that look like a record, which a caller could choose, are none.
+Knows bytes, not what they are good for; library_texts.py puts texts together from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import struct
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+# Another format is another magic: its files are left alone.
+_MAGIC = b"SMJRNL\x00\x01"
+# magic, vocabulary, instance, number of the file, salt
+_HEAD = struct.Struct("<8s16s8sQ16s")
+_CHECK = 8  # bytes
+HEAD_BYTES = _HEAD.size + _CHECK
+_MARK = b"\xf5rec"
+_RECORD = struct.Struct(f"<4sI{_CHECK}s")
+# kind, at, text, namespace, and the text as which another process had learned it, or zeros
+_BODY = struct.Struct("<B3xIQ16s8sQ")
+_LEARNED = 1
+# Of one record, in tokens: a longer piece is several.
+LONGEST = 1 << 16
+_LONGEST_BODY = _BODY.size + 4 * LONGEST
+_NOBODY = b"\0" * 8
+_NAME = re.compile(r"journal-([0-9a-f]{16})-(\d{8})")
+
+# A process's name, and its number for the text.
+Origin = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """From its token number `at` on, a text of a namespace reads so. `origin`: it was taken over from there."""
+
+    space: str
+    text: int
+    at: int
+    tokens: array[int]
+    origin: Origin | None = None
+
+
+class Journal:
+    """The one this process writes. Nothing here is safe in two threads at once."""
+
+    def __init__(self, folder: Path, instance: str, vocabulary: bytes, file_bytes: int) -> None:
+        self._folder, self._instance, self._vocabulary = folder, instance, vocabulary
+        self._file_bytes = file_bytes
+        self._file = -1
+        self._salt = b""
+        self._size = 0
+        # Each file that is there, with its bytes.
+        self.files: dict[int, int] = {}
+        self.number = 0
+
+    def append(self, records: list[Record]) -> None:
+        """On disk when it returns. OSError: perhaps some of them are; they may be appended again."""
+        if not records:
+            return
+        try:
+            for some in self._in_files(records):
+                _write(self._file, some)
+                self._size += len(some)
+                self.files[self.number] = self._size
+            os.fsync(self._file)
+        except OSError:
+            # Behind half a record nothing is written: it goes on in another file.
+            self.finish()
+            raise
+
+    def finish(self) -> None:
+        """This file is full: the next record begins another."""
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
+
+    def remove(self, number: int) -> None:
+        if number == self.number:
+            self.finish()
+        path_of(self._folder, self._instance, number).unlink(missing_ok=True)
+        self.files.pop(number, None)
+
+    def held_bytes(self) -> int:
+        return sum(self.files.values())
+
+    def _in_files(self, records: list[Record]) -> Iterator[bytes]:
+        """In pieces; when one is asked for, the file it belongs into is open."""
+        pieces: list[bytes] = []
+        waiting = 0
+        for record in records:
+            if self._file < 0 or self._size + waiting >= self._file_bytes:
+                if pieces:
+                    yield b"".join(pieces)
+                    pieces, waiting = [], 0
+                self._begin()
+            for body in _bodies(record):
+                place = self._size + waiting
+                pieces += [_RECORD.pack(_MARK, len(body), _check(self._salt, place, body)), body]
+                waiting += _RECORD.size + len(body)
+        yield b"".join(pieces)
+
+    def _begin(self) -> None:
+        if self._file >= 0:
+            os.fsync(self._file)
+            self.finish()
+        self.number += 1
+        self._salt = secrets.token_bytes(16)
+        head = _HEAD.pack(_MAGIC, self._vocabulary, bytes.fromhex(self._instance), self.number, self._salt)
+        head += _check(b"", 0, head)
+        path = path_of(self._folder, self._instance, self.number)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._size = self.files[self.number] = len(head)
+        _write(self._file, head)
+        sync_folder(self._folder)
+
+
+class Tail:
+    """Reads what one process wrote, and goes on where it ended the last time.
+
+    `ended`: that process writes no more; then half a record is no reason to wait for the rest."""
+
+    def __init__(self, folder: Path, instance: str, vocabulary: bytes) -> None:
+        self._folder, self._instance, self._vocabulary = folder, instance, vocabulary
+        self._number = 0
+        self._place = 0
+        self._salt: bytes | None = None
+        self._is_last = False
+        # Places at which something was not what was written.
+        self.damaged = 0
+
+    def read(self, ended: bool = False) -> list[Record]:
+        found: list[Record] = []
+        numbers = files_of(self._folder).get(self._instance, [])
+        for number in numbers:
+            if number > self._number:
+                self._number, self._place, self._salt = number, 0, None
+            if number == self._number:
+                self._is_last = number == numbers[-1]
+                with suppress(FileNotFoundError):
+                    self._read_file(found, ended or not self._is_last)
+        return found
+
+    def _read_file(self, found: list[Record], complete: bool) -> None:
+        path = path_of(self._folder, self._instance, self._number)
+        with path.open("rb") as file:
+            if not self._place:
+                self._read_head(file.read(HEAD_BYTES), complete)
+            if not self._place or self._salt is None:
+                return
+            file.seek(self._place)
+            data = file.read()
+        place = 0
+        while place < len(data):
+            end = _end_of(data, place, self._place, self._salt)
+            if end:
+                body = data[place + _RECORD.size : end]
+                if body[0] == _LEARNED:
+                    found.append(_record(body))
+                place = end
+                continue
+            after = _next_whole(data, place, self._place, self._salt)
+            if after is None and not complete:
+                # Perhaps it is being written just now.
+                break
+            self._skip(path, self._place + place, after is None)
+            place = len(data) if after is None else after
+        self._place += place
+
+    def _read_head(self, head: bytes, complete: bool) -> None:
+        if len(head) < HEAD_BYTES and not complete:
+            return
+        self._place = HEAD_BYTES
+        if len(head) < HEAD_BYTES:
+            return
+        magic, vocabulary, instance, number, salt = _HEAD.unpack(head[: _HEAD.size])
+        named = (_MAGIC, self._vocabulary, bytes.fromhex(self._instance), self._number)
+        if head[_HEAD.size :] == _check(b"", 0, head[: _HEAD.size]) and (magic, vocabulary, instance, number) == named:
+            self._salt = salt
+        else:
+            self._skip(path_of(self._folder, self._instance, self._number), 0, True)
+
+    def _skip(self, path: Path, place: int, to_the_end: bool) -> None:
+        if to_the_end and place and self._is_last:
+            # So ends what dies while it writes.
+            log.info("journal %s ends with a part of a record, at byte %d", path.name, place)
+            return
+        self.damaged += 1
+        what = "the rest is left out" if to_the_end else "it goes on behind that"
+        log.warning("journal %s is damaged at byte %d: %s", path.name, place, what)
+
+
+def path_of(folder: Path, instance: str, number: int) -> Path:
+    return folder / f"journal-{instance}-{number:08d}"
+
+
+def files_of(folder: Path) -> dict[str, list[int]]:
+    """Who has files there, with their numbers in order."""
+    found: dict[str, list[int]] = {}
+    for name in sorted(os.listdir(folder)):
+        if match := _NAME.fullmatch(name):
+            found.setdefault(match[1], []).append(int(match[2]))
+    return found
+
+
+def sync_folder(folder: Path) -> None:
+    """So that a name in it outlives a loss of power."""
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _bodies(record: Record) -> Iterator[bytes]:
+    instance, text = record.origin or ("", 0)
+    for begin in range(0, len(record.tokens), LONGEST):
+        yield (
+            _BODY.pack(
+                _LEARNED,
+                record.at + begin,
+                record.text,
+                bytes.fromhex(record.space),
+                bytes.fromhex(instance) or _NOBODY,
+                text,
+            )
+            + record.tokens[begin : begin + LONGEST].tobytes()
+        )
+
+
+def _record(body: bytes) -> Record:
+    _, at, text, space, instance, origin = _BODY.unpack_from(body)
+    tokens = array("i", body[_BODY.size :])
+    return Record(space.hex(), text, at, tokens, None if instance == _NOBODY else (instance.hex(), origin))
+
+
+def _check(salt: bytes, place: int, data: bytes) -> bytes:
+    """A record is right only where it was written."""
+    found = hashlib.blake2b(place.to_bytes(8, "little"), key=salt, digest_size=_CHECK)
+    found.update(data)
+    return found.digest()
+
+
+def _end_of(data: bytes, begin: int, base: int, salt: bytes) -> int:
+    """Where the record that begins there ends; 0: none does. `base`: where data lies in the file."""
+    if begin + _RECORD.size > len(data):
+        return 0
+    mark, length, check = _RECORD.unpack_from(data, begin)
+    end: int = begin + _RECORD.size + length
+    if mark != _MARK or end > len(data) or not _BODY.size <= length <= _LONGEST_BODY or (length - _BODY.size) % 4:
+        return 0
+    return end if check == _check(salt, base + begin, data[begin + _RECORD.size : end]) else 0
+
+
+def _next_whole(data: bytes, begin: int, base: int, salt: bytes) -> int | None:
+    """Behind a place that is damaged, the next at which a record begins."""
+    place = data.find(_MARK, begin + 1)
+    while place >= 0:
+        if _end_of(data, place, base, salt):
+            return place
+        place = data.find(_MARK, place + 1)
+    return None

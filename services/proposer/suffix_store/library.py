@@ -1,0 +1,344 @@
+"""What proposers have learned, for as long as the disk lives: texts in journals, then in segments, by namespace.
+
+    learn ─▶ journal (on disk within a second) ─ seal ─▶ segment ─ merge ─▶ larger segment ─ evict ─▶ nothing
+
+Of one vocabulary: token ids of another mean something else. Several processes may have one folder open; each writes its
+own journal, one at a time merges, all see each other's segments. A crash loses what came in the last second. What is
+damaged on disk is left out, counted and logged; no error of the disk comes out of `learn`, `segments` and the like:
+all they do is touch memory. Two threads do the rest.
+
+Knows texts and namespaces. What is guessed from them, segment_loops.py and loops.py know.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+import time
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.proposer.suffix_store.builder import Builder, Stopped
+from services.proposer.suffix_store.library_corpora import Card, CorpusRefused, Uploads
+from services.proposer.suffix_store.library_folder import LibraryFolder, private_folder
+from services.proposer.suffix_store.library_journals import Journals
+from services.proposer.suffix_store.library_policy import Bounds
+from services.proposer.suffix_store.library_state import State
+from services.proposer.suffix_store.library_texts import Learning
+from services.proposer.suffix_store.library_threads import Repeating
+from services.proposer.suffix_store.segment import Segment
+
+__all__ = ["Bounds", "Card", "CorpusRefused", "Library", "Stats"]
+
+log = logging.getLogger(__name__)
+
+_WRITE_EVERY = 0.5  # seconds: so that a slow disk still has each second's
+_LOOK_EVERY = 1.0
+_SWEEP_EVERY = 600.0
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """All on disk, of all processes, but for what is said to be ours."""
+
+    bytes: int
+    tokens: int
+    texts: int
+    segments: int
+    namespaces: int
+    corpora: int
+    # Ours: learned, and in no segment yet; of those, tokens that are not on disk; how long ago all of them were.
+    learning_tokens: int
+    unwritten_tokens: int
+    unwritten_seconds: float
+    journal_bytes: int
+    # Ours, since the start.
+    dropped_tokens: int
+    evicted_segments: int
+    evicted_tokens: int
+    evicted_namespaces: int
+    damaged: int
+    failures: int
+    seals: int
+    merges: int
+
+
+class Library:
+    """`folder`: None keeps it in memory, for this process only. `now`: the time of the day, it goes into files; `clock`
+    only runs forwards. Without `threads`, `write` and `work` are called by hand."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        vocabulary: str,
+        bounds: Bounds | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        threads: bool = True,
+    ) -> None:
+        """OSError: that folder can't be used."""
+        bounds = bounds or Bounds()
+        self._private = None
+        if folder is None:
+            folder, lock = private_folder(bounds.max_bytes)
+            self._private = weakref.finalize(self, _remove, folder, lock)
+        self._clock = clock
+        self._state = State(bounds, now, Learning(bounds.learning_tokens, bounds.max_namespaces), Uploads(bounds))
+        self._folder = LibraryFolder(folder, vocabulary)
+        self._journals = Journals(self._folder, self._state, clock)
+        self._stopping = threading.Event()
+        self._builder = Builder(self._folder, self._state, self._stopping.is_set)
+        self._swept_at = float("-inf")
+        # Steps whose last attempt failed.
+        self._failing: set[str] = set()
+        # Now, so that `recent` knows all there is.
+        self._builder.look()
+        self._journals.follow()
+        self._threads: list[Repeating] = []
+        if threads:
+            writing = Repeating("library-writes", lambda: self._do(self.write), _WRITE_EVERY)
+            self._threads = [writing, Repeating("library-works", self.work, _LOOK_EVERY)]
+
+    # Texts ------------------------------------------------------------------------------------------------
+
+    def learn(self, namespace: str, text_id: int, tokens: Sequence[int]) -> None:
+        """What a running text goes on with."""
+        if len(tokens):
+            with self._state.lock:
+                self._state.learning.learn(self._folder.space_of(namespace), text_id, tokens)
+
+    def end(self, namespace: str, text_id: int) -> None:
+        """It does not go on: its id may become another's."""
+        with self._state.lock:
+            self._state.learning.end(self._folder.space_of(namespace), text_id)
+
+    def recent(self, namespace: str) -> list[array[int]]:
+        """Texts that are in no segment yet, of all processes; the newest that fit into a bound, the oldest first. Ask
+        before anything is learned there: what this process has learned is among them."""
+        room = self._state.bounds.recent_tokens
+        found = []
+        with self._state.lock:
+            for text in reversed(list(self._state.recent(self._folder.space_of(namespace)))):
+                if room <= 0:
+                    break
+                found.append(text.tokens[-room:])
+                room -= len(found[-1])
+        return found[::-1]
+
+    # Segments ---------------------------------------------------------------------------------------------
+
+    def seal(self, namespace: str) -> int:
+        """What was learned there until now becomes a segment, soon: when `sealed` has reached what this returns. Texts
+        that go on are cut here."""
+        with self._state.lock:
+            ticket = self._state.seal(self._folder.space_of(namespace))
+        self._wake()
+        return ticket
+
+    def sealed(self, namespace: str) -> int:
+        with self._state.lock:
+            space = self._state.spaces.get(self._folder.space_of(namespace))
+            return space.sealed if space is not None else 0
+
+    def version(self, namespace: str) -> int:
+        """Another one when `segments` or `corpus_segments` would answer something else; 0 while there are none."""
+        with self._state.lock:
+            space = self._state.spaces.get(self._folder.space_of(namespace))
+            return space.version if space is not None else 0
+
+    def segments(self, namespace: str) -> list[Segment]:
+        """Those that are open; who asks for the first time gets none, and a new version when they are. Each stays
+        mapped until it is released, also when it has long been merged into another."""
+        with self._state.lock:
+            space = self._state.spaces.get(self._folder.space_of(namespace))
+            if space is None:
+                return []
+            found = [
+                self._state.shelf.give(space, entry.file)
+                for entry in space.manifest.segments
+                if entry.file in space.open
+            ]
+            asked, space.wanted = space.wanted, True
+        if not asked:
+            self._wake()
+        return found
+
+    def release(self, segment: Segment) -> None:
+        """Nobody here reads it any more, however often it was given."""
+        with self._state.lock:
+            if self._state.shelf.take_back(segment):
+                self._state.closing.append(segment)
+
+    def used(self, namespace: str, segment: Segment, accepted_tokens: float) -> None:
+        """So many tokens of drafts from it were accepted: what is used stays longer."""
+        with self._state.lock:
+            self._state.shelf.used(segment, accepted_tokens)
+
+    # Corpora ----------------------------------------------------------------------------------------------
+
+    def add_corpus(
+        self, namespace: str, name: str, part: int, texts: Sequence[Sequence[int]], last: bool = True
+    ) -> None:
+        """CorpusRefused says what is wrong with it, and leaves what was there. Parts come in order, from 0."""
+        space = self._folder.space_of(namespace)
+        with self._state.lock:
+            known = self._state.spaces.get(space)
+            there = self._state.uploads.names(space) | set(known.manifest.corpora if known is not None else ())
+            if name not in there and len(there) >= self._state.bounds.max_corpora:
+                raise CorpusRefused(f"there are {len(there)} corpora already; remove one first")
+            upload = self._state.uploads.add(space, name, part, texts, self._clock())
+            upload.complete = last
+        if last:
+            self._wake()
+
+    def remove_corpus(self, namespace: str, name: str) -> None:
+        """Also one that is on its way, or isn't there."""
+        space = self._folder.space_of(namespace)
+        with self._state.lock:
+            upload = self._state.uploads.remove(space, name)
+            known = self._state.spaces.get(space)
+            # A complete one is perhaps being written just now.
+            if (known is not None and name in known.manifest.corpora) or (upload is not None and upload.complete):
+                self._state.removals.append((space, name))
+        self._wake()
+
+    def corpora(self, namespace: str) -> list[Card]:
+        space = self._folder.space_of(namespace)
+        with self._state.lock:
+            known = self._state.spaces.get(space)
+            entries = known.manifest.corpora if known is not None else {}
+            going = {name for one, name in self._state.removals if one == space}
+            entries = {name: entry for name, entry in entries.items() if name not in going}
+            return self._state.uploads.cards(space, entries, self._state.progress)
+
+    def corpus_segments(self, namespace: str, name: str) -> list[Segment]:
+        """As `segments`."""
+        with self._state.lock:
+            space = self._state.spaces.get(self._folder.space_of(namespace))
+            corpus = space.manifest.corpora.get(name) if space is not None else None
+            if space is None or corpus is None or corpus.ready is None:
+                return []
+            asked, space.wanted = space.wanted, True
+            found = [self._state.shelf.give(space, corpus.ready.file)] if corpus.ready.file in space.open else []
+        if not asked:
+            self._wake()
+        return found
+
+    # What the threads do ----------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """What was learned until now is on disk."""
+        self._journals.write()
+
+    def work(self) -> None:
+        """All that there is to do, one thing after another; what fails is tried the next time, and the rest is done."""
+        with self._state.lock:
+            self._state.uploads.drop_old(self._clock())
+        more = True
+        while more and not self._stopping.is_set():
+            before = self._state.counts.merges
+            for step in (
+                self._builder.look,
+                self._journals.follow,
+                self._sweep,
+                self._make_journals_short,
+                self._builder.seal,
+                self._builder.keep_uploads,
+                self._builder.compact,
+                self._builder.open,
+                self._builder.tell_use,
+                self._builder.close_unread,
+            ):
+                self._do(step)
+            more = self._state.counts.merges > before
+
+    def _do(self, step: Callable[[], None]) -> None:
+        name = step.__name__.strip("_")
+        try:
+            step()
+            self._failing.discard(name)
+        except Stopped:
+            pass
+        except Exception:
+            with self._state.lock:
+                self._state.counts.failures += 1
+            # A full disk is full for a long time.
+            if name not in self._failing:
+                self._failing.add(name)
+                log.exception("the library failed to %s; it is tried again, and goes on without", name)
+
+    def _make_journals_short(self) -> None:
+        while spaces := self._journals.make_short():
+            with self._state.lock:
+                for space in spaces:
+                    self._state.seal(space)
+            self._builder.seal()
+
+    def _sweep(self) -> None:
+        if self._clock() - self._swept_at >= _SWEEP_EVERY:
+            self._swept_at = self._clock()
+            self._folder.sweep()
+
+    def _wake(self) -> None:
+        if self._threads:
+            self._threads[1].wake()
+
+    # Around it --------------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        with self._state.lock:
+            manifests = [space.manifest for space in self._state.spaces.values()]
+            learning, counts = self._state.learning, self._state.counts
+            unwritten = learning.unwritten_tokens()
+            journal = self._journals.held_bytes()
+            return Stats(
+                bytes=sum(manifest.bytes() for manifest in manifests) + journal,
+                tokens=sum(manifest.tokens() for manifest in manifests),
+                texts=sum(entry.texts for manifest in manifests for entry in manifest.segments),
+                segments=sum(len(manifest.segments) for manifest in manifests),
+                namespaces=len(manifests),
+                corpora=sum(len(manifest.corpora) for manifest in manifests),
+                learning_tokens=learning.tokens,
+                unwritten_tokens=unwritten,
+                unwritten_seconds=self._clock() - self._journals.synced_at if unwritten else 0.0,
+                journal_bytes=journal,
+                dropped_tokens=learning.dropped,
+                evicted_segments=counts.evicted_segments,
+                evicted_tokens=counts.evicted_tokens,
+                evicted_namespaces=counts.evicted_namespaces,
+                damaged=counts.damaged,
+                failures=counts.failures,
+                seals=counts.seals,
+                merges=counts.merges,
+            )
+
+    def close(self) -> None:
+        """What was learned is on disk, and what was used is told; nobody reads segments any more."""
+        self._stopping.set()
+        stopped = [thread.stop(_PATIENCE) for thread in self._threads]
+        self._do(self.write)
+        self._do(self._builder.tell_all_use)
+        if not all(stopped):
+            log.warning("a thread of the library is still at work; it ends with the process")
+            return
+        with self._state.lock:
+            for space in self._state.spaces.values():
+                self._state.closing += self._state.shelf.drop(space, set(space.open))
+            self._state.shelf.close()
+        self._builder.close_unread()
+        self._journals.close()
+        self._folder.close()
+        if self._private is not None:
+            self._private()
+
+
+def _remove(folder: Path, lock: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(lock)

@@ -1,0 +1,117 @@
+"""Corpora on their way in: part after part in memory, until the last one is there. Knows no files."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.proposer.suffix_store.library_manifest import CorpusEntry
+from services.proposer.suffix_store.library_policy import Bounds
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MOST_TEXTS = 1_000_000
+
+
+class CorpusRefused(ValueError):
+    """In words, why it can't be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    name: str
+    state: str  # receiving | building | ready | failed
+    texts: int = 0
+    tokens: int = 0
+    progress: float = 0.0  # of the building, 0..1
+    message: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Upload:
+    space: str
+    name: str
+    touched: float
+    parts: int = 0
+    tokens: int = 0
+    texts: list[array[int]] = field(default_factory=list)
+    complete: bool = False
+    failures: int = 0
+
+
+class Uploads:
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._uploads: dict[tuple[str, str], Upload] = {}
+
+    def add(self, space: str, name: str, part: int, texts: Sequence[Sequence[int]], now: float) -> Upload:
+        """CorpusRefused leaves what was there before."""
+        if not _NAME.fullmatch(name):
+            raise CorpusRefused("a corpus has a name of 1 to 64 letters, digits, dots, dashes or underscores")
+        upload = self._uploads.get((space, name))
+        if upload is not None and upload.complete:
+            raise CorpusRefused(f"corpus {name} is being written; try again when it is ready")
+        # Part 0 begins anew: whoever sends it doesn't know of any other.
+        if part == 0:
+            upload = Upload(space, name, now)
+        if upload is None or upload.parts != part:
+            there = "none" if upload is None else f"{upload.parts}"
+            raise CorpusRefused(f"part {part} of corpus {name} came, where {there} were there before")
+        added = [self._text(text) for text in texts]
+        tokens = sum(map(len, added))
+        if upload.tokens + tokens > self._bounds.corpus_tokens or len(upload.texts) + len(added) > _MOST_TEXTS:
+            self._uploads.pop((space, name), None)
+            raise CorpusRefused(f"a corpus has at most {self._bounds.corpus_tokens} tokens and {_MOST_TEXTS} texts")
+        others = sum(one.tokens for key, one in self._uploads.items() if key != (space, name))
+        if others + upload.tokens + tokens > 2 * self._bounds.corpus_tokens:
+            raise CorpusRefused("too many corpora are on their way; try again when one of them is ready")
+        upload.texts += [text for text in added if text]
+        upload.tokens, upload.parts, upload.touched = upload.tokens + tokens, part + 1, now
+        self._uploads[space, name] = upload
+        return upload
+
+    def _text(self, text: Sequence[int]) -> array[int]:
+        try:
+            found = array("i", text)
+        except (OverflowError, TypeError):
+            found = array("i", [-1])
+        if found and min(found) < 0:
+            raise CorpusRefused("texts are token ids: numbers from 0 to 2147483647")
+        return found
+
+    def complete(self) -> list[Upload]:
+        return [upload for upload in self._uploads.values() if upload.complete]
+
+    def remove(self, space: str, name: str) -> Upload | None:
+        return self._uploads.pop((space, name), None)
+
+    def done(self, upload: Upload) -> None:
+        """Perhaps another one has its name meanwhile."""
+        if self._uploads.get((upload.space, upload.name)) is upload:
+            del self._uploads[upload.space, upload.name]
+
+    def drop_old(self, now: float) -> None:
+        for key, upload in list(self._uploads.items()):
+            if not upload.complete and now - upload.touched > self._bounds.upload_seconds:
+                del self._uploads[key]
+
+    def names(self, space: str) -> set[str]:
+        return {name for one, name in self._uploads if one == space}
+
+    def cards(self, space: str, entries: dict[str, CorpusEntry], progress: dict[tuple[str, str], float]) -> list[Card]:
+        """Of a namespace, by name: what is on its way hides what is there."""
+        found = {name: _card(name, entry, progress.get((space, name), 0.0)) for name, entry in entries.items()}
+        for (one, name), upload in self._uploads.items():
+            if one == space:
+                state = "building" if upload.complete else "receiving"
+                found[name] = Card(name, state, len(upload.texts), upload.tokens)
+        return [found[name] for name in sorted(found)]
+
+
+def _card(name: str, entry: CorpusEntry, progress: float) -> Card:
+    if entry.source is not None:
+        return Card(name, "building", entry.source.texts, entry.source.tokens, progress)
+    if entry.message or entry.ready is None:
+        return Card(name, "failed", message=entry.message)
+    return Card(name, "ready", entry.ready.texts, entry.ready.tokens, 1.0)

@@ -1,0 +1,140 @@
+"""Journals of all processes: ours is written, others' are followed, and what a dead one left becomes ours."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from services.proposer.suffix_store.journal import Journal, Record, Tail
+from services.proposer.suffix_store.library_folder import LibraryFolder
+from services.proposer.suffix_store.library_state import State
+from services.proposer.suffix_store.library_texts import Text, Told
+
+log = logging.getLogger(__name__)
+
+# A namespace with so many tokens in the oldest file becomes a segment; fewer are written again into the newest.
+_WORTH_A_SEGMENT = 1024
+
+
+class Journals:
+    def __init__(self, folder: LibraryFolder, state: State, clock: Callable[[], float]) -> None:
+        self._folder, self._state, self._clock = folder, state, clock
+        file_bytes = max(1 << 12, state.bounds.journal_bytes // 8)
+        self._journal = Journal(folder.journals, folder.instance, folder.vocabulary, file_bytes)
+        # Ours is written in one thread, and made shorter in another.
+        self._writing = threading.Lock()
+        self._tails: dict[str, Tail] = {}
+        # Whose journals are ours now, and could not be removed yet.
+        self._emptied: set[str] = set()
+        self.synced_at = clock()
+
+    # Ours -------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """What was learned until now is on disk when it returns. OSError: it is tried again the next time."""
+        with self._writing:
+            with self._state.lock:
+                texts = self._state.learning.unwritten()
+            try:
+                self._append(texts)
+            except OSError:
+                with self._state.lock:
+                    self._state.learning.not_written(texts)
+                raise
+            self.synced_at = self._clock()
+
+    def _append(self, texts: list[Text]) -> None:
+        records = [
+            Record(text.space, text.number, text.written, text.tokens[text.written :], text.origin) for text in texts
+        ]
+        for text in texts:
+            # Perhaps it begins only in the next: then this one is kept a little longer than it must be.
+            text.file = text.file or max(1, self._journal.number)
+        self._journal.append(records)
+        for text, record in zip(texts, records, strict=True):
+            text.written = record.at + len(record.tokens)
+
+    def make_short(self) -> list[str]:
+        """While there are too many bytes, the oldest file goes. Gives namespaces that have to be sealed before."""
+        with self._writing:
+            for number in sorted(self._journal.files):
+                if self._journal.held_bytes() <= self._state.bounds.journal_bytes:
+                    break
+                with self._state.lock:
+                    busy = {batch.space for batch in self._state.batches}
+                    needed = [text for text in self._state.learning.texts() if text.file <= number and text.written]
+                by_space: dict[str, int] = {}
+                for text in needed:
+                    by_space[text.space] = by_space.get(text.space, 0) + len(text.tokens)
+                to_seal = [space for space, tokens in by_space.items() if tokens >= _WORTH_A_SEGMENT]
+                if to_seal or busy:
+                    return to_seal
+                if number == self._journal.number:
+                    self._journal.finish()
+                self._write_again(needed)
+                self._journal.remove(number)
+        return []
+
+    def _write_again(self, texts: list[Text]) -> None:
+        """From their beginning. They are in two files until the old one is gone, and read the same."""
+        for text in texts:
+            text.file = text.written = 0
+        try:
+            self._append(texts)
+        except OSError:
+            with self._state.lock:
+                self._state.learning.not_written(texts)
+            raise
+
+    # Others' ----------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """What others have learned since; what dead ones have left is taken over."""
+        others = self._folder.others()
+        left = {instance for instance in others if self._folder.take_over(instance)}
+        for instance in others - self._emptied:
+            tail = self._tails.setdefault(instance, Tail(self._folder.journals, instance, self._folder.vocabulary))
+            damaged = tail.damaged
+            records = tail.read(ended=instance in left)
+            with self._state.lock:
+                self._state.told.setdefault(instance, Told()).hear(records)
+                self._state.counts.damaged += tail.damaged - damaged
+        with self._state.lock:
+            for instance in set(self._state.told) - others:
+                self._tails.pop(instance, None)
+                del self._state.told[instance]
+            self._forget_covered()
+        if left:
+            self._take_over(left)
+
+    def _forget_covered(self) -> None:
+        for instance, told in self._state.told.items():
+            for space in list(told.spaces):
+                known = self._state.spaces.get(space)
+                if known is not None:
+                    told.covered(space, known.manifest.covered.get(instance, 0))
+
+    def _take_over(self, left: set[str]) -> None:
+        """First it stands in our journal, then theirs goes: whoever reads both knows by the origin that it is one."""
+        with self._state.lock:
+            taken = {origin for told in self._state.told.values() for origin in told.origins}
+            for instance in sorted(left - self._emptied):
+                told = self._state.told.pop(instance)
+                for texts in told.spaces.values():
+                    for number, text in texts.items():
+                        if (instance, number) not in taken and text.tokens:
+                            self._state.learning.take_over(text, instance)
+                self._tails.pop(instance)
+        self._emptied |= left
+        self.write()
+        for instance in sorted(self._emptied & left):
+            self._folder.forget(instance)
+            self._emptied.discard(instance)
+
+    def held_bytes(self) -> int:
+        return self._journal.held_bytes()
+
+    def close(self) -> None:
+        with self._writing:
+            self._journal.finish()
