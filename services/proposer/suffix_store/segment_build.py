@@ -162,9 +162,10 @@ SOURCE_WORDS = 4
 
 
 @_loop
-def _key(text: Ints, place: int) -> int:
+def _key(text: Ints, depth: int, place: int) -> int:
     """The first two tokens in one number: most comparisons end with it."""
-    return np.int64(text[place]) << 32 | np.int64(text[place - 1] + 1)  # type: ignore[return-value]
+    second = np.int64(text[place - 1]) + 1 if depth > 1 else 0
+    return np.int64(text[place]) << 32 | second  # type: ignore[return-value]
 
 
 @_loop
@@ -173,7 +174,7 @@ def _is_before(text: Ints, depth: int, keys: Longs, places: Longs, one: int, oth
     if keys[one] != keys[other]:
         return bool(keys[one] < keys[other])
     first, second = places[one], places[other]
-    if depth > 1 and text[first - 1] >= 0:
+    if text[first - 1] >= 0:
         for at in range(2, depth):
             token = text[first - at]
             if token != text[second - at]:
@@ -207,7 +208,7 @@ def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
     for source in range(count):
         if sources[source, OUT] < sources[source, COUNT]:
             places[source] = _places(sources, source)[sources[source, OUT]] + sources[source, BASE]
-            keys[source] = _key(text, places[source])
+            keys[source] = _key(text, depth, places[source])
             heap[size] = source
             size += 1
     for at in range(size // 2 - 1, -1, -1):
@@ -218,7 +219,7 @@ def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
         sources[source, OUT] += 1
         if sources[source, OUT] < sources[source, COUNT]:
             places[source] = _places(sources, source)[sources[source, OUT]] + sources[source, BASE]
-            keys[source] = _key(text, places[source])
+            keys[source] = _key(text, depth, places[source])
         else:
             size -= 1
             heap[0] = heap[size]
