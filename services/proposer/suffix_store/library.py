@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.proposer.suffix_store.builder import Builder, Stopped
+from services.proposer.suffix_store.builder import Builder
+from services.proposer.suffix_store.library_commits import Stopped
 from services.proposer.suffix_store.library_corpora import Card, CorpusRefused, Uploads
 from services.proposer.suffix_store.library_folder import LibraryFolder, private_folder
 from services.proposer.suffix_store.library_journals import Journals

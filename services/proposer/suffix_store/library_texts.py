@@ -72,6 +72,9 @@ class Learning:
         self.dropped = 0
 
     def learn(self, space: str, text_id: int, tokens: Sequence[int]) -> None:
+        """ValueError, OverflowError: those are no token ids."""
+        if min(tokens) < 0:
+            raise ValueError("token ids are not negative")
         if self.tokens + len(tokens) > self._max_tokens:
             # The rest of that text would stand behind a hole.
             self._open.pop((space, text_id), None)
