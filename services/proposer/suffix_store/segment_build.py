@@ -159,6 +159,8 @@ def make_index(text: Ints, positions: Ints, step: int, index: Ints) -> None:
 # A source's words: its places' address, how many there are, how many are out, and where its text begins in the whole.
 AT, COUNT, OUT, BASE = range(4)
 SOURCE_WORDS = 4
+# Keys of so many places are known before they are needed.
+_AHEAD = 64
 
 
 @_loop
@@ -166,6 +168,23 @@ def _key(text: Ints, depth: int, place: int) -> int:
     """The first two tokens in one number: most comparisons end with it."""
     second = np.int64(text[place - 1]) + 1 if depth > 1 else 0
     return np.int64(text[place]) << 32 | second  # type: ignore[return-value]
+
+
+@_loop
+def _places(sources: Longs, source: int) -> Ints:
+    return _carray(_ints_at(sources[source, AT]), sources[source, COUNT])  # type: ignore[no-any-return]
+
+
+@_loop
+def _advance(text: Ints, depth: int, sources: Longs, ahead: Longs, keys: Longs, places: Longs, source: int) -> None:
+    """To the source's next place. Keys are looked up many at a time: the processor waits for all of them at once."""
+    out = sources[source, OUT]
+    if out % _AHEAD == 0 or places[source] < 0:
+        positions, base = _places(sources, source), sources[source, BASE]
+        for at in range(out, min(sources[source, COUNT], (out // _AHEAD + 1) * _AHEAD)):
+            ahead[source, at % _AHEAD] = _key(text, depth, positions[at] + base)
+    keys[source] = ahead[source, out % _AHEAD]
+    places[source] = _places(sources, source)[out] + sources[source, BASE]
 
 
 @_loop
@@ -203,12 +222,12 @@ def _sink(text: Ints, depth: int, keys: Longs, places: Longs, heap: Longs, size:
 def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
     """The next places of all sources, as many as `out` has room for. `text` is that of all, one behind the other."""
     count = sources.shape[0]
-    keys, places, heap = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    keys, places, heap = np.empty(count, np.int64), np.full(count, -1), np.empty(count, np.int64)
+    ahead = np.empty((count, _AHEAD), np.int64)
     size = 0
     for source in range(count):
         if sources[source, OUT] < sources[source, COUNT]:
-            places[source] = _places(sources, source)[sources[source, OUT]] + sources[source, BASE]
-            keys[source] = _key(text, depth, places[source])
+            _advance(text, depth, sources, ahead, keys, places, source)
             heap[size] = source
             size += 1
     for at in range(size // 2 - 1, -1, -1):
@@ -218,14 +237,8 @@ def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
         out[at] = places[source]
         sources[source, OUT] += 1
         if sources[source, OUT] < sources[source, COUNT]:
-            places[source] = _places(sources, source)[sources[source, OUT]] + sources[source, BASE]
-            keys[source] = _key(text, depth, places[source])
+            _advance(text, depth, sources, ahead, keys, places, source)
         else:
             size -= 1
             heap[0] = heap[size]
         _sink(text, depth, keys, places, heap, size, 0)
-
-
-@_loop
-def _places(sources: Longs, source: int) -> Ints:
-    return _carray(_ints_at(sources[source, AT]), sources[source, COUNT])  # type: ignore[no-any-return]
