@@ -3,12 +3,14 @@
     role delta ─▶ text deltas … ─▶ finish chunk ─▶ (usage chunk) ─▶ [DONE]
                        └─▶ error object, end
 
-A text delta is constant bytes around one JSON string. Knows the wire form of a stream; knows no mesh.
+A text delta is constant bytes around one JSON string. Knows the wire form of a stream; knows no mesh. Events leave
+here as they come; pacing.py has the stream whose writes tell nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, Final
 
 import orjson
@@ -26,8 +28,23 @@ HEADERS = {
 }
 
 
+# A chunk that is nothing but text: what is before, the inside of its JSON string, what is behind. A quote within a
+# string of JSON is never bare, so neither border can be found in a text or a model's name.
+_TEXT_CHUNK = re.compile(
+    rb'(.*?"(?:delta":\{"content|text)":")(.*)("\}?,"logprobs":null,"finish_reason":null\}\](?:,"usage":null)?\}\n\n)',
+    re.DOTALL,
+)
+
+
 def event(value: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def around_text(chunk: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """A chunk of text alone in three parts; chunks with the same first and last part are one when their middles are
+    joined. None for any other event."""
+    found = _TEXT_CHUNK.fullmatch(chunk)
+    return None if found is None else (found[1], found[2], found[3])
 
 
 class ChunkForm:
@@ -115,6 +132,7 @@ class EventStream:
 
     async def end(self, last: bytes = DONE) -> web.StreamResponse:
         self.write(last)
+        await self._written()
         await self._response.write_eof()
         return self._response
 
@@ -122,3 +140,9 @@ class EventStream:
         """The stream was under way: the error is its last event, and there is no [DONE]."""
         self._response.force_close()
         return await self.end(event(error.body()))
+
+    async def _written(self) -> None:
+        """Waits until what was written has left this object: at once, unless it is held back."""
+
+    def close(self) -> None:
+        """The answer has come to an end, whichever: nothing is written any more. Repeat-safe."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.streamer.sse import ChunkForm
+from services.streamer.sse import DONE, ChunkForm, around_text, event
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": 'a "model"'}
 
@@ -49,3 +49,26 @@ def test_every_chunk_has_a_null_usage_once_usage_is_asked_for(chat: bool) -> Non
         body = read(chunk)
         assert body["usage"] is None
         assert len(body["choices"]) == 1  # type: ignore[arg-type]
+
+
+@given(st.text(), st.text(), st.booleans(), st.booleans())
+def test_chunks_of_text_alone_can_be_joined(one: str, other: str, chat: bool, usage_asked: bool) -> None:
+    ours = form(chat=chat, usage_asked=usage_asked)
+    first, second = around_text(ours.text(one)), around_text(ours.text(other))
+    assert first is not None and second is not None
+    before, text, after = first
+    assert (second[0], second[2]) == (before, after)
+    assert before + text + second[1] + after == ours.text(one + other)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_other_events_are_not_taken_for_text(chat: bool) -> None:
+    ours = form(chat=chat)
+    others = [
+        ours.finish("stop", {"stop_reason": None}),
+        ours.chunk("x", None, {"token_ids": [1]}),
+        ours.chunk("x", {"content": []}, {}),
+        event({"error": {"message": '"delta":{"content":"x"},"logprobs":null,"finish_reason":null}]}'}}),
+        DONE,
+    ]
+    assert [around_text(each) for each in others + ([ours.role()] if chat else [])] == [None] * (5 + chat)
