@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from services.streamer import responses
-from services.streamer.delivery import Piece
+from services.streamer.delivery import Piece, join
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
 from services.streamer.generation import Audience, Choice, Ending, generate
@@ -64,6 +64,7 @@ class Whole:
         whole.ids += piece.ids
         whole.logprobs += piece.logprobs
         whole.offsets += piece.offsets
+        join(whole.runs, piece.runs)
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
         self.pieces[choice.index].text = "".join(self._texts[choice.index])
@@ -98,7 +99,7 @@ class Streamed:
         self._stream = stream
         self._watch = watch
         self._opening = responses.head(request, answer_id, int(time.time()))
-        self._plain = request.sampling.logprobs < 0 and not request.return_token_ids
+        self._plain = request.sampling.logprobs < 0 and not (request.return_token_ids or request.return_provenance)
         self._forms = {
             each.index: ChunkForm(self._opening, each.index, chat=request.chat, usage_asked=request.include_usage)
             for each in choices
@@ -137,7 +138,7 @@ class Streamed:
         if choice.index not in self._begun:
             await self._begin(choice)
         self.flush()
-        more: dict[str, Any] = {"stop_reason": ending.stop}
+        more: dict[str, Any] = {"stop_reason": ending.stop, **responses.ended(self._request, choice)}
         if self._request.return_token_ids:
             more["prompt_token_ids"] = choice.prompt
         self._stream.write(self._forms[choice.index].finish(ending.reason, more))
@@ -156,9 +157,8 @@ class Streamed:
             self._stream.write(role)
 
     def _rich(self, choice: Choice, piece: Piece) -> bytes:
-        more: dict[str, Any] = {"token_ids": piece.ids} if self._request.return_token_ids else {}
         logprobs = responses.logprobs(self._request, piece, self._vocabulary)
-        return self._forms[choice.index].chunk(piece.text, logprobs, more)
+        return self._forms[choice.index].chunk(piece.text, logprobs, responses.tokens(self._request, piece))
 
 
 async def answer_streamed(

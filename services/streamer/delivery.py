@@ -1,7 +1,7 @@
-"""What of a choice's tokens may be shown now: text, token ids and logprobs leave together or not at all.
+"""What of a choice's tokens may be shown now: text, token ids, logprobs and origins leave together or not at all.
 
 Tokens wait here while their characters are unfinished or may become a stop string. When a stop string is
-found, the text ends before it, and so do the ids and logprobs: a token is kept when some of its text is.
+found, the text ends before it, and so does all else: a token is kept when some of its text is.
 
     characters:  shown | held back by StopMatcher | bytes of an unfinished character
     tokens:      gone  | waiting, each with the characters [start, end) it stands for
@@ -11,29 +11,59 @@ Knows no sockets, no JSON.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.messages import TokenLogprob
+from services.messages import Run, TokenLogprob
 from services.streamer.detokenize import Detokenizer
 from services.streamer.stops import StopMatcher
 
 UNFINISHED = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one token, or some that one verify step gave, come from. Draft tokens that were rejected are counted with
+    the target's own token, which stands in their place: so the parts of a step add up to the step."""
+
+    step: int
+    source: str = ""
+    match_length: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 1
+
+    def __add__(self, other: Origin) -> Origin:
+        drafted, accepted = self.drafted + other.drafted, self.accepted + other.accepted
+        return Origin(self.step, self.source, self.match_length, drafted, accepted, self.tokens + other.tokens)
+
+
+def join(runs: list[Origin], more: Sequence[Origin]) -> None:
+    """Put `more` behind `runs`; what one step gave becomes one."""
+    for each in more:
+        if runs and runs[-1].step == each.step:
+            runs[-1] += each
+        else:
+            runs.append(each)
+
+
 @dataclass(slots=True)
 class Piece:
-    """A part of the answer. `offsets` say where in the answer's text each token begins."""
+    """A part of the answer. `offsets` say where in the answer's text each token begins; `runs` are the origins of the
+    tokens, those of one step together."""
 
     text: str
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    runs: list[Origin] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Waiting:
     id: int
     logprob: TokenLogprob | None
+    origin: Origin | None
     start: int
     end: int
 
@@ -41,16 +71,27 @@ class _Waiting:
 class Delivery:
     """Of one choice. `count` is how many tokens were generated, up to the one that completed a stop string."""
 
-    __slots__ = ("_detokenizer", "_matcher", "_min_tokens", "_seen", "_shown", "_simple", "_waiting", "count")
+    __slots__ = (
+        "_detokenizer", "_matcher", "_min_tokens", "_origins_shown", "_seen", "_shown", "_simple", "_steps", "_waiting",
+        "count",
+    )  # fmt: skip
 
     def __init__(
-        self, detokenizer: Detokenizer, stops: tuple[str, ...], *, min_tokens: int, tokens_shown: bool
+        self,
+        detokenizer: Detokenizer,
+        stops: tuple[str, ...],
+        *,
+        min_tokens: int,
+        tokens_shown: bool,
+        origins_shown: bool = False,
     ) -> None:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops)
         self._min_tokens = min_tokens
         # Text alone needs no book-keeping of tokens.
-        self._simple = not stops and not tokens_shown
+        self._simple = not stops and not tokens_shown and not origins_shown
+        self._origins_shown = origins_shown
+        self._steps = 0
         self._waiting: list[_Waiting] = []
         self._seen = 0  # characters the detokenizer has given
         self._shown = 0  # characters that left in a piece
@@ -60,13 +101,15 @@ class Delivery:
     def stopped_by(self) -> str | None:
         return self._matcher.found
 
-    def push(self, ids: list[int], logprobs: list[TokenLogprob] | None) -> Piece:
+    def push(self, ids: list[int], logprobs: list[TokenLogprob] | None, runs: Sequence[Run] = ()) -> Piece:
         if self._simple:
             self.count += len(ids)
             return Piece(self._detokenizer.feed(ids))
         texts: list[str] = []
+        origins = self._origins(runs, len(ids)) if self._origins_shown else None
         for index, token in enumerate(ids):
-            texts.append(self._push_one(token, logprobs[index] if logprobs else None))
+            origin = origins[index] if origins else None
+            texts.append(self._push_one(token, logprobs[index] if logprobs else None, origin))
             if self._matcher.found is not None:
                 return self._cut("".join(texts))
         return self._release("".join(texts))
@@ -81,9 +124,24 @@ class Delivery:
             return self._cut(text)
         return self._release(text + self._matcher.flush())
 
-    def _push_one(self, token: int, logprob: TokenLogprob | None) -> str:
+    def _origins(self, runs: Sequence[Run], count: int) -> list[Origin]:
+        """One for each of `count` tokens."""
+        origins: list[Origin] = []
+        for run in runs:
+            self._steps += 1
+            # The target's own token comes behind those accepted, unless the answer ended before it.
+            last = min(run.accepted, run.length - 1)
+            for place in range(run.length):
+                accepted = int(place < run.accepted)
+                drafted = accepted + (run.drafted - run.accepted if place == last else 0)
+                origins.append(Origin(self._steps, run.source, run.match_length, drafted, accepted))
+        # A target that doesn't say where a token comes from has it from nowhere else.
+        self._steps += 1
+        return origins + [Origin(self._steps)] * (count - len(origins))
+
+    def _push_one(self, token: int, logprob: TokenLogprob | None, origin: Origin | None) -> str:
         self.count += 1
-        self._waiting.append(_Waiting(token, logprob, self._seen, UNFINISHED))
+        self._waiting.append(_Waiting(token, logprob, origin, self._seen, UNFINISHED))
         return self._grow(self._detokenizer.feed([token]), armed=self.count >= self._min_tokens)
 
     def _grow(self, text: str, *, armed: bool) -> str:
@@ -115,9 +173,12 @@ class Delivery:
 
 
 def _piece(text: str, leaving: list[_Waiting]) -> Piece:
+    runs: list[Origin] = []
+    join(runs, [each.origin for each in leaving if each.origin is not None])
     return Piece(
         text,
         ids=[each.id for each in leaving],
         logprobs=[each.logprob for each in leaving if each.logprob is not None],
         offsets=[each.start for each in leaving],
+        runs=runs,
     )

@@ -1,4 +1,4 @@
-"""From a request to its choices: prompts become token ids, each answer gets its seed and its length.
+"""From a request to its choices: prompts and prediction become token ids, each answer gets its seed and its length.
 
 Seeds: answer i of a prompt samples with (seed + i × an odd 64-bit constant) mod 2^63, so answer 0 is the one
 that the same seed gives alone, and no two answers of a request share their noise. A request without a seed
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from mesh.errors import RemoteError
-from services.messages import ModelCard, Sampling
+from services.messages import Encode, ModelCard, Sampling
+from services.streamer.acceptance import Acceptance, Predicted
 from services.streamer.delivery import Delivery
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError, bad_value
@@ -22,6 +23,7 @@ from services.streamer.generation import Choice
 from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
 from services.streamer.sampling import check_ids, check_something_is_left
+from services.streamer.speculation import longest_draft
 from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
 from services.target.verify.policy import Verification, verification_for
 
@@ -30,16 +32,39 @@ SEED_MASK = (1 << SEED_BITS) - 1
 SEED_STEP = 0x9E3779B97F4A7C15
 
 
+# Of a prediction at most so much is looked at: what a context may hold, and a message.
+PREDICTION_BYTES_A_TOKEN = 8
+MOST_PREDICTION_BYTES = 3 * 2**20
+# What a text is encoded behind when it must not be taken for the beginning of one.
+BEFORE = "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request and what it comes to, the same for all of its choices."""
+
+    request: Request
+    answer_id: str
+    namespace: str
+    prediction: list[int]
+    card: ModelCard
+    vocabulary: Vocabulary
+
+
 async def choices_of(
-    request: Request, answer_id: str, peers: Peers, card: ModelCard, vocabulary: Vocabulary
+    request: Request, answer_id: str, namespace: str, peers: Peers, card: ModelCard, vocabulary: Vocabulary
 ) -> list[Choice]:
     if request.bad_words:
         request = replace(request, sampling=await _forbidding(request, peers, card))
-    encoded = await asyncio.gather(*(_encode(request, prompt, peers, card) for prompt in request.prompts))
+    prediction, *prompts = await asyncio.gather(
+        _prediction(request, peers, card, vocabulary),
+        *(_encode(request, prompt, peers, card) for prompt in request.prompts),
+    )
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+    asked = Asked(request, answer_id, namespace, prediction, card, vocabulary)
     return [
-        _choice(request, answer_id, number * request.n + answer, ids, seed_of(base, answer), card, vocabulary)
-        for number, ids in enumerate(encoded)
+        _choice(asked, number * request.n + answer, ids, seed_of(base, answer))
+        for number, ids in enumerate(prompts)
         for answer in range(request.n)
     ]
 
@@ -84,6 +109,35 @@ async def _encode(request: Request, prompt: Prompt, peers: Peers, card: ModelCar
         raise encode_error(error, request, card) from error
 
 
+async def _prediction(request: Request, peers: Peers, card: ModelCard, vocabulary: Vocabulary) -> list[int]:
+    """The expected answer as the model would write it behind the prompt, as far as a context may hold it."""
+    if not request.prediction:
+        return []
+    most = min(card.max_context * PREDICTION_BYTES_A_TOKEN, MOST_PREDICTION_BYTES)
+    text = request.prediction.encode()[:most].decode(errors="ignore")
+    try:
+        ids = await _continuation(text, peers, chat=request.chat, byte_level=vocabulary.byte_level)
+    except RemoteError as error:
+        raise encode_error(error, None, None) from error
+    check_ids(ids, "prediction", card.vocab_size)
+    return ids[: card.max_context]
+
+
+async def _continuation(text: str, peers: Peers, *, chat: bool, byte_level: bool) -> list[int]:
+    """A byte-level tokenizer spells a word the same wherever a text begins. Others write the first word of a text as
+    if a space were before it, which is how a chat's answer begins, too; but the middle of a text doesn't."""
+    alone = Encode(text=text, add_special_tokens=False)
+    if byte_level or (chat and not text.startswith(" ")):
+        return await peers.encode(alone)
+    behind = Encode(text=BEFORE + text, add_special_tokens=False)
+    before, both = await asyncio.gather(
+        peers.encode(Encode(text=BEFORE, add_special_tokens=False)), peers.encode(behind)
+    )
+    if both[: len(before)] == before:
+        return both[len(before) :]
+    return await peers.encode(alone)
+
+
 REFUSALS = {"invalid": 400, "no_template": 400, "deadline": 504}
 
 
@@ -95,26 +149,30 @@ def encode_error(error: RemoteError, request: Request | None, card: ModelCard | 
     return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=error.reason)
 
 
-def _choice(
-    request: Request, answer_id: str, index: int, ids: list[int], seed: int, card: ModelCard,
-    vocabulary: Vocabulary,
-) -> Choice:  # fmt: skip
+def _choice(asked: Asked, index: int, ids: list[int], seed: int) -> Choice:
+    request, card = asked.request, asked.card
     length = answer_length(request, len(ids), card.max_context)
     sampling = msgspec.structs.replace(request.sampling, seed=seed, max_tokens=length)
     server = verification_for(card.speculation, Verification(), sampling)
     return Choice(
         index=index,
-        request_id=f"{answer_id}-{index}",
+        request_id=f"{asked.answer_id}-{index}",
         prompt=ids,
         sampling=sampling,
         speculation=request.speculation,
         verification=verification_for(request.speculation, server, sampling),
-        priority=request.priority,
-        cache_salt=request.cache_salt,
+        longest_draft=longest_draft(request.speculation, card),
         delivery=Delivery(
-            vocabulary.detokenizer(ids),
+            asked.vocabulary.detokenizer(ids),
             request.stops,
             min_tokens=sampling.min_tokens,
             tokens_shown=request.return_token_ids or sampling.logprobs >= 0,
+            origins_shown=request.return_provenance,
         ),
+        acceptance=Acceptance(in_order=request.return_speculation_steps),
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        namespace=asked.namespace,
+        prediction=asked.prediction,
+        predicted=None if request.prediction is None else Predicted(),
     )

@@ -1,7 +1,8 @@
 """Reads a JSON object field by field and refuses what it was not asked about.
 
 Every refusal names its field with a path such as messages[2].content[0].type. null means "not given", as
-OpenAI's own clients send it. A bool is never a number. Knows JSON values; knows no parameter of the API.
+OpenAI's own clients send it. A bool is never a number. Knows JSON values, and the one shape that several parameters
+share: a text, or its parts. Knows no parameter of the API.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any, NoReturn
 from services.streamer.errors import ApiError, bad_value, unsupported
 
 LARGEST_SHOWN = 60
+MAX_PARTS = 256
+MAX_TEXT = 2**31 - 1  # the body's size is the real limit
 
 
 class Fields:
@@ -106,6 +109,28 @@ def check_list(value: Any, path: str, longest: int) -> list[Any]:
     if len(value) > longest:
         raise bad_value(path, f"has {len(value)} items, at most {longest} are taken", "array_above_max_length")
     return value
+
+
+def read_content(fields: Fields) -> str:
+    """The field `content`: a text, or text parts, which are joined."""
+    content = fields.get("content")
+    where = fields.at("content")
+    if content is None:
+        raise bad_value(where, "is missing", "missing_required_parameter")
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for index, each in enumerate(check_list(content, where, MAX_PARTS)):
+        part = Fields(each, f"{where}[{index}]")
+        kind = part.get("type")
+        if kind != "text":
+            raise unsupported(part.at("type"), f"{shown(kind)} is not supported: text parts only")
+        text = part.text("text", MAX_TEXT)
+        if text is None:
+            raise bad_value(part.at("text"), "is missing", "missing_required_parameter")
+        texts.append(text)
+        part.nothing_else()
+    return "".join(texts)
 
 
 def wrong_type(path: str, wanted: str, value: Any) -> ApiError:

@@ -26,7 +26,7 @@ from services.messages import (
     Speculation,
     Tokens,
 )
-from services.streamer.acceptance import Acceptance
+from services.streamer.acceptance import Acceptance, Predicted, runs_behind
 from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
@@ -51,12 +51,16 @@ class Choice:
     speculation: Speculation
     # What that comes to at the target; it says so itself only at an end of its own.
     verification: Verification
+    longest_draft: int
     delivery: Delivery
     tokens: list[int] = field(default_factory=list)
     acceptance: Acceptance = field(default_factory=Acceptance)
     attempt: int = 0
     priority: int = 0
     cache_salt: str = ""
+    namespace: str = ""
+    prediction: list[int] = field(default_factory=list)
+    predicted: Predicted | None = None  # None: the request brought no prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,8 @@ def _message(choice: Choice) -> Generate:
         speculation=choice.speculation,
         priority=choice.priority,
         cache_salt=choice.cache_salt,
+        namespace=choice.namespace,
+        prediction=choice.prediction,
     )
 
 
@@ -170,8 +176,12 @@ async def _take(choice: Choice, item: Tokens, audience: Audience) -> Ending | No
     if not ids:
         return None
     choice.tokens += ids
-    choice.acceptance.add(item.runs)
-    piece = choice.delivery.push(ids, logprobs)
+    runs = runs_behind(item.runs, known)
+    choice.acceptance.add(runs)
+    before = choice.delivery.count
+    piece = choice.delivery.push(ids, logprobs, runs)
+    if choice.predicted is not None:
+        choice.predicted.add(runs, choice.delivery.count - before)
     await audience.show(choice, piece)
     if (stop := choice.delivery.stopped_by) is None:
         return None

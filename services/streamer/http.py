@@ -33,6 +33,7 @@ from services.streamer.encoding import choices_of, encode_error
 from services.streamer.errors import ApiError
 from services.streamer.health import Readiness
 from services.streamer.metrics import DoorMetrics, Watch
+from services.streamer.namespace import Namespaces
 from services.streamer.openapi import document
 from services.streamer.peers import Peers
 from services.streamer.request import (
@@ -78,6 +79,7 @@ class Door:
         admission: Admission,
         metrics: DoorMetrics,
         health: Callable[[], Readiness],
+        shared_namespaces: str = "",
     ) -> None:
         self.model_name = model_name
         self.limits = limits
@@ -89,6 +91,7 @@ class Door:
         self.created = int(time.time())
         keys = [each.strip() for each in api_keys.split(",")]
         self._key_hashes = [_hash(each.encode()) for each in keys if each]
+        self._namespaces = Namespaces(shared_namespaces)
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """Called by aiohttp for every request; answers all of them."""
@@ -124,12 +127,17 @@ class Door:
     def _check_key(self, http: web.BaseRequest) -> None:
         if not self._key_hashes:
             return
-        scheme, _, key = http.headers.get("Authorization", "").partition(" ")
-        given = _hash(key.strip().encode(errors="surrogateescape"))
+        scheme, key = _authorization(http)
+        given = _hash(key)
         # Every key is compared, so the time taken says nothing about which one came close.
         matches = [hmac.compare_digest(given, each) for each in self._key_hashes]
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
+
+    def namespace(self, http: web.BaseRequest, cache_salt: str = "", name: str = "") -> str:
+        """The id of a namespace of whoever sent this. A key that nobody asked for makes no other caller."""
+        key = _authorization(http)[1] if self._key_hashes else b""
+        return self._namespaces.id_of(key, cache_salt, name)
 
 
 # Handlers ---------------------------------------------------------------------------------------------
@@ -254,7 +262,8 @@ async def _answer(
     stream = EventStream(http, {"x-request-id": answer_id}) if request.stream else None
     try:
         async with ticket:
-            return await _admitted(door, request, answer_id, ticket, stream, watch)
+            namespace = door.namespace(http, request.cache_salt, request.namespace)
+            return await _admitted(door, request, answer_id, namespace, ticket, stream, watch)
     except asyncio.CancelledError:
         watch.failed("abort", request.choices)
         raise
@@ -272,11 +281,12 @@ async def _answer(
 
 
 async def _admitted(
-    door: Door, request: Request, answer_id: str, ticket: Ticket, stream: EventStream | None, watch: Watch
-) -> web.StreamResponse:
+    door: Door, request: Request, answer_id: str, namespace: str, ticket: Ticket, stream: EventStream | None,
+    watch: Watch,
+) -> web.StreamResponse:  # fmt: skip
     card = await door.peers.card()
     check_against(request, card)
-    choices = await choices_of(request, answer_id, door.peers, card, door.vocabulary)
+    choices = await choices_of(request, answer_id, namespace, door.peers, card, door.vocabulary)
     watch.encoded()
     if stream is not None:
         return await answer_streamed(
@@ -352,6 +362,12 @@ def _unforeseen(error: Exception) -> ApiError:
     if isinstance(error, MeshError):
         return ApiError(503, "A part of the server cannot be reached; try again", code=error.reason, retry_after=1)
     return ApiError(500, "The server failed", code="internal_error")
+
+
+def _authorization(http: web.BaseRequest) -> tuple[str, bytes]:
+    """The scheme, and the key as it was sent."""
+    scheme, _, key = http.headers.get("Authorization", "").partition(" ")
+    return scheme, key.strip().encode(errors="surrogateescape")
 
 
 def _hash(key: bytes) -> bytes:

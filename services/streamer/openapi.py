@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.messages import LONGEST_SALT, MOST_PRIORITY
+from services.streamer.namespace import NAME
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
 from services.streamer.sampling import (
     MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORD_CHARACTERS,
     MAX_BAD_WORD_TEXTS,
 )
+from services.streamer.speculation import MAX_CORPORA
 from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
 from services.target.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
 from services.target.verify.registry import STRATEGIES
@@ -55,13 +57,29 @@ def list_of(items: Schema, help: str) -> Schema:
 TEXT: Schema = {"type": "string"}
 ABOVE_0: Schema = {"exclusiveMinimum": 0}
 IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+NAMED: Schema = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+CONTENT: Schema = {
+    "description": "Text, or text parts that are joined",
+    "oneOf": [
+        TEXT,
+        list_of(
+            {
+                "type": "object",
+                "required": ["type", "text"],
+                "properties": {"type": {"const": "text"}, "text": TEXT},
+            },
+            "Text parts",
+        ),
+    ],
+}
 
 SPECULATION: Schema = {
     "type": "object",
     "description": "How drafts are made and checked for this request, within what the server allows",
     "additionalProperties": False,
     "properties": {
-        "method": {"type": "string", "description": "A proposer; naive: no drafts"},
+        "off": boolean("No drafts: the method naive, in other words"),
+        "method": {"type": "string", "description": "A proposer; naive, or off: no drafts"},
         "num_speculative_tokens": integer("Longest draft", 0),
         "verify_strategy": {
             "type": "string",
@@ -81,7 +99,30 @@ SPECULATION: Schema = {
         ),
         "typical_epsilon": {**number("typical: a probability that suffices", 0, 1), **ABOVE_0},
         "typical_delta": {**number("typical: the factor of exp(-entropy) that does", 0, 1), **ABOVE_0},
+        "corpus": {**NAMED, "description": "The corpus drafts may come from. Default: all of the namespace"},
+        "corpora": {
+            **list_of(NAMED, "The same for several; empty: from none"),
+            "maxItems": MAX_CORPORA,
+        },
+        "namespace": {
+            **NAMED,
+            "description": "Drafts come from what was answered in it, and it learns from the answer. A part of the "
+            "caller's own, or of everybody's where the server's setting shared_namespaces lists the name",
+        },
+        "learn": {
+            "type": "boolean",
+            "default": True,
+            "description": "Whether later requests of the namespace may be drafted from this answer",
+        },
     },
+}
+PREDICTION: Schema = {
+    "type": "object",
+    "description": "What the answer is expected to be like; it changes how soon it comes, never what it is. usage says "
+    "how many of its tokens were drafted and stand, or do not",
+    "required": ["type", "content"],
+    "additionalProperties": False,
+    "properties": {"type": {"const": "content"}, "content": CONTENT},
 }
 STREAM_OPTIONS: Schema = {
     "type": "object",
@@ -94,20 +135,7 @@ MESSAGE: Schema = {
     "required": ["role", "content"],
     "properties": {
         "role": {"type": "string", "enum": list(ROLES), "description": "developer is passed on as system"},
-        "content": {
-            "description": "Text, or text parts that are joined",
-            "oneOf": [
-                TEXT,
-                list_of(
-                    {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {"type": {"const": "text"}, "text": TEXT},
-                    },
-                    "Text parts",
-                ),
-            ],
-        },
+        "content": CONTENT,
         "name": TEXT,
     },
 }
@@ -161,6 +189,7 @@ SHARED: dict[str, Schema] = {
         "description": "No other token is chosen, not even the end of text",
     },
     "speculation": SPECULATION,
+    "prediction": PREDICTION,
     "priority": integer(
         "The lower goes first; each level is worth some seconds of waiting, so nobody waits for ever",
         -MOST_PRIORITY,
@@ -172,6 +201,12 @@ SHARED: dict[str, Schema] = {
         "description": "Computed text is shared only with requests that have the same salt. Empty: with all without",
     },
     "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
+    "return_provenance": boolean(
+        "Adds runs to every choice and chunk: of the tokens that one step gave their source, match_length, how many "
+        "were drafted and accepted, and their number"
+    ),
+    "return_speculation_steps": boolean("Adds per_step_accepted and per_step_drafted to metrics.speculative_decoding"),
+    "return_speculate_metrics": boolean("Adds FastDeploy's speculate_metrics to every choice that has ended"),
     **{name: {"description": "Taken and without effect on the answer"} for name in WITHOUT_EFFECT},
 }
 CHAT: dict[str, Schema] = {

@@ -14,22 +14,16 @@ import orjson
 
 from services.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
 from services.streamer.errors import ApiError, bad_value, unsupported
-from services.streamer.fields import (
-    Fields,
-    check_list,
-    shown,
-    wrong_type,
-)
+from services.streamer.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
 from services.streamer.sampling import (
     MAX_TOKENS,
     check_ids,
     check_sampling,
-    check_speculation,
     read_bad_words,
     read_ids,
     read_sampling,
-    read_speculation,
 )
+from services.streamer.speculation import check_speculation, read_prediction, read_speculation
 
 # Accepted because by definition they change nothing about the answer.
 WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
@@ -38,8 +32,6 @@ MAX_PROMPTS = 64
 MAX_CHOICES_IN_ALL = 128
 MAX_STOP_CHARACTERS = 256
 MAX_LOGPROBS = 20
-MAX_PARTS = 256
-MAX_TEXT = 2**31 - 1  # the body's size is the real limit
 ROLES = ("system", "developer", "user", "assistant")
 MODEL_NAME_LENGTH = 512
 
@@ -53,7 +45,6 @@ NOT_YET_CHAT: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
-    "prediction": (),
     "reasoning_effort": (),
     "verbosity": (),
     "web_search_options": (),
@@ -78,7 +69,7 @@ Prompt = Encode | list[int]
 @dataclass(frozen=True, slots=True)
 class Request:
     """One parsed body. `sampling.seed` and `sampling.max_tokens` are filled in per choice, and what `bad_words`
-    are in tokens is added to `sampling.bad_words` (encoding.py)."""
+    are in tokens is added to `sampling.bad_words` (encoding.py). `namespace` is the name asked for, "" none."""
 
     chat: bool
     model: str
@@ -92,7 +83,12 @@ class Request:
     max_tokens: int | None  # None: the rest of the context
     seed: int | None
     speculation: Speculation
+    namespace: str
+    prediction: str | None
     return_token_ids: bool
+    return_provenance: bool
+    return_speculation_steps: bool
+    return_speculate_metrics: bool
     priority: int
     cache_salt: str
 
@@ -239,6 +235,7 @@ def _request(
     if n * len(prompts) > MAX_CHOICES_IN_ALL:
         raise bad_value("n", f"times the number of prompts may be at most {MAX_CHOICES_IN_ALL}", "out_of_range")
     stream = fields.boolean("stream")
+    speculation, namespace = read_speculation(fields)
     request = Request(
         chat=chat,
         model=model,
@@ -251,8 +248,13 @@ def _request(
         sampling=read_sampling(fields, max_tokens, logprobs),
         max_tokens=max_tokens,
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
-        speculation=read_speculation(fields),
+        speculation=speculation,
+        namespace=namespace,
+        prediction=read_prediction(fields),
         return_token_ids=fields.boolean("return_token_ids"),
+        return_provenance=fields.boolean("return_provenance"),
+        return_speculation_steps=fields.boolean("return_speculation_steps"),
+        return_speculate_metrics=fields.boolean("return_speculate_metrics"),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
         cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
     )
@@ -314,34 +316,13 @@ def _turn(message: Fields) -> ChatTurn:
     if role is None:
         raise bad_value(message.at("role"), "is missing", "missing_required_parameter")
     name = message.text("name", 256)
-    content = _content(message)
+    content = read_content(message)
     # Answers of this API come back as messages: their empty fields are let through.
     message.only("tool_calls", [])
     message.only("annotations", [])
     message.nothing_else()
     # Chat templates know "system"; "developer" is its newer name.
     return ChatTurn(role="system" if role == "developer" else role, content=content, name=name)
-
-
-def _content(message: Fields) -> str:
-    content = message.get("content")
-    where = message.at("content")
-    if content is None:
-        raise bad_value(where, "is missing", "missing_required_parameter")
-    if isinstance(content, str):
-        return content
-    texts: list[str] = []
-    for index, each in enumerate(check_list(content, where, MAX_PARTS)):
-        part = Fields(each, f"{where}[{index}]")
-        kind = part.get("type")
-        if kind != "text":
-            raise unsupported(part.at("type"), f"{shown(kind)} is not supported: text parts only")
-        text = part.text("text", MAX_TEXT)
-        if text is None:
-            raise bad_value(part.at("text"), "is missing", "missing_required_parameter")
-        texts.append(text)
-        part.nothing_else()
-    return "".join(texts)
 
 
 def _prompts(fields: Fields) -> list[Prompt]:

@@ -47,11 +47,35 @@ def _choice(request: Request, choice: Choice, piece: Piece, ending: Ending, voca
     body["logprobs"] = logprobs(request, piece, vocabulary)
     body["finish_reason"] = ending.reason
     body["stop_reason"] = ending.stop
+    if request.return_token_ids and not request.chat:
+        body["prompt_token_ids"] = choice.prompt
+    return body | tokens(request, piece) | ended(request, choice)
+
+
+def tokens(request: Request, piece: Piece) -> dict[str, Any]:
+    """What a request may want to know of the tokens of a piece, besides their log-probabilities."""
+    body: dict[str, Any] = {}
     if request.return_token_ids:
         body["token_ids"] = piece.ids
-        if not request.chat:
-            body["prompt_token_ids"] = choice.prompt
+    if request.return_provenance:
+        body["runs"] = [
+            {
+                "source": run.source,
+                "match_length": run.match_length,
+                "drafted": run.drafted,
+                "accepted": run.accepted,
+                "tokens": run.tokens,
+            }
+            for run in piece.runs
+        ]
     return body
+
+
+def ended(request: Request, choice: Choice) -> dict[str, Any]:
+    """What stands beside the finish_reason for those who asked."""
+    if not request.return_speculate_metrics:
+        return {}
+    return {"speculate_metrics": choice.acceptance.speculate_metrics(choice.longest_draft)}
 
 
 def usage(choices: Sequence[Choice], endings: Sequence[Ending]) -> dict[str, Any]:
@@ -73,6 +97,12 @@ def usage(choices: Sequence[Choice], endings: Sequence[Ending]) -> dict[str, Any
             cached[id(choice.prompt)] = min(least, ending.cached_tokens)
     if cached:
         body["prompt_tokens_details"] = {"cached_tokens": sum(cached.values())}
+    predicted = [choice.predicted for choice in choices if choice.predicted is not None]
+    if predicted:
+        body["completion_tokens_details"] = {
+            "accepted_prediction_tokens": sum(each.accepted for each in predicted),
+            "rejected_prediction_tokens": sum(each.rejected for each in predicted),
+        }
     return body
 
 
@@ -80,8 +110,8 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
     together = Acceptance()
     for choice in choices:
         together.merge(choice.acceptance)
-    # They are the same for every choice of a request.
-    report = together.report(choices[0].verification)
+    # How drafts are judged and how long they may be is the same for every choice of a request.
+    report = together.report(choices[0].verification, choices[0].longest_draft)
     return {} if report is None else {"metrics": {"speculative_decoding": report}}
 
 

@@ -1,4 +1,4 @@
-"""What of a body says how tokens are chosen and drafts are judged; request.py reads the rest.
+"""What of a body says how tokens are chosen; request.py reads the rest.
 
 First what needs no more than the body, then what can only be judged by knowing the model. Knows neither
 sockets nor the mesh.
@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.messages import ModelCard, Sampling, Speculation
-from services.streamer.errors import ApiError, bad_value
+from services.messages import ModelCard, Sampling
+from services.streamer.errors import bad_value
 from services.streamer.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
 from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
-from services.target.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
-from services.target.verify.registry import STRATEGIES
 
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
@@ -110,30 +108,6 @@ def _stop_token_ids(fields: Fields) -> list[int]:
     return [check_integer(each, "stop_token_ids", 0, MAX_TOKEN_ID) for each in ids]
 
 
-def read_speculation(fields: Fields) -> Speculation:
-    value = fields.get("speculation")
-    if value is None:
-        return Speculation()
-    wish = Fields(value, "speculation")
-    count = wish.integer("num_speculative_tokens", 0, 1024)
-    candidates = wish.integer("max_candidate_len", 1, MOST_CANDIDATES)
-    window = wish.integer("verify_window", 0, LONGEST_WINDOW)
-    epsilon = wish.number("typical_epsilon", 0.0, 1.0, above=True)
-    delta = wish.number("typical_delta", 0.0, 1.0, above=True)
-    speculation = Speculation(
-        method=wish.text("method", 64) or "",
-        num_speculative_tokens=-1 if count is None else count,
-        verify_strategy=wish.text("verify_strategy", 64) or "",
-        accept_policy=wish.text("accept_policy", 64) or "",
-        max_candidate_len=-1 if candidates is None else candidates,
-        verify_window=-1 if window is None else window,
-        typical_epsilon=-1.0 if epsilon is None else epsilon,
-        typical_delta=-1.0 if delta is None else delta,
-    )
-    wish.nothing_else()
-    return speculation
-
-
 def read_ids(value: list[Any], where: str) -> list[int]:
     if not value:
         raise bad_value(where, "is empty")
@@ -161,27 +135,6 @@ def check_something_is_left(wish: Sampling, card: ModelCard) -> None:
         forbidden.update(wish.stop_token_ids, () if wish.ignore_eos else card.eos_token_ids)
     if forbidden.issuperset(wish.allowed_token_ids):
         raise bad_value("allowed_token_ids", "holds only tokens that the request forbids elsewhere")
-
-
-def check_speculation(wish: Speculation, card: ModelCard) -> None:
-    if wish.method and wish.method not in card.methods:
-        raise bad_value("speculation.method", f"must be one of {', '.join(card.methods)}")
-    strategies = [AUTO, *card.verify_strategies]
-    if wish.verify_strategy and wish.verify_strategy not in strategies:
-        known = wish.verify_strategy in STRATEGIES
-        raise _not_served("speculation.verify_strategy", wish.verify_strategy, strategies, known)
-    policies = card.accept_policies
-    if wish.accept_policy and wish.accept_policy not in policies:
-        known = wish.accept_policy in ACCEPT_POLICIES
-        raise _not_served("speculation.accept_policy", wish.accept_policy, policies, known)
-    if wish.num_speculative_tokens > card.max_speculative_tokens:
-        message = f"must be in 0..{card.max_speculative_tokens}"
-        raise bad_value("speculation.num_speculative_tokens", message, "out_of_range")
-
-
-def _not_served(where: str, asked: str, served: list[str], known: bool) -> ApiError:
-    why = "; it may change the text, which this server doesn't allow (its setting allow_lossy)" if known else ""
-    return bad_value(where, f"must be one of {', '.join(served)}, not {shown(asked)}{why}")
 
 
 def check_ids(ids: Any, where: str, vocab_size: int) -> None:

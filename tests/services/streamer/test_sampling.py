@@ -1,4 +1,4 @@
-"""What a client may ask of the choice of tokens and of the judging of drafts. The rest of a body: test_request.py."""
+"""What a client may ask of the choice of tokens. The rest of a body: test_request.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.messages import ModelCard, Speculation
+from services.messages import ModelCard
 from services.streamer.errors import ApiError
 from services.streamer.request import Limits, Request, check_against, parse_completion
 
@@ -26,69 +26,6 @@ def refusal(card: ModelCard = CARD, **fields: Any) -> ApiError:
         check_against(asked(**fields), card)
     assert caught.value.status == 400
     return caught.value
-
-
-def test_every_wish_of_speculation_reaches_the_target() -> None:
-    wish = {
-        "method": "ngram", "num_speculative_tokens": 4, "verify_strategy": "block", "accept_policy": "reject_all",
-        "max_candidate_len": 3, "verify_window": 0, "typical_epsilon": 0.1, "typical_delta": 1,
-    }  # fmt: skip
-    request = asked(speculation=wish)
-    check_against(request, CARD)
-    assert request.speculation == Speculation(**wish)
-
-
-def test_a_wish_that_is_not_given_is_the_servers_choice() -> None:
-    for nothing in (None, {}, {"verify_strategy": None, "verify_window": None}):
-        assert asked(speculation=nothing).speculation == Speculation()
-
-
-def test_auto_is_always_served() -> None:
-    check_against(asked(speculation={"verify_strategy": "auto"}), CARD)
-
-
-@pytest.mark.parametrize(
-    ("wish", "served"),
-    [
-        ({"verify_strategy": "topp"}, "auto, greedy, target_match, rejection, block, not 'topp'"),
-        ({"verify_strategy": "typical"}, "auto, greedy, target_match, rejection, block, not 'typical'"),
-        ({"accept_policy": "accept_all"}, "normal, reject_all, not 'accept_all'"),
-    ],
-)
-def test_what_changes_the_text_is_refused_with_what_is_served_and_why(wish: dict[str, str], served: str) -> None:
-    error = refusal(speculation=wish)
-    assert error.param == f"speculation.{next(iter(wish))}"
-    assert f"must be one of {served}" in error.message
-    assert "allow_lossy" in error.message
-
-
-def test_a_name_nobody_knows_is_refused_with_what_is_served() -> None:
-    for name in ("verify_strategy", "accept_policy"):
-        error = refusal(speculation={name: "magic"})
-        assert error.param == f"speculation.{name}"
-        assert "not 'magic'" in error.message and "allow_lossy" not in error.message
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("max_candidate_len", 0),
-        ("max_candidate_len", 1025),
-        ("max_candidate_len", 2.0),
-        ("verify_window", -1),
-        ("verify_window", 65),
-        ("typical_epsilon", 0),
-        ("typical_epsilon", 1.5),
-        ("typical_delta", -1),
-        ("typical_delta", "0.3"),
-        ("verify_strategy", 5),
-        ("verify_strategy", "x" * 65),
-        ("accept_policy", True),
-        ("posterior_alpha", 0.3),
-    ],
-)
-def test_a_wrong_wish_is_refused_by_name(name: str, wrong: Any) -> None:
-    assert refusal(speculation={name: wrong}).param == f"speculation.{name}"
 
 
 def test_forbidden_and_allowed_tokens_reach_the_target() -> None:
