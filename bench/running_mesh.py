@@ -37,7 +37,8 @@ class RunningMesh:
         self.port = free_ports(1)
         self.metrics_base = free_ports(8)
         self.output = folder / "up.log"
-        flags = {"run_dir": folder / "run", "port": self.port, "metrics_port": self.metrics_base, **settings}
+        own = {"run_dir": folder / "run", "store_dir": folder / "store"}
+        flags = {**own, "port": self.port, "metrics_port": self.metrics_base, **settings}
         argv = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
         with self.output.open("wb") as log:
