@@ -138,6 +138,7 @@ class TargetActor(Actor):
             epoch=self._context.node.epoch,
             deadline=settings.draft_deadline_ms / 1e3,
             now=time.monotonic,
+            vocabulary=facts.vocabulary,
         )
         # Where the engine itself may differ from batch to batch, that is no proposer's fault.
         threshold = settings.audit_threshold if facts.strict else 0
@@ -171,11 +172,12 @@ class TargetActor(Actor):
             methods=list(limits.methods),
             verify_strategies=strategies_for_requests(limits.verification, limits.allow_lossy),
             accept_policies=policies_for_requests(limits.verification, limits.allow_lossy),
-            max_speculative_tokens=limits.num_speculative_tokens,
+            max_speculative_tokens=limits.most_speculative_tokens,
             engine=self._settings.engine,
             path=facts.path,
             strict=facts.strict,
             speculation=_own_choice(limits),
+            vocabulary=facts.vocabulary,
         )
 
     def _connect(self, endpoint: str) -> Link:
@@ -305,7 +307,7 @@ def _own_choice(limits: Limits) -> Speculation:
     own = limits.verification
     return Speculation(
         method=limits.method,
-        num_speculative_tokens=limits.num_speculative_tokens,
+        num_speculative_tokens=limits.draft_length(limits.method),
         verify_strategy=own.strategy,
         accept_policy=own.accept_policy,
         max_candidate_len=own.max_candidate_len,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.messages import LONGEST_SALT, MOST_PRIORITY, Failed, Generate
 from services.target.events import Arrived
-from services.target.limits import NAIVE, Limits
+from services.target.limits import AUTO, NAIVE, OFF, PREDICTION, Limits
 from services.target.sampling import problem, stop_ids
 from services.target.sequence import Sequence, Tally
 from services.target.verify import policy
@@ -30,7 +30,7 @@ def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) ->
 
 def _unknown(generate: Generate, limits: Limits) -> str:
     asked = generate.speculation
-    if asked.method not in ("", *limits.methods):
+    if asked.method not in ("", OFF, *limits.methods):
         return f"speculation method {asked.method[:40]!r} is not known here"
     return policy.problem(asked, limits.verification, limits.allow_lossy)
 
@@ -47,10 +47,7 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
     """Of a request that wasn't refused."""
     generate = event.generate
     asked = generate.speculation
-    method = asked.method or limits.method
-    longest = limits.num_speculative_tokens
-    if asked.num_speculative_tokens >= 0:
-        longest = min(asked.num_speculative_tokens, longest)
+    method = _method(generate, limits)
     verification = policy.verification_for(asked, limits.verification, generate.sampling)
     return Sequence(
         id=id,
@@ -64,9 +61,18 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         stop_ids=stop_ids(generate.sampling, limits.eos_token_ids),
         method=method,
         verification=verification,
-        draft_length=0 if method == NAIVE else longest,
+        draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
         tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
+
+
+def _method(generate: Generate, limits: Limits) -> str:
+    asked = generate.speculation.method
+    if asked == OFF:
+        return NAIVE
+    # Who says what the answer will be like wants drafts from that; auto looks at it anyway.
+    own = PREDICTION if generate.prediction and limits.method != AUTO else limits.method
+    return asked or own
 
 
 def failed(generate: Generate, reason: str, message: str, retryable: bool = False) -> Failed:

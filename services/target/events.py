@@ -26,9 +26,15 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 class DraftsReady(msgspec.Struct, frozen=True):
-    """Guesses from outside: whatever they hold, they are advice."""
+    """Guesses from outside: whatever they hold, they are advice. With them comes what the question was: asked ahead or
+    not, the tokens each was to follow (by sequence), whether it was answered at all, and how long the step thread was
+    busy with it, in seconds."""
 
     drafts: list[DraftItem]
+    ahead: bool = False
+    followed: dict[int, list[int]] = {}
+    answered: bool = True
+    seconds: float = 0.0
 
 
 class StepWanted(msgspec.Struct, frozen=True):
@@ -116,20 +122,32 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class DraftAsk(msgspec.Struct, frozen=True, gc=False):
-    """A draft of at most `budget` tokens is wanted behind this sequence's text."""
+    """A draft of at most `budget` tokens is wanted behind this sequence's text and `ahead`, as if that all stood."""
 
     sequence: Sequence
     budget: int
+    ahead: list[int] = []
 
 
 class AskDrafts(msgspec.Struct, frozen=True):
+    """The next step is to wait for these, for `wait` seconds at most (0: as long as it is allowed)."""
+
+    asks: list[DraftAsk]
+    wait: float = 0.0
+
+
+class AskAhead(msgspec.Struct, frozen=True):
+    """To be asked before the RunStep behind it, and looked for after that."""
+
     asks: list[DraftAsk]
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """These sequences are no more: whoever keeps notes on them may drop them."""
+    """These sequences are no more: whoever keeps notes on them may drop them. From the texts of `learned`, which are
+    among them, may be learned first."""
 
     sequence_ids: list[int]
+    learned: list[Sequence] = []
 
 
-Instruction = CopyPage | RunStep | Emit | Finish | Fail | AskDrafts | Forget
+Instruction = CopyPage | RunStep | Emit | Finish | Fail | AskDrafts | AskAhead | Forget

@@ -138,7 +138,7 @@ class _Counts(Collector):
         yield counter("draft_deadline_misses", "Steps that went on without an answer in time", link.missed)
         yield counter("draft_failures", "Questions that could not be sent or were answered badly", link.failed)
         yield counter(
-            "drafts_refused", "Drafts that could not be: no chain, ids unknown", self._scheduler.refused_drafts
+            "drafts_refused", "Drafts that could not be: no chain, ids unknown", self._scheduler.drafting.counts.refused
         )
         yield self._gauge("proposer_given_up", "1 while nobody waits for the proposer's answers", float(link.gave_up))
 

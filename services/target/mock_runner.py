@@ -71,6 +71,7 @@ class MockFacts:
     pages: int
     path: str = "mock engine"
     strict: bool = True
+    vocabulary: str = "mock"
 
 
 class MockRunner:
@@ -88,6 +89,7 @@ class MockRunner:
             (profile.eos_token_id,),
             page_tokens,
             profile.pages or pages,
+            vocabulary=f"mock-{profile.vocab_size}-{profile.seed}",
         )
         self.profile = profile
         self.steps = 0

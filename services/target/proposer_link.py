@@ -3,7 +3,9 @@
 Rule 1: nothing that happens here can fail a step. A slow, dead, restarted or hostile proposer costs drafts.
 Rule 2: only what the proposer hasn't confirmed is sent; when it doesn't know a text (it restarted), the text
         is sent whole.
-Rule 3: a proposer that missed MISSES deadlines in a row isn't waited for any more. Now and then it is sent a
+Rule 3: one question is open at a time. One that was asked ahead is looked for when its answer may be there, and never
+        waited for, unless the next step wants just that; otherwise it makes way for what the step wants.
+Rule 4: a proposer that was silent for MISSES deadlines isn't waited for any more. Now and then it is sent a
         question all the same, and the answer is looked for once its time is up: one that is there ends this.
 
 Blocking, for the step thread. What the drafts hold is judged by the scheduler.
@@ -13,11 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mesh.errors import DeadlineExceeded, MeshError
-from services.messages import DraftItem, Propose, Proposed, ProposeItem
-from services.target.events import DraftAsk
+from services.messages import Propose, Proposed, ProposeItem
+from services.target.ended_texts import EndedTexts
+from services.target.events import DraftAsk, DraftsReady
+from services.target.sequence import Sequence
 
 log = logging.getLogger("specmesh.target")
 
@@ -25,6 +29,9 @@ MISSES = 3
 PROBE_SECONDS = 0.5
 # A socket connects by itself; until it has, it is tried this often.
 RETRY_SECONDS = 0.02
+# An answer that wasn't there yet is given so much longer the next time; one that was, a little less.
+LONGER = 1.5
+SHORTER = 0.8
 
 
 class Link(Protocol):
@@ -32,7 +39,15 @@ class Link(Protocol):
 
     def send(self, message: Any, *, timeout: float) -> Any: ...
     def receive(self, ticket: Any, timeout: float) -> Any: ...
+    def give_up(self, ticket: Any) -> None: ...
     def close(self) -> None: ...
+
+
+class _Asked(NamedTuple):
+    """Of one sequence of the open question: the length of its text, and what was to be followed behind it."""
+
+    length: int
+    ahead: list[int]
 
 
 class ProposerLink:
@@ -44,6 +59,7 @@ class ProposerLink:
         epoch: int,
         deadline: float,
         now: Callable[[], float],
+        vocabulary: str = "",
     ) -> None:
         """`connect` makes a link to an endpoint; `deadline` is how long a step waits, in seconds."""
         self._connect = connect
@@ -51,20 +67,30 @@ class ProposerLink:
         self._epoch = epoch
         self._deadline = deadline
         self._now = now
+        self._vocabulary = vocabulary
         self._endpoint = ""
         self._link: Link | None = None
         self._step = 0
+        # The open question: when it was sent, until when a step waits for it, and how long the thread was busy with it.
         self._ticket: Any = None
+        self._ahead = False
+        self._sent_at = 0.0
         self._answer_by = 0.0
-        # Of the open question: the length of each of its texts, and how many were said to be forgotten.
-        self._asked: dict[int, int] = {}
+        self._busy = 0.0
+        self._asked: dict[int, _Asked] = {}
         self._forgets_said = 0
         # Length of each text up to which the proposer has confirmed it.
         self._confirmed: dict[int, int] = {}
         self._forget: list[int] = []
+        self._ended = EndedTexts()
+        # An answer asked for ahead is looked for after so many seconds, not before.
+        self._patience = 0.0
+        # Seconds in which questions were open, and none was answered.
+        self._silence = 0.0
         self._missed_in_a_row = 0
         self._not_before = 0.0
         self.asked = 0
+        self.asked_ahead = 0
         self.answered = 0
         self.missed = 0
         self.failed = 0
@@ -82,8 +108,8 @@ class ProposerLink:
         self._confirmed.clear()
         self._asked.clear()
         self._forget = []
-        self._missed_in_a_row = 0
-        self._not_before = 0.0
+        self._ended.all_unknown()
+        self._heard()
         # Sockets take a while to connect: better now than in the first step that wants drafts.
         self._dial()
 
@@ -94,20 +120,89 @@ class ProposerLink:
             except (MeshError, OSError) as error:
                 log.warning("the proposer at %s can't be dialled: %s", self._endpoint, error)
 
-    def forget(self, sequence_ids: list[int]) -> None:
-        """Said to the proposer with the next question, of those it has heard of."""
+    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None:
+        """Said to the proposer with the next question: the ends of those it may learn from, and of the others that it
+        has heard of."""
+        ends = {sequence.id: sequence for sequence in learned} if self._endpoint else {}
         for sequence_id in sequence_ids:
-            heard = self._confirmed.pop(sequence_id, None) is not None
+            confirmed = self._confirmed.pop(sequence_id, 0)
             # It may be in the question that is on its way.
-            heard |= self._asked.pop(sequence_id, None) is not None
-            if heard:
+            heard = self._asked.pop(sequence_id, None) is not None or confirmed > 0
+            if sequence_id in ends:
+                self._forget += self._ended.add(ends[sequence_id], confirmed, heard)
+            elif heard:
                 self._forget.append(sequence_id)
 
-    # A step: ask, then collect ---------------------------------------------------------------------------
+    # Before a step ---------------------------------------------------------------------------------------
 
-    def ask(self, asks: list[DraftAsk]) -> None:
-        """Send the question of this step, and don't wait."""
-        if not self._endpoint or self._ticket is not None:
+    def ask_ahead(self, asks: list[DraftAsk]) -> None:
+        """Send what the step after the next will want. Nobody waits for it."""
+        if self._ticket is None:
+            self._send(asks, ahead=True, wait=self._deadline)
+            self.asked_ahead += self._ticket is not None
+
+    def look(self) -> DraftsReady | None:
+        """The answer to what was asked ahead, if it is there. Called after a step."""
+        if self._ticket is None or not self._ahead:
+            return None
+        now = self._now()
+        if now < (self._answer_by if self.gave_up else self._sent_at + self._patience):
+            return None
+        return self._receive(now, 0.0)
+
+    # Between steps ---------------------------------------------------------------------------------------
+
+    def ask(self, asks: list[DraftAsk], wait: float = 0.0) -> None:
+        """Send the question of this step, and don't wait. `wait`: how long `collect` may, if not the whole deadline."""
+        if self._ticket is not None:
+            if not self._ahead or self.gave_up:
+                return
+            if not self._serves(asks):
+                self._give_way()
+        patience = min(wait, self._deadline) if wait > 0 else self._deadline
+        if self._ticket is None:
+            self._send(asks, ahead=False, wait=patience)
+        else:
+            self._answer_by = self._now() + patience
+
+    def _serves(self, asks: list[DraftAsk]) -> bool:
+        """Whether the open question is about the texts as they have become."""
+        for ask in asks:
+            asked, text = self._asked.get(ask.sequence.id), ask.sequence.token_ids
+            if asked is None or text[asked.length : asked.length + len(asked.ahead)] != asked.ahead:
+                return False
+        return True
+
+    def _give_way(self) -> None:
+        assert self._link is not None
+        self._count_silence(self._now() - self._sent_at)
+        self._link.give_up(self._ticket)
+        self._ticket = None
+
+    def collect(self) -> DraftsReady | None:
+        """The drafts of the last question, waited for until its time is up."""
+        if self._ticket is None:
+            return None
+        now = self._now()
+        left = self._answer_by - now
+        if self.gave_up:
+            if left > 0:
+                return None
+            left = 0.0
+        return self._receive(now, max(0.0, left))
+
+    def rest(self) -> None:
+        """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in
+        coming; if it doesn't hear, the next question says it again."""
+        self.collect()
+        if (self._forget or self._ended) and not self.gave_up:
+            self.ask([])
+            self.collect()
+
+    # The question ----------------------------------------------------------------------------------------
+
+    def _send(self, asks: list[DraftAsk], *, ahead: bool, wait: float) -> None:
+        if not self._endpoint:
             return
         now = self._now()
         if now < self._not_before:
@@ -126,78 +221,114 @@ class ProposerLink:
             self.failed += 1
             self._not_before = now + RETRY_SECONDS
             return
-        self._asked = {ask.sequence.id: ask.sequence.length for ask in asks}
+        self._asked = {ask.sequence.id: _Asked(len(ask.sequence.token_ids), ask.ahead) for ask in asks}
         self._forgets_said = len(self._forget)
-        self._answer_by = now + self._deadline
+        self._ahead = ahead
+        self._sent_at = now
+        self._answer_by = now + (self._deadline if self.gave_up else wait)
+        self._busy = self._now() - now
         self.asked += 1
 
     def _question(self, asks: list[DraftAsk]) -> Propose:
-        items = []
-        for ask in asks:
-            sequence = ask.sequence
-            text = sequence.token_ids
-            confirmed = self._confirmed.get(sequence.id, 0)
-            items.append(
-                ProposeItem(
-                    sequence_id=sequence.id,
-                    committed=len(text),
-                    tokens=text[confirmed:],
-                    first=confirmed == 0,
-                    prompt_tokens=sequence.prompt_tokens,
-                    budget=ask.budget,
-                    method=sequence.method,
-                )
-            )
-        return Propose(step=self._step, epoch=self._epoch, target=self._target, items=items, forget=list(self._forget))
+        return Propose(
+            step=self._step,
+            epoch=self._epoch,
+            target=self._target,
+            items=[self._item(ask) for ask in asks],
+            forget=list(self._forget),
+            ended=self._ended.say(),
+            vocabulary=self._vocabulary,
+        )
 
-    def collect(self) -> list[DraftItem]:
-        """The drafts of the last question, if they come before its deadline; else none."""
-        if self._ticket is None or self._link is None:
-            return []
-        left = self._answer_by - self._now()
-        if self.gave_up:
-            if left > 0:
-                return []
-            left = 0.0
+    def _item(self, ask: DraftAsk) -> ProposeItem:
+        sequence = ask.sequence
+        text = sequence.token_ids
+        confirmed = self._confirmed.get(sequence.id, 0)
+        if confirmed:
+            return ProposeItem(
+                sequence_id=sequence.id,
+                committed=len(text),
+                tokens=text[confirmed:],
+                prompt_tokens=sequence.prompt_tokens,
+                budget=ask.budget,
+                method=sequence.method,
+                ahead=ask.ahead,
+            )
+        generate = sequence.generate
+        return ProposeItem(
+            sequence_id=sequence.id,
+            committed=len(text),
+            tokens=text,
+            first=True,
+            prompt_tokens=sequence.prompt_tokens,
+            budget=ask.budget,
+            method=sequence.method,
+            ahead=ask.ahead,
+            namespace=generate.namespace,
+            prediction=generate.prediction,
+            corpora=generate.speculation.corpora,
+            learn=generate.speculation.learn,
+        )
+
+    # The answer ------------------------------------------------------------------------------------------
+
+    def _receive(self, began: float, wait: float) -> DraftsReady | None:
+        assert self._link is not None
         ticket, self._ticket = self._ticket, None
         try:
-            reply = self._link.receive(ticket, max(0.0, left))
+            reply = self._link.receive(ticket, wait)
         except DeadlineExceeded:
+            waited = max(self._now() - self._sent_at, began + wait - self._sent_at)
+            self._patience = min(self._deadline, LONGER * waited)
             self.missed += 1
-            self._missed_in_a_row += 1
-            if self._missed_in_a_row == MISSES:
-                log.warning("the proposer at %s missed %d deadlines: going on without it", self._endpoint, MISSES)
-                self._not_before = self._now() + PROBE_SECONDS
-            return []
+            self._count_silence(waited)
+            return self._ready(began, [], answered=False)
         except (MeshError, OSError) as error:
             # It died, restarted or refuses. Whoever answers next may know nothing.
             log.info("the proposer at %s didn't answer: %s", self._endpoint, error)
             self.failed += 1
             self._confirmed.clear()
+            self._ended.all_unknown()
             self._not_before = self._now() + RETRY_SECONDS
-            return []
+            return self._ready(began, [], answered=False)
         if not isinstance(reply, Proposed) or reply.step != self._step:
             self.failed += 1
-            return []
-        return self._take(reply)
+            return self._ready(began, [], answered=False)
+        self._take(reply)
+        return self._ready(began, reply.drafts, answered=True)
 
-    def rest(self) -> None:
-        """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in
-        coming; if it doesn't hear, the next question says it again."""
-        self.collect()
-        if self._forget and not self.gave_up:
-            self.ask([])
-            self.collect()
+    def _ready(self, began: float, drafts: list[Any], answered: bool) -> DraftsReady:
+        followed = {sequence_id: asked.ahead for sequence_id, asked in self._asked.items() if asked.ahead}
+        seconds = self._busy + self._now() - began
+        return DraftsReady(drafts, self._ahead, followed, answered, seconds)
 
-    def _take(self, reply: Proposed) -> list[DraftItem]:
+    def _take(self, reply: Proposed) -> None:
         self.answered += 1
-        self._missed_in_a_row = 0
-        self._not_before = 0.0
+        if self._ahead:
+            self._patience = SHORTER * min(self._patience, self._now() - self._sent_at)
+        self._heard()
         del self._forget[: self._forgets_said]
-        self._confirmed.update(self._asked)
+        self._ended.said()
+        for sequence_id, asked in self._asked.items():
+            self._confirmed[sequence_id] = asked.length
         for sequence_id in reply.unknown:
             self._confirmed.pop(sequence_id, None)
-        return reply.drafts
+
+    def _heard(self) -> None:
+        self._silence = 0.0
+        self._missed_in_a_row = 0
+        self._not_before = 0.0
+
+    def _count_silence(self, seconds: float) -> None:
+        """A question was open for so long and isn't any more. What counts is time, not questions: a step that waits for
+        a moment only would give up on a proposer that is a little slower than that."""
+        given_up = self.gave_up
+        self._silence += seconds
+        # Time is measured in small parts: three of a third are one.
+        self._missed_in_a_row = int(self._silence / self._deadline + 1e-6)
+        if self.gave_up and not given_up:
+            log.warning("the proposer at %s was silent for %d deadlines: going on without it", self._endpoint, MISSES)
+            self._not_before = self._now() + PROBE_SECONDS
 
     def _hang_up(self) -> None:
         if self._link is not None:

@@ -30,6 +30,10 @@ class Facts(Protocol):
     def path(self) -> str: ...
     @property
     def strict(self) -> bool: ...
+    @property
+    def vocabulary(self) -> str:
+        """Names what token ids mean: models with the same one may learn from each other. "": nobody knows."""
+        ...
 
 
 class StepWork(msgspec.Struct, gc=False):

@@ -5,13 +5,13 @@ Rule 2: there is one order of all requests, by when they are due (arrival, moved
         The first in order always gets its rows and its pages, whoever must go for it: everyone's turn comes.
 Rule 3: pages in use + cached + free = all; when no sequence is left, none is in use (`check_idle`).
 
-    Arrived ─▶ waiting ─▶ running ──▶ StepWanted → CopyPage…, RunStep ─▶ StepDone → Emit, Finish, AskDrafts ─┐
-                              ▲                                                                             │
-                              └──────────────────────────── DraftsReady ◀───────────────────────────────────┘
+    Arrived ─▶ waiting ─▶ running ──▶ StepWanted → CopyPage…, AskAhead, RunStep ─▶ DraftsReady, StepDone → Emit, Finish,
+                              ▲                                                                         AskDrafts ─┐
+                              └──────────────────────────── DraftsReady ◀──────────────────────────────────────────┘
 
 Prompt chunks, plain decoding and drafts to verify are one kind of work: the tokens of the text that aren't
 computed yet, then the draft. arrival.py says what is refused, waiting.py and planning.py who runs and with what,
-sharing.py what need not be computed.
+sharing.py what need not be computed, drafting.py what is guessed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from services.messages import DraftItem, Finished
+from services.messages import Finished
 from services.target.arrival import failed, make_sequence, refusal
+from services.target.drafting import Drafting
 from services.target.events import (
     Arrived,
-    AskDrafts,
+    AskAhead,
     Cancelled,
     DeadlinePassed,
-    DraftAsk,
     DraftsReady,
     Drain,
     Emit,
@@ -46,7 +46,7 @@ from services.target.events import (
 from services.target.limits import Limits
 from services.target.planning import Planner
 from services.target.runner import StepWork
-from services.target.sequence import NO_DRAFT, Sequence, State, Tally
+from services.target.sequence import Sequence, State, Tally
 from services.target.step_time import StepTime
 from services.target.waiting import Queue
 
@@ -59,9 +59,9 @@ class Scheduler:
         self.waiting = self.planner.waiting
         self.running = self.planner.running
         self.step_time = StepTime()
+        self.drafting = Drafting(limits, self.step_time)
         self.draining = False
         self.tallies: dict[tuple[str, str], Tally] = {}
-        self.refused_drafts = 0
         self.switched_off: set[str] = set()
         self.prompt_tokens = 0
         self.generated_tokens = 0
@@ -74,6 +74,7 @@ class Scheduler:
         self._in_flight: list[StepWork] = []
         self._instructions: list[Instruction] = []
         self._forgotten: list[int] = []
+        self._learned: list[Sequence] = []
 
     # What others may ask -------------------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ class Scheduler:
         """Nothing is left of anything once no request is left. Raises AssertionError."""
         assert not self._streams and not self._by_id and not self._deadlines
         assert not self._in_flight
+        self.drafting.check_idle()
         self.planner.check_idle()
 
     # Events --------------------------------------------------------------------------------------------
@@ -110,8 +112,8 @@ class Scheduler:
     def handle(self, event: Event) -> list[Instruction]:
         self._HANDLERS[type(event)](self, event)
         if self._forgotten:
-            self._instructions.append(Forget(self._forgotten))
-            self._forgotten = []
+            self._instructions.append(Forget(self._forgotten, self._learned))
+            self._forgotten, self._learned = [], []
         instructions, self._instructions = self._instructions, []
         return instructions
 
@@ -134,6 +136,7 @@ class Scheduler:
             sequence.end_reason = "length"
             self._instructions.append(Finish(event.stream, self._finished(sequence)))
             return
+        self.drafting.joined(sequence)
         self._next_id += 1
         self._streams[event.stream] = sequence
         self._by_id[sequence.id] = sequence
@@ -147,23 +150,10 @@ class Scheduler:
         sequence = self._streams.get(event.stream)
         if sequence is not None:
             self._count_end(event.stream, "cancelled")
-            self._end(sequence)
+            self._end(sequence, learned=True)
 
     def _drafts_ready(self, event: DraftsReady) -> None:
-        for draft in event.drafts:
-            sequence = self._by_id.get(draft.sequence_id)
-            if sequence is None or sequence.length != draft.committed or not sequence.wants_draft:
-                # Too late, or about nobody.
-                continue
-            if not _is_chain(draft) or not self._in_vocabulary(draft.tokens):
-                self.refused_drafts += 1
-                continue
-            sequence.draft = draft.tokens[: sequence.longest_draft]
-            sequence.source = draft.source[:64]
-            sequence.match_length = draft.match_length
-
-    def _in_vocabulary(self, tokens: list[int]) -> bool:
-        return bool(tokens) and min(tokens) >= 0 and max(tokens) < self.limits.vocab_size
+        self.drafting.take(event, self._by_id)
 
     def _deadline_passed(self, event: DeadlinePassed) -> None:
         while (first := self._deadlines.first()) is not None and first[0] <= event.now:
@@ -176,8 +166,7 @@ class Scheduler:
         self.switched_off.add(event.method)
         for sequence in self._streams.values():
             if sequence.method == event.method:
-                sequence.draft_length = 0
-                sequence.draft = NO_DRAFT
+                self.drafting.switch_off(sequence)
 
     def _pages_lost(self, event: PagesLost) -> None:
         self._in_flight = []
@@ -194,8 +183,12 @@ class Scheduler:
     def _step_wanted(self, event: StepWanted) -> None:
         assert not self._in_flight, "one step at a time"
         self._instructions += self.planner.admit()
+        self.drafting.choose(self.running)
         self._in_flight = self.planner.plan()
         if self._in_flight:
+            asks = self.drafting.ahead(self._in_flight)
+            if asks:
+                self._instructions.append(AskAhead(asks))
             self._instructions.append(RunStep(self._in_flight))
 
     def _step_done(self, event: StepDone) -> None:
@@ -208,6 +201,7 @@ class Scheduler:
             rows = sum(len(item.tokens) for item in work)
             context = sum(item.start + len(item.tokens) for item in work)
             self.step_time.learn(rows, context, event.seconds)
+            self.drafting.time_passed(event.seconds)
         instructions = self._instructions
         for item, verdict in zip(work, event.verdicts, strict=True):
             sequence = item.sequence
@@ -221,6 +215,7 @@ class Scheduler:
                 self.planner.sharing.distrust(sequence)
                 self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
                 continue
+            self.drafting.judged(sequence, verdict, len(item.draft))
             tokens = sequence.commit(verdict, len(item.draft))
             self.planner.advanced(sequence)
             if tokens is not None:
@@ -229,18 +224,14 @@ class Scheduler:
                 instructions.append(Emit(sequence.stream, tokens))
             if sequence.end_reason is not None:
                 instructions.append(Finish(sequence.stream, self._finished(sequence)))
-                self._end(sequence)
+                self._end(sequence, learned=True)
         self._ask_drafts()
 
     def _ask_drafts(self) -> None:
-        asks = [DraftAsk(s, s.longest_draft) for s in self.running if s.draft_length and s.wants_draft]
-        if asks:
-            share = self.planner.draft_share([ask.budget for ask in asks])
-            if share == 0:
-                return
-            if share < self.limits.num_speculative_tokens:
-                asks = [DraftAsk(ask.sequence, min(ask.budget, share)) for ask in asks]
-            self._instructions.append(AskDrafts(asks))
+        fixed = [s.longest_draft for s in self.running if s.record is None and s.draft_length and s.wants_draft]
+        asked = self.drafting.urgent(self.running, self.planner.draft_share(fixed) if fixed else 0)
+        if asked is not None:
+            self._instructions.append(asked)
 
     # Ends ----------------------------------------------------------------------------------------------
 
@@ -267,7 +258,8 @@ class Scheduler:
         if not is_replay(stream):
             self.ends[how] = self.ends.get(how, 0) + 1
 
-    def _end(self, sequence: Sequence) -> None:
+    def _end(self, sequence: Sequence, learned: bool = False) -> None:
+        """`learned`: whether others may be drafted from what it said, as far as it came, if the request allows it."""
         del self._streams[sequence.stream]
         del self._by_id[sequence.id]
         if sequence.deadline is not None:
@@ -275,8 +267,13 @@ class Scheduler:
         if is_replay(sequence.stream):
             # Nobody will look for its text: its pages are free, instead of pushing the text of others out.
             self.planner.sharing.distrust(sequence)
+            learned = False
         self.planner.end(sequence)
+        self.drafting.left(sequence)
         self._forgotten.append(sequence.id)
+        generate = sequence.generate
+        if learned and generate.namespace and generate.speculation.learn and sequence.generated:
+            self._learned.append(sequence)
 
     _HANDLERS: ClassVar[dict[type[Event], Callable[[Scheduler, Any], None]]] = {
         Arrived: _arrived,
@@ -290,7 +287,3 @@ class Scheduler:
         SwitchOff: _switch_off,
         EngineFailed: _engine_failed,
     }
-
-
-def _is_chain(draft: DraftItem) -> bool:
-    return not draft.parents or draft.parents == list(range(-1, len(draft.tokens) - 1))

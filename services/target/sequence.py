@@ -14,7 +14,9 @@ from __future__ import annotations
 import enum
 
 from services.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
+from services.target.lease import Lease
 from services.target.runner import Verdict
+from services.target.trust import Record, Worth
 from services.target.verify.policy import Verification
 
 NO_DRAFT: list[int] = []
@@ -57,6 +59,7 @@ class Sequence:
         "generate",
         "id",
         "keys",
+        "lease",
         "limit",
         "match_length",
         "method",
@@ -66,6 +69,7 @@ class Sequence:
         "prompt_key",
         "prompt_offered",
         "prompt_tokens",
+        "record",
         "request_id",
         "room",
         "sampler",
@@ -80,6 +84,7 @@ class Sequence:
         "token_ids",
         "verification",
         "verifying",
+        "worth",
     )
 
     def __init__(
@@ -132,7 +137,13 @@ class Sequence:
         self.method = method
         self.verification = verification
         self.draft_length = draft_length
+        # What may be verified next comes from the lease; the draft is what will be.
+        self.lease: Lease | None = None
         self.draft: list[int] = NO_DRAFT
+        # For services/target/drafting.py: what its namespace knows of drafts, and what questions bring here. None
+        # where drafts are of fixed length.
+        self.record: Record | None = None
+        self.worth: dict[str, Worth] = {}
         self.source = ""
         self.match_length = 0
         self.tally = tally

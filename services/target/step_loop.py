@@ -16,10 +16,10 @@ from typing import Protocol
 
 import msgspec
 
-from services.messages import DraftItem
 from services.target.audit import Audit
 from services.target.events import (
     Arrived,
+    AskAhead,
     AskDrafts,
     Cancelled,
     CopyPage,
@@ -41,6 +41,7 @@ from services.target.events import (
 )
 from services.target.runner import Runner
 from services.target.scheduler import Scheduler
+from services.target.sequence import Sequence
 
 log = logging.getLogger("specmesh.target")
 
@@ -60,9 +61,11 @@ class Drafts(Protocol):
     """What the loop needs of services/target/proposer_link.py."""
 
     def move_to(self, endpoint: str) -> None: ...
-    def forget(self, sequence_ids: list[int]) -> None: ...
-    def ask(self, asks: list[DraftAsk]) -> None: ...
-    def collect(self) -> list[DraftItem]: ...
+    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
+    def ask_ahead(self, asks: list[DraftAsk]) -> None: ...
+    def look(self) -> DraftsReady | None: ...
+    def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
+    def collect(self) -> DraftsReady | None: ...
     def rest(self) -> None: ...
     def close(self) -> None: ...
 
@@ -196,10 +199,12 @@ class StepLoop:
         self._pass_deadlines()
         if self._asked:
             self._asked = False
-            drafts = self._drafts.collect()
-            if drafts:
-                self._route(self.scheduler.handle(DraftsReady(drafts)))
+            self._take(self._drafts.collect())
         self._route(self.scheduler.handle(StepWanted()))
+
+    def _take(self, drafts: DraftsReady | None) -> None:
+        if drafts is not None:
+            self._route(self.scheduler.handle(drafts))
 
     def _pass_deadlines(self) -> None:
         deadline = self.scheduler.next_deadline
@@ -218,16 +223,20 @@ class StepLoop:
             elif isinstance(instruction, RunStep):
                 self._run_step(instruction)
             elif isinstance(instruction, AskDrafts):
-                self._drafts.ask(instruction.asks)
+                self._drafts.ask(instruction.asks, instruction.wait)
                 self._asked = True
+            elif isinstance(instruction, AskAhead):
+                self._drafts.ask_ahead(instruction.asks)
             elif isinstance(instruction, Forget):
-                self._drafts.forget(instruction.sequence_ids)
+                self._drafts.forget(instruction.sequence_ids, instruction.learned)
 
     def _run_step(self, step: RunStep) -> None:
         began = self._now()
         verdicts = self._runner.step(step.work)
         ended = self._now()
         self._progress_at = ended
+        # What came meanwhile is there before the verdicts are: it follows the text from where it was asked for.
+        self._take(self._drafts.look())
         self._route(self.scheduler.handle(StepDone(verdicts, ended - began)))
         self._observer.after_step(sum(len(item.tokens) for item in step.work), ended - began)
         for item in step.work:

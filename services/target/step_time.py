@@ -66,6 +66,22 @@ class _Fit(NamedTuple):
         return (_between(self.rows, self.base, rows) + attended) * self.pace
 
 
+class _Bases:
+    """base(rows) of a fit for all rows from 1 on, as far as anyone asked; lists are cut from it every step."""
+
+    __slots__ = ("_fit", "values")
+
+    def __init__(self, fit: _Fit) -> None:
+        self._fit = fit
+        self.values: list[float] = [fit.base[0]]
+
+    def up_to(self, rows: int) -> list[float]:
+        fit, values = self._fit, self.values
+        if len(values) <= rows:
+            values += [_between(fit.rows, fit.base, each) for each in range(len(values), rows + 1)]
+        return values
+
+
 class StepTime:
     def __init__(self) -> None:
         self.steps = 0
@@ -75,6 +91,7 @@ class StepTime:
         self._last: deque[tuple[int, int, float]] = deque(maxlen=PACE)
         # Replaced as a whole: read from other threads.
         self._fit: _Fit | None = None
+        self._bases: _Bases | None = None
 
     def learn(self, rows: int, context: int, seconds: float) -> None:
         """A step of so many rows took so long."""
@@ -89,6 +106,7 @@ class StepTime:
         # A cell's first steps are news; later ones can wait.
         if self.steps % REFIT == 0 or len(cell.steps) <= 3:
             self._fit = self._refit()
+            self._bases = _Bases(self._fit)
 
     def predict(self, rows: int, context: int) -> float:
         """Seconds; 0.0 as long as nothing has been measured. Never falls when rows or context rise."""
@@ -96,6 +114,24 @@ class StepTime:
         if fit is None:
             return 0.0
         return fit.seconds(rows, context)
+
+    @property
+    def most_rows(self) -> int:
+        """The largest step that what is known rests on."""
+        return int(self._fit.rows[-1]) if self._fit is not None else 0
+
+    def curve(self, rows: int, more: int, context: int) -> list[float]:
+        """What `predict` says of `rows`, of one row more, and so on up to `more`; [] as long as nothing has been
+        measured. For who looks at all of them, every step."""
+        fit, bases = self._fit, self._bases
+        if fit is None or bases is None:
+            return []
+        first = (fit.per_token + fit.per_row_token * rows) * context
+        rise = fit.per_row_token * context
+        values, pace = bases.up_to(rows + more)[rows : rows + more + 1], fit.pace
+        if rise == 0.0 and first == 0.0 and pace == 1.0:
+            return values
+        return [(value + first + rise * index) * pace for index, value in enumerate(values)]
 
     # The fit --------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ the next call overwrites their positions, and no row looks past its own.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -61,6 +62,8 @@ class ModelFacts:
     path: str = ""
     # Whether a row's bits depend neither on its batch nor on how its prompt was cut.
     strict: bool = True
+    # Names what token ids mean.
+    vocabulary: str = ""
 
 
 class TorchModel:
@@ -168,10 +171,17 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         path_name=folder.name,
         path=_path(executor.path, choice),
         strict=executor.strict,
+        vocabulary=vocabulary_of(folder),
     )
     model = TorchModel(executor, facts, verifier(choice.name))
     _compile(model, ahead)
     return model
+
+
+def vocabulary_of(folder: Path) -> str:
+    """The same for all models with this tokenizer; "" without one."""
+    file = folder / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:32] if file.is_file() else ""
 
 
 def _compile_verifier() -> subprocess.Popen[bytes] | None:

@@ -19,11 +19,12 @@ from services.messages import DraftItem, Failed, Finished, Generate, Sampling, S
 from services.proposer.proposer import Ask, View
 from services.proposer.registry import make_proposers
 from services.proposer.suffix_store import compiling
-from services.target.events import Arrived, Cancelled, DraftAsk, Emit, Finish
+from services.target.events import Arrived, Cancelled, DraftAsk, DraftsReady, Emit, Finish
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
 from services.target.runner import Runner
 from services.target.scheduler import Scheduler
+from services.target.sequence import Sequence
 from services.target.step_loop import StepLoop
 
 WAIT = 60.0
@@ -31,32 +32,46 @@ WAIT = 60.0
 
 class NoDrafts:
     def move_to(self, endpoint: str) -> None: ...
-    def forget(self, sequence_ids: list[int]) -> None: ...
-    def ask(self, asks: list[DraftAsk]) -> None: ...
-    def collect(self) -> list[DraftItem]:
-        return []
+    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
+    def ask_ahead(self, asks: list[DraftAsk]) -> None: ...
+    def look(self) -> DraftsReady | None:
+        return None
+
+    def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
+    def collect(self) -> DraftsReady | None:
+        return None
 
     def rest(self) -> None: ...
     def close(self) -> None: ...
 
 
 class DraftsBy(NoDrafts):
-    """Drafts made by a function of (token ids, budget), or whole items by a function of the ask."""
+    """Drafts made by a function of the ask, asked ahead or between steps."""
 
     def __init__(self, guess: Callable[[DraftAsk], DraftItem | None]) -> None:
         self._guess = guess
-        self._open: list[DraftItem] = []
+        self._open: DraftsReady | None = None
 
-    def ask(self, asks: list[DraftAsk]) -> None:
-        self._open = [item for ask in asks if (item := self._guess(ask)) is not None]
+    def ask_ahead(self, asks: list[DraftAsk]) -> None:
+        followed = {ask.sequence.id: ask.ahead for ask in asks if ask.ahead}
+        self._open = DraftsReady(self._guesses(asks), ahead=True, followed=followed)
 
-    def collect(self) -> list[DraftItem]:
-        found, self._open = self._open, []
+    def ask(self, asks: list[DraftAsk], wait: float) -> None:
+        self._open = DraftsReady(self._guesses(asks))
+
+    def _guesses(self, asks: list[DraftAsk]) -> list[DraftItem]:
+        return [item for ask in asks if (item := self._guess(ask)) is not None]
+
+    def collect(self) -> DraftsReady | None:
+        found, self._open = self._open, None
         return found
+
+    look = collect
 
 
 def draft(ask: DraftAsk, tokens: list[int], **more: Any) -> DraftItem:
-    fields = {"sequence_id": ask.sequence.id, "committed": ask.sequence.length, "source": "test", **more}
+    committed = ask.sequence.length + len(ask.ahead)
+    fields = {"sequence_id": ask.sequence.id, "committed": committed, "source": "test", **more}
     return DraftItem(tokens=tokens, **fields)
 
 
@@ -71,7 +86,7 @@ def proposed_by(method: str) -> Callable[[DraftAsk], DraftItem | None]:
         sequence = ask.sequence
         view = views.setdefault(sequence.id, View(sequence.id, array("i"), sequence.prompt_tokens))
         view.tokens.extend(sequence.token_ids[len(view.tokens) :])
-        [found] = proposer.propose([Ask(view, ask.budget)])
+        [found] = proposer.propose([Ask(view, ask.budget, ask.ahead)])
         return draft(ask, found.tokens, source=found.source) if found.tokens else None
 
     return guess

@@ -51,7 +51,7 @@ def silent(ask: DraftAsk) -> None:
 
 
 def cycle(ask: DraftAsk) -> DraftItem:
-    last = ask.sequence.token_ids[-1]
+    last = [*ask.sequence.token_ids, *ask.ahead][-1]
     return draft(ask, [100 + (last - 100 + 1 + k) % 32 for k in range(ask.budget)])
 
 

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mesh_around import request
+from msgspec.structs import replace
 
 from mesh.errors import DeadlineExceeded, PeerLost, RemoteError
 from services.messages import DraftItem, Propose, Proposed
@@ -24,6 +26,7 @@ class Wire:
         self.answers: list[Any] = []
         self.send_error: Exception | None = None
         self.closed = False
+        self.given_up: list[int] = []
 
     def send(self, message: Propose, *, timeout: float) -> int:
         if self.send_error is not None:
@@ -37,6 +40,9 @@ class Wire:
         if isinstance(answer, Exception):
             raise answer
         return answer(self.sent[ticket - 1]) if callable(answer) else answer
+
+    def give_up(self, ticket: int) -> None:
+        self.given_up.append(ticket)
 
     def close(self) -> None:
         self.closed = True
@@ -62,18 +68,24 @@ class World:
         self.link.ask([self.asking(1, self.text), *more])
 
     def asking(self, id: int, text: list[int]) -> DraftAsk:
-        sequence: Any = SimpleNamespace(
-            id=id, token_ids=text, length=len(text), prompt_tokens=3, method="ngram", request_id=str(id)
-        )
-        return DraftAsk(sequence, 5)
+        return DraftAsk(text_of(id, text), 5)
+
+    def collect(self) -> list[DraftItem]:
+        ready = self.link.collect()
+        return [] if ready is None else ready.drafts
 
     def step(self, answer: Any) -> list[DraftItem]:
         """Ask, get this answer, and commit a token."""
         self.ask()
         self.wire.answers.append(answer)
-        drafts = self.link.collect()
+        drafts = self.collect()
         self.text = [*self.text, len(self.text) + 1]
         return drafts
+
+
+def text_of(id: int, text: list[int], **fields: Any) -> Any:
+    generate = replace(request(text[:3]), **fields)
+    return SimpleNamespace(id=id, token_ids=text, prompt_tokens=3, method="ngram", generate=generate)
 
 
 def good(message: Propose) -> Proposed:
@@ -154,7 +166,7 @@ def test_after_some_misses_nobody_waits_and_an_answer_in_time_ends_that() -> Non
     world.now += PROBE_SECONDS
     world.ask()
     assert len(world.wire.sent) == asked + 1
-    assert world.link.collect() == [] and len(world.wire.waited) == waited
+    assert world.collect() == [] and len(world.wire.waited) == waited
     world.now += DEADLINE
     world.wire.answers.append(good)
     world.link.collect()
@@ -172,7 +184,7 @@ def test_a_probe_that_is_not_answered_in_time_is_followed_by_another_one_later()
         asked = len(world.wire.sent)
         world.ask()
         world.now += DEADLINE
-        assert world.link.collect() == []
+        assert world.collect() == []
         world.ask()
         assert len(world.wire.sent) == asked + 1
     assert world.link.gave_up
@@ -183,7 +195,7 @@ def test_without_a_proposer_nothing_happens() -> None:
     world.link.move_to("")
     wires = len(world.wires)
     world.ask()
-    assert world.link.collect() == [] and len(world.wires) == wires and world.wires[0].closed
+    assert world.collect() == [] and len(world.wires) == wires and world.wires[0].closed
 
 
 def test_a_proposer_somewhere_else_is_told_everything() -> None:
@@ -219,7 +231,7 @@ def test_a_socket_that_is_not_connected_yet_is_kept_and_tried_again() -> None:
     world = World()
     world.wire.send_error = PeerLost("no connection")
     world.ask()
-    assert world.link.collect() == []
+    assert world.collect() == []
     world.wire.send_error = None
     world.now += RETRY_SECONDS
     assert len(world.step(good)) == 1
@@ -231,13 +243,13 @@ def test_an_answer_to_something_else_is_dropped(answer: Any) -> None:
     world = World()
     world.ask()
     world.wire.answers.append(answer)
-    assert world.link.collect() == [] and world.link.failed == 1
+    assert world.collect() == [] and world.link.failed == 1
 
 
 def test_ended_sequences_are_said_once_to_a_proposer_that_knew_them() -> None:
     world = World()
     world.step(good)
-    world.link.forget([1, 55])
+    world.link.forget([1, 55], [])
     world.ask(world.asking(2, [8]))
     assert world.wire.sent[1].forget == [1]
     world.link.collect()
@@ -253,13 +265,13 @@ def test_ended_sequences_are_said_once_to_a_proposer_that_knew_them() -> None:
 def test_a_sequence_that_ends_while_it_is_asked_about_leaves_nothing() -> None:
     world = World()
     world.ask(world.asking(2, [8]))
-    world.link.forget([2])
+    world.link.forget([2], [])
     world.wire.answers.append(good)
     world.link.collect()
     assert world.link._confirmed == {1: 4}
     world.ask()
     assert world.wire.sent[1].forget == [2]
-    world.link.forget([1])
+    world.link.forget([1], [])
     world.wire.answers.append(good)
     world.link.collect()
     world.ask(world.asking(3, [8]))
@@ -273,13 +285,13 @@ def test_a_proposer_that_cannot_be_dialled_is_no_fault() -> None:
     link = ProposerLink(refuse, target="t", epoch=1, deadline=DEADLINE, now=lambda: 0.0)
     link.move_to("nowhere")
     link.ask([World().asking(1, [1])])
-    assert link.collect() == [] and link.failed == 1
+    assert link.collect() is None and link.failed == 1
 
 
 def test_at_rest_the_proposer_hears_of_the_last_sequences_at_once() -> None:
     world = World()
     world.step(good)
-    world.link.forget([1])
+    world.link.forget([1], [])
     world.wire.answers.append(good)
     world.link.rest()
     assert [(message.items, message.forget) for message in world.wire.sent[1:]] == [([], [1])]

@@ -57,7 +57,7 @@ def step(scheduler: Scheduler) -> list[tuple[list[int], int, list[int], bool]]:
     instructions = scheduler.handle(StepWanted())
     if not instructions:
         return []
-    [run] = instructions
+    *_, run = instructions
     assert isinstance(run, RunStep)
     return [(item.tokens, item.start, item.draft, item.verify) for item in run.work]
 

@@ -15,6 +15,7 @@ from paged_fake import EOS, VOCABULARY, PagedFake, alone
 
 from services.target.events import (
     Arrived,
+    AskAhead,
     Cancelled,
     CopyPage,
     DraftsReady,
@@ -48,7 +49,8 @@ def plan(scheduler: Scheduler) -> tuple[list[CopyPage], list[Any]]:
     instructions = scheduler.handle(StepWanted())
     if not instructions:
         return [], []
-    *copies, run = instructions
+    *before, run = instructions
+    copies = [item for item in before if not isinstance(item, AskAhead)]
     assert isinstance(run, RunStep) and all(isinstance(item, CopyPage) for item in copies)
     return copies, run.work  # type: ignore[return-value]
 

@@ -19,6 +19,7 @@ from services.target.events import (
     Arrived,
     Cancelled,
     DraftAsk,
+    DraftsReady,
     Drain,
     Emit,
     Fail,
@@ -29,6 +30,7 @@ from services.target.mock_runner import MockRunner, Profile
 from services.target.planning import REPLAY_ROWS
 from services.target.runner import Verdict
 from services.target.scheduler import Scheduler
+from services.target.sequence import Sequence
 from services.target.step_loop import HANDED_OVER, Delivery, ProposerAt, StepLoop
 
 PATIENCE = 20.0  # seconds
@@ -55,6 +57,8 @@ class World:
         self.failures: list[str] = []
         self.moves: list[str] = []
         self.asked: list[list[DraftAsk]] = []
+        self.asked_ahead: list[list[DraftAsk]] = []
+        self.open: DraftsReady | None = None
         self.steps: list[tuple[int, float]] = []
         self.changed = threading.Condition()
         self.eager = eager
@@ -95,24 +99,35 @@ class World:
             self.moves.append(endpoint)
             self.changed.notify_all()
 
-    def forget(self, sequence_ids: list[int]) -> None:
+    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None:
         pass
 
-    def ask(self, asks: list[DraftAsk]) -> None:
+    def ask_ahead(self, asks: list[DraftAsk]) -> None:
+        self.asked_ahead.append(asks)
+        self.open = DraftsReady(
+            [self.draft(ask) for ask in asks], ahead=True, followed={ask.sequence.id: ask.ahead for ask in asks}
+        )
+
+    def ask(self, asks: list[DraftAsk], wait: float) -> None:
         self.asked.append(asks)
+        self.open = DraftsReady([self.draft(ask) for ask in asks])
 
     def rest(self) -> None: ...
 
-    def collect(self) -> list[DraftItem]:
-        return [
-            DraftItem(
-                sequence_id=ask.sequence.id,
-                committed=ask.sequence.length,
-                tokens=[self.guess(ask.sequence.token_ids[-1], i) for i in range(ask.budget)],
-                source="t",
-            )
-            for ask in self.asked[-1]
-        ]
+    def collect(self) -> DraftsReady | None:
+        found, self.open = self.open, None
+        return found
+
+    look = collect
+
+    def draft(self, ask: DraftAsk) -> DraftItem:
+        text = [*ask.sequence.token_ids, *ask.ahead]
+        return DraftItem(
+            sequence_id=ask.sequence.id,
+            committed=len(text),
+            tokens=[self.guess(text[-1], i) for i in range(ask.budget)],
+            source="t",
+        )
 
     def close(self) -> None:
         self.closed = True

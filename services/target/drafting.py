@@ -1,0 +1,320 @@
+"""Which drafts are verified, how much of them, and whether it is worth asking for more. Knows no pages and no sockets.
+
+Before a step: of each lease as many tokens as pay (draft_length.py) become the draft; what follows is asked for
+ahead, unless the lease will last. After it: the leases move along the text or go, trust.py learns, and who has none
+left may be asked about before the next step, if that pays though it waits.
+
+    choose ─▶ (planning) ─▶ ahead ─▶ (the step) ─▶ take ─▶ judged ─▶ urgent ─┐
+       ▲                                                                    │
+       └────────────────────────────── take ◀───────────────────────────────┘
+
+All of this weighing is for the method auto. Requests with another method get drafts as long as they asked for, and are
+asked about whenever they have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from services.messages import DraftItem
+from services.target.draft_length import cumulated, lengths, modest
+from services.target.events import AskDrafts, DraftAsk, DraftsReady
+from services.target.lease import LONGEST_LEASE, Kind, Lease, lease_of
+from services.target.limits import AUTO, Limits
+from services.target.runner import StepWork, Verdict
+from services.target.sequence import NO_DRAFT, Sequence
+from services.target.speculation_counts import SpeculationCounts
+from services.target.step_time import StepTime
+from services.target.trust import Record, Trust, Worth, grades
+
+# Rows for drafts while nothing is known of what steps cost, and how far beyond what is known a step may go.
+MODEST_ROWS = 4
+FURTHER = 2
+# A lease with less than this left behind the draft is renewed.
+FEW_LEFT = 4
+# Questions that don't pay are asked all the same, for this part of the time: texts change.
+PROBE_SHARE = 0.004
+# The part of a step's time that is waited for drafts at most.
+WAIT_SHARE = 0.25
+# What a question costs, in seconds, before it was measured; and how many the measure rests on.
+FIRST_COSTS: dict[Kind, float] = {"ahead": 1e-4, "asked": 2.5e-4}
+COSTS = 16
+
+
+class Drafting:
+    def __init__(self, limits: Limits, step_time: StepTime) -> None:
+        self.counts = SpeculationCounts()
+        self.trust = Trust()
+        # Seconds of the step thread that a question takes.
+        self.costs = dict(FIRST_COSTS)
+        self._limits = limits
+        self._step_time = step_time
+        # The sequences of the question that is open.
+        self._open: dict[int, Sequence] = {}
+        self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
+        # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
+        self._step_seconds = 0.0
+        self._token_seconds = 0.0
+
+    # Coming and going -----------------------------------------------------------------------------------
+
+    def joined(self, sequence: Sequence) -> None:
+        if sequence.method == AUTO and sequence.draft_length:
+            record = sequence.record = self.trust.record(sequence.generate.namespace)
+            sequence.worth = {kind: Worth(record.worth[kind].seconds) for kind in get_args(Kind)}
+
+    def left(self, sequence: Sequence) -> None:
+        self._open.pop(sequence.id, None)
+        self._drop(sequence)
+
+    def switch_off(self, sequence: Sequence) -> None:
+        sequence.draft_length = 0
+        sequence.draft = NO_DRAFT
+        self._drop(sequence)
+
+    def check_idle(self) -> None:
+        assert not self._open
+
+    def _drop(self, sequence: Sequence) -> None:
+        lease, sequence.lease = sequence.lease, None
+        if lease is None:
+            return
+        self._settle(sequence, lease.kind, lease.brought)
+        if lease.before is not None:
+            self._settle(sequence, lease.before.kind, lease.before.brought)
+
+    def _settle(self, sequence: Sequence, kind: Kind, seconds: float) -> None:
+        """What came of a question is known."""
+        if sequence.record is not None:
+            sequence.worth[kind].learn(seconds)
+            sequence.record.worth[kind].learn(seconds)
+
+    # Answers --------------------------------------------------------------------------------------------
+
+    def take(self, event: DraftsReady, by_id: Mapping[int, Sequence]) -> None:
+        kind: Kind = "ahead" if event.ahead else "asked"
+        asked, self._open = self._open, {}
+        self._pay(kind, event.seconds, asked)
+        for item in event.drafts:
+            sequence = by_id.get(item.sequence_id)
+            if sequence is None or not sequence.draft_length:
+                continue
+            if not self._possible(item):
+                self.counts.refused += 1
+                continue
+            lease = lease_of(item, event.followed.get(sequence.id, ()), sequence.token_ids, kind)
+            if lease is None:
+                self.counts.late += 1
+            elif sequence.lease is None or sequence.lease.left <= lease.left:
+                if sequence.lease is not None and sequence.lease.paid:
+                    lease.before = sequence.lease
+                else:
+                    self._drop(sequence)
+                lease.grades = grades(lease.chances)
+                sequence.lease = lease
+                asked.pop(sequence.id, None)
+        for sequence in asked.values():
+            self._settle(sequence, kind, 0.0)
+
+    def _pay(self, kind: Kind, seconds: float, asked: dict[int, Sequence]) -> None:
+        if seconds <= 0:
+            return
+        self.costs[kind] += (seconds - self.costs[kind]) / COSTS
+        self.counts.asking_seconds[kind] += seconds
+        for sequence in asked.values():
+            if sequence.record is not None:
+                sequence.record.account(-seconds / len(asked))
+
+    def _possible(self, item: DraftItem) -> bool:
+        tokens = item.tokens
+        if not tokens or min(tokens) < 0 or max(tokens) >= self._limits.vocab_size:
+            return False
+        return not item.parents or item.parents == list(range(-1, len(tokens) - 1))
+
+    # Before a step --------------------------------------------------------------------------------------
+
+    def choose(self, running: list[Sequence]) -> None:
+        """What is verified of each lease in the next step."""
+        weighed: list[Sequence] = []
+        auto = False
+        for sequence in running:
+            sequence.draft = NO_DRAFT
+            auto |= sequence.record is not None
+            if not sequence.wants_draft:
+                continue
+            if sequence.lease is None:
+                self.counts.came("none")
+            elif sequence.record is None:
+                self._use(sequence, sequence.lease, sequence.longest_draft)
+            else:
+                weighed.append(sequence)
+        if auto:
+            self._weigh(running, weighed)
+
+    def _use(self, sequence: Sequence, lease: Lease, count: int) -> None:
+        draft = lease.next(count)
+        sequence.draft = draft
+        sequence.source = lease.source
+        sequence.match_length = lease.match_length
+        self.counts.came("none" if not draft else "lease" if lease.used else lease.kind)
+        lease.used |= bool(draft)
+
+    def _weigh(self, running: list[Sequence], weighed: list[Sequence]) -> None:
+        rows, certain, context = self._plain_step(running)
+        leases = [lease for sequence in weighed if (lease := sequence.lease) is not None]
+        longest = [
+            min(lease.left, sequence.longest_draft) if sequence.record is not None and sequence.record.solvent else 0
+            for sequence, lease in zip(weighed, leases, strict=True)
+        ]
+        known = max(MODEST_ROWS, FURTHER * self._step_time.most_rows - rows)
+        most = max(0, min(sum(longest), self._limits.max_step_tokens - rows, known))
+        curve = self._step_time.curve(rows, most, context)
+        values = [self._values(*each) for each in zip(weighed, leases, longest, strict=True)]
+        if curve:
+            self._step_seconds = curve[0]
+            self._token_seconds = curve[0] / max(1, certain)
+            counts = lengths(values, certain, curve)
+        else:
+            counts = modest(longest, min(most, MODEST_ROWS))
+        self._spend(running, curve, sum(counts))
+        # What the rows cost, shared by those who wanted them.
+        total = sum(counts)
+        a_row = (curve[total] - curve[0]) / total if curve and total else 0.0
+        for sequence, lease, value, count in zip(weighed, leases, values, counts, strict=True):
+            self._use(sequence, lease, count)
+            if count and sequence.record is not None:
+                sequence.record.account(-a_row * count)
+                lease.paid = a_row * count
+                self.counts.expected(lease, count, value)
+
+    def _plain_step(self, running: list[Sequence]) -> tuple[int, int, int]:
+        """Rows, tokens that come of it and context of the step without drafts that are weighed, about."""
+        certain = context = chunks = drafts = 0
+        for sequence in running:
+            missing = len(sequence.token_ids) - sequence.computed
+            context += len(sequence.token_ids)
+            drafts += len(sequence.draft)
+            chunks += missing - 1
+            certain += missing == 1
+        rows = len(running) + drafts
+        return rows + max(0, min(chunks, self._limits.max_step_tokens - rows)), certain, context
+
+    def _values(self, sequence: Sequence, lease: Lease, longest: int) -> list[float]:
+        if not longest or sequence.record is None:
+            return []
+        rates = sequence.record.source(lease.source).rates
+        return cumulated([rates[grade] for grade in lease.grades[lease.at : lease.at + longest]])
+
+    def _spend(self, running: list[Sequence], curve: list[float], rows: int) -> None:
+        """Time goes by, and a little of it into the purses."""
+        if not curve:
+            return
+        seconds = curve[rows]
+        part = seconds / len(running)
+        for sequence in running:
+            if sequence.record is not None:
+                sequence.record.time_passed(seconds, part)
+
+    def ahead(self, work: list[StepWork]) -> list[DraftAsk]:
+        """What to ask while this step runs: what follows if all of its drafts stand."""
+        asks: list[DraftAsk] = []
+        weighed: list[DraftAsk] = []
+        for item in work:
+            sequence, draft = item.sequence, item.draft
+            if not sequence.draft_length or not item.verify:
+                continue
+            # Of the draft behind this one and the token after it; the last token is the target's own again.
+            room = sequence.limit - len(sequence.token_ids) - len(draft) - 2
+            lease = sequence.lease
+            if sequence.record is None:
+                if draft and room > 0:
+                    wanted = min(sequence.draft_length, room)
+                    if lease is None or lease.left - len(draft) - 1 < wanted:
+                        asks.append(DraftAsk(sequence, wanted + 1, draft))
+            elif room > 0 and (lease is None or lease.left - len(draft) - 1 < max(FEW_LEFT, len(draft))):
+                weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room + 1), draft))
+        asks += self._worth_asking("ahead", weighed, bool(asks))
+        return self._opened(asks)
+
+    # After a step ---------------------------------------------------------------------------------------
+
+    def judged(self, sequence: Sequence, verdict: Verdict, drafted: int) -> None:
+        """A verdict, before the text takes it."""
+        lease, record = sequence.lease, sequence.record
+        if drafted:
+            self.counts.judged(sequence.source, drafted, verdict.accepted)
+        if lease is None:
+            return
+        if record is not None and drafted:
+            won = verdict.accepted * self._token_seconds
+            record.account(won)
+            used = lease.before or lease
+            used.brought += won - used.paid
+            used.paid = 0.0
+            if lease.before is not None:
+                self._settle(sequence, used.kind, used.brought)
+                lease.before = None
+        begin = max(lease.at, lease.certain)
+        lives = lease.follow(verdict.tokens)
+        # The first one that was wrong is learned from, too.
+        wrong = not lives and lease.at < len(lease.tokens)
+        if record is not None and lease.at + wrong > begin:
+            record.source(lease.source).learn(lease.grades[begin : lease.at + wrong], not wrong)
+        if not lives:
+            self.counts.dropped += wrong
+            self._drop(sequence)
+
+    def time_passed(self, seconds: float) -> None:
+        for kind in self._since:
+            self._since[kind] += seconds
+
+    def urgent(self, running: list[Sequence], share: int) -> AskDrafts | None:
+        """What the next step may wait for; `share`: rows that a draft of fixed length can have in it."""
+        asks: list[DraftAsk] = []
+        weighed: list[DraftAsk] = []
+        for sequence in running:
+            if sequence.lease is not None or not sequence.wants_draft:
+                continue
+            if sequence.record is None:
+                if share:
+                    asks.append(DraftAsk(sequence, min(sequence.longest_draft, share)))
+            else:
+                room = sequence.limit - len(sequence.token_ids) - 1
+                weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room)))
+        fixed = bool(asks)
+        asks += self._worth_asking("asked", weighed, fixed)
+        if not asks:
+            return None
+        # Who takes what it gets waits as long as is allowed; where it is weighed, the wait has to be worth it, too.
+        return AskDrafts(self._opened(asks), 0.0 if fixed else self._step_seconds * WAIT_SHARE)
+
+    def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:
+        if not asks:
+            return []
+        gain, paying, unknown = 0.0, [], False
+        for ask in asks:
+            worth = self._worth(ask.sequence, kind)
+            if worth is None:
+                unknown = True
+                paying.append(ask)
+            elif worth > 0:
+                gain += worth
+                paying.append(ask)
+        if paying and (asked_anyway or unknown or gain > self.costs[kind]):
+            return paying
+        if self._since[kind] * PROBE_SHARE < self.costs[kind]:
+            return []
+        self._since[kind] = 0.0
+        return asks
+
+    def _worth(self, sequence: Sequence, kind: Kind) -> float | None:
+        record: Record | None = sequence.record
+        if record is not None and not record.solvent:
+            return 0.0
+        return sequence.worth[kind].seconds
+
+    def _opened(self, asks: list[DraftAsk]) -> list[DraftAsk]:
+        if asks:
+            self._open = {ask.sequence.id: ask.sequence for ask in asks}
+        return asks

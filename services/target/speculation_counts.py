@@ -1,0 +1,66 @@
+"""What is counted of drafts, for the metrics: by where they came from, and how they came. Nothing is decided by it."""
+
+from __future__ import annotations
+
+from services.target.lease import LONGEST_LEASE, Kind, Lease
+from services.target.trust import MOST_SOURCES, OTHERS
+
+# How the draft of a sequence's step came: left over from an earlier one, asked for while the last step ran, waited for,
+# or not at all.
+CAME = ("lease", "ahead", "asked", "none")
+
+
+class SourceCounts:
+    __slots__ = ("accepted", "accepted_at", "believed", "claimed", "drafted", "drafts")
+
+    def __init__(self) -> None:
+        self.drafts = 0
+        self.drafted = 0
+        self.accepted = 0
+        self.accepted_at: list[int] = []
+        # Tokens of weighed drafts that were to stand, by what the proposer said and by what was made of it.
+        self.claimed = 0.0
+        self.believed = 0.0
+
+
+class SpeculationCounts:
+    def __init__(self) -> None:
+        self.sources: dict[str, SourceCounts] = {}
+        self.ways = dict.fromkeys(CAME, 0)
+        # Drafts of each length.
+        self.lengths = [0] * (LONGEST_LEASE + 1)
+        self.asking_seconds: dict[Kind, float] = {"ahead": 0.0, "asked": 0.0}
+        self.refused = 0
+        self.late = 0
+        self.dropped = 0
+
+    def source(self, name: str) -> SourceCounts:
+        found = self.sources.get(name)
+        if found is None:
+            # The names are the proposer's.
+            name = name if len(self.sources) < MOST_SOURCES else OTHERS
+            found = self.sources.setdefault(name, SourceCounts())
+        return found
+
+    def came(self, way: str) -> None:
+        self.ways[way] += 1
+
+    def expected(self, lease: Lease, count: int, values: list[float]) -> None:
+        source = self.source(lease.source)
+        source.believed += sum(values[:count])
+        claimed = 1.0
+        for chance in lease.chances[lease.at : lease.at + count]:
+            claimed *= chance
+            source.claimed += claimed
+
+    def judged(self, name: str, drafted: int, accepted: int) -> None:
+        self.lengths[min(drafted, LONGEST_LEASE)] += 1
+        source = self.source(name)
+        source.drafts += 1
+        source.drafted += drafted
+        source.accepted += accepted
+        at = source.accepted_at
+        if len(at) < accepted:
+            at += [0] * (accepted - len(at))
+        for position in range(accepted):
+            at[position] += 1

@@ -1,0 +1,139 @@
+"""What a target makes of what proposers claim. It believes nothing but what it has seen.
+
+A claim (this token stands with a chance of 0.9, if all before it do) belongs to a grade. Of each grade is counted how
+many of its tokens stood, given that all before them did: in drafts that were verified, and in those that weren't but
+can be compared with the text that came. Old counts fade, so nothing is believed, or disbelieved, for good.
+
+Besides, there is a purse: guessing pays out of it what it costs, and puts into it what it brings. A small share of the
+time goes into it, too. While it is empty nothing is verified and nobody waited for, so whatever a proposer does (one
+that is right only as long as nobody looks, say) costs no more than that share, and what it has brought.
+
+All of it belongs to a namespace: nothing that one namespace's text did is seen in the drafts of another. Requests
+without a namespace have each their own. Knows no sequences, no steps and no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+
+# Claims up to each of these are of one grade; those of certainty are kept apart finely: long drafts are made of them.
+GRADES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
+_MIDDLES = tuple((low + high) / 2 for low, high in zip((0.0, *GRADES), (*GRADES, 1.0), strict=True))
+# How many tokens of a grade what is believed of it rests on, and how many a claim itself weighs.
+REMEMBERED = 64
+CLAIM_WEIGHS = 2.0
+# Claims are discounted as long as nothing is known.
+DISCOUNT = 0.9
+
+# Of the time, what guessing may cost where it brings nothing; and what the purse can hold, in steps.
+SHARE = 0.01
+FIRST_STEPS = 0.5
+MOST_STEPS = 4.0
+
+MOST_NAMESPACES = 1024
+# Of one namespace; the names are the proposer's, and it may invent any number of them.
+MOST_SOURCES = 32
+OTHERS = "other"
+# Questions that what one is believed to bring rests on.
+ASKS = 8
+
+
+class Source:
+    """Of one source, by grade: what its claims are worth."""
+
+    __slots__ = ("rates", "_seen", "_stood")  # noqa: RUF023
+
+    def __init__(self) -> None:
+        self._seen = [0.0] * len(_MIDDLES)
+        self._stood = [0.0] * len(_MIDDLES)
+        # Corrected chances, by grade.
+        self.rates = [middle * DISCOUNT for middle in _MIDDLES]
+
+    def learn(self, grades: list[int], stood: bool) -> None:
+        """Tokens of these grades came to be compared; all but the last stood, and the last as said."""
+        last = len(grades) - 1
+        keep = 1.0 - 1.0 / REMEMBERED
+        for index, grade in enumerate(grades):
+            self._seen[grade] = self._seen[grade] * keep + 1.0
+            self._stood[grade] = self._stood[grade] * keep + (stood or index < last)
+        for grade in set(grades):
+            prior = CLAIM_WEIGHS * DISCOUNT * _MIDDLES[grade]
+            self.rates[grade] = (self._stood[grade] + prior) / (self._seen[grade] + CLAIM_WEIGHS)
+
+
+class Worth:
+    """What a question brings, in seconds, learned from what became of the answers; None: nobody knows yet."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = seconds
+
+    def learn(self, seconds: float) -> None:
+        if self.seconds is None:
+            self.seconds = seconds
+        else:
+            self.seconds += (seconds - self.seconds) / ASKS
+
+
+class Record:
+    """Of one namespace."""
+
+    __slots__ = ("purse", "shared", "sources", "worth")
+
+    def __init__(self, shared: bool) -> None:
+        """`shared`: by all requests of a namespace; else it is one request's."""
+        self.shared = shared
+        self.sources: dict[str, Source] = {}
+        # In seconds; None: nobody has said yet how long a step is.
+        self.purse: float | None = None
+        # Of questions: asked ahead, and asked between steps.
+        self.worth = {"ahead": Worth(), "asked": Worth()}
+
+    def source(self, name: str) -> Source:
+        found = self.sources.get(name)
+        if found is None:
+            if len(self.sources) >= MOST_SOURCES:
+                name = OTHERS
+            found = self.sources.setdefault(name, Source())
+        return found
+
+    @property
+    def solvent(self) -> bool:
+        return self.purse is None or self.purse > 0.0
+
+    def time_passed(self, seconds: float, part: float) -> None:
+        """A step takes so long, and this much of it is one sequence's."""
+        step = seconds if self.shared else part
+        self.purse = FIRST_STEPS * step if self.purse is None else min(self.purse + SHARE * part, MOST_STEPS * step)
+
+    def account(self, seconds: float) -> None:
+        """Guessing brought so much; below 0: it cost."""
+        if self.purse is not None:
+            self.purse += seconds
+
+
+class Trust:
+    def __init__(self) -> None:
+        self._records: OrderedDict[str, Record] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def record(self, namespace: str) -> Record:
+        """The one of this namespace; without a namespace a new one each time, for one request."""
+        if not namespace:
+            return Record(shared=False)
+        found = self._records.get(namespace)
+        if found is None:
+            found = self._records[namespace] = Record(shared=True)
+            if len(self._records) > MOST_NAMESPACES:
+                self._records.popitem(last=False)
+        else:
+            self._records.move_to_end(namespace)
+        return found
+
+
+def grades(chances: list[float]) -> list[int]:
+    return [bisect_right(GRADES, chance) for chance in chances]
