@@ -74,7 +74,8 @@ def _model(settings: Settings, card: ModelCard | None) -> str:
 
 def _proposers(settings: Settings, card: ModelCard | None) -> str:
     methods = ", ".join(card.methods) if card else settings.method
-    return f"{methods}  (default {settings.method}, at most {settings.num_speculative_tokens} tokens a draft)"
+    longest = "as many as pay" if settings.num_speculative_tokens < 0 else str(settings.num_speculative_tokens)
+    return f"{methods}  (default {settings.method}, at most {longest} tokens a draft)"
 
 
 def _version() -> str:

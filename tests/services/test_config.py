@@ -228,7 +228,7 @@ def test_an_unknown_key_of_the_json_is_refused_with_a_suggestion() -> None:
 
 def test_a_bad_value_in_the_json_is_refused_with_key_and_range() -> None:
     message = refused({"speculative_config": '{"num_speculative_tokens": 100}'})
-    assert "num_speculative_tokens: 100 is not a whole number from 0 to 64" in message
+    assert "num_speculative_tokens: 100 is not a whole number from -1 to 64" in message
 
 
 def test_a_flag_that_contradicts_the_json_beside_it_is_refused() -> None:
