@@ -19,16 +19,19 @@ from typing import Any
 
 import numpy as np
 
+from services.proposer.auto import AutoProposer
+from services.proposer.knowledge import Knowledge, Rule
+from services.proposer.namespaces import Namespaces
 from services.proposer.ngram import NgramProposer
 from services.proposer.proposer import Ask, Proposer, View
-from services.proposer.suffix import SLICE, SuffixProposer
-from services.proposer.suffix_store import compiling, loops
-from services.proposer.suffix_store.automaton import Automaton
-from services.proposer.suffix_store.followers import Followers, Rule, Turn
+from services.proposer.suffix import SuffixProposer
+from services.proposer.suffix_store import compiling
 
 HELP = "what proposers cost (append, draft, bytes) and bring (accepted tokens a step)"
 APPEND_NS, DRAFT_P50_US, DRAFT_P99_US, BYTES = 800, 3.0, 20.0, 140
 DEPTH = 64
+# Who learns, and whose the replayed files are.
+SPACE = "learned"
 # Of a replayed file: what is known before the first draft.
 PROMPT = 200
 
@@ -102,52 +105,60 @@ def corpus(tokens: int, more_files: int) -> list[array[int]]:
 
 
 class Store:
-    """One automaton of everything learned, and what writing it cost."""
+    """What everything learned costs in a namespace, besides what a text of one's own costs anyway."""
 
     def __init__(self, learned: list[array[int]]) -> None:
-        self.automaton, self.followers = Automaton(DEPTH), Followers()
-        wall, cpu, slices = time.perf_counter(), time.process_time(), []
-        for text in learned:
-            writer = self.followers.write(self.automaton)
-            for at in range(0, len(text), SLICE):
-                begun = time.perf_counter()
-                piece = text[at : at + SLICE]
-                self.followers.run([Turn(writer, piece)], Rule())
-                slices.append(time.perf_counter() - begun)
-            self.followers.release(writer)
+        alone, self.knowledge = Knowledge(Namespaces(DEPTH, 1, 0)), knowing(learned)
+        own, _ = learn(alone, learned)
+        both, slices = learn(self.knowledge, learned)
+        [namespace] = self.knowledge.namespaces.known()
+        self.automaton = namespace.automata[0]
         tokens = self.automaton.tokens
         self.appended = {
-            "wall_ns": (time.perf_counter() - wall) / tokens * 1e9,
-            "cpu_ns": (time.process_time() - cpu) / tokens * 1e9,
+            "wall_ns": (both["wall"] - own["wall"]) / tokens * 1e9,
+            "cpu_ns": (both["cpu"] - own["cpu"]) / tokens * 1e9,
+            "own_wall_ns": own["wall"] / tokens * 1e9,
             "longest_slice_ms": max(slices) * 1e3,
         }
 
     def replay(self, texts: list[array[int]], longest: int, steps: int = 300) -> dict[str, float]:
-        """Readers of all texts at once, a few tokens a step: seconds of the one compiled call, and of what is around
-        it in Python."""
-        readers = [self.followers.read(self.automaton) for _ in texts]
-        chance = random.Random(2)
-        positions = [chance.randrange(len(text) // 2) for text in texts]
-        inside, whole = [], []
-        for _ in range(steps):
-            turns = []
-            for at, text in enumerate(texts):
-                taken = chance.randint(1, 3)
-                begin = positions[at] if positions[at] + taken < len(text) else 0
-                positions[at] = begin + taken
-                turns.append(Turn(readers[at], text[begin : positions[at]], longest))
-            begun = time.perf_counter()
-            packed = self.followers.pack(turns, Rule())
-            called = time.perf_counter()
-            loops.run(*packed)
-            inside.append((time.perf_counter() - called) / len(texts) * 1e6)
-            whole.append((time.perf_counter() - begun) / len(texts) * 1e6)
-        for reader in readers:
-            self.followers.release(reader)
-        found = {"batch": len(texts)}
-        for name, seen in (("", inside), ("packed_", whole)):
-            found |= {f"{name}p50_us": float(np.percentile(seen, 50)), f"{name}p99_us": float(np.percentile(seen, 99))}
+        """Texts that grow by a few tokens a step, and are guessed from their own and all that was learned, through the
+        proposers' own interface."""
+        rule = Rule()
+        found = {"batch": float(len(texts))}
+        for name, proposer in (("", SuffixProposer(self.knowledge, rule)), ("auto_", AutoProposer(self.knowledge))):
+            chance = random.Random(2)
+            views = [View(-1 - at, text[:PROMPT], PROMPT, namespace=SPACE) for at, text in enumerate(texts)]
+            seconds = []
+            for _ in range(steps):
+                for view, text in zip(views, texts, strict=True):
+                    begin = len(view.tokens) % (len(text) - 3)
+                    view.tokens.extend(text[begin : begin + chance.randint(1, 3)])
+                asks = [Ask(view, longest) for view in views]
+                begun = time.perf_counter()
+                proposer.propose(asks)
+                seconds.append((time.perf_counter() - begun) / len(texts) * 1e6)
+            for view in views:
+                proposer.forget(view.sequence_id)
+            found[f"{name}p50_us"], found[f"{name}p99_us"] = (float(np.percentile(seconds, at)) for at in (50, 99))
         return found
+
+
+def knowing(learned: list[array[int]]) -> Knowledge:
+    return Knowledge(Namespaces(DEPTH, 4 * sum(map(len, learned))))
+
+
+def learn(knowledge: Knowledge, texts: list[array[int]]) -> tuple[dict[str, float], list[float]]:
+    """Seconds in all, and of each slice."""
+    wall, cpu, slices = time.perf_counter(), time.process_time(), []
+    for number, text in enumerate(texts):
+        view = View(number, text, namespace=SPACE)
+        while not knowledge.is_followed(view):
+            begun = time.perf_counter()
+            knowledge.follow([view])
+            slices.append(time.perf_counter() - begun)
+        knowledge.forget(number)
+    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, slices
 
 
 def start_seconds() -> dict[str, float]:
@@ -165,17 +176,17 @@ def start_seconds() -> dict[str, float]:
 
 
 def proposers(learned: list[array[int]]) -> dict[str, Proposer]:
-    shared = SuffixProposer(DEPTH, Rule(), None, 4 * sum(map(len, learned)))
-    for number, text in enumerate(learned):
-        view = View(-1 - number, text)
-        for _ in range(-(-len(text) // SLICE)):
-            shared.propose([Ask(view, 0)])
-        shared.forget(view.sequence_id)
+    shared = knowing(learned)
+    learn(shared, learned)
+
+    def alone() -> Knowledge:
+        return Knowledge(Namespaces(DEPTH, 1, 0))
+
     return {
-        "ngram, own text": NgramProposer(2, 5),
-        "suffix, own text": SuffixProposer(DEPTH, Rule()),
-        "suffix, own text, factor 4": SuffixProposer(DEPTH, Rule(factor=4.0)),
-        "suffix, own and learned text": shared,
+        "ngram, own text": NgramProposer(alone()),
+        "suffix, own text": SuffixProposer(alone(), Rule()),
+        "suffix, own text, factor 4": SuffixProposer(alone(), Rule(factor=4.0)),
+        "suffix, own and learned text": SuffixProposer(shared, Rule()),
     }
 
 
@@ -185,7 +196,7 @@ def replayed(proposer: Proposer, texts: list[array[int]], batch: int, longest: i
     seconds = []
     for begin in range(0, len(texts), batch):
         group = texts[begin : begin + batch]
-        views = [View(begin + at, text[:PROMPT], PROMPT) for at, text in enumerate(group)]
+        views = [View(1 + begin + at, text[:PROMPT], PROMPT, namespace=SPACE) for at, text in enumerate(group)]
         running = list(zip(views, group, strict=True))
         while running:
             begun = time.perf_counter()

@@ -2,7 +2,8 @@
 
 numba looks up code by the function's own file, and by the processor's name and features. But a loop has what it
 calls compiled into it: after an edit of an imported file, numba would go on with the old arithmetic. So the code of
-a module lies in a folder that is named by everything that went into it, the module and all it imports of kernels/:
+a module lies in a folder that is named by everything that went into it, the module and all it imports of kernels/ and
+of the other package with loops:
 
     <root>/compiled/kernels.linear.cpu-0f3a…/
 
@@ -29,6 +30,8 @@ import llvmlite
 import numba
 
 _PACKAGE = Path(__file__).parent
+# What compiled loops import from: names of packages beside this one.
+_FOLLOWED = (_PACKAGE.name, "services.proposer")
 # Folders of a module: going back and forth between two versions costs nothing.
 _KEPT = 3
 _lock = threading.Lock()
@@ -96,7 +99,7 @@ def _sources(path: Path) -> set[Path]:
 
 @functools.cache
 def _imports(path: Path) -> list[Path]:
-    """Files of kernels/ that a file imports at its top."""
+    """Files of kernels/, and of what else has loops, that a file imports at its top."""
     names: list[str] = []
     for statement in ast.parse(path.read_bytes()).body:
         if isinstance(statement, ast.Import):
@@ -104,8 +107,8 @@ def _imports(path: Path) -> list[Path]:
         elif isinstance(statement, ast.ImportFrom) and statement.module:
             # What is imported may be a module itself.
             names += [statement.module, *(f"{statement.module}.{alias.name}" for alias in statement.names)]
-    inside = [name.split(".")[1:] for name in names if name.split(".")[0] == _PACKAGE.name]
-    files = [_PACKAGE.joinpath(*parts).with_suffix(".py") for parts in inside if parts]
+    inside = [name.split(".") for name in names if any(name.startswith(f"{package}.") for package in _FOLLOWED)]
+    files = [_PACKAGE.parent.joinpath(*parts).with_suffix(".py") for parts in inside]
     return [file for file in files if file.is_file()]
 
 

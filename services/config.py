@@ -81,7 +81,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_ngram_size", 5, "Longest n-gram looked up", low=1, high=32),
     _row("min_ngram_size", 2, "Shortest n-gram looked up", low=1, high=32),
     _row("suffix_decoding_max_tree_depth", 64, "suffix: longest context looked at, in tokens", low=1, high=1024, roles="proposer"),
-    _row("suffix_decoding_max_cached_requests", 0, "suffix: requests whose output others' drafts may come from; 0: nothing is shared; -1: as many as proposer_tokens hold. All requests share one store: only where they may know of each other (docs/proposers.md)", low=-1, high=100000000, roles="proposer"),
+    _row("suffix_decoding_max_cached_requests", -1, "suffix: requests whose output is learned in a namespace, for drafts of its other requests; 0: none is; -1: as many as store_tokens and store_mb hold (docs/proposers.md)", low=-1, high=100000000, roles="proposer"),
     _row("suffix_decoding_max_spec_factor", 1.0, "suffix: tokens drafted for each token of the context", low=0.0, high=64.0, roles="proposer"),
     _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens drafted besides those", low=-64.0, high=64.0, roles="proposer"),
     _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before the token at which it is less probable, by counts, than this", low=0.0, high=1.0, roles="proposer"),

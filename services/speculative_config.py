@@ -62,8 +62,6 @@ METHODS_TO_COME = (
     "medusa",
     "hydra",
     "draft_model",
-    "prediction",
-    "hybrid",
     "hybrid_mtp_ngram",
     "deepseek_mtp",
     "mlp_speculator",
@@ -111,5 +109,5 @@ def _key_problem(key: str) -> str:
 
 def _value_problem(key: str, value: Any) -> str:
     if KEYS[key] == "method" and value in METHODS_TO_COME:
-        return f"{key}: {value!r} is not served yet; served are naive, ngram and suffix"
+        return f"{key}: {value!r} is not served yet; served are naive, ngram, suffix, prediction, hybrid and auto"
     return ""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # No proposer guesses further than this, whatever it is asked for.
 MAX_DRAFT_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """`parents` is empty for a chain; for a tree, parents[i] is the index of the token before tokens[i],
     -1 at the root. `probs` None means a certain (one-hot) draft. `source` and `match_length` say who guessed
-    and on how much evidence; chances[i] is how probable it finds that tokens[i] stands when all before it do."""
+    and on how much evidence; chances[i] is how probable it finds that tokens[i] stands when all before it do.
+    Not to be changed: drafts without a guess share their lists."""
 
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[int] = []  # noqa: RUF012
     source: str = ""
     match_length: int = 0
-    parents: list[int] = field(default_factory=list)
+    parents: list[int] = []  # noqa: RUF012
     probs: list[float] | None = None
-    chances: list[float] = field(default_factory=list)
+    chances: list[float] = []  # noqa: RUF012
 
 
 EMPTY = Draft()

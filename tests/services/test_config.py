@@ -109,7 +109,7 @@ def test_an_unknown_file_key_is_refused_with_a_suggestion(tmp_path: Path) -> Non
         ("port", 8000.5, "a whole number from 0 to 65535"),
         ("drain_timeout", "nan", "a number from 0 to 3600"),
         ("drain_timeout", "inf", "a number from 0 to 3600"),
-        ("method", "mtp", "one of naive, ngram, suffix"),
+        ("method", "mtp", "one of naive, ngram, suffix, prediction, hybrid, auto"),
         ("host_directory", "maybe", "true or false"),
         ("mock_profile", "[1]", "a JSON object"),
         ("mock_profile", "{", "a JSON object"),

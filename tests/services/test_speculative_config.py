@@ -90,5 +90,7 @@ def test_the_keys_of_suffix_decoding_come_through_as_they_are_written() -> None:
     assert settings.suffix_decoding_min_token_prob == 0.2
 
 
-def test_without_being_told_to_suffix_decoding_shares_nothing() -> None:
-    assert load_settings({"method": "suffix"}).suffix_decoding_max_cached_requests == 0
+def test_without_being_told_suffix_decoding_learns_in_each_namespace_and_requests_can_be_bounded() -> None:
+    assert load_settings({"method": "suffix"}).suffix_decoding_max_cached_requests == -1
+    config = '{"method": "suffix", "suffix_decoding_max_cached_requests": 0}'
+    assert load_settings({"speculative_config": config}).suffix_decoding_max_cached_requests == 0

@@ -17,49 +17,50 @@ _MOST_BYTES = 1 << 60
 
 class Automaton:
     """Contexts of up to `depth` tokens are counted. Appends are refused at `max_tokens` or `max_bytes`: then it is
-    full, and stays readable."""
+    full, and stays readable. With `looked_up` it is of one text: it keeps where contexts occurred last, and its writer
+    finds contexts of up to so many tokens again."""
 
-    def __init__(self, depth: int, max_tokens: int = MOST_TOKENS, max_bytes: int = _MOST_BYTES) -> None:
-        self.max_tokens = min(max_tokens, MOST_TOKENS)
+    def __init__(
+        self, depth: int, max_tokens: int = MOST_TOKENS, max_bytes: int = _MOST_BYTES, looked_up: int = 0
+    ) -> None:
+        assert looked_up <= depth, "places are kept as far as counts are"
         self._states = Memory(loops.STATE_WORDS)
         self._entries = Memory(loops.ENTRY_WORDS)
         self._buckets = Memory(1)
+        self._lasts = Memory(1) if looked_up else None
         self._words: npt.NDArray[np.int64] = np.zeros(loops.AUTOMATON_WORDS, np.int64)
         self._words[[loops.STATES, loops.ENTRIES]] = 1
         self._words[[loops.BUCKETS, loops.LOW]] = loops.FIRST_BUCKETS
-        self._words[loops.MAX_BYTES], self._words[loops.DEPTH] = max_bytes, depth
-        # Tokens it may have to hold: those it has, and those on their way.
-        self._expected = self._room = 0
+        self._words[loops.MAX_TOKENS], self._words[loops.MAX_BYTES] = min(max_tokens, MOST_TOKENS), max_bytes
+        self._words[loops.DEPTH], self._words[loops.LOOKED_UP] = depth, looked_up
+        # They never move.
+        self.address = int(self._words.ctypes.data)
         self._lay_out(min(_FIRST_ROOM, self.max_tokens))
         # The root has no link.
         self._states.set(0, loops.LINK, -1)
 
     def make_room(self, tokens: int) -> None:
-        """For so many more, as far as the bound allows. Moves memory: not while `run` is at work."""
-        self._expected += tokens
-        if self._room < self._expected and self._room < self.max_tokens:
-            self._lay_out(min(max(self._expected, 2 * self._room), self.max_tokens))
-
-    def refused(self, tokens: int) -> None:
-        """So many of them were not taken."""
-        self._expected -= tokens
+        """For so many more, as far as the bound allows. Moves memory: not while compiled code is at work."""
+        room, needed = int(self._words[loops.ROOM]), self.tokens + tokens
+        if room < needed and room < self.max_tokens:
+            self._lay_out(min(max(needed, 2 * room), self.max_tokens))
 
     def _lay_out(self, room: int) -> None:
         """So many tokens make at most twice as many states, and three times as many transitions."""
         self._states.lay_out(2 * room + 2)
         self._entries.lay_out(3 * room + 2)
         self._buckets.lay_out(3 * room + 2 + loops.FIRST_BUCKETS)
-        self._room = self._words[loops.ROOM] = room
-        self._words[[loops.STATES_AT, loops.ENTRIES_AT, loops.BUCKETS_AT]] = (
-            self._states.address,
-            self._entries.address,
-            self._buckets.address,
-        )
+        words = self._words
+        words[loops.ROOM] = room
+        words[loops.STATES_AT], words[loops.ENTRIES_AT] = self._states.address, self._entries.address
+        words[loops.BUCKETS_AT] = self._buckets.address
+        if self._lasts is not None:
+            self._lasts.lay_out(2 * room + 2)
+            words[loops.LASTS_AT] = self._lasts.address
 
     @property
-    def address(self) -> int:
-        """Of its words. They never move."""
-        return int(self._words.ctypes.data)
+    def max_tokens(self) -> int:
+        return int(self._words[loops.MAX_TOKENS])
 
     @property
     def tokens(self) -> int:
@@ -68,11 +69,13 @@ class Automaton:
     def held_bytes(self) -> int:
         """What is in use. The rest of what is laid out has never been touched, and takes no memory."""
         states, entries, buckets = (int(self._words[word]) for word in (loops.STATES, loops.ENTRIES, loops.BUCKETS))
-        return states * loops.STATE_BYTES + entries * loops.ENTRY_BYTES + buckets * loops.BUCKET_BYTES
+        of_states = states * (loops.STATE_BYTES + (loops.LAST_BYTES if self._lasts is not None else 0))
+        return of_states + entries * loops.ENTRY_BYTES + buckets * loops.BUCKET_BYTES
 
     def close(self) -> None:
-        for memory in (self._states, self._entries, self._buckets):
-            memory.close()
+        for memory in (self._states, self._entries, self._buckets, self._lasts):
+            if memory is not None:
+                memory.close()
 
     # For the validator and for tests ----------------------------------------------------------------------
 

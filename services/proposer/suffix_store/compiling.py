@@ -7,8 +7,9 @@ import logging
 import threading
 from array import array
 
-from services.proposer.suffix_store.automaton import Automaton
-from services.proposer.suffix_store.followers import Followers, Rule, Turn
+from services.proposer.knowledge import OWN, Knowledge, Rule
+from services.proposer.namespaces import Namespaces
+from services.proposer.proposer import Ask, View
 
 log = logging.getLogger(__name__)
 _compiled = threading.Event()
@@ -22,17 +23,17 @@ def is_compiled() -> bool:
 
 @functools.cache
 def start() -> threading.Thread:
-    thread = threading.Thread(target=_compile, name="compile-suffix", daemon=True)
+    thread = threading.Thread(target=_compile, name="compile-proposers", daemon=True)
     thread.start()
     return thread
 
 
 def _compile() -> None:
-    automaton, followers = Automaton(depth=4), Followers()
     try:
-        followers.run([Turn(followers.write(automaton), array("i", [1, 2, 1]), 1)], Rule())
-    # Then there are no drafts of this method; all else goes on.
+        knowledge = Knowledge(Namespaces(4, 1000, most=1), depth=4)
+        knowledge.guess([Ask(View(1, array("i", [1, 2, 1])), 1)], OWN, Rule())
+    # Then there are no drafts from text; all else goes on.
     except Exception:
-        log.exception("suffix decoding can't be compiled: it drafts nothing")
+        log.exception("the proposers' loops can't be compiled: there are no drafts")
         return
     _compiled.set()

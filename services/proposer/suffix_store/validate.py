@@ -62,7 +62,7 @@ def _table(entries: Table, buckets: Table, in_use: tuple[int, int]) -> Iterator[
                 yield f"entry {entry} stands in two chains, or in none"
                 return
             seen.add(entry)
-            if loops._bucket(words, int(entries[entry, SOURCE]), int(entries[entry, LABEL])) != bucket:
+            if loops.bucket_of(words, int(entries[entry, SOURCE]), int(entries[entry, LABEL])) != bucket:
                 yield f"entry {entry} stands in bucket {bucket}, where nobody looks for it"
             entry = int(entries[entry, NEXT_IN_BUCKET])
     if len(seen) != len(entries) - 1:

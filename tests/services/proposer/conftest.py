@@ -5,4 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    from services.proposer.suffix_store import compiling
+
+    compiling.start().join()
+    assert compiling.is_compiled()

@@ -25,7 +25,7 @@ def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(
 
     event = threading.Event()
     monkeypatch.setattr(compiling, "_compiled", event)
-    monkeypatch.setattr(compiling.Followers, "run", refuse)
+    monkeypatch.setattr(compiling.Knowledge, "guess", refuse)
     with caplog.at_level(logging.ERROR):
         compiling._compile()
     assert not event.is_set() and not compiling.is_compiled()

@@ -1,0 +1,28 @@
+"""The best of all sources: what stood of their guesses so far, by context and counts, says what new ones are worth.
+
+Every source guesses each time, and what it guessed is compared with what was said, also where another was chosen: so
+none is ever given up. The draft goes on as long as there is any hope; how much of it is verified is the target's to
+decide, which knows the price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.proposer.draft import Draft
+from services.proposer.from_text import FromText
+from services.proposer.knowledge import CALIBRATED, CORPUS, NGRAM, OWN, PREDICTION, SHARED, STORE, Rule
+from services.proposer.proposer import Ask
+
+# No draft is worth a token that is less likely than this.
+_LEAST = 0.02
+
+
+class AutoProposer(FromText):
+    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+        return self.knowledge.guess(asks, _ALL, _RULE)
+
+
+_ALL = CALIBRATED | OWN | NGRAM | PREDICTION | SHARED | STORE | CORPUS
+# Chances decide how far to go, not lengths.
+_RULE = Rule(least=_LEAST)

@@ -1,0 +1,296 @@
+"""Everything guesses are made from, for all texts that are followed: a text is a row of a flat table, a batch is one
+compiled call (suffix_store/step.py). All methods of the proposer process share one.
+
+Here memory is laid out, batches are packed, and what was told becomes drafts. Which sources a method asks, and what it
+makes of the answers, is the method's own. Not for more than one thread at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from services.config import Settings
+from services.proposer import calibration
+from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
+from services.proposer.namespaces import Namespace, Namespaces
+from services.proposer.proposer import Ask, View
+from services.proposer.suffix_store import candidates, chances, guessing, loops, predicting, step
+from services.proposer.suffix_store.automaton import Automaton
+
+assert step.LONGEST == MAX_DRAFT_TOKENS
+
+# Tokens of prompts that join in one call, of all texts together, and as many that are learned; about a millisecond.
+SLICE = 2048
+# What can be asked for together, and how a guess of each is called. A corpus' guess also has its name: corpus:NAME.
+OWN, SHARED, STORE, CORPUS = (1 << source for source in (chances.OWN, chances.SHARED, chances.STORE, chances.CORPUS))
+PREDICTION, NGRAM = 1 << chances.PREDICTION, 1 << chances.NGRAM
+# Chances instead of shares, and learning from what came of every source's guess.
+CALIBRATED = step.CALIBRATED
+NAMES = {
+    chances.OWN: "suffix",
+    chances.SHARED: "shared",
+    chances.STORE: "store",
+    chances.CORPUS: "corpus",
+    chances.PREDICTION: "prediction",
+    chances.NGRAM: "ngram",
+}
+_FIRST_ROWS = 64
+_FIRST_BATCH = 32
+_SCRATCH = 16
+assert max(loops.FOLLOWER_WORDS, predicting.PREDICTION_WORDS) <= _SCRATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A context of n tokens is worth a draft of n * factor + offset tokens, as long as their probability is at least
+    `least`."""
+
+    factor: float = 1.0
+    offset: float = 0.0
+    least: float = 0.1
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rule:
+        return cls(
+            settings.suffix_decoding_max_spec_factor,
+            settings.suffix_decoding_max_spec_offset,
+            settings.suffix_decoding_min_token_prob,
+        )
+
+
+@dataclass(slots=True)
+class _Text:
+    row: int
+    automaton: Automaton
+    namespace: Namespace | None
+    wanted: list[str] | None
+    # Names of the corpora whose segments the row lists, one for each segment.
+    corpora: list[str] = field(default_factory=list)
+    # Memory that the row knows by its address, by the word that holds it.
+    memory: dict[int, Any] = field(default_factory=dict)
+
+
+class Knowledge:
+    def __init__(
+        self, namespaces: Namespaces, depth: int = 64, least_ngram: int = 2, most_ngram: int = 5,
+        prefers_frequent: bool = False, learns_prompts: bool = False,
+    ) -> None:  # fmt: skip
+        self.namespaces = namespaces
+        self._depth, self._most_ngram, self._learns_prompts = max(depth, most_ngram), most_ngram, learns_prompts
+        self._texts: dict[int, _Text] = {}
+        self._row_of: dict[int, int] = {}
+        self._text_in: dict[int, _Text] = {}
+        self._control = np.zeros(step.WORDS, np.int64)
+        self._words = memoryview(self._control)  # type: ignore[arg-type]
+        self._control_at = int(self._control.ctypes.data)
+        self._rows: npt.NDArray[np.int64] = np.zeros((_FIRST_ROWS, step.ROW_WORDS), np.int64)
+        self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
+        self._beliefs = calibration.new_table()
+        self._scratch: dict[int, npt.NDArray[Any]] = {
+            step.TOLD_AT: np.zeros(guessing.TOLD_WORDS, np.int64),
+            step.DRAFT_AT: np.zeros(step.LONGEST, np.int32),
+            step.RATIOS_AT: np.zeros(step.LONGEST, np.float64),
+            step.CELLS_AT: np.zeros(step.LONGEST, np.int32),
+            step.COPY_AT: np.zeros(_SCRATCH, np.int64),
+            step.CONTEXT_AT: np.zeros(depth, np.int32),
+            step.BELIEFS_AT: self._beliefs,
+        }
+        for word, memory in self._scratch.items():
+            self._words[word] = memory.ctypes.data
+        self._words[step.LIMIT], self._words[step.LEAST_NGRAM] = depth, least_ngram
+        self._words[step.FREQUENT] = prefers_frequent
+        self._words[step.SPACES_AT], self._words[step.SPACES] = namespaces.address, namespaces.most
+        self._words[step.ROWS_AT], self._words[step.ROWS] = self._rows.ctypes.data, len(self._rows)
+        self._batch = 0
+        self._lay_out_batch(_FIRST_BATCH)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Knowledge:
+        return cls(
+            Namespaces.of(settings),
+            settings.suffix_decoding_max_tree_depth,
+            settings.min_ngram_size,
+            settings.max_ngram_size,
+            settings.ngram_prefers == "frequent",
+            settings.suffix_decoding_learn_prompts,
+        )
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def guess(self, asks: Sequence[Ask], sources: int, rule: Rule) -> list[Draft]:
+        """What is new is taken in, and the best guess of the sources is the draft; EMPTY while a long prompt joins."""
+        row_of, aheads = self._row_of, array("i")
+        flat: list[int] = []
+        for view, budget, ahead in asks:
+            row = row_of.get(view.sequence_id)
+            if row is None:
+                row = self._start(view)
+            flat += (row, *view.tokens.buffer_info(), budget, len(aheads), len(ahead))
+            if ahead:
+                aheads.extend(ahead)
+        count = len(asks)
+        told = self._step(array("q", flat), count, aheads, sources, rule)
+        return self._drafts(asks, count, told)
+
+    def follow(self, views: Iterable[View]) -> None:
+        """What is new is taken in, and nothing is asked; of long texts a slice."""
+        self.guess([Ask(view, 0) for view in views], 0, _NO_RULE)
+
+    def is_followed(self, view: View) -> bool:
+        """Whether all of the text has been taken in."""
+        text = self._texts.get(view.sequence_id)
+        if text is None:
+            return False
+        row = self._rows[text.row]
+        learned = row[step.WRITTEN] if row[step.SPACE] >= 0 and row[step.LEARNS] else len(view.tokens)
+        return bool(min(row[step.JOINED], learned) >= len(view.tokens))
+
+    def forget(self, sequence_id: int) -> None:
+        text = self._texts.pop(sequence_id, None)
+        if text is None:
+            return
+        del self._row_of[sequence_id], self._text_in[text.row]
+        self._rows[text.row] = 0
+        self._free_rows.append(text.row)
+        text.automaton.close()
+        if text.namespace is not None:
+            text.namespace.requests -= 1
+
+    def held_bytes(self) -> int:
+        held = self.namespaces.held_bytes()
+        for text in self._texts.values():
+            held += text.automaton.held_bytes() + sum(int(memory.nbytes) for memory in text.memory.values())
+        return held
+
+    # The call ---------------------------------------------------------------------------------------------
+
+    def _step(self, flat: array[int], count: int, aheads: array[int], sources: int, rule: Rule) -> int:
+        if count > self._batch:
+            self._lay_out_batch(2 * count)
+        words, asks_at, aheads_at = self._words, flat.buffer_info()[0], aheads.buffer_info()[0]
+        words[step.SHARED_LEFT] = words[step.OWN_LEFT] = SLICE
+        factor, offset, least = rule.factor, rule.offset, rule.least
+        while (told := step.step(self._control_at, asks_at, count, aheads_at, sources, factor, offset, least)) < 0:
+            self._help(words[step.STATUS], words[step.WHICH])
+        return int(told)
+
+    def _help(self, status: int, which: int) -> None:
+        if status == step.SPACE_NEEDS_ROOM:
+            self.namespaces.make_room(which)
+        elif status == step.SPACE_IS_FULL:
+            self.namespaces.take_over(which)
+        elif status == step.SPACE_DROPS:
+            self.namespaces.drop_old(which)
+        elif status == step.OWN_NEEDS_ROOM:
+            text = self._text_in[which]
+            text.automaton.make_room(text.automaton.tokens)
+        else:
+            assert status == step.ROW_NEEDS_MEMORY, status
+            self._give(self._text_in[which], step.CANDIDATES_AT, np.zeros(candidates.TEXT_WORDS, np.int32))
+
+    def _drafts(self, asks: Sequence[Ask], count: int, told: int) -> list[Draft]:
+        begin = count * step.ANSWER_WORDS
+        if not told:
+            return [EMPTY] * count
+        numbers = self._told[: begin + told].tolist()
+        ratios = self._ratios[:told].tolist()
+        drafts, at = [], 0
+        for place in range(0, begin, step.ANSWER_WORDS):
+            drafted, source, matched, which = numbers[place : place + step.ANSWER_WORDS]
+            if drafted:
+                name = NAMES[source]
+                if source == chances.CORPUS:
+                    sequence_id = asks[place // step.ANSWER_WORDS].view.sequence_id
+                    name = f"{name}:{self._texts[sequence_id].corpora[which]}"
+                after = at + drafted
+                drafts.append(
+                    Draft(numbers[begin + at : begin + after], name, matched, [], None, ratios[at:after])
+                )
+                at = after
+            else:
+                drafts.append(EMPTY)
+        return drafts
+
+    def _lay_out_batch(self, most: int) -> None:
+        self._batch = most
+        self._shares = np.zeros(most, np.int64)
+        self._told = np.zeros(most * (step.ANSWER_WORDS + step.LONGEST), np.int32)
+        self._ratios = np.zeros(most * step.LONGEST, np.float64)
+        self._words[step.SHARES_AT] = self._shares.ctypes.data
+        self._words[step.TOKENS_OUT_AT] = self._told.ctypes.data
+        self._words[step.CHANCES_OUT_AT] = self._ratios.ctypes.data
+
+    # Texts --------------------------------------------------------------------------------------------------
+
+    def _start(self, view: View) -> int:
+        if not self._free_rows:
+            self._lay_out_rows(2 * len(self._rows))
+        automaton = Automaton(self._depth, looked_up=self._most_ngram)
+        automaton.make_room(len(view.tokens) + SLICE // 8)
+        number, namespace = self._free_rows.pop(), self.namespaces.get(view.namespace)
+        text = _Text(number, automaton, namespace, view.corpora)
+        self._texts[view.sequence_id] = self._text_in[number] = text
+        self._row_of[view.sequence_id] = number
+        row = self._rows[number]
+        row[step.OWN_FOLLOWER + loops.AUTOMATON] = automaton.address
+        row[step.SPACE] = -1
+        row[step.PROMPT] = max(0, view.prompt_tokens)
+        if namespace is not None:
+            namespace.requests += 1
+            row[step.SPACE], row[step.LEARNS] = namespace.number, view.learn and self.namespaces.learns
+            row[step.WRITTEN] = 0 if self._learns_prompts else row[step.PROMPT]
+            row[step.CHANCES_AT] = namespace.chances.ctypes.data
+            namespace.corpora_changed = self._refresh_corpora
+            self._list_corpora(text)
+        else:
+            self._give(text, step.CHANCES_AT, calibration.new_table())
+        if view.prediction:
+            self._predict(text, view.prediction)
+        return number
+
+    def _predict(self, text: _Text, prediction: array[int]) -> None:
+        heads = 1 << max(4, len(prediction).bit_length())
+        tokens = np.array(prediction, np.int32)
+        table = np.zeros(heads + len(prediction) + 1, np.int32)
+        words = np.zeros(predicting.PREDICTION_WORDS, np.int64)
+        words[predicting.TOKENS_AT], words[predicting.PREDICTED] = tokens.ctypes.data, len(tokens)
+        words[predicting.TABLE_AT], words[predicting.HEADS] = table.ctypes.data, heads
+        self._give(text, step.PREDICTION_AT, words)
+        text.memory[-1], text.memory[-2] = tokens, table
+
+    def _give(self, text: _Text, word: int, memory: npt.NDArray[Any]) -> None:
+        self._rows[text.row, word] = memory.ctypes.data
+        text.memory[word] = memory
+
+    def _list_corpora(self, text: _Text) -> None:
+        """The segments of the corpora that the request names; of all, when it names none."""
+        assert text.namespace is not None
+        corpora = text.namespace.corpora
+        names = list(corpora) if text.wanted is None else [name for name in text.wanted if name in corpora]
+        listed = [(name, segment) for name in names for segment in corpora[name]]
+        text.corpora = [name for name, _ in listed]
+        self._rows[text.row, step.CORPORA] = len(listed)
+        self._give(text, step.CORPORA_AT, np.array([segment.address for _, segment in listed], np.int64))
+
+    def _refresh_corpora(self) -> None:
+        for text in self._texts.values():
+            if text.namespace is not None:
+                self._list_corpora(text)
+
+    def _lay_out_rows(self, count: int) -> None:
+        before = len(self._rows)
+        rows = np.zeros((count, step.ROW_WORDS), np.int64)
+        rows[:before] = self._rows
+        self._rows = rows
+        self._words[step.ROWS_AT], self._words[step.ROWS] = rows.ctypes.data, count
+        self._free_rows.extend(range(count - 1, before - 1, -1))
+
+
+_NO_RULE = Rule()

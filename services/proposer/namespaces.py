@@ -1,0 +1,212 @@
+"""Whose text is guessed from by whom: what the requests of one namespace have said, and what was learned of guesses.
+
+A namespace has up to two automata. When the newer one is full, or has heard enough requests, an empty one takes over,
+and the full one goes on being read until that is half full: there is always something to read, and what is old goes. It
+has segments, corpora and chances of its own. Nothing of one namespace is ever looked at for another.
+
+There are so many namespaces at most, and so many bytes in all: those unused the longest go first, or are emptied while
+a request of theirs runs. Where segments come from, and who asks, is not known here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from services.config import Settings
+from services.proposer import calibration
+from services.proposer.suffix_store import step
+from services.proposer.suffix_store.automaton import MOST_TOKENS, Automaton
+
+MOST_NAMESPACES = 1024
+# Tokens of an automaton: what is more is better kept in segments, which take an eighth of the memory.
+MOST_MUTABLE = 1 << 20
+# What a token that comes yet will take, about: more than text does, as a rule.
+_BYTES_A_TOKEN = 80
+
+
+class Segment(Protocol):
+    """Learned text that doesn't change any more, at an address that stays as long as the object does."""
+
+    @property
+    def address(self) -> int: ...
+
+
+class Namespace:
+    def __init__(self, name: str, number: int, words: npt.NDArray[np.int64]) -> None:
+        self.name = name
+        self.number = number
+        self.chances = calibration.new_table()
+        # The one that is written to comes first.
+        self.automata: list[Automaton] = []
+        self.segments: list[Segment] = []
+        self.corpora: dict[str, list[Segment]] = {}
+        # Called when what its requests may be guessed from has changed.
+        self.corpora_changed: Callable[[], None] = lambda: None
+        # Requests that run.
+        self.requests = 0
+        self._segments_at = np.zeros(0, np.int64)
+        self._words = words
+
+    def set_segments(self, segments: Sequence[Segment]) -> None:
+        """Of what the namespace's requests have said, instead of those before."""
+        addresses = np.array([segment.address for segment in segments], np.int64)
+        self._words[step.SEGMENTS_AT], self._words[step.SEGMENTS] = addresses.ctypes.data, len(addresses)
+        self.segments, self._segments_at = list(segments), addresses
+
+    def set_corpus(self, name: str, segments: Sequence[Segment]) -> None:
+        """Instead of the corpus of that name; none: it goes."""
+        before = self.corpora.pop(name, None)
+        if segments:
+            self.corpora[name] = list(segments)
+        self.corpora_changed()
+        # Until here rows knew their addresses.
+        del before
+
+    def held_bytes(self) -> int:
+        return self.chances.nbytes + sum(automaton.held_bytes() for automaton in self.automata)
+
+    def tokens(self) -> int:
+        return sum(automaton.tokens for automaton in self.automata)
+
+
+class Namespaces:
+    """`max_requests` of which text is kept in a namespace, None: any number, 0: none is learned. An automaton takes
+    `max_tokens`, and all of them `max_bytes`."""
+
+    def __init__(
+        self, depth: int, max_tokens: int, max_requests: int | None = None, max_bytes: int = 1 << 40,
+        most: int = MOST_NAMESPACES,
+    ) -> None:  # fmt: skip
+        self.learns = max_requests != 0
+        self._depth = depth
+        self._max_tokens = min(max_tokens, MOST_TOKENS)
+        # A full one, and another that is just not half full.
+        self._requests_of_one = max(1, 2 * max_requests // 3) if max_requests else 0
+        self._max_bytes = max_bytes
+        self._words = np.zeros((most, step.SPACE_WORDS), np.int64)
+        # Least recently used first.
+        self._by_use: OrderedDict[str, Namespace] = OrderedDict()
+        self._by_number: dict[int, Namespace] = {}
+        self._free = list(range(most - 1, -1, -1))
+        self._serials = itertools.count(1)
+        # Called with each namespace that begins: who keeps segments and corpora brings them.
+        self.met: Callable[[Namespace], None] = lambda namespace: None
+        # With one whose automaton is full, and with one that ends: segments it knew are read no more.
+        self.filled: Callable[[Namespace], None] = lambda namespace: None
+        self.left: Callable[[Namespace], None] = lambda namespace: None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Namespaces:
+        most = settings.suffix_decoding_max_cached_requests
+        return cls(
+            settings.suffix_decoding_max_tree_depth,
+            min(settings.store_tokens // 2, MOST_MUTABLE),
+            None if most < 0 else most,
+            settings.store_mb << 20,
+        )
+
+    def __len__(self) -> int:
+        return len(self._by_use)
+
+    @property
+    def address(self) -> int:
+        return int(self._words.ctypes.data)
+
+    @property
+    def most(self) -> int:
+        return len(self._words)
+
+    def get(self, name: str) -> Namespace | None:
+        """The namespace, a new one where there is none of that name; None: nobody's (""), or there are too many of
+        which requests run."""
+        if not name:
+            return None
+        namespace = self._by_use.get(name) or self._begin(name)
+        if namespace is not None:
+            self._by_use.move_to_end(name)
+        return namespace
+
+    def known(self) -> list[Namespace]:
+        return list(self._by_use.values())
+
+    def held_bytes(self) -> int:
+        return sum(namespace.held_bytes() for namespace in self._by_use.values())
+
+    def tokens(self) -> int:
+        return sum(namespace.tokens() for namespace in self._by_use.values())
+
+    # What the compiled step asks for ----------------------------------------------------------------------
+
+    def make_room(self, number: int) -> None:
+        """The newer automaton holds all it has room for. Others give way, those unused the longest first."""
+        namespace = self._by_number[number]
+        self._by_use.move_to_end(namespace.name)
+        automaton = namespace.automata[0]
+        automaton.make_room(automaton.tokens)
+        held = self.held_bytes() + automaton.tokens * _BYTES_A_TOKEN
+        for other in self.known():
+            if held <= self._max_bytes or other is namespace:
+                break
+            held -= other.held_bytes()
+            self._empty(other)
+
+    def take_over(self, number: int) -> None:
+        """An empty automaton for the full one; that is read on, and the one before it isn't."""
+        namespace = self._by_number[number]
+        namespace.automata.insert(0, self._automaton())
+        self._tell(namespace, 2)
+        self.filled(namespace)
+
+    def drop_old(self, number: int) -> None:
+        self._tell(self._by_number[number], 1)
+
+    # How they come and go -----------------------------------------------------------------------------------
+
+    def _begin(self, name: str) -> Namespace | None:
+        if not self._free:
+            unused = next((one for one in self._by_use.values() if not one.requests), None)
+            if unused is None:
+                return None
+            self._end(unused)
+        number = self._free.pop()
+        words = self._words[number]
+        namespace = self._by_use[name] = self._by_number[number] = Namespace(name, number, words)
+        words[step.MAX_REQUESTS] = self._requests_of_one
+        if self.learns:
+            self._empty(namespace)
+        self.met(namespace)
+        return namespace
+
+    def _end(self, namespace: Namespace) -> None:
+        for automaton in namespace.automata:
+            automaton.close()
+        del self._by_use[namespace.name], self._by_number[namespace.number]
+        self._words[namespace.number] = 0
+        self.left(namespace)
+        self._free.append(namespace.number)
+
+    def _empty(self, namespace: Namespace) -> None:
+        namespace.automata.insert(0, self._automaton())
+        self._tell(namespace, 1)
+
+    def _automaton(self) -> Automaton:
+        return Automaton(self._depth, self._max_tokens, self._max_bytes // 2)
+
+    def _tell(self, namespace: Namespace, kept: int) -> None:
+        """So many automata remain. Serials tell readers and writers that they have to begin anew."""
+        words = self._words[namespace.number]
+        while len(namespace.automata) > kept:
+            namespace.automata.pop().close()
+        newer = namespace.automata[0]
+        if words[step.NEW_AT] != newer.address:
+            words[step.OLD_AT], words[step.OLD_SERIAL] = words[step.NEW_AT], words[step.NEW_SERIAL]
+            words[step.NEW_AT], words[step.NEW_SERIAL] = newer.address, next(self._serials)
+            words[step.REQUESTS] = 0
+        if len(namespace.automata) < 2:
+            words[step.OLD_AT] = words[step.OLD_SERIAL] = 0

@@ -1,0 +1,454 @@
+"""The one compiled call of a step: every text of a batch is learned, joins its own automaton, and is guessed behind.
+
+First all write what others may learn, then all write their own text, then all guess: so everyone reads what is newest.
+What one call may take is bounded, the shortest wait least. Where memory has to grow, or a store begins anew, the call
+ends with a STATUS, Python does it, and calls again: what was done is done, positions stand in the rows. Knows
+addresses and ints; knowledge.py lays them out.
+"""
+
+from __future__ import annotations
+
+from services.proposer.suffix_store import candidates, predicting, segment_loops
+from services.proposer.suffix_store.chances import (
+    CELL_WORDS,
+    CELLS,
+    CHANCE,
+    CORPUS,
+    NGRAM,
+    OWN,
+    PREDICTION,
+    SHARED,
+    STORE,
+    cell_of,
+)
+from services.proposer.suffix_store.guessing import (
+    DRAFTED,
+    MATCHED,
+    TOLD_WORDS,
+    expected,
+    most_frequent,
+    most_frequent_of_few,
+    most_recent,
+)
+from services.proposer.suffix_store.loops import (
+    AUTOMATON,
+    END,
+    FOLLOWER_WORDS,
+    MAX_BYTES,
+    MAX_TOKENS,
+    READER,
+    ROOM,
+    TOKENS,
+    held,
+    lasts_of,
+    opened,
+    read,
+    write,
+)
+from services.proposer.suffix_store.native import (
+    Doubles,
+    Floats,
+    Ints,
+    Longs,
+    carray,
+    doubles_at,
+    floats_at,
+    ints_at,
+    kept,
+    longs_at,
+    loop,
+)
+
+# What can be asked for, as bits: a source's, and whether shares are calibrated and learned from.
+CALIBRATED = 1 << 10
+LONGEST = candidates.LONGEST
+# Instead of a share, where a prediction has only one thing to say: whether its place is known, or only supposed.
+_AGREED, _SUPPOSED = 0.95, 0.35
+# Of calibrated guesses the chances decide how far they go; segments look at no more contexts than this lets them.
+_SEGMENT_FACTOR = 4.0
+
+# Words of the whole: where everything lies, what was set, and what is left of what one call may take.
+# fmt: off
+(ROWS_AT, ROWS, SPACES_AT, SPACES, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, CELLS_AT,
+ COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH) = range(21)
+# fmt: on
+WORDS = 21
+# Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
+# needs memory for candidates or chances.
+DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = range(6)
+
+# Words of a question. AHEAD: where its tokens begin, of those that are ahead of all texts.
+ASK_ROW, ASK_TEXT_AT, ASK_LENGTH, ASK_BUDGET, ASK_AHEAD, ASK_AHEADS = range(6)
+ASK_WORDS = 6
+# Words of an answer.
+TOLD_COUNT, TOLD_SOURCE, TOLD_MATCHED, TOLD_WHICH = range(4)
+ANSWER_WORDS = 4
+
+# Words of a row: a text. SPACE: its namespace's number, -1: none. Serials tell automata apart that came one after the
+# other. WRITTEN and READ are places in the text.
+(SPACE, LEARNS, PROMPT, JOINED, WRITTEN, WRITES, READ, READS_NEW, READS_OLD, CHANCES_AT, CANDIDATES_AT, PREDICTION_AT,
+ CORPORA_AT, CORPORA) = range(14)  # fmt: skip
+OWN_FOLLOWER = 14
+WRITER = OWN_FOLLOWER + FOLLOWER_WORDS
+NEW_READER = WRITER + FOLLOWER_WORDS
+OLD_READER = NEW_READER + FOLLOWER_WORDS
+ROW_WORDS = OLD_READER + FOLLOWER_WORDS
+
+# Words of a namespace: its automata, the one that is written to first, 0: none; its segments.
+NEW_AT, NEW_SERIAL, OLD_AT, OLD_SERIAL, REQUESTS, MAX_REQUESTS, SEGMENTS_AT, SEGMENTS = range(8)
+SPACE_WORDS = 8
+
+
+# Writing ----------------------------------------------------------------------------------------------------
+
+
+@loop
+def _share(waiting: Longs, left: int) -> None:
+    """How much of each is done now: the shortest first, so that a long one keeps nobody waiting."""
+    total, most = 0, 0
+    for each in waiting:
+        total, most = total + each, max(most, each)
+    if total <= left:
+        return
+    # All that wait for so many or fewer find room; of those next in length, the first ones.
+    low, high = 0, most
+    while low < high:
+        middle, total = (low + high + 1) // 2, 0
+        for each in waiting:
+            total += each if each <= middle else 0
+        low, high = (middle, high) if total <= left else (low, middle - 1)
+    for each in waiting:
+        left -= each if each <= low else 0
+    after = most
+    for each in waiting:
+        if each > low:
+            after = min(after, each)
+    for at in range(waiting.size):
+        if waiting[at] > low:
+            waiting[at] = min(waiting[at], left) if waiting[at] == after else 0
+            left -= waiting[at]
+
+
+@loop
+def _starts(row: Longs, follower: int, automaton: int, end: int) -> None:
+    for word in range(FOLLOWER_WORDS):
+        row[follower + word] = 0
+    row[follower + AUTOMATON], row[follower + END] = automaton, end
+
+
+@loop
+def _copy(source: Longs, begin: int, words: int, to: Longs, at: int) -> None:
+    for word in range(words):
+        to[at + word] = source[begin + word]
+
+
+@loop
+def _ends(control: Longs, status: int, which: int) -> bool:
+    control[STATUS], control[WHICH] = status, which
+    return False
+
+
+@loop
+def _learn(control: Longs, rows: Longs, asks: Longs) -> bool:
+    """What is new of each text goes into its namespace's automaton."""
+    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
+    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
+    waits = 0
+    for at in range(asks.shape[0]):
+        row = rows[asks[at, ASK_ROW]]
+        learns = row[SPACE] >= 0 and row[LEARNS]
+        shares[at] = max(0, asks[at, ASK_LENGTH] - row[WRITTEN]) if learns else 0
+        waits += shares[at]
+    if not waits:
+        return True
+    _share(shares, control[SHARED_LEFT])
+    for at in range(asks.shape[0]):
+        if shares[at] and not _learn_from(control, rows[asks[at, ASK_ROW]], spaces, asks[at], shares[at]):
+            return False
+    return True
+
+
+@loop
+def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: int) -> bool:
+    space, which = spaces[row[SPACE]], row[SPACE]
+    if row[WRITES] != space[NEW_SERIAL]:
+        if space[MAX_REQUESTS] and space[REQUESTS] >= space[MAX_REQUESTS]:
+            return _ends(control, SPACE_IS_FULL, which)  # type: ignore[no-any-return]
+        space[REQUESTS] += 1
+        row[WRITES] = space[NEW_SERIAL]
+        _starts(row, WRITER, space[NEW_AT], 0)
+    text = carray(ints_at(ask[ASK_TEXT_AT]), ask[ASK_LENGTH])
+    words, states, entries, buckets = opened(space[NEW_AT])
+    lasts, writer = lasts_of(words), row[WRITER : WRITER + FOLLOWER_WORDS]
+    for _ in range(share):
+        if not write(words, states, entries, buckets, lasts, writer, text[row[WRITTEN]]):
+            if not words[TOKENS]:
+                # Too small for a single token.
+                row[WRITTEN] = text.size
+                return True
+            needs_room = words[TOKENS] == words[ROOM] and words[ROOM] < words[MAX_TOKENS]
+            return _ends(control, SPACE_NEEDS_ROOM if needs_room else SPACE_IS_FULL, which)  # type: ignore[no-any-return]
+        row[WRITTEN] += 1
+        control[SHARED_LEFT] -= 1
+    if space[OLD_AT]:
+        heard = space[MAX_REQUESTS] and 2 * space[REQUESTS] >= space[MAX_REQUESTS]
+        if heard or 2 * words[TOKENS] >= words[MAX_TOKENS] or 2 * held(words) >= words[MAX_BYTES]:
+            return _ends(control, SPACE_DROPS, which)  # type: ignore[no-any-return]
+    return True
+
+
+@loop
+def _join(control: Longs, rows: Longs, asks: Longs) -> bool:
+    """What is new of each text goes into its own automaton."""
+    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
+    waits = 0
+    for at in range(asks.shape[0]):
+        shares[at] = max(0, asks[at, ASK_LENGTH] - rows[asks[at, ASK_ROW], JOINED])
+        waits += shares[at]
+    if not waits:
+        return True
+    _share(shares, control[OWN_LEFT])
+    for at in range(asks.shape[0]):
+        if not shares[at]:
+            continue
+        which = asks[at, ASK_ROW]
+        row = rows[which]
+        text = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])
+        writer = row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS]
+        words, states, entries, buckets = opened(writer[AUTOMATON])
+        lasts = lasts_of(words)
+        for _ in range(shares[at]):
+            if not write(words, states, entries, buckets, lasts, writer, text[row[JOINED]]):
+                return _ends(control, OWN_NEEDS_ROOM, which)  # type: ignore[no-any-return]
+            row[JOINED] += 1
+            control[OWN_LEFT] -= 1
+    return True
+
+
+# Guessing ---------------------------------------------------------------------------------------------------
+
+
+@loop
+def _reads(follower: Longs, text: Ints, begin: int) -> None:
+    words, states, entries, buckets = opened(follower[AUTOMATON])
+    for at in range(begin, text.size):
+        read(words, states, entries, buckets, follower, text[at])
+
+
+@loop
+def _catch_up(row: Longs, space: Longs, text: Ints, depth: int) -> None:
+    """The text's readers of its namespace's automata are brought to its end. Who comes late, or finds another
+    automaton, need not read more than is ever looked at."""
+    begin, late = row[READ], max(0, text.size - depth)
+    new, old = row[NEW_READER : NEW_READER + FOLLOWER_WORDS], row[OLD_READER : OLD_READER + FOLLOWER_WORDS]
+    if begin < late:
+        row[READS_NEW] = row[READS_OLD] = 0
+    if row[READS_NEW] != space[NEW_SERIAL]:
+        if row[READS_NEW] == space[OLD_SERIAL]:
+            row[READS_OLD] = row[READS_NEW]
+            _copy(row, NEW_READER, FOLLOWER_WORDS, row, OLD_READER)
+        row[READS_NEW] = space[NEW_SERIAL]
+        _starts(row, NEW_READER, space[NEW_AT], READER)
+        _reads(new, text, late)
+    else:
+        _reads(new, text, begin)
+    if space[OLD_AT]:
+        if row[READS_OLD] != space[OLD_SERIAL]:
+            row[READS_OLD] = space[OLD_SERIAL]
+            _starts(row, OLD_READER, space[OLD_AT], READER)
+            _reads(old, text, late)
+        else:
+            _reads(old, text, begin)
+    row[READ] = text.size
+
+
+@loop
+def _behind(control: Longs, follower: Longs, ahead: Ints) -> Longs:
+    """The follower, or its copy that has read what is ahead: nobody else hears of it."""
+    if not ahead.size:
+        return follower
+    copy = carray(longs_at(control[COPY_AT]), FOLLOWER_WORDS)
+    _copy(follower, 0, FOLLOWER_WORDS, copy, 0)
+    copy[END] = READER
+    _reads(copy, ahead, 0)
+    return copy  # type: ignore[no-any-return]
+
+
+@loop
+def _context(control: Longs, text: Ints, ahead: Ints) -> Ints:
+    """The last tokens of the text and what is ahead of it."""
+    length = min(control[LIMIT], text.size + ahead.size)
+    context = carray(ints_at(control[CONTEXT_AT]), length)
+    begin = text.size + ahead.size - length
+    for at in range(length):
+        context[at] = text[begin + at] if begin + at < text.size else ahead[begin + at - text.size]
+    return context  # type: ignore[no-any-return]
+
+
+@loop
+def _offer(
+    control: Longs, row: Longs, made_at: int, ahead: Ints, calibrated: bool, best: float, score: float, remembers: bool,
+    source: int, which: int, told: Longs, answer: Ints, tokens_out: Ints, chances_out: Doubles,
+) -> float:  # fmt: skip
+    """The guess that lies in the scratch: it is remembered, and kept if it is the best so far. That score."""
+    count = told[DRAFTED]
+    draft, cells = carray(ints_at(control[DRAFT_AT]), LONGEST), carray(ints_at(control[CELLS_AT]), LONGEST)
+    if calibrated and remembers:
+        candidate = carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS)
+        candidates.remember(candidate, source, made_at, ahead, draft, cells, count)
+    if not count or score <= best:
+        return best
+    ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
+    answer[TOLD_COUNT], answer[TOLD_SOURCE], answer[TOLD_MATCHED] = count, source, told[MATCHED]
+    answer[TOLD_WHICH] = which
+    for at in range(count):
+        tokens_out[at], chances_out[at] = draft[at], ratios[at]
+    return score
+
+
+@loop
+def _guess(
+    control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int, sources: int, factor: float, offset: float,
+    least: float, answer: Ints, tokens_out: Ints, chances_out: Doubles,
+) -> None:  # fmt: skip
+    """Every source that is asked for guesses; the best guess is the answer."""
+    calibrated = sources & CALIBRATED != 0
+    draft, cells = carray(ints_at(control[DRAFT_AT]), LONGEST), carray(ints_at(control[CELLS_AT]), LONGEST)
+    ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
+    table = _table(control, row)
+    told = carray(longs_at(control[TOLD_AT]), TOLD_WORDS)
+    best = -1.0
+    if sources & (1 << OWN | 1 << NGRAM):
+        follower = _behind(control, row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS], ahead)
+        words, states, entries, buckets = opened(follower[AUTOMATON])
+        for source in (OWN, NGRAM):
+            if not sources & 1 << source:
+                continue
+            cell_source, score = source if calibrated else -1, 0.0
+            if source == OWN:
+                score = most_frequent(
+                    words, states, entries, buckets, follower, control[LIMIT], longest, factor, offset, least, table,
+                    cell_source, draft, ratios, cells, told,
+                )  # fmt: skip
+            else:
+                if control[FREQUENT]:
+                    most_frequent_of_few(
+                        words, states, entries, buckets, follower, control[LEAST_NGRAM], longest, table, cell_source,
+                        draft, ratios, cells, told,
+                    )  # fmt: skip
+                else:
+                    most_recent(
+                        words, states, entries, buckets, follower, control[LEAST_NGRAM], longest, text, ahead, table,
+                        cell_source, draft, ratios, cells, told,
+                    )  # fmt: skip
+                told[DRAFTED], score = expected(ratios, told[DRAFTED], least if calibrated else 0.0)
+            best = _offer(
+                control, row, text.size, ahead, calibrated, best, score, True, source, 0, told, answer, tokens_out,
+                chances_out,
+            )  # fmt: skip
+    if sources & 1 << PREDICTION and row[PREDICTION_AT]:
+        followed = carray(longs_at(row[PREDICTION_AT]), predicting.PREDICTION_WORDS)
+        predicting.follow(followed, text, ahead[:0], row[PROMPT])
+        if ahead.size:
+            copy = carray(longs_at(control[COPY_AT]), predicting.PREDICTION_WORDS)
+            _copy(followed, 0, predicting.PREDICTION_WORDS, copy, 0)
+            followed = copy
+            predicting.follow(followed, text, ahead, row[PROMPT])
+        told[DRAFTED], told[MATCHED] = predicting.rest(followed, longest, draft), followed[predicting.AGREED]
+        for at in range(told[DRAFTED]):
+            share = _SUPPOSED if followed[predicting.LOST] else _AGREED
+            cells[at] = cell_of(PREDICTION, told[MATCHED] + at, share)
+            ratios[at] = table[cells[at], CHANCE]
+        told[DRAFTED], score = expected(ratios, told[DRAFTED], least if calibrated else 0.0)
+        best = _offer(
+            control, row, text.size, ahead, calibrated, best, score, True, PREDICTION, 0, told, answer, tokens_out,
+            chances_out,
+        )  # fmt: skip
+    if row[SPACE] < 0:
+        return
+    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
+    space = spaces[row[SPACE]]
+    if sources & 1 << SHARED and space[NEW_AT]:
+        _catch_up(row, space, text, control[LIMIT])
+        group = -1.0
+        for which in range(2 if space[OLD_AT] else 1):
+            begin = OLD_READER if which else NEW_READER
+            follower = _behind(control, row[begin : begin + FOLLOWER_WORDS], ahead)
+            words, states, entries, buckets = opened(follower[AUTOMATON])
+            score = most_frequent(
+                words, states, entries, buckets, follower, control[LIMIT], longest, factor, offset, least, table,
+                SHARED if calibrated else -1, draft, ratios, cells, told,
+            )  # fmt: skip
+            best = _offer(
+                control, row, text.size, ahead, calibrated, best, score, score > group, SHARED, 0, told, answer,
+                tokens_out, chances_out,
+            )  # fmt: skip
+            group = max(group, score)
+    for source in (STORE, CORPUS):
+        count = space[SEGMENTS] if source == STORE else row[CORPORA]
+        if not sources & 1 << source or not count:
+            continue
+        at_each = carray(longs_at(space[SEGMENTS_AT] if source == STORE else row[CORPORA_AT]), count)
+        context, group = _context(control, text, ahead), -1.0
+        for which in range(count):
+            segment = carray(longs_at(at_each[which]), segment_loops.SEGMENT_WORDS)
+            score = segment_loops.guess(
+                segment, context, context.size, longest, max(factor, _SEGMENT_FACTOR) if calibrated else factor, offset,
+                least, draft, ratios, told,
+            )  # fmt: skip
+            if calibrated:
+                for at in range(told[DRAFTED]):
+                    cells[at] = cell_of(source, told[MATCHED] + at, ratios[at])
+                    ratios[at] = table[cells[at], CHANCE]
+                told[DRAFTED], score = expected(ratios, told[DRAFTED], least)
+            best = _offer(
+                control, row, text.size, ahead, calibrated, best, score, score > group, source, which, told, answer,
+                tokens_out, chances_out,
+            )  # fmt: skip
+            group = max(group, score)
+
+
+@loop
+def _table(control: Longs, row: Longs) -> Floats:
+    """A text's chances: its namespace's, its own where it has none, what is believed where nothing was learned."""
+    at = row[CHANCES_AT]
+    if not at:
+        at = control[BELIEFS_AT]
+    return carray(floats_at(at), (CELLS, CELL_WORDS))  # type: ignore[no-any-return]
+
+
+@kept
+def step(
+    control_at: int, asks_at: int, count: int, aheads_at: int, sources: int, factor: float, offset: float, least: float
+) -> int:
+    """How many tokens are told of in all; -1: a STATUS wants something done first. 0 sources: only what is new is
+    taken in."""
+    control = carray(longs_at(control_at), WORDS)
+    rows = carray(longs_at(control[ROWS_AT]), (control[ROWS], ROW_WORDS))
+    asks = carray(longs_at(asks_at), (count, ASK_WORDS))
+    if not _learn(control, rows, asks) or not _join(control, rows, asks):
+        return -1
+    if sources & CALIBRATED:
+        for at in range(count):
+            if not rows[asks[at, ASK_ROW], CANDIDATES_AT]:
+                _ends(control, ROW_NEEDS_MEMORY, asks[at, ASK_ROW])
+                return -1
+    answers = carray(ints_at(control[TOKENS_OUT_AT]), (count, ANSWER_WORDS))
+    tokens_out = carray(ints_at(control[TOKENS_OUT_AT] + 4 * count * ANSWER_WORDS), count * LONGEST)
+    chances_out = carray(doubles_at(control[CHANCES_OUT_AT]), count * LONGEST)
+    told = 0
+    for at in range(count):
+        row, answer = rows[asks[at, ASK_ROW]], answers[at]
+        answer[TOLD_COUNT] = 0
+        text = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])
+        if sources & CALIBRATED:
+            candidates.compare(carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text, _table(control, row))
+        longest = min(asks[at, ASK_BUDGET], LONGEST)
+        if sources and longest > 0 and row[JOINED] == text.size:
+            ahead = carray(ints_at(aheads_at + 4 * asks[at, ASK_AHEAD]), asks[at, ASK_AHEADS])
+            _guess(
+                control, row, text, ahead, longest, sources, factor, offset, least, answer, tokens_out[told:],
+                chances_out[told:],
+            )  # fmt: skip
+            told += answer[TOLD_COUNT]
+    return told
