@@ -125,6 +125,7 @@ class StreamerActor(Actor):
             admission=self._admission,
             metrics=self._metrics,
             health=self._health,
+            pace=settings.pace_ms / 1000,
         )
 
     def _health(self) -> Readiness:

@@ -24,7 +24,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from mesh.errors import MeshError, RemoteError
 from services.messages import Encode, ModelCard
-from services.streamer import responses
+from services.streamer import corpora, responses
 from services.streamer.admission import Admission, Ticket
 from services.streamer.answer import answer_streamed, answer_whole, new_id
 from services.streamer.connections import Connection
@@ -35,6 +35,7 @@ from services.streamer.health import Readiness
 from services.streamer.metrics import DoorMetrics, Watch
 from services.streamer.namespace import Namespaces
 from services.streamer.openapi import document
+from services.streamer.pacing import PacedStream, frame_size
 from services.streamer.peers import Peers
 from services.streamer.request import (
     Limits,
@@ -56,7 +57,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of the table. A path that ends in {model} takes one segment more."""
+    """One row of the table. A path that ends in a name in braces takes one segment more."""
 
     method: str
     path: str
@@ -80,6 +81,7 @@ class Door:
         metrics: DoorMetrics,
         health: Callable[[], Readiness],
         shared_namespaces: str = "",
+        pace: float = 0.0,
     ) -> None:
         self.model_name = model_name
         self.limits = limits
@@ -88,6 +90,7 @@ class Door:
         self.admission = admission
         self.metrics = metrics
         self.health = health
+        self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.created = int(time.time())
         keys = [each.strip() for each in api_keys.split(",")]
         self._key_hashes = [_hash(each.encode()) for each in keys if each]
@@ -181,6 +184,48 @@ async def detokenize(door: Door, http: web.BaseRequest) -> web.StreamResponse:
     return json_response({"prompt": text})
 
 
+async def add_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    part = corpora.parse_part(await door.json(http))
+    async with door.admission.admit(1):
+        card = await corpora.add(part, door.namespace(http, part.cache_salt, part.namespace), door.peers)
+    return json_response(corpora.card_body(card), status=202)
+
+
+async def list_corpora(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    place = corpora.parse_place(http.query)
+    async with door.admission.admit(1):
+        cards = await corpora.known(door.namespace(http, place.cache_salt, place.namespace), door.peers)
+    return json_response(corpora.list_body(cards))
+
+
+async def remove_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    name = corpora.check_name(http.path.removeprefix("/v1/corpora/"))
+    place = corpora.parse_place(http.query)
+    async with door.admission.admit(1):
+        await corpora.remove(name, door.namespace(http, place.cache_salt, place.namespace), door.peers)
+    return json_response(corpora.removed_body(name))
+
+
+async def add_external_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    part = corpora.parse_external(await door.json(http))
+    async with door.admission.admit(1):
+        card = await corpora.add(part, door.namespace(http), door.peers)
+    return json_response(corpora.external_body(card))
+
+
+async def remove_external_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    name = corpora.parse_removal(await door.json(http))
+    async with door.admission.admit(1):
+        await corpora.remove(name, door.namespace(http), door.peers)
+    return json_response({"success": True, "message": ""})
+
+
+async def list_external_corpora(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    async with door.admission.admit(1):
+        cards = await corpora.known(door.namespace(http), door.peers)
+    return json_response(corpora.external_list_body(cards))
+
+
 async def live(door: Door, http: web.BaseRequest) -> web.StreamResponse:
     return json_response({"status": "live"})
 
@@ -216,6 +261,12 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/models/{model}", one_model, "One model"),
     Route("POST", "/tokenize", tokenize, "Text or a conversation as token ids"),
     Route("POST", "/detokenize", detokenize, "Token ids as text"),
+    Route("POST", "/v1/corpora", add_corpus, "Texts to draft from, or a part of them"),
+    Route("GET", "/v1/corpora", list_corpora, "The corpora there are, and how far they are built"),
+    Route("DELETE", "/v1/corpora/{name}", remove_corpus, "Forget a corpus"),
+    Route("POST", "/add_external_corpus", add_external_corpus, "The same for clients of SGLang"),
+    Route("POST", "/remove_external_corpus", remove_external_corpus, "The same for clients of SGLang"),
+    Route("GET", "/list_external_corpora", list_external_corpora, "The same for clients of SGLang"),
     Route("GET", "/health/live", live, "Whether the process is alive", secured=False),
     Route("GET", "/health/ready", ready, "Whether requests can be served, and why not", secured=False),
     Route("GET", "/version", show_version, "The server's version", secured=False),
@@ -259,7 +310,7 @@ async def _answer(
     door.known_model(request.model)
     ticket = door.admission.admit(request.choices)
     answer_id = new_id(request)
-    stream = EventStream(http, {"x-request-id": answer_id}) if request.stream else None
+    stream = _stream(door, http, request, answer_id) if request.stream else None
     try:
         async with ticket:
             namespace = door.namespace(http, request.cache_salt, request.namespace)
@@ -278,6 +329,16 @@ async def _answer(
         if stream is not None and stream.started:
             return await stream.fail(known)
         raise known from error
+    finally:
+        if stream is not None:
+            stream.close()
+
+
+def _stream(door: Door, http: web.BaseRequest, request: Request, answer_id: str) -> EventStream:
+    headers = {"x-request-id": answer_id}
+    if door.pace:
+        return PacedStream(http, headers, pace=door.pace, size=frame_size(request, door.pace))
+    return EventStream(http, headers)
 
 
 async def _admitted(

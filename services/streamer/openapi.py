@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.messages import LONGEST_SALT, MOST_PRIORITY
+from services.streamer.corpora import MAX_TEXTS
 from services.streamer.namespace import NAME
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
 from services.streamer.sampling import (
@@ -234,11 +235,33 @@ TOKENIZE: dict[str, Schema] = {
 }
 DETOKENIZE: dict[str, Schema] = {"model": MODEL, "tokens": IDS}
 
+# Whose corpora, beside the API key.
+PLACE: dict[str, Schema] = {
+    "namespace": {**NAMED, "description": "As in speculation.namespace of the requests that draft from it"},
+    "cache_salt": {"type": "string", "maxLength": LONGEST_SALT, "description": "As in those requests"},
+}
+CORPUS: dict[str, Schema] = {
+    "name": {**NAMED, "description": "What was there under this name is replaced when the last part is in"},
+    "text": TEXT,
+    "texts": {**list_of(TEXT, "In place of a text"), "maxItems": MAX_TEXTS},
+    "part": {**integer("Its number, from 0, when a corpus comes in several requests", 0), "default": 0},
+    "last": {"type": "boolean", "default": True, "description": "Whether no part comes after this one"},
+    **PLACE,
+}
+EXTERNAL_CORPUS: dict[str, Schema] = {
+    "corpus_id": {**NAMED, "description": "Its name. Default: one is made"},
+    "documents": {**list_of(TEXT, "Texts; file_path is not taken"), "maxItems": MAX_TEXTS},
+    "token_chunks": {**list_of(IDS, "The same as token ids"), "maxItems": MAX_TEXTS},
+}
+
 BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/v1/chat/completions": (CHAT, ["model", "messages"]),
     "/v1/completions": (COMPLETION, ["model", "prompt"]),
     "/tokenize": (TOKENIZE, []),
     "/detokenize": (DETOKENIZE, ["tokens"]),
+    "/v1/corpora": (CORPUS, ["name"]),
+    "/add_external_corpus": (EXTERNAL_CORPUS, []),
+    "/remove_external_corpus": ({"corpus_id": NAMED}, ["corpus_id"]),
 }
 STREAMS = ("/v1/chat/completions", "/v1/completions")
 
@@ -295,7 +318,10 @@ def _operation(route: RouteRow) -> Schema:
     operation: Schema = {"summary": route.summary, "responses": _responses(route)}
     if "{model}" in route.path:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
-    if route.path in BODIES:
+    if route.path.startswith("/v1/corpora") and route.method != "POST":
+        named = [{"name": "name", "in": "path", "required": True, "schema": NAMED}] if "{name}" in route.path else []
+        operation["parameters"] = named + [{"name": name, "in": "query", "schema": PLACE[name]} for name in PLACE]
+    if route.path in BODIES and route.method == "POST":
         properties, required = BODIES[route.path]
         schema: Schema = {"type": "object", "properties": properties, "required": required}
         schema["additionalProperties"] = False
@@ -311,7 +337,9 @@ def _responses(route: RouteRow) -> Schema:
     kinds = ["text/html"] if route.path == "/docs" else ["application/json"]
     if route.path in STREAMS:
         kinds.append("text/event-stream")
-    responses: Schema = {"200": {"description": "Done", "content": {kind: {} for kind in kinds}}}
+    done = {"description": "Done", "content": {kind: {} for kind in kinds}}
+    # A corpus is taken; it is built later.
+    responses: Schema = {"202" if (route.method, route.path) == ("POST", "/v1/corpora") else "200": done}
     problems = PROBLEMS if route.path in BODIES else {}
     if route.path == "/v1/models/{model}":
         problems = {"404": PROBLEMS["404"]}

@@ -1,4 +1,4 @@
-"""The tokenizers and targets behind the door: finds a ready one, waits for one, learns what the model is.
+"""The other roles behind the door: finds a ready instance, waits for one, learns what the model is.
 
 Waiting is for changes of the directory, bounded by the caller's deadline. Knows no HTTP.
 """
@@ -14,6 +14,9 @@ from mesh.membership import Member
 from mesh.node import Node
 from mesh.ref import Ref
 from services.messages import (
+    AddCorpus,
+    Corpora,
+    CorpusCard,
     Decode,
     Decoded,
     Describe,
@@ -21,7 +24,9 @@ from services.messages import (
     Encoded,
     EncodedWords,
     EncodeWords,
+    ListCorpora,
     ModelCard,
+    RemoveCorpus,
 )
 from services.streamer.errors import ApiError
 
@@ -122,6 +127,22 @@ class Peers:
         reply = await self._ask("tokenizer", Decode(token_ids=ids, skip_special_tokens=False))
         assert isinstance(reply, Decoded)
         return reply.text
+
+    async def corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> list[CorpusCard]:
+        """What there is after it, in the message's namespace. Proposers share a folder, so one of them is enough; it is
+        the same one while it is there, as it keeps the parts of a corpus until the last. Nobody waits for a
+        proposer: a mesh may have none. Nor is another asked: the one that is lost may have done its work."""
+        member = self._directory.pick("proposer", key=message.namespace)
+        if member is None:
+            raise missing("proposer")
+        try:
+            reply = await self.ref(member).ask(message, timeout=ASK_TIMEOUT)
+        except RemoteError:
+            raise
+        except MeshError as error:
+            raise missing("proposer") from error
+        assert isinstance(reply, Corpora)
+        return reply.corpora
 
     async def _ask(self, role: str, message: Encode | EncodeWords | Decode | Describe) -> object:
         """One answer; another instance, or the same one restarted, is tried while the grace lasts."""

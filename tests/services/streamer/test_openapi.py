@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from services.messages import Speculation
+from services.streamer import corpora as corpora_module
 from services.streamer import request as request_module
 from services.streamer import sampling as sampling_module
 from services.streamer import speculation as speculation_module
@@ -26,12 +27,18 @@ PARSERS: dict[str, Any] = {
     "/v1/completions": lambda values: parse_completion(values, Limits()),
     "/tokenize": lambda values: parse_tokenize(values, Limits()),
     "/detokenize": parse_detokenize,
+    "/v1/corpora": corpora_module.parse_part,
+    "/add_external_corpus": corpora_module.parse_external,
+    "/remove_external_corpus": corpora_module.parse_removal,
 }
 MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "m", "prompt": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
+    "/v1/corpora": {"name": "n", "text": "x"},
+    "/add_external_corpus": {"documents": ["x"]},
+    "/remove_external_corpus": {"corpus_id": "n"},
 }
 NOBODY = object()
 
@@ -65,7 +72,7 @@ def test_every_described_field_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("path", BODIES)
 def test_every_field_that_is_taken_is_described(path: str) -> None:
-    modules = (request_module, sampling_module, speculation_module)
+    modules = (request_module, sampling_module, speculation_module, corpora_module)
     source = "".join(Path(module.__file__).read_text() for module in modules)
     mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))
     assert len(mentioned) > 20
