@@ -135,9 +135,11 @@ class Delivery:
                 accepted = int(place < run.accepted)
                 drafted = accepted + (run.drafted - run.accepted if place == last else 0)
                 origins.append(Origin(self._steps, run.source, run.match_length, drafted, accepted))
-        # A target that doesn't say where a token comes from has it from nowhere else.
-        self._steps += 1
-        return origins + [Origin(self._steps)] * (count - len(origins))
+        if len(origins) < count:
+            # Of these the target doesn't say anything.
+            self._steps += 1
+            origins += [Origin(self._steps)] * (count - len(origins))
+        return origins
 
     def _push_one(self, token: int, logprob: TokenLogprob | None, origin: Origin | None) -> str:
         self.count += 1

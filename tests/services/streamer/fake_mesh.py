@@ -128,9 +128,10 @@ class FakeTarget(Actor):
             self.running -= 1
 
 
-def tokens(message: Generate, seq: int, ids: list[int], drafted: int = 0) -> Tokens:
+def tokens(message: Generate, seq: int, ids: list[int], drafted: int = 0, source: str = "ngram") -> Tokens:
     """One verify step's message; logprobs are told apart by the token ids."""
-    runs = [Run(length=len(ids), drafted=drafted, accepted=len(ids) - 1)]
+    from_a_draft = {"source": source, "match_length": 3} if drafted else {}
+    runs = [Run(length=len(ids), drafted=drafted, accepted=len(ids) - 1, **from_a_draft)]
     logprobs = None
     if message.sampling.logprobs >= 0:
         top = [TopToken(id=each, logprob=-each / 100) for each in range(40, 40 + message.sampling.logprobs)]
@@ -163,7 +164,7 @@ def failed(message: Generate, reason: str, retryable: bool = False) -> Failed:
     )
 
 
-def says(text: str | list[int], group: int = 1, *, cached: int = 0) -> Script:
+def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str = "ngram") -> Script:
     """Answers every request with the same tokens, `group` at a time, whatever attempt asks from wherever."""
     ids = ids_of(text) if isinstance(text, str) else text
 
@@ -172,7 +173,7 @@ def says(text: str | list[int], group: int = 1, *, cached: int = 0) -> Script:
         seq = len(message.token_ids) - message.prompt_tokens
         while seq < end:
             part = ids[seq : min(seq + group, end)]
-            await out.send(tokens(message, seq, part, drafted=group))
+            await out.send(tokens(message, seq, part, drafted=group, source=source))
             seq += len(part)
         reason = "stop" if end == len(ids) else "length"
         await out.send(finished(message, end, reason, cached))

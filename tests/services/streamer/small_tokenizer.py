@@ -1,8 +1,8 @@
-"""Tokenizers small enough for tests, of the two kinds the door knows."""
+"""Tokenizers small enough for tests, of the kinds the door knows."""
 
 from __future__ import annotations
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from services.streamer.detokenize import byte_of_character
 
@@ -37,4 +37,13 @@ def byte_fallback_tokenizer() -> Tokenizer:
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, special=True)])
+    return tokenizer
+
+
+def marking_tokenizer() -> Tokenizer:
+    """Writes a mark for each space, and one before a text's first word, too."""
+    words = ("▁hello", "hello", "▁the", "the", "▁fox", "fox", "▁")
+    pieces = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -20.0) for byte in range(256)), *((word, -1.0) for word in words)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     return tokenizer

@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
-from services.messages import TokenLogprob
-from services.streamer.delivery import Delivery, Piece
+from services.messages import Run, TokenLogprob
+from services.streamer.delivery import Delivery, Origin, Piece, join
 from services.streamer.detokenize import Vocabulary
 
 TOKENIZER = byte_level_tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER)
 
 
-def delivery(*stops: str, min_tokens: int = 0, tokens_shown: bool = True) -> Delivery:
+def delivery(*stops: str, min_tokens: int = 0, tokens_shown: bool = True, origins_shown: bool = False) -> Delivery:
     detokenizer = VOCABULARY.detokenizer([])
-    return Delivery(detokenizer, stops, min_tokens=min_tokens, tokens_shown=tokens_shown)
+    return Delivery(detokenizer, stops, min_tokens=min_tokens, tokens_shown=tokens_shown, origins_shown=origins_shown)
 
 
 def token(text: str) -> int:
@@ -35,6 +35,7 @@ def together(pieces: list[Piece]) -> Piece:
         whole.ids += piece.ids
         whole.logprobs += piece.logprobs
         whole.offsets += piece.offsets
+        join(whole.runs, piece.runs)
     return whole
 
 
@@ -109,6 +110,77 @@ def test_special_tokens_have_no_text_but_are_told() -> None:
     special = token(END_OF_TEXT)
     piece = delivery().push([104, special, 105], None)
     assert (piece.text, piece.ids, piece.offsets) == ("hi", [104, special, 105], [0, 1, 1])
+
+
+def test_origins_are_told_with_their_tokens() -> None:
+    ours = delivery(origins_shown=True)
+    run = [token("hello"), token("Ġthe"), token("Ġfox")]
+    piece = ours.push(run, None, [Run(length=3, drafted=4, accepted=2, source="suffix", match_length=7)])
+    assert piece.runs == [Origin(1, "suffix", 7, drafted=4, accepted=2, tokens=3)]
+    assert ours.push([104], None, [Run(length=1, drafted=0, accepted=0)]).runs == [Origin(2)]
+
+
+def test_nothing_is_said_of_origins_unless_it_was_asked_for() -> None:
+    assert delivery().push([104], None, [Run(length=1, drafted=1, accepted=0, source="ngram")]).runs == []
+
+
+def test_a_run_is_cut_where_its_tokens_are_held_back_and_its_parts_add_up() -> None:
+    ours = delivery("STOP", tokens_shown=False, origins_shown=True)
+    run = Run(length=3, drafted=5, accepted=2, source="ngram", match_length=2)
+    first = ours.push([token("hello"), token("ST"), token("th")], None, [run])
+    assert first.runs == [Origin(1, "ngram", 2, drafted=5, accepted=2, tokens=3)]
+    first = ours.push([token("hello"), token("th"), token("ST")], None, [run])
+    # Both draft tokens leave; the target's own token, and with it what it was put in the place of, waits.
+    assert first.runs == [Origin(2, "ngram", 2, drafted=2, accepted=2, tokens=2)]
+    second = ours.flush()
+    assert second.runs == [Origin(2, "ngram", 2, drafted=3, accepted=0, tokens=1)]
+    assert together([first, second]).runs == [Origin(2, "ngram", 2, drafted=5, accepted=2, tokens=3)]
+
+
+def test_a_run_is_cut_where_a_stop_string_cuts_its_tokens() -> None:
+    run = [token("hello"), token("Ġthe"), token("stop"), token("Ġfox")]
+    piece = delivery("stop", origins_shown=True).push(run, None, [Run(length=4, drafted=3, accepted=3, source="a")])
+    assert piece.ids == run[:2]
+    assert piece.runs == [Origin(1, "a", 0, drafted=2, accepted=2, tokens=2)]
+
+
+def test_drafts_behind_the_end_of_an_answer_are_told_with_its_last_token() -> None:
+    # max_tokens: two of the accepted tokens were wanted.
+    piece = delivery(origins_shown=True).push([104, 105], None, [Run(length=2, drafted=6, accepted=2, source="a")])
+    assert piece.runs == [Origin(1, "a", 0, drafted=6, accepted=2, tokens=2)]
+
+
+def test_tokens_of_a_target_that_says_nothing_of_runs_have_no_source() -> None:
+    assert delivery(origins_shown=True).push([104, 105], None).runs == [Origin(1, tokens=2)]
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_runs_cover_what_is_shown_however_it_is_cut(data: st.DataObject) -> None:
+    alphabet = st.sampled_from([97, 98, *"é".encode(), token("ST"), token("OP")])
+    stops = data.draw(st.lists(st.sampled_from(["STOP", "ab", "é", "STa"]), max_size=2))
+    ours = delivery(*stops, tokens_shown=False, origins_shown=True)
+    pieces, sent = [], []
+    for _ in range(data.draw(st.integers(0, 5))):
+        ids = data.draw(st.lists(alphabet, min_size=1, max_size=5))
+        accepted = data.draw(st.integers(max(0, len(ids) - 1), len(ids)))
+        sent.append(Run(length=len(ids), drafted=accepted + data.draw(st.integers(0, 3)), accepted=accepted))
+        pieces.append(ours.push(ids, None, sent[-1:]))
+        if ours.stopped_by is not None:
+            break
+    if ours.stopped_by is None:
+        pieces.append(ours.flush())
+    for piece in pieces:
+        assert sum(run.tokens for run in piece.runs) == len(piece.ids)
+        assert all(0 <= run.accepted <= min(run.drafted, run.tokens) for run in piece.runs)
+    whole = together(pieces)
+    assert [run.step for run in whole.runs] == list(range(1, len(whole.runs) + 1))
+    # All but the last are whole steps; without a stop string that one is, too.
+    complete = whole.runs if ours.stopped_by is None else whole.runs[:-1]
+    for run, asked in zip(complete, sent, strict=False):
+        assert (run.tokens, run.drafted, run.accepted) == (asked.length, asked.drafted, asked.accepted)
+    if ours.stopped_by is None:
+        assert len(whole.runs) == len(sent)
 
 
 @given(st.data())

@@ -1,4 +1,5 @@
-"""From a request to its choices, over the fake mesh: forbidden words become tokens, wishes become a verification."""
+"""From a request to its choices, over the fake mesh: forbidden words and predictions become tokens, wishes become a
+verification, callers become namespaces."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from fake_mesh import CARD, MODEL, FakeMesh, ids_of, says, until
+from fake_mesh import CARD, MODEL, FakeMesh, FakeTarget, finished, ids_of, says, tokens, until
+from small_tokenizer import marking_tokenizer
 
-from services.messages import Speculation
+from mesh.stream import StreamWriter
+from services.messages import Encode, Generate, Speculation
+from services.streamer.encoding import MOST_PREDICTION_BYTES, _continuation
+from services.streamer.namespace import Namespaces
 
 TEXT = {"model": MODEL, "prompt": "hi"}
 
@@ -120,3 +125,177 @@ async def test_the_strategy_stands_beside_the_usage_of_a_stream(mesh: FakeMesh, 
     chunks = await streamed(http, mesh.url + "/v1/completions", body)
     told = chunks[-2]["metrics"]["speculative_decoding"]
     assert (told["verify_strategy"], told["lossless"]) == ("block", True)
+
+
+# Predictions ----------------------------------------------------------------------------------------------
+
+
+def predicted(content: Any) -> dict[str, Any]:
+    return {"prediction": {"type": "content", "content": content}}
+
+
+async def test_a_prediction_reaches_the_target_as_tokens_with_every_choice(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    target = await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    await complete(http, mesh, prompt=["a", "b"], n=2, **predicted(" the quick fox"))
+    assert [asked.prediction for asked in target.asked] == [ids_of(" the quick fox")] * 4
+    target.asked.clear()
+    for nothing in ({}, predicted(""), {"prediction": None}):
+        await complete(http, mesh, **nothing)
+    assert [asked.prediction for asked in target.asked] == [[]] * 3
+
+
+async def test_a_prediction_goes_with_every_attempt(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def once_more(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        if message.attempt == 0:
+            await out.send(tokens(message, 0, ids_of("hello")))
+        else:
+            await says("hello the fox")(target, message, out)
+
+    target = await mesh.start_target(once_more)
+    await mesh.start_door()
+    status, _ = await complete(http, mesh, **predicted("hello"), speculation={"namespace": "x"})
+    assert (status, len(target.asked)) == (200, 2)
+    first, second = target.asked
+    assert first.prediction == second.prediction == ids_of("hello")
+    assert first.namespace == second.namespace != ""
+
+
+async def test_a_prediction_longer_than_the_context_is_cut(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    target = await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    status, _ = await complete(http, mesh, **predicted("x" * 1000))
+    assert (status, target.asked[0].prediction) == (200, ids_of("x" * 256))
+    # Far beyond it, not even the tokenizer sees the rest; a character that the cut goes through is left out.
+    status, _ = await complete(http, mesh, **predicted("🦊" * 100_000))
+    assert (status, target.asked[1].prediction) == (200, ids_of("🦊" * 64))
+    assert MOST_PREDICTION_BYTES < 4 * 2**20
+
+
+async def test_a_prediction_of_tokens_that_the_model_does_not_know_is_refused(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    target = await mesh.start_target(says("hello"))
+    target.card = msgspec.structs.replace(CARD, vocab_size=256)
+    await mesh.start_door()
+    status, body = await complete(http, mesh, **predicted("the stop"))
+    assert (status, body["error"]["param"]) == (400, "prediction")
+
+
+class Marking:
+    """The part of the peers that encodes, with a tokenizer that marks spaces."""
+
+    def __init__(self) -> None:
+        self.tokenizer = marking_tokenizer()
+
+    async def encode(self, message: Encode) -> list[int]:
+        assert not message.add_special_tokens and message.text is not None
+        return list(self.tokenizer.encode(message.text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "chat", "spelled"),
+    [
+        # Behind a text, what is written together stays together, and a space is one.
+        ("hello the", False, ["hello", "▁the"]),
+        (" hello the", False, ["▁hello", "▁the"]),
+        (" hello the", True, ["▁hello", "▁the"]),
+        # The answer of a chat begins as a text does.
+        ("hello the", True, ["▁hello", "▁the"]),
+    ],
+)
+async def test_the_first_word_is_spelled_as_the_model_would_write_it(text: str, chat: bool, spelled: list[str]) -> None:
+    peers: Any = Marking()
+    ids = await _continuation(text, peers, chat=chat, byte_level=False)
+    assert [peers.tokenizer.id_to_token(each) for each in ids] == spelled
+
+
+async def test_of_a_prediction_usage_says_what_stood_and_what_did_not(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        ids = ids_of("hello the quick fox the stop")
+        await out.send(tokens(message, 0, ids[:1]))
+        await out.send(tokens(message, 1, ids[1:3], drafted=4, source="prediction"))
+        await out.send(tokens(message, 3, ids[3:5], drafted=1, source="ngram"))
+        await out.send(tokens(message, 5, ids[5:], drafted=3, source="prediction"))
+        await out.send(finished(message, len(ids)))
+
+    await mesh.start_target(script)
+    await mesh.start_door()
+    rest = len(ids_of("hello the quick fox the stop")) - 5
+    _, body = await complete(http, mesh, max_tokens=50, **predicted("x"))
+    assert body["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 1 + rest - 1,
+        "rejected_prediction_tokens": 3 + 3 - (rest - 1),
+    }
+    _, body = await complete(http, mesh, max_tokens=50, n=2, **predicted("x"))
+    assert body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 2 * rest
+    # What a stop string cuts off isn't part of the answer.
+    _, body = await complete(http, mesh, max_tokens=50, stop=" the", **predicted("x"))
+    details = body["usage"]["completion_tokens_details"]
+    assert details == {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 3}
+    _, body = await complete(http, mesh, max_tokens=50)
+    assert "completion_tokens_details" not in body["usage"]
+
+
+# Namespaces -----------------------------------------------------------------------------------------------
+
+
+async def namespace_of(http: aiohttp.ClientSession, mesh: FakeMesh, target: FakeTarget, key: str, **fields: Any) -> str:
+    url, headers = mesh.url + "/v1/completions", {"Authorization": f"Bearer {key}"} if key else {}
+    async with http.post(url, json={**TEXT, **fields}, headers=headers) as response:
+        assert response.status == 200, await response.text()
+    return target.asked.pop().namespace
+
+
+async def test_every_key_salt_and_name_is_a_namespace_of_its_own(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    target = await mesh.start_target(says("hello"))
+    await mesh.start_door(api_keys="key-one,key-two")
+    callers: list[tuple[str, dict[str, Any]]] = [
+        (key, fields)
+        for key in ("key-one", "key-two")
+        for fields in (
+            {},
+            {"cache_salt": "s"},
+            {"speculation": {"namespace": "s"}},
+            {"cache_salt": "s", "speculation": {"namespace": "s"}},
+        )
+    ]
+    ids = [await namespace_of(http, mesh, target, key, **fields) for key, fields in callers]
+    assert len(set(ids)) == len(callers)
+    again = [await namespace_of(http, mesh, target, key, **fields) for key, fields in callers]
+    assert again == ids
+    assert ids[0] == Namespaces().id_of(b"key-one")
+
+
+async def test_a_server_without_keys_has_one_caller(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    target = await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    assert len({await namespace_of(http, mesh, target, key) for key in ("", "one", "two")}) == 1
+    assert await namespace_of(http, mesh, target, "", cache_salt="s") != await namespace_of(http, mesh, target, "")
+
+
+async def test_a_key_is_in_no_message_log_or_answer(
+    mesh: FakeMesh, http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "a-key-to-be-kept"
+
+    async def fails(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        raise RuntimeError("the engine fell over")
+
+    target = await mesh.start_target(fails)
+    await mesh.start_door(api_keys=key)
+    headers = {"Authorization": f"Bearer {key}"}
+    told = []
+    with caplog.at_level("DEBUG"):
+        for body in (TEXT, {**TEXT, "speculation": {"namespace": "a b"}}, {**TEXT, "speculation": {"off": 5}}):
+            async with http.post(mesh.url + "/v1/completions", json=body, headers=headers) as response:
+                assert response.status >= 400
+                told.append(await response.text())
+    messages = [str(asked) for asked in target.asked]
+    assert messages and caplog.records
+    for text in (*told, *messages, caplog.text):
+        assert key not in text

@@ -39,6 +39,22 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("/v1/completions", {"model": MODEL, "prompt": [[1, 2], [3]], "max_tokens": 3, "return_token_ids": True}),
+    (
+        "/v1/completions",
+        {
+            "model": MODEL, "prompt": "a",
+            "prediction": {"type": "content", "content": [{"type": "text", "text": "b"}]},
+            "return_provenance": True, "return_speculate_metrics": True, "return_speculation_steps": True,
+            "speculation": {"off": False, "corpora": ["a", "b"], "namespace": "team", "learn": False}, "stream": True,
+        },
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "model": MODEL, "messages": [{"role": "user", "content": "b"}], "speculation": {"corpus": "docs"},
+            "prediction": {"type": "content", "content": "hello"},
+        },
+    ),
     ("/tokenize", {"prompt": "a", "add_special_tokens": True}),
     ("/detokenize", {"tokens": [1, 2, 3]}),
 ]  # fmt: skip
@@ -120,7 +136,7 @@ async def test_five_hundred_mutated_bodies(mesh: FakeMesh, http: aiohttp.ClientS
     await mesh.start_target(says("hello the fox"))
     door = await mesh.start_door()
     statuses = await bombard(mesh, http, 500, seed=1)
-    assert statuses[200] > 20 and statuses[400] > 100
+    assert statuses[200] > 10 and statuses[400] > 100
     assert door.load() == 0
 
 

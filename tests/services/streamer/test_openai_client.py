@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import openai
 import pytest
 from fake_mesh import MODEL, FakeMesh, says
+from openai.types.chat import ChatCompletionPredictionContentParam
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -44,6 +46,31 @@ async def test_a_streamed_chat_parses_strictly(client: openai.AsyncOpenAI) -> No
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "hello the fox"
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == 4
+
+
+async def test_a_chat_with_a_prediction_parses_strictly(mesh: FakeMesh) -> None:
+    await mesh.start_target(says("hello the fox", group=3, source="prediction"))
+    await mesh.start_door()
+    prediction: ChatCompletionPredictionContentParam = {"type": "content", "content": "hello the fox"}
+    extra = {"speculation": {"learn": False}, "return_provenance": True, "return_speculate_metrics": True}
+    async with openai.AsyncOpenAI(
+        base_url=mesh.url + "/v1", api_key="any", max_retries=0, _strict_response_validation=True
+    ) as client:
+        answer = await client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, prediction=prediction, extra_body=extra
+        )
+        assert answer.usage is not None and answer.usage.completion_tokens_details is not None
+        details = answer.usage.completion_tokens_details
+        assert (details.accepted_prediction_tokens, details.rejected_prediction_tokens) == (2, 1)
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, prediction=prediction, extra_body=extra, stream=True,
+            stream_options={"include_usage": True},
+        )  # fmt: skip
+        chunks = [chunk async for chunk in stream]
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens_details == details
+    parts: list[Any] = [run for chunk in chunks for choice in chunk.choices for run in getattr(choice, "runs", [])]
+    assert [run["source"] for run in parts] == ["prediction"]
 
 
 async def test_a_completion_parses_strictly(client: openai.AsyncOpenAI) -> None:
