@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from services.proposer.suffix_store import segment_build, segment_file, segment_loops
+from services.proposer.suffix_store.native import Ints
 from services.proposer.suffix_store.segment_file import Header, SegmentDamaged, SegmentFile, SegmentForeign
 from services.proposer.suffix_store.segment_loops import SEPARATOR, STEP
 
 __all__ = ["Segment", "SegmentDamaged", "SegmentForeign", "merge", "problems"]
-
-Ints = npt.NDArray[np.int32]
 
 # Contexts are told apart as far as that.
 DEPTH = 64

@@ -10,13 +10,10 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
-from numba import types
-from numba.extending import intrinsic
 
 from kernels.cpu_cache import kept_on_disk
+from services.proposer.suffix_store.native import Ints, Longs, carray, ints_at, loop
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 # `left` counts tokens in a byte.
@@ -24,32 +21,16 @@ MOST_DEPTH = 255
 _DIGITS = 1 << 16
 
 
-def _loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    return numba.njit(error_model="numpy")(function)
-
-
 def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As native.py's, and without the interpreter's lock."""
     with kept_on_disk(function) as cache:
         return numba.njit(error_model="numpy", cache=cache, nogil=True)(function)
-
-
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.int32)(types.int64), generate  # type: ignore[no-untyped-call]
-
-
-# numba's names for an array at an address; its own types don't tell.
-_ints_at: Any = _pointer
-_carray: Any = numba.carray  # type: ignore[attr-defined]
 
 
 # Sorting ----------------------------------------------------------------------------------------------------
 
 
-@_loop
+@loop
 def _left(text: Ints, depth: int) -> Bytes:
     """How many tokens a place has before it and with it, up to `depth`; a separator has none."""
     left = np.empty(text.shape[0], np.uint8)
@@ -60,7 +41,7 @@ def _left(text: Ints, depth: int) -> Bytes:
     return left
 
 
-@_loop
+@loop
 def _by_digit(text: Ints, places: Ints, shift: int, out: Ints) -> None:
     """Sorted by 16 bits of their tokens; equals stay in their order."""
     begins = np.zeros(_DIGITS + 1, np.int64)
@@ -74,7 +55,7 @@ def _by_digit(text: Ints, places: Ints, shift: int, out: Ints) -> None:
         begins[digit] += 1
 
 
-@_loop
+@loop
 def _refined(positions: Ints, rank: Ints, left: Bytes, known: int, step: int, spare: Ints, begins: Ints) -> None:
     """Sorted by `known` tokens, they become sorted by `known + step`.
 
@@ -99,7 +80,7 @@ def _refined(positions: Ints, rank: Ints, left: Bytes, known: int, step: int, sp
         begins[group] += 1
 
 
-@_loop
+@loop
 def _ranked(positions: Ints, rank: Ints, left: Bytes, known: int, step: int, fresh: Ints) -> int:
     """Whoever is equal gets the same rank: the group's first seat. Returns how many groups there are."""
     groups = group = 0
@@ -163,19 +144,19 @@ SOURCE_WORDS = 4
 _AHEAD = 64
 
 
-@_loop
+@loop
 def _key(text: Ints, depth: int, place: int) -> int:
     """The first two tokens in one number: most comparisons end with it."""
     second = np.int64(text[place - 1]) + 1 if depth > 1 else 0
     return np.int64(text[place]) << 32 | second  # type: ignore[return-value]
 
 
-@_loop
+@loop
 def _places(sources: Longs, source: int) -> Ints:
-    return _carray(_ints_at(sources[source, AT]), sources[source, COUNT])  # type: ignore[no-any-return]
+    return carray(ints_at(sources[source, AT]), sources[source, COUNT])  # type: ignore[no-any-return]
 
 
-@_loop
+@loop
 def _advance(text: Ints, depth: int, sources: Longs, ahead: Longs, keys: Longs, places: Longs, source: int) -> None:
     """To the source's next place. Keys are looked up many at a time: the processor waits for all of them at once."""
     out = sources[source, OUT]
@@ -187,7 +168,7 @@ def _advance(text: Ints, depth: int, sources: Longs, ahead: Longs, keys: Longs, 
     places[source] = _places(sources, source)[out] + sources[source, BASE]
 
 
-@_loop
+@loop
 def _is_before(text: Ints, depth: int, keys: Longs, places: Longs, one: int, other: int) -> bool:
     """Whether one source's next place goes before the other's; of equals, the earlier text's."""
     if keys[one] != keys[other]:
@@ -203,7 +184,7 @@ def _is_before(text: Ints, depth: int, keys: Longs, places: Longs, one: int, oth
     return one < other
 
 
-@_loop
+@loop
 def _sink(text: Ints, depth: int, keys: Longs, places: Longs, heap: Longs, size: int, at: int) -> None:
     """Down to where both below it come later."""
     moving = heap[at]

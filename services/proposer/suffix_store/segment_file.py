@@ -29,12 +29,10 @@ from typing import BinaryIO
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from services.proposer.suffix_store.native import Ints
 from services.proposer.suffix_store.segment_build import MOST_DEPTH
 from services.proposer.suffix_store.segment_loops import INDEX_TOKENS, SEPARATOR, STEP
-
-Ints = npt.NDArray[np.int32]
 
 MAGIC, VERSION = b"SMSEGMNT", 1
 _PROLOGUE = struct.Struct("<8sIII")

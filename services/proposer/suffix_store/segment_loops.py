@@ -1,5 +1,5 @@
-"""Looking up in one segment what followed a text's last tokens, compiled by numba. All of it is in this file, as in
-loops.py: compiled code is kept on disk under its digest. Knows addresses and ints; where they lie is segment_file.py's.
+"""Looking up in one segment what followed a text's last tokens, compiled by numba. Knows addresses and ints; what lies
+there, and why it can be trusted, is segment_file.py's.
 
 A segment is its text, with a separator (-1) around each of many texts, and the places of all tokens, sorted by what
 stands before them, read backwards from the place itself: up to DEPTH tokens, and never beyond a separator, which is
@@ -16,20 +16,9 @@ Counts are exact where a context occurred at most VOTERS times; of others so man
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
-import numpy.typing as npt
-from numba import types
-from numba.extending import intrinsic
 
-from kernels.cpu_cache import kept_on_disk
-
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from services.proposer.suffix_store.native import Doubles, Ints, Longs, carray, ints_at, kept, loop
 
 # A segment's own words, 64 bits each: addresses, then sizes. TEXT_WORDS counts separators, too; ROWS are the index's.
 TEXT_AT, POSITIONS_AT, INDEX_AT, TEXT_WORDS, TOKENS, ROWS, DEPTH = range(7)
@@ -44,33 +33,10 @@ DRAFTED, MATCHED = 1, 2
 _NEARLY = 1 - 1e-9
 
 
-def _loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The part of whoever calls it: compiled into that, so it is kept with it."""
-    return numba.njit(error_model="numpy")(function)
-
-
-def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    with kept_on_disk(function) as cache:
-        return numba.njit(error_model="numpy", cache=cache)(function)
-
-
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.int32)(types.int64), generate  # type: ignore[no-untyped-call]
-
-
-# numba's names for an array at an address; its own types don't tell.
-_ints_at: Any = _pointer
-_carray: Any = numba.carray  # type: ignore[attr-defined]
-
-
 # Where a context belongs ------------------------------------------------------------------------------------
 
 
-@_loop
+@loop
 def _agreeing(text: Ints, place: int, context: Ints, length: int, usable: int) -> int:
     """How many tokens before and at the place are the context's last ones."""
     same = 0
@@ -79,7 +45,7 @@ def _agreeing(text: Ints, place: int, context: Ints, length: int, usable: int) -
     return same
 
 
-@_loop
+@loop
 def _rows_before(index: Ints, context: Ints, length: int, tokens: int, inclusive: bool) -> int:
     """How many rows are less than the context's last tokens; or not more."""
     low, high = 0, index.shape[0]
@@ -95,7 +61,7 @@ def _rows_before(index: Ints, context: Ints, length: int, tokens: int, inclusive
     return low
 
 
-@_loop
+@loop
 def _belongs(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, usable: int) -> int:
     """Before which entry: the first one that isn't less than the whole context."""
     tokens = min(usable, INDEX_TOKENS)
@@ -116,7 +82,7 @@ def _belongs(text: Ints, positions: Ints, index: Ints, context: Ints, length: in
     return low
 
 
-@_loop
+@loop
 def _first(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, tokens: int, inside: int) -> int:
     """The first entry that ends with the context's last `tokens`, when those before `inside` are in question.
     `outside` doesn't, and `inside` does, or would."""
@@ -141,7 +107,7 @@ def _first(text: Ints, positions: Ints, index: Ints, context: Ints, length: int,
     return inside
 
 
-@_loop
+@loop
 def _end(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, tokens: int, end: int) -> int:
     """Behind the last entry that does; all before `end` do, if any. `outside` is the first known not to."""
     outside = positions.shape[0]
@@ -170,7 +136,7 @@ def _end(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, t
 # Voting -----------------------------------------------------------------------------------------------------
 
 
-@_loop
+@loop
 def _spread(positions: Ints, begin: int, end: int, voters: Ints) -> int:
     """Who votes: all of an interval, or VOTERS of it."""
     size = end - begin
@@ -183,7 +149,7 @@ def _spread(positions: Ints, begin: int, end: int, voters: Ints) -> int:
     return VOTERS
 
 
-@_loop
+@loop
 def _vote(text: Ints, voters: Ints, count: int, ahead: int, tokens: Ints, votes: Ints, latest: Ints) -> tuple[int, int]:
     """(token, votes for it) of what stands `ahead` of the voters; of equals, what was said last. Ends of texts say
     nothing."""
@@ -208,9 +174,9 @@ def _vote(text: Ints, voters: Ints, count: int, ahead: int, tokens: Ints, votes:
     return (tokens[best], votes[best]) if best >= 0 else (SEPARATOR, 0)
 
 
-@_loop
+@loop
 def _walk(
-    text: Ints, voters: Ints, count: int, budget: int, least: float, best: float, draft: Ints, ratios: Floats,
+    text: Ints, voters: Ints, count: int, budget: int, least: float, best: float, draft: Ints, ratios: Doubles,
     scratch: Ints,
 ) -> tuple[int, float]:  # fmt: skip
     """(tokens, score) of the most frequent tokens behind the voters, as long as their probability is at least
@@ -236,10 +202,10 @@ def _walk(
     return drafted, score
 
 
-@_loop
+@loop
 def guess(
     words: Longs, context: Ints, length: int, longest: int, factor: float, offset: float, least: float, draft: Ints,
-    ratios: Floats, told: Longs,
+    ratios: Doubles, told: Longs,
 ) -> float:  # fmt: skip
     """The best draft behind the context, the text's last tokens in their order; its score, 0.0 without one.
 
@@ -247,9 +213,9 @@ def guess(
     and budgets shrink with it, so most of the shorter ones never are.
     """
     told[DRAFTED] = told[MATCHED] = 0
-    text = _carray(_ints_at(words[TEXT_AT]), words[TEXT_WORDS])
-    positions = _carray(_ints_at(words[POSITIONS_AT]), words[TOKENS])
-    index = _carray(_ints_at(words[INDEX_AT]), (words[ROWS], INDEX_TOKENS))
+    text = carray(ints_at(words[TEXT_AT]), words[TEXT_WORDS])
+    positions = carray(ints_at(words[POSITIONS_AT]), words[TOKENS])
+    index = carray(ints_at(words[INDEX_AT]), (words[ROWS], INDEX_TOKENS))
     count = words[TOKENS]
     usable, most = 0, min(length, words[DEPTH])
     while usable < most and context[length - 1 - usable] >= 0:
@@ -281,10 +247,10 @@ def guess(
     return best
 
 
-@_kept
+@kept
 def guess_alone(
     words: Longs, context: Ints, length: int, longest: int, factor: float, offset: float, least: float, draft: Ints,
-    ratios: Floats, told: Longs,
+    ratios: Doubles, told: Longs,
 ) -> float:  # fmt: skip
     """`guess` for who calls it from Python."""
     return guess(words, context, length, longest, factor, offset, least, draft, ratios, told)  # type: ignore[no-any-return]
