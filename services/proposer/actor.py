@@ -12,21 +12,43 @@ from typing import TYPE_CHECKING
 
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
-from services.messages import DraftItem, Propose, Proposed
+from services.messages import (
+    AddCorpus,
+    Corpora,
+    CorpusCard,
+    DraftItem,
+    Ended,
+    ListCorpora,
+    Propose,
+    Proposed,
+    ProposeItem,
+    RemoveCorpus,
+)
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
+from services.proposer.knowledge import Knowledge
+from services.proposer.learning import Learning, joined
 from services.proposer.metrics import ProposerMetrics
 from services.proposer.proposer import Ask, Proposer
 from services.proposer.registry import make_proposers
 from services.proposer.sequences import Sequence, Sequences
+from services.proposer.suffix_store import compiling
+from services.proposer.suffix_store.library import CorpusRefused, Library
 
 if TYPE_CHECKING:
     from services.process import Context
 
 log = logging.getLogger(__name__)
 
+TEND_EVERY = 1.0  # s
+
 
 class ProposerActor(Actor):
-    handlers = {Propose: "propose"}  # noqa: RUF012
+    handlers = {  # noqa: RUF012
+        Propose: "propose",
+        AddCorpus: "add_corpus",
+        RemoveCorpus: "remove_corpus",
+        ListCorpora: "list_corpora",
+    }
     # A target has one question open at a time; what doesn't fit here would be too late anyway.
     mailbox_size = 256
     concurrency = 1
@@ -34,16 +56,33 @@ class ProposerActor(Actor):
     def __init__(self, context: Context, proposers: dict[str, Proposer] | None = None) -> None:
         settings = context.settings
         self._method: str = settings.method
-        self._proposers = make_proposers(settings) if proposers is None else proposers
+        knowledge = Knowledge.of(settings)
+        self._learning = Learning.of(settings, knowledge)
+        self._proposers = make_proposers(settings, knowledge) if proposers is None else proposers
         self._sequences = Sequences(settings.proposer_tokens, self._forget_everywhere)
-        self._metrics = ProposerMetrics(context.registry, context.clock, self._sequences, self._proposers)
+        self._metrics = ProposerMetrics(
+            context.registry, context.clock, self._sequences, self._proposers, self._learning
+        )
+        self._clock = context.clock
         self._directory = context.directory
         self._draining = False
+        self._is_candidate: bool = settings.successor
+        self._tending: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
         self._directory.on_change(self._drop_lost_targets)
+        self._tending = asyncio.create_task(self._tend())
+
+    async def on_stop(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
+            await asyncio.wait({self._tending})
+        # It writes to disk what was learned last.
+        await asyncio.to_thread(self._learning.close)
 
     async def propose(self, message: Propose, call: Call) -> Proposed:
+        if not message.shadow:
+            self._is_candidate = False
         with self._metrics.timed():
             return self._answer(message)
 
@@ -53,35 +92,47 @@ class ProposerActor(Actor):
             raise Refuse("stale", f"a newer epoch of {message.target} is known")
         for sequence_id in message.forget:
             self._sequences.forget(message.target, sequence_id)
+        for ended in message.ended:
+            self._end(message, ended)
         unknown: list[int] = []
-        asked: dict[str, list[tuple[Sequence, int]]] = {}
+        asked: dict[str, list[tuple[Sequence, ProposeItem]]] = {}
         for item in message.items:
             sequence = self._sequences.follow(message.target, item)
             if sequence is None:
                 unknown.append(item.sequence_id)
-            else:
-                asked.setdefault(item.method or self._method, []).append((sequence, item.budget))
+                continue
+            if item.first:
+                sequence.view.namespace = joined(message.vocabulary, item.namespace)
+            self._learning.grown(sequence.view)
+            asked.setdefault(item.method or self._method, []).append((sequence, item))
         self._sequences.make_room()
         self._metrics.unknown(len(unknown))
         drafts = [item for method, group in asked.items() for item in self._drafts(method, group)]
         return Proposed(step=message.step, drafts=drafts, unknown=unknown)
 
-    def _drafts(self, method: str, group: list[tuple[Sequence, int]]) -> list[DraftItem]:
-        sequences = [sequence for sequence, _ in group if not sequence.muted]
-        budgets = [min(budget, MAX_DRAFT_TOKENS) for sequence, budget in group if not sequence.muted]
-        asks = [Ask(sequence.view, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+    def _end(self, message: Propose, ended: Ended) -> None:
+        view = self._sequences.end(message.target, ended)
+        if view is None:
+            return
+        if ended.first:
+            view.namespace = joined(message.vocabulary, ended.namespace)
+        self._learning.ended(view)
+
+    def _drafts(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> list[DraftItem]:
+        group = [(sequence, item) for sequence, item in group if not sequence.muted]
+        asks = [Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead) for sequence, item in group]
         drafts = self._guess(method, asks)
         answers = [
             DraftItem(
                 sequence_id=sequence.target_sequence_id,
-                committed=sequence.committed,
+                committed=sequence.committed + len(item.ahead),
                 tokens=draft.tokens,
                 source=draft.source,
                 match_length=draft.match_length,
                 parents=draft.parents,
                 chances=draft.chances,
             )
-            for sequence, draft in zip(sequences, drafts, strict=True)
+            for (sequence, item), draft in zip(group, drafts, strict=True)
             if draft.tokens
         ]
         self._metrics.drafted(method, len(answers), sum(len(answer.tokens) for answer in answers))
@@ -107,6 +158,7 @@ class ProposerActor(Actor):
     def _forget_everywhere(self, view_id: int) -> None:
         for proposer in self._proposers.values():
             proposer.forget(view_id)
+        self._learning.forgotten(view_id)
 
     def _drop_lost_targets(self, *_change: object) -> None:
         """Targets that left the directory took their sequences with them."""
@@ -115,10 +167,48 @@ class ProposerActor(Actor):
             if target not in living:
                 self._sequences.drop_target(target)
 
+    # What was learned -----------------------------------------------------------------------------------
+
+    async def _tend(self) -> None:
+        """Texts that wait are taken in between two batches, and what the library has made since is looked for."""
+        while True:
+            self._learning.refresh()
+            while self._learning.waiting and compiling.is_compiled():
+                self._learning.work()
+                await asyncio.sleep(0)
+            await self._clock.sleep(TEND_EVERY)
+
+    async def add_corpus(self, message: AddCorpus, call: Call) -> Corpora:
+        library, namespace = self._library(message)
+        try:
+            library.add_corpus(namespace, message.name, message.part, message.texts, message.last)
+        except CorpusRefused as refused:
+            raise Refuse("invalid", str(refused)) from None
+        return _corpora(library, namespace)
+
+    async def remove_corpus(self, message: RemoveCorpus, call: Call) -> Corpora:
+        library, namespace = self._library(message)
+        library.remove_corpus(namespace, message.name)
+        return _corpora(library, namespace)
+
+    async def list_corpora(self, message: ListCorpora, call: Call) -> Corpora:
+        return _corpora(*self._library(message))
+
+    def _library(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> tuple[Library, str]:
+        namespace = joined(message.vocabulary, message.namespace)
+        library = self._learning.library(message.vocabulary) if namespace else None
+        if library is None:
+            raise Refuse("unavailable", "this proposer can't keep corpora")
+        return library, namespace
+
     # What the process around us asks -------------------------------------------------------------------
 
     def ready(self) -> list[str]:
         return ["draining"] if self._draining else []
+
+    def candidate(self) -> bool:
+        """Whether it was started to take over, and nobody has asked it for drafts to use yet."""
+        return self._is_candidate
 
     def progress_age(self) -> float:
         # A batch is answered without waiting: whoever can ask finds nothing unfinished.
@@ -131,3 +221,20 @@ class ProposerActor(Actor):
         """Targets do without us; what is being answered is done before this line runs."""
         self._draining = True
         await asyncio.sleep(0)
+
+
+def _corpora(library: Library, namespace: str) -> Corpora:
+    cards = library.corpora(namespace)
+    return Corpora(
+        corpora=[
+            CorpusCard(
+                name=card.name,
+                state=card.state,
+                texts=card.texts,
+                tokens=card.tokens,
+                progress=card.progress,
+                message=card.message,
+            )
+            for card in cards
+        ]
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from services.proposer.learning import Learning
 from services.proposer.proposer import Proposer
+from services.proposer.suffix_store.library import Stats
 
 if TYPE_CHECKING:
     from mesh.clock import Clock
@@ -22,8 +25,14 @@ class _Texts(Sized, Protocol):
 
 class ProposerMetrics:
     def __init__(
-        self, registry: CollectorRegistry, clock: Clock, texts: _Texts, proposers: Mapping[str, Proposer]
+        self,
+        registry: CollectorRegistry,
+        clock: Clock,
+        texts: _Texts,
+        proposers: Mapping[str, Proposer],
+        learning: Learning,
     ) -> None:
+        registry.register(LearnedMetrics(learning))
         self._clock = clock
         self._seconds = Histogram(
             "specmesh:proposer_batch_seconds", "Time to answer one batch", buckets=_BUCKETS, registry=registry
@@ -73,3 +82,45 @@ class ProposerMetrics:
 
     def failed(self, reason: str) -> None:
         self._failures.labels(reason).inc()
+
+
+# Name, what of Library.stats() it is, and its help; those that only ever grow are counters.
+_HELD = (
+    ("store_bytes", "bytes", "Bytes on disk of what was learned, of all processes that share the folder"),
+    ("store_tokens", "tokens", "Tokens learned, in segments"),
+    ("store_segments", "segments", "Segments of what was learned"),
+    ("store_namespaces", "namespaces", "Namespaces of which something is kept"),
+    ("store_corpora", "corpora", "Corpora that drafts may come from"),
+    ("store_learning_tokens", "learning_tokens", "Tokens learned by this process that are in no segment yet"),
+    ("store_unwritten_seconds", "unwritten_seconds", "Age of the oldest of them that a crash would lose"),
+)
+_COUNTED = (
+    ("store_evicted_segments", "evicted_segments", "Segments that went for want of room"),
+    ("store_evicted_tokens", "evicted_tokens", "Tokens in those"),
+    ("store_dropped_tokens", "dropped_tokens", "Tokens that came faster than they could be kept"),
+    ("store_damaged_files", "damaged", "Files that were left out because they were damaged"),
+    ("store_failures", "failures", "Attempts to write that failed and were tried again"),
+    ("store_merges", "merges", "Segments made of several"),
+)
+
+
+class LearnedMetrics:
+    """Looked up when they are asked for: a scrape sees one moment of all."""
+
+    def __init__(self, learning: Learning) -> None:
+        self._learning = learning
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._families(list(self._learning.stats()))
+        yield GaugeMetricFamily(
+            "specmesh:proposer_texts_to_learn", "Texts that ended and wait to be learned", self._learning.waiting
+        )
+
+    def _families(self, stats: list[Stats]) -> Iterator[Metric]:
+        for name, of, says in _HELD:
+            yield GaugeMetricFamily(f"specmesh:{name}", says, sum(getattr(each, of) for each in stats))
+        for name, of, says in _COUNTED:
+            yield CounterMetricFamily(f"specmesh:{name}", says, sum(getattr(each, of) for each in stats))

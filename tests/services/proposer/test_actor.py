@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mesh.clock import FakeClock
 from mesh.errors import Refuse
 from services.config import Settings
-from services.messages import Propose, Proposed, ProposeItem
+from services.messages import (
+    AddCorpus,
+    CorpusCard,
+    Ended,
+    ListCorpora,
+    Propose,
+    Proposed,
+    ProposeItem,
+    RemoveCorpus,
+)
 from services.proposer.actor import ProposerActor
 from services.proposer.draft import Draft
 from services.proposer.proposer import Ask, Needs
+from services.proposer.suffix_store import compiling
 
 CALL: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    compiling.start().join()
+
 TEXT = [1, 2, 3, 4, 5, 9, 1, 2]
 
 
@@ -199,3 +219,89 @@ async def test_a_draining_proposer_is_not_ready() -> None:
     assert actor.ready() == []
     await actor.drain(1.0)
     assert actor.ready() == ["draining"]
+
+
+# Beyond one request ------------------------------------------------------------------------------------------
+
+SAID = [100 + at for at in range(40)]
+
+
+@pytest.fixture
+async def learning() -> AsyncIterator[tuple[ProposerActor, FakeClock]]:
+    actor, _, _ = make(method="auto")
+    await actor.on_start()
+    clock: Any = actor._clock
+    yield actor, clock
+    stopping = asyncio.ensure_future(actor.on_stop())
+    while not stopping.done():
+        await clock.advance(0.1)
+
+
+def last_words(sequence_id: int, said: list[int], namespace: str = "mine") -> Ended:
+    tokens = [7, 8, *said]
+    return Ended(
+        sequence_id=sequence_id, committed=len(tokens), tokens=tokens, first=True, prompt_tokens=2, namespace=namespace
+    )
+
+
+async def test_a_text_is_learned_to_its_end_and_only_within_its_namespace(
+    learning: tuple[ProposerActor, FakeClock],
+) -> None:
+    actor, clock = learning
+    await ask(actor, replace(whole(1, [7, 8, *SAID[:30]]), prompt_tokens=2, namespace="mine"), vocabulary="v")
+    rest = Ended(sequence_id=1, committed=42, tokens=SAID[30:])
+    answer = await ask(actor, vocabulary="v", ended=[rest, last_words(2, SAID[:30], "theirs")])
+    assert answer.unknown == [] and actor.load() == 0
+    await clock.advance(2.0)
+    mine, theirs, foreign = (replace(whole(n, SAID[20:36], budget=4), namespace=name) for n, name in
+                             ((3, "mine"), (4, "theirs"), (5, "")))  # fmt: skip
+    drafts = {draft.sequence_id: draft for draft in (await ask(actor, mine, theirs, foreign, vocabulary="v")).drafts}
+    assert set(drafts) == {3}
+    assert drafts[3].tokens == SAID[36:40] and drafts[3].source == "shared" and len(drafts[3].chances) == 4
+    assert (await ask(actor, replace(mine, sequence_id=6), vocabulary="other")).drafts == []
+
+
+async def test_a_draft_behind_what_is_being_verified_says_so(learning: tuple[ProposerActor, FakeClock]) -> None:
+    actor, _ = learning
+    [draft] = (await ask(actor, replace(whole(1, TEXT), ahead=[3, 4]))).drafts
+    assert (draft.committed, draft.tokens[0]) == (len(TEXT) + 2, 5)
+
+
+async def test_corpora_come_are_listed_and_go(learning: tuple[ProposerActor, FakeClock]) -> None:
+    actor, clock = learning
+    assert (await actor.add_corpus(AddCorpus(namespace="mine", name="c", vocabulary="v", part=0, texts=[SAID]), CALL))
+    listed = ListCorpora(namespace="mine", vocabulary="v")
+    until = time.monotonic() + 30
+    while (await actor.list_corpora(listed, CALL)).corpora[0].state != "ready":
+        # The library's own threads build it.
+        assert time.monotonic() < until
+        await asyncio.to_thread(threading.Event().wait, 0.01)
+    assert (await actor.list_corpora(listed, CALL)).corpora == [
+        CorpusCard(name="c", state="ready", texts=1, tokens=len(SAID), progress=1.0)
+    ]
+    assert (await actor.list_corpora(replace(listed, namespace="theirs"), CALL)).corpora == []
+    item = replace(whole(1, SAID[:10]), namespace="mine")
+    await ask(actor, item, vocabulary="v")
+    while not (drafts := (await ask(actor, replace(item, sequence_id=2), vocabulary="v")).drafts):
+        assert time.monotonic() < until
+        await clock.advance(1.0)
+        await asyncio.to_thread(threading.Event().wait, 0.01)
+    assert (drafts[0].source, drafts[0].tokens) == ("corpus:c", SAID[10:14])
+    gone = await actor.remove_corpus(RemoveCorpus(namespace="mine", name="c", vocabulary="v"), CALL)
+    assert gone.corpora == []
+
+
+async def test_a_corpus_that_cannot_be_taken_is_refused_in_words(learning: tuple[ProposerActor, FakeClock]) -> None:
+    actor, _ = learning
+    with pytest.raises(Refuse) as caught:
+        await actor.add_corpus(AddCorpus(namespace="mine", name="../c", vocabulary="v", part=0, texts=[SAID]), CALL)
+    assert caught.value.reason == "invalid" and "name" in str(caught.value)
+
+
+async def test_a_successor_is_a_candidate_until_its_drafts_are_used() -> None:
+    actor, _, _ = make(successor=True)
+    assert actor.candidate()
+    assert (await ask(actor, whole(1, TEXT), shadow=True)).drafts
+    assert actor.candidate()
+    await ask(actor, whole(2, TEXT))
+    assert not actor.candidate()
