@@ -41,7 +41,7 @@ def parser() -> Parser:
         epilog="`specmesh COMMAND --help` tells more.",
     )
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _run, _chat, _model, _keys, _config, _doctor, _load, _version):
+    for add in (_up, _run, _chat, _corpus, _model, _keys, _config, _doctor, _load, _version):
         add(commands)
     return root
 
@@ -105,6 +105,30 @@ def _do_chat(options: argparse.Namespace) -> int:
     from services.chat import main as chat
 
     return chat(options, settings)
+
+
+def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:
+    actions = {
+        "add": "send files and folders under a name, and wait until they are ready",
+        "list": "those there are, and how far they are built (the default)",
+        "remove": "forget one",
+    }
+    more = "Only text files are sent; what is left out is told."
+    sub = _add(commands, "corpus", "Give a running server texts to draft from", _do_corpus, more)
+    _add_action(sub, actions)
+    sub.add_argument("names", nargs="*", metavar="NAME PATH", help="the corpus; to add, behind it files and folders")
+    sub.add_argument("--url", help="the server (default: host and port of the settings)")
+    sub.add_argument("--api-key", metavar="KEY", help="whose corpora (default: the first of api_keys)")
+    sub.add_argument("--namespace", metavar="NAME", help="as in speculation.namespace of requests that draft from it")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    add_settings(sub)
+
+
+def _do_corpus(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.corpus_command import main as corpus
+
+    return corpus(options, settings)
 
 
 def _model(commands: argparse._SubParsersAction[Parser]) -> None:
