@@ -170,9 +170,9 @@ class Tail:
         while place < len(data):
             end = _end_of(data, place, self._place, self._salt)
             if end:
-                body = data[place + _RECORD.size : end]
-                if body[0] == _LEARNED:
-                    found.append(_record(body))
+                body = place + _RECORD.size
+                if data[body] == _LEARNED:
+                    found.append(_record(data, body, end))
                 place = end
                 continue
             after = _next_whole(data, place, self._place, self._salt)
@@ -250,13 +250,14 @@ def _bodies(record: Record) -> Iterator[bytes]:
         )
 
 
-def _record(body: bytes) -> Record:
-    _, at, text, space, instance, origin = _BODY.unpack_from(body)
-    tokens = array("i", body[_BODY.size :])
+def _record(data: bytes, begin: int, end: int) -> Record:
+    _, at, text, space, instance, origin = _BODY.unpack_from(data, begin)
+    tokens = array("i")
+    tokens.frombytes(memoryview(data)[begin + _BODY.size : end])
     return Record(space.hex(), text, at, tokens, None if instance == _NOBODY else (instance.hex(), origin))
 
 
-def _check(salt: bytes, place: int, data: bytes) -> bytes:
+def _check(salt: bytes, place: int, data: bytes | memoryview) -> bytes:
     """A record is right only where it was written."""
     found = hashlib.blake2b(place.to_bytes(8, "little"), key=salt, digest_size=_CHECK)
     found.update(data)
@@ -271,7 +272,7 @@ def _end_of(data: bytes, begin: int, base: int, salt: bytes) -> int:
     end: int = begin + _RECORD.size + length
     if mark != _MARK or end > len(data) or not _BODY.size <= length <= _LONGEST_BODY or (length - _BODY.size) % 4:
         return 0
-    return end if check == _check(salt, base + begin, data[begin + _RECORD.size : end]) else 0
+    return end if check == _check(salt, base + begin, memoryview(data)[begin + _RECORD.size : end]) else 0
 
 
 def _next_whole(data: bytes, begin: int, base: int, salt: bytes) -> int | None:

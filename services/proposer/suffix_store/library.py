@@ -26,7 +26,7 @@ from pathlib import Path
 from services.proposer.suffix_store.builder import Builder
 from services.proposer.suffix_store.library_commits import Stopped
 from services.proposer.suffix_store.library_corpora import Card, CorpusRefused, Uploads
-from services.proposer.suffix_store.library_folder import LibraryFolder, private_folder
+from services.proposer.suffix_store.library_folder import LibraryFolder, private_folder, space_of
 from services.proposer.suffix_store.library_journals import Journals
 from services.proposer.suffix_store.library_policy import Bounds
 from services.proposer.suffix_store.library_state import State
@@ -113,12 +113,12 @@ class Library:
         """What a running text goes on with."""
         if len(tokens):
             with self._state.lock:
-                self._state.learning.learn(self._folder.space_of(namespace), text_id, tokens)
+                self._state.learning.learn(space_of(namespace), text_id, tokens)
 
     def end(self, namespace: str, text_id: int) -> None:
         """It does not go on: its id may become another's."""
         with self._state.lock:
-            self._state.learning.end(self._folder.space_of(namespace), text_id)
+            self._state.learning.end(space_of(namespace), text_id)
 
     def recent(self, namespace: str) -> list[array[int]]:
         """Texts that are in no segment yet, of all processes; the newest that fit into a bound, the oldest first. Ask
@@ -126,7 +126,7 @@ class Library:
         room = self._state.bounds.recent_tokens
         found = []
         with self._state.lock:
-            for text in reversed(list(self._state.recent(self._folder.space_of(namespace)))):
+            for text in reversed(list(self._state.recent(space_of(namespace)))):
                 if room <= 0:
                     break
                 found.append(text.tokens[-room:])
@@ -139,26 +139,26 @@ class Library:
         """What was learned there until now becomes a segment, soon: when `sealed` has reached what this returns. Texts
         that go on are cut here."""
         with self._state.lock:
-            ticket = self._state.seal(self._folder.space_of(namespace))
+            ticket = self._state.seal(space_of(namespace))
         self._wake()
         return ticket
 
     def sealed(self, namespace: str) -> int:
         with self._state.lock:
-            space = self._state.spaces.get(self._folder.space_of(namespace))
+            space = self._state.spaces.get(space_of(namespace))
             return space.sealed if space is not None else 0
 
     def version(self, namespace: str) -> int:
         """Another one when `segments` or `corpus_segments` would answer something else; 0 while there are none."""
         with self._state.lock:
-            space = self._state.spaces.get(self._folder.space_of(namespace))
+            space = self._state.spaces.get(space_of(namespace))
             return space.version if space is not None else 0
 
     def segments(self, namespace: str) -> list[Segment]:
         """Those that are open; who asks for the first time gets none, and a new version when they are. Each stays
         mapped until it is released, also when it has long been merged into another."""
         with self._state.lock:
-            space = self._state.spaces.get(self._folder.space_of(namespace))
+            space = self._state.spaces.get(space_of(namespace))
             if space is None:
                 return []
             found = [
@@ -188,7 +188,7 @@ class Library:
         self, namespace: str, name: str, part: int, texts: Sequence[Sequence[int]], last: bool = True
     ) -> None:
         """CorpusRefused says what is wrong with it, and leaves what was there. Parts come in order, from 0."""
-        space = self._folder.space_of(namespace)
+        space = space_of(namespace)
         with self._state.lock:
             known = self._state.spaces.get(space)
             there = self._state.uploads.names(space) | set(known.manifest.corpora if known is not None else ())
@@ -201,7 +201,7 @@ class Library:
 
     def remove_corpus(self, namespace: str, name: str) -> None:
         """Also one that is on its way, or isn't there."""
-        space = self._folder.space_of(namespace)
+        space = space_of(namespace)
         with self._state.lock:
             upload = self._state.uploads.remove(space, name)
             known = self._state.spaces.get(space)
@@ -211,7 +211,7 @@ class Library:
         self._wake()
 
     def corpora(self, namespace: str) -> list[Card]:
-        space = self._folder.space_of(namespace)
+        space = space_of(namespace)
         with self._state.lock:
             known = self._state.spaces.get(space)
             entries = known.manifest.corpora if known is not None else {}
@@ -222,7 +222,7 @@ class Library:
     def corpus_segments(self, namespace: str, name: str) -> list[Segment]:
         """As `segments`."""
         with self._state.lock:
-            space = self._state.spaces.get(self._folder.space_of(namespace))
+            space = self._state.spaces.get(space_of(namespace))
             corpus = space.manifest.corpora.get(name) if space is not None else None
             if space is None or corpus is None or corpus.ready is None:
                 return []

@@ -16,6 +16,7 @@ manifest names is what a crash has left. Nobody but the owner may read any of it
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import itertools
 import logging
@@ -61,10 +62,6 @@ class LibraryFolder:
         self.damaged = 0
 
     # Names ------------------------------------------------------------------------------------------------
-
-    def space_of(self, namespace: str) -> str:
-        """Names may be secrets, or no names of files."""
-        return hashlib.blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def path(self, space: str, file: str) -> Path:
         return self._spaces / space / file
@@ -233,6 +230,12 @@ class LibraryFolder:
             yield
         finally:
             os.close(file)
+
+
+@functools.lru_cache(4096)
+def space_of(namespace: str) -> str:
+    """Names may be secrets, or no names of files."""
+    return hashlib.blake2b(namespace.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def private_folder(max_bytes: int) -> tuple[Path, int]:

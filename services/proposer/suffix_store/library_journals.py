@@ -20,8 +20,8 @@ _WORTH_A_SEGMENT = 1024
 class Journals:
     def __init__(self, folder: LibraryFolder, state: State, clock: Callable[[], float]) -> None:
         self._folder, self._state, self._clock = folder, state, clock
-        file_bytes = max(1 << 12, state.bounds.journal_bytes // 8)
-        self._journal = Journal(folder.journals, folder.instance, folder.vocabulary, file_bytes)
+        self._file_bytes = max(1 << 12, state.bounds.journal_bytes // 8)
+        self._journal = Journal(folder.journals, folder.instance, folder.vocabulary, self._file_bytes)
         # Ours is written in one thread, and made shorter in another.
         self._writing = threading.Lock()
         self._tails: dict[str, Tail] = {}
@@ -56,8 +56,10 @@ class Journals:
             text.written = record.at + len(record.tokens)
 
     def make_short(self) -> list[str]:
-        """While there are too many bytes, the oldest file goes. Gives namespaces that have to be sealed before."""
+        """Files of which all is in segments go; while there are too many bytes, the oldest file goes, too. Gives
+        namespaces that have to be sealed before."""
         with self._writing:
+            self._remove_covered()
             for number in sorted(self._journal.files):
                 if self._journal.held_bytes() <= self._state.bounds.journal_bytes:
                     break
@@ -75,6 +77,16 @@ class Journals:
                 self._write_again(needed)
                 self._journal.remove(number)
         return []
+
+    def _remove_covered(self) -> None:
+        with self._state.lock:
+            texts = [text for batch in self._state.batches for text in batch.texts]
+            needed = [text.file for text in (*texts, *self._state.learning.texts()) if text.written]
+        for number, size in sorted(self._journal.files.items()):
+            # Another file costs a little, too: the one that is written to waits until it is worth that.
+            if number >= min(needed, default=number + 1) or (number == self._journal.number and size < self._file_bytes):
+                break
+            self._journal.remove(number)
 
     def _write_again(self, texts: list[Text]) -> None:
         """From their beginning. They are in two files until the old one is gone, and read the same."""

@@ -43,7 +43,9 @@ class Told:
                 if record.origin is not None:
                     self.origins.add(record.origin)
             # What begins further behind comes after a hole: nobody knows what stood there.
-            if record.at <= len(text.tokens):
+            if not record.at and not text.tokens:
+                text.tokens = record.tokens
+            elif record.at <= len(text.tokens):
                 text.tokens.extend(record.tokens[len(text.tokens) - record.at :])
 
     def covered(self, space: str, below: int) -> None:
