@@ -1,0 +1,166 @@
+"""The best of all sources by what stood before; and what is learned of each, also of those that aren't chosen."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from asking import asks, guess, knowledge, say, view
+
+from services.config import Settings
+from services.proposer import calibration
+from services.proposer.auto import AutoProposer
+from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS
+from services.proposer.knowledge import Knowledge
+from services.proposer.proposer import View
+from services.proposer.registry import make_proposers
+from services.proposer.suffix_store import chances, compiling
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+# Share of a guess that a prediction is sure of.
+SURE = 0.95
+
+
+def auto(**more: int | None) -> AutoProposer:
+    return AutoProposer(knowledge(**more))
+
+
+def table(held: Knowledge, name: str = "all") -> calibration.Table:
+    namespace = held.namespaces.get(name)
+    assert namespace is not None
+    return namespace.chances
+
+
+def of_prediction(held: Knowledge, length: int) -> float:
+    return calibration.chance(table(held), chances.PREDICTION, length, SURE)
+
+
+def followed(proposer: AutoProposer, one: View, truth: list[int], step: int = 3) -> None:
+    for at in range(0, len(truth), step):
+        say(proposer, one, truth[at : at + step], 16)
+
+
+def noise(seed: int, count: int) -> list[int]:
+    chance = random.Random(seed)
+    return [chance.randrange(10**6) for _ in range(count)]
+
+
+def test_a_draft_goes_on_as_long_as_there_is_hope_and_names_its_source() -> None:
+    said = noise(1, 200)
+    draft = guess(auto(), view(1, [*said, *said[:20]]), 1000)
+    assert draft.source in ("suffix", "ngram")
+    assert draft.tokens == said[20 : 20 + len(draft.tokens)]
+    assert 20 < len(draft.tokens) <= MAX_DRAFT_TOKENS == 64
+    assert len(draft.chances) == len(draft.tokens)
+    assert all(0 < chance <= 1 for chance in draft.chances)
+
+
+def test_what_never_came_before_is_not_guessed() -> None:
+    assert guess(auto(), view(1, noise(2, 100))) == EMPTY
+
+
+def test_a_prediction_that_comes_true_is_believed_more_and_more_and_one_that_doesnt_less_and_less() -> None:
+    for is_true in (True, False):
+        proposer = auto()
+        before = of_prediction(proposer.knowledge, 1)
+        for number in range(60):
+            truth = noise(number, 30)
+            one = view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 30))
+            guess(proposer, one)
+            followed(proposer, one, truth)
+            proposer.forget(number + 1)
+        after = of_prediction(proposer.knowledge, 1)
+        assert (before < after > 0.97) if is_true else (after < 0.05)
+
+
+def test_what_was_learned_is_forgotten_when_it_is_no_longer_so() -> None:
+    proposer = auto()
+    for number in range(200):
+        truth, is_true = noise(number, 9), 60 <= number < 120
+        guess(proposer, one := view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 9)))
+        followed(proposer, one, truth)
+        proposer.forget(number + 1)
+        if number in (59, 119, 199):
+            assert (of_prediction(proposer.knowledge, 1) > 0.5) == (number == 119)
+
+
+def test_sources_that_are_not_chosen_are_learned_of_too() -> None:
+    """Nothing is ever drafted: the budget is 0, or the text comes too soon; still nothing is asked twice."""
+    proposer = auto()
+    said = noise(3, 40)
+    one = view(1, [*said, *said[:10]], 50, "all", said)
+    draft = guess(proposer, one, 8)
+    before = table(proposer.knowledge).copy()
+    say(proposer, one, said[10:14], 8)
+    seen = (table(proposer.knowledge) != before).any(axis=1).reshape(chances.SOURCES, -1).any(axis=1)
+    sources = {chances.OWN, chances.NGRAM, chances.PREDICTION}
+    assert {source for source in range(chances.SOURCES) if seen[source]} == sources
+    # The prediction begins anew, and was wrong at its first token.
+    assert draft.tokens[:4] == said[10:14]
+
+
+def test_where_the_text_ended_nothing_is_learned_until_it_goes_on() -> None:
+    proposer = auto()
+    one = view(1, [1], 1, "all", list(range(100, 120)))
+    guess(proposer, one, 8)
+    before = table(proposer.knowledge)[:, chances.SEEN].sum()
+    guess(proposer, one, 8)
+    assert table(proposer.knowledge)[:, chances.SEEN].sum() == before == 0
+    say(proposer, one, [100, 101], 8)
+    assert table(proposer.knowledge)[:, chances.SEEN].sum() == pytest.approx(2, abs=0.02)
+    say(proposer, one, [7], 8)
+    # Wrong tokens are one; those behind it say nothing.
+    assert 2.9 < table(proposer.knowledge)[:, chances.SEEN].sum() < 4.1
+
+
+def test_a_guess_behind_what_is_ahead_counts_if_that_stood_and_not_otherwise() -> None:
+    for stood in (True, False):
+        proposer = auto()
+        one = view(1, [1], 1, "all", list(range(100, 140)))
+        first = guess(proposer, one, 4)
+        guess(proposer, one, 4, first.tokens)
+        assert first.tokens == [100, 101, 102, 103]
+        say(proposer, one, [*(first.tokens if stood else [100, 7, 7, 7]), 104, 105], 4)
+        seen = table(proposer.knowledge)[:, chances.SEEN].sum()
+        assert seen == pytest.approx(6 if stood else 2, abs=0.2)
+
+
+def test_texts_of_nobodys_namespace_learn_for_themselves_alone() -> None:
+    proposer = auto()
+    for number in range(40):
+        one = view(number + 1, [1], 1, "", noise(number, 30))
+        first = guess(proposer, one)
+        assert first.chances == pytest.approx(guess(auto(), view(1, [1], 1, "", noise(number, 30))).chances)
+        followed(proposer, one, noise(500 + number, 30))
+    assert len(proposer.knowledge.namespaces) == 0
+
+
+def test_while_the_loops_are_compiled_no_method_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposers = make_proposers(Settings.for_tests())
+    one = view(1, [1, 2, 3, 1, 2], 5, "all", [3])
+    monkeypatch.setattr(compiling, "is_compiled", lambda: False)
+    for proposer in proposers.values():
+        assert proposer.propose(asks([one], [4])) == [EMPTY]
+    monkeypatch.undo()
+    for name, proposer in proposers.items():
+        assert (proposer.propose(asks([one], [4]))[0].tokens[:1] == [3]) == (name != "naive"), name
+
+
+def test_chances_tell_how_often_guesses_stand() -> None:
+    """On text that half repeats itself, what is claimed of first tokens is what is seen."""
+    chance = random.Random(9)
+    phrases = [[chance.randrange(500) for _ in range(12)] for _ in range(30)]
+    proposer, claimed, stood = auto(), 0.0, 0
+    for number in range(30):
+        one = view(number + 1, [1], 1, "all")
+        for _ in range(25):
+            phrase = [token if chance.random() < 0.9 else chance.randrange(500) for token in chance.choice(phrases)]
+            for token in phrase:
+                draft = guess(proposer, one, 8)
+                if draft.tokens and number >= 10:
+                    claimed += draft.chances[0]
+                    stood += draft.tokens[0] == token
+                one.tokens.append(token)
+        proposer.forget(number + 1)
+    assert stood > 1000 and abs(claimed / stood - 1) < 0.1
