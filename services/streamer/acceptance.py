@@ -45,80 +45,88 @@ class Acceptance:
     """Counts of verify steps. Steps with an empty draft are kept apart: nothing was verified in them."""
 
     in_order: bool = False  # whether each step is remembered, too
-    steps: int = 0
-    empty: int = 0
-    # How many steps drafted so many tokens and accepted so many; and how many, empty ones too, gave so many tokens.
-    verified: Counter[tuple[int, int]] = field(default_factory=Counter)
-    given: Counter[int] = field(default_factory=Counter)
+    # How many steps drafted so many tokens, accepted so many, and gave so many: all else follows from it.
+    kinds: dict[tuple[int, int, int], int] = field(default_factory=dict)
     order: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, runs: Iterable[Run]) -> None:
+        kinds = self.kinds
         for run in runs:
-            self.steps += 1
-            self.given[run.length] += 1
-            if run.drafted <= 0:
-                self.empty += 1
-                continue
-            step = (run.drafted, min(run.accepted, run.drafted))
-            self.verified[step] += 1
-            if self.in_order:
-                self.order.append(step)
+            kind = (run.drafted, run.accepted, run.length)
+            kinds[kind] = kinds.get(kind, 0) + 1
+            if self.in_order and run.drafted > 0:
+                self.order.append((run.drafted, min(run.accepted, run.drafted)))
 
     def merge(self, other: Acceptance) -> None:
         self.in_order |= other.in_order
-        self.steps += other.steps
-        self.empty += other.empty
-        self.verified.update(other.verified)
-        self.given.update(other.given)
+        for kind, steps in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + steps
         self.order += other.order
 
     @property
-    def drafted(self) -> int:
-        return sum(drafted * steps for (drafted, _), steps in self.verified.items())
+    def steps(self) -> int:
+        return sum(self.kinds.values())
 
     @property
-    def accepted(self) -> int:
-        return sum(accepted * steps for (_, accepted), steps in self.verified.items())
+    def verified(self) -> Counter[tuple[int, int]]:
+        """How many steps drafted so many tokens, at least one, and accepted so many."""
+        verified: Counter[tuple[int, int]] = Counter()
+        for (drafted, accepted, _), steps in self.kinds.items():
+            if drafted > 0:
+                verified[drafted, min(accepted, drafted)] += steps
+        return verified
+
+    @property
+    def given(self) -> Counter[int]:
+        """How many steps, empty ones too, gave so many tokens."""
+        given: Counter[int] = Counter()
+        for (_, _, length), steps in self.kinds.items():
+            given[length] += steps
+        return given
 
     def report(self, verification: Verification, longest: int) -> dict[str, Any] | None:
         """`metrics.speculative_decoding` of a response: vLLM's keys, and two of our own at the end. None when no draft
         was allowed: `longest` is how long one might have been."""
-        longest = max([longest, *(drafted for drafted, _ in self.verified)])
+        verified = self.verified
+        longest = max([longest, *(length for length, _ in verified)])
         if longest == 0:
             return None
-        verified, drafted, accepted = self.steps - self.empty, self.drafted, self.accepted
-        rows = {length: [0] * (length + 1) for length in sorted({drafted for drafted, _ in self.verified})}
+        steps = sum(verified.values())
+        drafted = sum(length * count for (length, _), count in verified.items())
+        accepted = sum(stood * count for (_, stood), count in verified.items())
+        rows = {length: [0] * (length + 1) for length in sorted({length for length, _ in verified})}
         whole = [0] * (longest + 1)
-        for (length, stood), steps in self.verified.items():
-            rows[length][stood] += steps
-            whole[stood] += steps
+        for (length, stood), count in verified.items():
+            rows[length][stood] += count
+            whole[stood] += count
         report: dict[str, Any] = {
-            "mean_acceptance_length": 1 + accepted / verified if verified else 1.0,
+            "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
             "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
             "acceptance_histogram": whole,
             "acceptance_histogram_by_draft_length": {str(length): row for length, row in rows.items()},
-            "num_spec_steps": verified,
+            "num_spec_steps": steps,
             "num_accepted_draft_tokens": accepted,
             "num_draft_tokens": drafted,
             "num_spec_tokens": longest,
         }
         if self.in_order:
-            report["per_step_accepted"] = [accepted for _, accepted in self.order]
-            report["per_step_drafted"] = [drafted for drafted, _ in self.order]
+            report["per_step_accepted"] = [stood for _, stood in self.order]
+            report["per_step_drafted"] = [length for length, _ in self.order]
         return {**report, "verify_strategy": verification.strategy, "lossless": verification.lossless}
 
     def speculate_metrics(self, longest: int) -> dict[str, Any]:
         """What FastDeploy says of an answer, in its words: every token a step gave is "accepted", the target's own too,
         and every step, whatever was drafted in it, had room for `longest` + 1 of them."""
-        longest = max([longest, *(drafted for drafted, _ in self.verified)])
+        longest = max([longest, *(length for length, _ in self.verified)])
+        steps, given = self.steps, self.given
         # Of the first head, how many steps gave a token; of the second, how many gave two; and so on.
-        heads = [sum(steps for length, steps in self.given.items() if length > head) for head in range(longest + 1)]
-        tokens = sum(length * steps for length, steps in self.given.items())
+        heads = [sum(count for length, count in given.items() if length > head) for head in range(longest + 1)]
+        tokens = sum(length * count for length, count in given.items())
         return {
             "accepted_tokens": tokens,
-            "rejected_tokens": max(0, self.steps * (longest + 1) - tokens),
-            "accept_ratio": 1 - self.steps / tokens if tokens else 0.0,
-            "average_accept_length": tokens / self.steps if self.steps else 0.0,
+            "rejected_tokens": max(0, steps * (longest + 1) - tokens),
+            "accept_ratio": 1 - steps / tokens if tokens else 0.0,
+            "average_accept_length": tokens / steps if steps else 0.0,
             "accepted_tokens_per_head": heads,
             "accept_ratio_per_head": [reached / before if before else 0.0 for before, reached in pairwise(heads)],
         }

@@ -82,7 +82,7 @@ def test_the_report_is_one_that_readers_of_it_find_consistent(runs: list[Run], l
 def test_steps_with_an_empty_draft_verified_nothing() -> None:
     counted = Acceptance()
     counted.add([ran(0, 0)] * 5)
-    assert (counted.steps, counted.empty) == (5, 5)
+    assert (counted.steps, counted.verified) == (5, {})
     # There might have been drafts: all is zero. There might not: there is nothing to say.
     report = counted.report(GREEDY, 2)
     assert report is not None
@@ -96,12 +96,17 @@ def test_a_target_that_drafts_more_than_was_allowed_is_believed() -> None:
     assert reported([ran(5, 4)], longest=2)["acceptance_histogram"] == [0, 0, 0, 0, 1, 0]
 
 
+def test_a_target_cannot_accept_more_than_was_drafted() -> None:
+    report = reported([Run(length=5, drafted=2, accepted=4)], in_order=True)
+    assert (report["acceptance_histogram"], report["per_step_accepted"]) == ([0, 0, 1], [2])
+
+
 def test_choices_are_counted_together() -> None:
     one, other = Acceptance(in_order=True), Acceptance(in_order=True)
     one.add([ran(2, 1)])
     other.add([ran(4, 3), ran(0, 0)])
     one.merge(other)
-    assert (one.steps, one.empty, one.drafted, one.accepted) == (3, 1, 6, 4)
+    assert (one.steps, one.verified) == (3, {(2, 1): 1, (4, 3): 1})
     assert one.order == [(2, 1), (4, 3)]
     assert one.given == {2: 1, 4: 1, 1: 1}
 
