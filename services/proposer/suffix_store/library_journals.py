@@ -82,9 +82,10 @@ class Journals:
         with self._state.lock:
             texts = [text for batch in self._state.batches for text in batch.texts]
             needed = [text.file for text in (*texts, *self._state.learning.texts()) if text.written]
+        first = min(needed, default=self._journal.number + 1)
         for number, size in sorted(self._journal.files.items()):
             # Another file costs a little, too: the one that is written to waits until it is worth that.
-            if number >= min(needed, default=number + 1) or (number == self._journal.number and size < self._file_bytes):
+            if number >= first or (number == self._journal.number and size < self._file_bytes):
                 break
             self._journal.remove(number)
 
