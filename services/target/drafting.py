@@ -34,9 +34,10 @@ FURTHER = 2
 # A lease with less than this left behind the draft is renewed.
 FEW_LEFT = 4
 # Questions that don't pay are asked all the same, for this part of the time: texts change.
-PROBE_SHARE = 0.004
-# The part of a step's time that is waited for drafts at most.
+PROBE_SHARE = 0.003
+# What is waited for drafts at most: this part of a step's time, and so many times what a question usually takes.
 WAIT_SHARE = 0.25
+WAIT_LONGER = 8.0
 # What a question costs, in seconds, before it was measured; and how many the measure rests on.
 FIRST_COSTS: dict[Kind, float] = {"ahead": 1e-4, "asked": 2.5e-4}
 COSTS = 16
@@ -52,6 +53,7 @@ class Drafting:
         self._step_time = step_time
         # The sequences of the question that is open.
         self._open: dict[int, Sequence] = {}
+        self._probing = False
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -80,12 +82,16 @@ class Drafting:
         lease, sequence.lease = sequence.lease, None
         if lease is None:
             return
-        self._settle(sequence, lease.kind, lease.brought)
+        self._settle(sequence, lease)
         if lease.before is not None:
-            self._settle(sequence, lease.before.kind, lease.before.brought)
+            self._settle(sequence, lease.before)
 
-    def _settle(self, sequence: Sequence, kind: Kind, seconds: float) -> None:
+    def _settle(self, sequence: Sequence, lease: Lease) -> None:
         """What came of a question is known."""
+        if lease.used or not lease.excused:
+            self._learn_worth(sequence, lease.kind, lease.brought)
+
+    def _learn_worth(self, sequence: Sequence, kind: Kind, seconds: float) -> None:
         if sequence.record is not None:
             sequence.worth[kind].learn(seconds)
             sequence.record.worth[kind].learn(seconds)
@@ -115,13 +121,16 @@ class Drafting:
                 sequence.lease = lease
                 asked.pop(sequence.id, None)
         for sequence in asked.values():
-            self._settle(sequence, kind, 0.0)
+            self._learn_worth(sequence, kind, 0.0)
 
     def _pay(self, kind: Kind, seconds: float, asked: dict[int, Sequence]) -> None:
         if seconds <= 0:
             return
         self.costs[kind] += (seconds - self.costs[kind]) / COSTS
         self.counts.asking_seconds[kind] += seconds
+        if self._probing:
+            # These have their own part of the time.
+            return
         for sequence in asked.values():
             if sequence.record is not None:
                 sequence.record.account(-seconds / len(asked))
@@ -167,26 +176,50 @@ class Drafting:
             min(lease.left, sequence.longest_draft) if sequence.record is not None and sequence.record.solvent else 0
             for sequence, lease in zip(weighed, leases, strict=True)
         ]
-        known = max(MODEST_ROWS, FURTHER * self._step_time.most_rows - rows)
+        model = self._step_time
+        unknown = rows < model.least_rows or not model.steps
+        known = MODEST_ROWS if unknown else max(MODEST_ROWS, FURTHER * model.most_rows - rows)
         most = max(0, min(sum(longest), self._limits.max_step_tokens - rows, known))
-        curve = self._step_time.curve(rows, most, context)
+        curve = model.curve(rows, most, context)
         values = [self._values(*each) for each in zip(weighed, leases, longest, strict=True)]
         if curve:
             self._step_seconds = curve[0]
             self._token_seconds = curve[0] / max(1, certain)
-            counts = lengths(values, certain, curve)
+            self._time_passes(running)
+            wanted = lengths(values, certain, curve)
+            counts = self._afforded(weighed, wanted, curve)
         else:
-            counts = modest(longest, min(most, MODEST_ROWS))
-        self._spend(running, curve, sum(counts))
-        # What the rows cost, shared by those who wanted them.
+            wanted = counts = modest(longest, most)
         total = sum(counts)
+        # What the rows cost, shared by those who wanted them.
         a_row = (curve[total] - curve[0]) / total if curve and total else 0.0
-        for sequence, lease, value, count in zip(weighed, leases, values, counts, strict=True):
+        for sequence, lease, value, most, chosen, count in zip(
+            weighed, leases, values, longest, wanted, counts, strict=True
+        ):
             self._use(sequence, lease, count)
-            if count and sequence.record is not None:
-                sequence.record.account(-a_row * count)
-                lease.paid = a_row * count
+            lease.excused |= not most or unknown or (not count and chosen > 0)
+            lease.paid = a_row * count
+            if count:
                 self.counts.expected(lease, count, value)
+
+    def _afforded(self, weighed: list[Sequence], counts: list[int], curve: list[float]) -> list[int]:
+        """Nobody stakes more than is in its purse; those who share one have equal parts."""
+        total = sum(counts)
+        if not total:
+            return counts
+        a_row = (curve[total] - curve[0]) / total
+        sharing: dict[int, list[int]] = {}
+        for index, sequence in enumerate(weighed):
+            sharing.setdefault(id(sequence.record), []).append(index)
+        afforded = list(counts)
+        for indices in sharing.values():
+            record = weighed[indices[0]].record
+            wanted = [counts[index] for index in indices]
+            if record is None or record.purse is None or sum(wanted) * a_row <= record.purse:
+                continue
+            for index, count in zip(indices, modest(wanted, max(1, int(record.purse / a_row))), strict=True):
+                afforded[index] = count
+        return afforded
 
     def _plain_step(self, running: list[Sequence]) -> tuple[int, int, int]:
         """Rows, tokens that come of it and context of the step without drafts that are weighed, about."""
@@ -206,15 +239,12 @@ class Drafting:
         rates = sequence.record.source(lease.source).rates
         return cumulated([rates[grade] for grade in lease.grades[lease.at : lease.at + longest]])
 
-    def _spend(self, running: list[Sequence], curve: list[float], rows: int) -> None:
-        """Time goes by, and a little of it into the purses."""
-        if not curve:
-            return
-        seconds = curve[rows]
-        part = seconds / len(running)
+    def _time_passes(self, running: list[Sequence]) -> None:
+        """A little of it goes into the purses."""
+        part = self._step_seconds / len(running)
         for sequence in running:
             if sequence.record is not None:
-                sequence.record.time_passed(seconds, part)
+                sequence.record.time_passed(self._step_seconds, part)
 
     def ahead(self, work: list[StepWork]) -> list[DraftAsk]:
         """What to ask while this step runs: what follows if all of its drafts stand."""
@@ -247,13 +277,13 @@ class Drafting:
         if lease is None:
             return
         if record is not None and drafted:
-            won = verdict.accepted * self._token_seconds
-            record.account(won)
             used = lease.before or lease
-            used.brought += won - used.paid
+            won = verdict.accepted * self._token_seconds - used.paid
+            record.account(won)
+            used.brought += won
             used.paid = 0.0
             if lease.before is not None:
-                self._settle(sequence, used.kind, used.brought)
+                self._settle(sequence, used)
                 lease.before = None
         begin = max(lease.at, lease.certain)
         lives = lease.follow(verdict.tokens)
@@ -287,22 +317,23 @@ class Drafting:
         if not asks:
             return None
         # Who takes what it gets waits as long as is allowed; where it is weighed, the wait has to be worth it, too.
-        return AskDrafts(self._opened(asks), 0.0 if fixed else self._step_seconds * WAIT_SHARE)
+        wait = WAIT_LONGER * self.costs["asked"]
+        if self._step_seconds:
+            wait = min(wait, WAIT_SHARE * self._step_seconds)
+        return AskDrafts(self._opened(asks), 0.0 if fixed else wait)
 
     def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:
         if not asks:
             return []
-        gain, paying, unknown = 0.0, [], False
+        gain, unknown = 0.0, asked_anyway
         for ask in asks:
             worth = self._worth(ask.sequence, kind)
-            if worth is None:
-                unknown = True
-                paying.append(ask)
-            elif worth > 0:
-                gain += worth
-                paying.append(ask)
-        if paying and (asked_anyway or unknown or gain > self.costs[kind]):
-            return paying
+            unknown |= worth is None
+            gain += max(0.0, worth or 0.0)
+        self._probing = not unknown and gain <= self.costs[kind]
+        if not self._probing:
+            # One more of them costs next to nothing.
+            return asks
         if self._since[kind] * PROBE_SHARE < self.costs[kind]:
             return []
         self._since[kind] = 0.0

@@ -28,6 +28,7 @@ class Lease:
         "brought",
         "certain",
         "chances",
+        "excused",
         "grades",
         "kind",
         "match_length",
@@ -53,6 +54,8 @@ class Lease:
         self.used = False
         self.brought = 0.0
         self.paid = 0.0
+        # There was no choosing: that nothing came of it says nothing.
+        self.excused = False
         # The lease that the draft being verified came from, if this one took its place meanwhile.
         self.before: Lease | None = None
         # What trust.py makes of the claims, token by token.

@@ -13,6 +13,7 @@ no clock and no scheduler.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from math import exp2
@@ -67,18 +68,27 @@ class _Fit(NamedTuple):
 
 
 class _Bases:
-    """base(rows) of a fit for all rows from 1 on, as far as anyone asked; lists are cut from it every step."""
+    """base(rows) of a fit for all rows from 0 on, as far as anyone asked; lists are cut from it every step.
+
+    Below the smallest step that was seen, rows are thought to cost what they did in that one, and beyond it, too, as
+    long as no other was seen: who wants to know what rows cost is not to take them for nothing.
+    """
 
     __slots__ = ("_fit", "values")
 
     def __init__(self, fit: _Fit) -> None:
         self._fit = fit
-        self.values: list[float] = [fit.base[0]]
+        first = fit.rows[0]
+        self.values: list[float] = [fit.base[0] * rows / first for rows in range(math.ceil(first))]
 
     def up_to(self, rows: int) -> list[float]:
         fit, values = self._fit, self.values
         if len(values) <= rows:
-            values += [_between(fit.rows, fit.base, each) for each in range(len(values), rows + 1)]
+            more = range(len(values), rows + 1)
+            if len(fit.rows) == 1:
+                values += [fit.base[0] * each / fit.rows[0] for each in more]
+            else:
+                values += [_between(fit.rows, fit.base, each) for each in more]
         return values
 
 
@@ -116,13 +126,18 @@ class StepTime:
         return fit.seconds(rows, context)
 
     @property
+    def least_rows(self) -> int:
+        """The smallest step that what is known rests on."""
+        return int(self._fit.rows[0]) if self._fit is not None else 0
+
+    @property
     def most_rows(self) -> int:
         """The largest step that what is known rests on."""
         return int(self._fit.rows[-1]) if self._fit is not None else 0
 
     def curve(self, rows: int, more: int, context: int) -> list[float]:
-        """What `predict` says of `rows`, of one row more, and so on up to `more`; [] as long as nothing has been
-        measured. For who looks at all of them, every step."""
+        """What a step of `rows` takes, one of a row more, and so on up to `more`; [] as long as nothing has been
+        measured. As `predict` says, but for steps smaller than any seen, of which it says less."""
         fit, bases = self._fit, self._bases
         if fit is None or bases is None:
             return []

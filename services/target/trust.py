@@ -27,7 +27,7 @@ CLAIM_WEIGHS = 2.0
 DISCOUNT = 0.9
 
 # Of the time, what guessing may cost where it brings nothing; and what the purse can hold, in steps.
-SHARE = 0.01
+SHARE = 0.006
 FIRST_STEPS = 0.5
 MOST_STEPS = 4.0
 

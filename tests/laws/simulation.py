@@ -1,0 +1,226 @@
+"""Time as a number: the real scheduler, step loop and proposer's link in one thread, over an engine and a wire whose
+costs are given. What is measured here is what was decided, and nothing of the machine that runs the test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mesh.errors import DeadlineExceeded, PeerLost
+from services.messages import DraftItem, Generate, Propose, Proposed, ProposeItem, Sampling, Speculation
+from services.target.events import Arrived, Emit, Finish
+from services.target.limits import Limits
+from services.target.mock_runner import MockRunner, Profile
+from services.target.proposer_link import ProposerLink
+from services.target.scheduler import Scheduler
+from services.target.sequence import Sequence
+from services.target.step_loop import StepLoop
+from services.target.trust import Record
+
+# Seconds the step thread needs to send a question and to read an answer, and a proposer to give one.
+SEND, READ, THINK = 40e-6, 20e-6, 120e-6
+DEADLINE = 0.02
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+# Seconds by rows.
+Cost = Callable[[int], float]
+COSTS: dict[str, Cost] = {
+    "nearly free rows": lambda rows: 0.010 + 0.0001 * rows,
+    "dear rows": lambda rows: 0.005 + 0.001 * rows,
+    "rows in blocks of eight": lambda rows: 0.006 + 0.002 * -(-rows // 8),
+    "a fast engine": lambda rows: 0.001 + 0.00002 * rows,
+}
+
+
+class PricedRunner(MockRunner):
+    """Its text follows a cycle where it `stays` on it, and jumps about otherwise."""
+
+    def __init__(self, cost: Cost, clock: Clock, stays: Callable[[int], bool]) -> None:
+        super().__init__(Profile(acceptance=1.0), pages=4096)
+        self._cost = cost
+        self._clock = clock
+        self._on_cycle = stays
+        self.rows = 0
+
+    def step(self, work: Any) -> Any:
+        rows = sum(len(item.tokens) for item in work)
+        self.rows += rows
+        self._clock.sleep(self._cost(rows))
+        return super().step(work)
+
+    def _next(self, key: int, position: int, last: int, earliest_end: int) -> int:
+        if self._on_cycle(position):
+            return super()._next(key, position, last, earliest_end)
+        return 100 + random.Random(position * 7919 + key).randrange(32)
+
+    def follow(self, sequence: Sequence, text: list[int], count: int) -> list[int]:
+        """What really comes behind this text."""
+        key, last, found = self._key(sequence), text[-1], []
+        for position in range(len(text), len(text) + count):
+            last = self._next(key, position, last, 0)
+            found.append(last)
+        return found
+
+
+class Guess(NamedTuple):
+    tokens: list[int]
+    chances: list[float] = []  # noqa: RUF012
+    latency: float = THINK
+
+
+# (sequence, text with what is ahead, budget) -> what a proposer says.
+Guesser = Callable[["Simulation", Sequence, list[int], int], Guess | None]
+
+
+class Wire:
+    """A proposer that remembers texts as the target's messages tell them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.answers: dict[int, tuple[float, Proposed | None]] = {}
+        self.texts: dict[int, list[int]] = {}
+
+    def send(self, message: Propose, *, timeout: float) -> int:
+        simulation = self.simulation
+        simulation.clock.sleep(SEND)
+        if simulation.dead:
+            raise PeerLost("nobody is there")
+        drafts, latency = [], 0.0
+        answered = not message.items
+        for item in message.items:
+            guess = self._guess(item)
+            if guess is None:
+                continue
+            answered = True
+            latency = max(latency, guess.latency)
+            if guess.tokens:
+                drafts.append(
+                    DraftItem(
+                        sequence_id=item.sequence_id,
+                        committed=item.committed + len(item.ahead),
+                        tokens=guess.tokens,
+                        source="simulated",
+                        chances=guess.chances,
+                    )
+                )
+        for ended in message.ended:
+            self.texts.pop(ended.sequence_id, None)
+        reply = Proposed(step=message.step, drafts=drafts) if answered else None
+        self.answers[message.step] = (simulation.clock.now + latency, reply)
+        return message.step
+
+    def _guess(self, item: ProposeItem) -> Guess | None:
+        start = item.committed - len(item.tokens)
+        text = self.texts[item.sequence_id][:start] + item.tokens if start else list(item.tokens)
+        self.texts[item.sequence_id] = text
+        sequence = self.simulation.scheduler._by_id[item.sequence_id]
+        assert text == sequence.token_ids, "the proposer has another text"
+        return self.simulation.guesser(self.simulation, sequence, [*text, *item.ahead], item.budget)
+
+    def receive(self, ticket: int, timeout: float) -> Proposed:
+        clock = self.simulation.clock
+        at, reply = self.answers.pop(ticket)
+        if reply is None or at > clock.now + timeout:
+            clock.sleep(timeout + READ)
+            raise DeadlineExceeded("late")
+        clock.now = max(clock.now, at) + READ
+        return reply
+
+    def give_up(self, ticket: int) -> None:
+        self.answers.pop(ticket, None)
+        self.simulation.clock.sleep(READ)
+
+    def close(self) -> None: ...
+
+
+class Simulation:
+    def __init__(
+        self,
+        cost: str = "nearly free rows",
+        guesser: Guesser | None = None,
+        *,
+        method: str = "auto",
+        stays: Callable[[int], bool] = lambda position: True,
+        dead: bool = False,
+        namespace: str = "n",
+        batch: int = 16,
+    ) -> None:
+        self.clock = Clock()
+        self.guesser = guesser or (lambda *_: None)
+        self.dead = dead
+        self.chance = random.Random(7)
+        self.runner = PricedRunner(COSTS[cost], self.clock, stays)
+        facts = self.runner.facts
+        self.scheduler = Scheduler(
+            Limits(
+                facts.vocab_size, 8192, facts.eos_token_ids, facts.page_tokens, facts.pages,
+                method=method, max_sequences=batch, prefix_cache=False,
+            )
+        )  # fmt: skip
+        self.namespace = namespace
+        self.link = ProposerLink(
+            lambda endpoint: Wire(self), target="t", epoch=1, deadline=DEADLINE, now=self.clock
+        )
+        self.link.move_to("ipc://somewhere")
+        self.texts: dict[int, list[int]] = {}
+        self.loop = StepLoop(
+            self.scheduler,
+            self.runner,
+            self.link,
+            deliver=self._deliver,
+            failed=lambda message: None,
+            observer=self,
+            now=self.clock,
+        )
+        self.steps = 0
+
+    def after_step(self, rows: int, seconds: float) -> None:
+        self.steps += 1
+
+    def _deliver(self, delivery: Any) -> None:
+        self.loop.taken()
+        for item in delivery:
+            if isinstance(item, Emit):
+                self.texts.setdefault(item.stream, []).extend(item.tokens.ids)
+            assert isinstance(item, Emit | Finish), item
+
+    def record(self, sequence: Sequence) -> Record:
+        assert sequence.record is not None
+        return sequence.record
+
+    def run(self, requests: int, tokens: int) -> float:
+        """Seconds that so many requests take."""
+        began = self.clock.now
+        for stream in range(len(self.texts) + 1, len(self.texts) + requests + 1):
+            prompt = [100 + (stream * 5 + k) % 32 for k in range(20)]
+            generate = Generate(
+                request_id=str(stream),
+                attempt=1,
+                token_ids=prompt,
+                prompt_tokens=len(prompt),
+                sampling=Sampling(max_tokens=tokens, temperature=1.0, seed=stream, ignore_eos=True),
+                speculation=Speculation(),
+                namespace=self.namespace,
+            )
+            self.loop.post(Arrived(generate, stream, None, self.clock.now))
+            self.texts[stream] = []
+        self.loop._take_mail()
+        while self.scheduler.has_work:
+            self.loop._take_mail()
+            self.loop._turn()
+            self.loop._hand_over()
+        self.scheduler.check_idle()
+        return self.clock.now - began
