@@ -64,8 +64,9 @@ class Journals:
                 if self._journal.held_bytes() <= self._state.bounds.journal_bytes:
                     break
                 with self._state.lock:
-                    busy = {batch.space for batch in self._state.batches}
-                    needed = [text for text in self._state.learning.texts() if text.file <= number and text.written]
+                    busy = bool(self._state.batches)
+                    texts = self._state.learning.texts()
+                needed = [text for text in texts if text.file <= number and text.written]
                 by_space: dict[str, int] = {}
                 for text in needed:
                     by_space[text.space] = by_space.get(text.space, 0) + len(text.tokens)
@@ -80,9 +81,10 @@ class Journals:
 
     def _remove_covered(self) -> None:
         with self._state.lock:
-            texts = [text for batch in self._state.batches for text in batch.texts]
-            needed = [text.file for text in (*texts, *self._state.learning.texts()) if text.written]
-        first = min(needed, default=self._journal.number + 1)
+            texts = self._state.learning.texts()
+            for batch in self._state.batches:
+                texts += batch.texts
+        first = min((text.file for text in texts if text.written), default=self._journal.number + 1)
         for number, size in sorted(self._journal.files.items()):
             # Another file costs a little, too: the one that is written to waits until it is worth that.
             if number >= first or (number == self._journal.number and size < self._file_bytes):
@@ -111,18 +113,22 @@ class Journals:
             damaged = tail.damaged
             records = tail.read(ended=instance in left)
             with self._state.lock:
-                self._state.told.setdefault(instance, Told()).hear(records)
+                if instance not in self._state.told:
+                    bounds = self._state.bounds
+                    self._state.told[instance] = Told(bounds.learning_tokens, bounds.max_namespaces)
+                self._state.told[instance].hear(records)
                 self._state.counts.damaged += tail.damaged - damaged
         with self._state.lock:
             for instance in set(self._state.told) - others:
                 self._tails.pop(instance, None)
                 del self._state.told[instance]
-            self._forget_covered()
+            self._forget_covered(others)
         if left:
             self._take_over(left)
 
-    def _forget_covered(self) -> None:
+    def _forget_covered(self, others: set[str]) -> None:
         for instance, told in self._state.told.items():
+            told.origins = {origin for origin in told.origins if origin[0] in others}
             for space in list(told.spaces):
                 known = self._state.spaces.get(space)
                 if known is not None:

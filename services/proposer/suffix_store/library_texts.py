@@ -8,7 +8,7 @@ segments and what isn't. Knows no files and no threads: whoever calls holds a lo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.proposer.suffix_store.journal import Origin, Record
@@ -26,36 +26,53 @@ class Text:
     origin: Origin | None = None
 
 
-class Told:
-    """What one process's journal tells."""
+# Of a text, besides its tokens, in tokens: so many tiny ones take no more memory than is allowed.
+PRICE = 64
 
-    def __init__(self) -> None:
+
+class Told:
+    """What one process's journal tells, as far as there is room: namespaces of which it told long ago go first."""
+
+    def __init__(self, max_tokens: int, max_spaces: int) -> None:
+        self._max_tokens, self._max_spaces = max_tokens, max_spaces
+        self._held = 0
         self.spaces: dict[str, dict[int, Text]] = {}
         # Texts that this process took over from others: theirs need not be read.
         self.origins: set[Origin] = set()
 
     def hear(self, records: Iterable[Record]) -> None:
         for record in records:
-            texts = self.spaces.setdefault(record.space, {})
-            text = texts.get(record.text)
+            text = self.spaces.get(record.space, {}).get(record.text)
             if text is None:
-                text = texts[record.text] = Text(record.space, record.text, origin=record.origin)
-                if record.origin is not None:
-                    self.origins.add(record.origin)
+                text = self._begin(record)
+            before = len(text.tokens)
             # What begins further behind comes after a hole: nobody knows what stood there.
-            if not record.at and not text.tokens:
+            if not record.at and not before:
                 text.tokens = record.tokens
-            elif record.at <= len(text.tokens):
-                text.tokens.extend(record.tokens[len(text.tokens) - record.at :])
+            elif record.at <= before:
+                text.tokens.extend(record.tokens[before - record.at :])
+            self._held += len(text.tokens) - before
+            while len(self.spaces) > self._max_spaces or (self._held > self._max_tokens and len(self.spaces) > 1):
+                self._drop(next(iter(self.spaces)))
 
     def covered(self, space: str, below: int) -> None:
         """Texts with lower numbers are in segments."""
         texts = self.spaces.get(space, {})
         for number in [number for number in texts if number < below]:
-            del texts[number]
+            self._held -= len(texts.pop(number).tokens) + PRICE
 
-    def tokens(self) -> int:
-        return sum(len(text.tokens) for texts in self.spaces.values() for text in texts.values())
+    def _begin(self, record: Record) -> Text:
+        text = Text(record.space, record.text, origin=record.origin)
+        if record.origin is not None:
+            self.origins.add(record.origin)
+        texts = self.spaces.pop(record.space, {})
+        self.spaces[record.space] = texts
+        texts[record.text] = text
+        self._held += PRICE
+        return text
+
+    def _drop(self, space: str) -> None:
+        self._held -= sum(len(text.tokens) + PRICE for text in self.spaces.pop(space).values())
 
 
 class Learning:
@@ -68,8 +85,9 @@ class Learning:
         self.spaces: dict[str, dict[int, Text]] = {}
         self._open: dict[tuple[str, int], Text] = {}
         self._unwritten: dict[Text, None] = {}
-        # Tokens in all, also of those that are becoming a segment.
+        # In all, also those that are becoming a segment.
         self.tokens = 0
+        self._texts = 0
         # Tokens nobody had room for.
         self.dropped = 0
 
@@ -77,12 +95,12 @@ class Learning:
         """ValueError, OverflowError: those are no token ids."""
         if min(tokens) < 0:
             raise ValueError("token ids are not negative")
-        if self.tokens + len(tokens) > self._max_tokens:
+        text = self._open.get((space, text_id))
+        if not self._has_room(len(tokens), text is None):
             # The rest of that text would stand behind a hole.
             self._open.pop((space, text_id), None)
             self.dropped += len(tokens)
             return
-        text = self._open.get((space, text_id))
         if text is None:
             text = self._open[space, text_id] = self._begin(space)
         text.tokens.extend(tokens)
@@ -94,7 +112,7 @@ class Learning:
 
     def take_over(self, text: Text, owner: str) -> None:
         """Another process's, which is gone."""
-        if self.tokens + len(text.tokens) > self._max_tokens:
+        if not self._has_room(len(text.tokens), True):
             self.dropped += len(text.tokens)
             return
         mine = self._begin(text.space)
@@ -112,6 +130,7 @@ class Learning:
         """They are in a segment, or given up."""
         for text in texts:
             self.tokens -= len(text.tokens)
+            self._texts -= 1
             self._unwritten.pop(text, None)
 
     def unwritten(self) -> list[Text]:
@@ -126,13 +145,20 @@ class Learning:
     def unwritten_tokens(self) -> int:
         return sum(len(text.tokens) - text.written for text in self._unwritten)
 
-    def texts(self) -> Iterator[Text]:
+    def texts(self) -> list[Text]:
+        """Those that are not becoming a segment. Quick: others wait for the lock."""
+        found: list[Text] = []
         for texts in self.spaces.values():
-            yield from texts.values()
+            found += texts.values()
+        return found
+
+    def _has_room(self, tokens: int, is_new: bool) -> bool:
+        return self.tokens + tokens + PRICE * (self._texts + is_new) <= self._max_tokens
 
     def _begin(self, space: str) -> Text:
         text = Text(space, self._next)
         self._next += 1
+        self._texts += 1
         texts = self.spaces.pop(space, {})
         self.spaces[space] = texts
         texts[text.number] = text

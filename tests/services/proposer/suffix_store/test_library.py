@@ -246,12 +246,23 @@ def test_namespaces_that_were_never_sealed_are_bounded_too(open_library):
 
 
 def test_tokens_on_their_way_are_bounded(open_library):
-    library = open_library(Bounds(journal_bytes=200))
+    library = open_library(Bounds(journal_bytes=450))
     library.learn("a", 1, range(90))
-    library.learn("a", 1, range(20))
+    library.learn("a", 1, range(80))
     library.learn("a", 1, [5])
     assert [len(text) for text in library.recent("a")] == [90, 1]
-    assert library.stats().dropped_tokens == 20
+    assert library.stats().dropped_tokens == 80
+
+
+def test_tiny_texts_are_bounded_as_well_for_whoever_listens_too(open_library):
+    bounds = Bounds(journal_bytes=100_000)
+    library, other = open_library(bounds), open_library(bounds)
+    for turn in range(3000):
+        library.learn(f"space {turn % 100}", turn, [turn])
+    library.write()
+    other.work()
+    assert sum(len(library.recent(f"space {turn}")) for turn in range(100)) == 50_000 // 65
+    assert 0 < sum(len(other.recent(f"space {turn}")) for turn in range(100)) <= 50_000 // 65
 
 
 def test_journals_stay_small_and_lose_nothing(open_library):
