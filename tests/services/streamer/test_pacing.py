@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import aiohttp
+import openai
 import orjson
 import pytest
-from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, says, tokens, until
+from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, hangs_after, says, tokens, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory_wire import Answers, Wire, chat
@@ -266,3 +267,33 @@ async def test_a_paced_client_that_does_not_read_is_cut_as_any_other(mesh: FakeM
     await asyncio.wait_for(target.was_cancelled.wait(), 20)
     await until(lambda: door.load() == 0)
     writer.close()
+
+
+async def test_a_drain_ends_a_paced_stream_with_a_reason(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(hangs_after("a"))
+    door = await mesh.start_door(pace_ms=2.0)
+    body = {"model": MODEL, "prompt": "hi", "max_tokens": 100, "stream": True}
+    async with http.post(f"{mesh.url}/v1/completions", json=body) as response:
+        first = await response.content.read(SMALLEST)  # it has begun
+        await door.drain(0.0)
+        read = told(first + await response.read())
+    assert text_of(read[:-1]) == "a"
+    assert read[-1]["error"]["code"] == "draining"
+    assert door.load() == 0
+
+
+async def test_the_openai_package_reads_a_paced_stream(mesh: FakeMesh) -> None:
+    await mesh.start_target(says("hello the fox"))
+    await mesh.start_door(pace_ms=1.0)
+    async with openai.AsyncOpenAI(
+        base_url=mesh.url + "/v1", api_key="any", max_retries=0, _strict_response_validation=True
+    ) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "hi"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "hello the fox"
+    assert chunks[-1].usage is not None
