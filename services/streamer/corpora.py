@@ -31,7 +31,7 @@ MAX_PART_TOKENS = 700_000
 PIECE = 65536
 
 # What a proposer may answer, and the status it is for the client.
-REFUSALS = {"invalid": 400, "unknown": 404, "out_of_order": 409, "full": 413}
+REFUSALS = {"invalid": 400, "unavailable": 503}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,9 @@ async def add(part: Part, namespace: str, peers: Peers) -> CorpusCard:
 
 
 async def remove(name: str, namespace: str, peers: Peers) -> None:
+    """A proposer takes it as done when there is none; who asked may have mistyped."""
+    if all(card.name != name for card in await known(namespace, peers)):
+        raise ApiError(404, f"There is no corpus {name!r}", param="name", code="corpus_not_found")
     vocabulary = (await peers.card()).vocabulary
     await _ask(peers, RemoveCorpus(namespace=namespace, name=name, vocabulary=vocabulary))
 

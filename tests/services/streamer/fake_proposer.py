@@ -24,23 +24,25 @@ class FakeProposer(Actor):
 
     def __init__(self, states: tuple[str, ...] = ("ready",)) -> None:
         self.kept: dict[Key, Kept] = {}
+        self.can_keep = True
         self.states = list(states)  # of what is whole, one a question; the last stays
 
     async def add(self, message: AddCorpus, call: Call) -> Corpora:
+        if not self.can_keep:
+            raise Refuse("unavailable", "this proposer can't keep corpora")
         key = (message.namespace, message.vocabulary, message.name)
         if message.part == 0:
             self.kept[key] = Kept()
         kept = self.kept.get(key)
         if kept is None or kept.parts != message.part or kept.whole:
-            raise Refuse("out_of_order", f"part {message.part} is not the next one")
+            raise Refuse("invalid", f"part {message.part} is not the next one")
         kept.texts += message.texts
         kept.parts += 1
         kept.whole = message.last
         return self._cards(message.namespace, message.vocabulary)
 
     async def remove(self, message: RemoveCorpus, call: Call) -> Corpora:
-        if self.kept.pop((message.namespace, message.vocabulary, message.name), None) is None:
-            raise Refuse("unknown", f"there is no corpus {message.name!r}")
+        self.kept.pop((message.namespace, message.vocabulary, message.name), None)
         return self._cards(message.namespace, message.vocabulary)
 
     async def list(self, message: ListCorpora, call: Call) -> Corpora:

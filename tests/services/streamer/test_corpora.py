@@ -112,7 +112,7 @@ async def test_a_corpus_is_added_listed_and_removed(mesh: FakeMesh, http: aiohtt
     assert await ask(http, mesh, "DELETE", "/v1/corpora/docs") == (200, removed)
     assert await ask(http, mesh, "GET", "/v1/corpora") == (200, {"object": "list", "data": []})
     status, body = await ask(http, mesh, "DELETE", "/v1/corpora/docs")
-    assert (status, body["error"]["code"]) == (404, "unknown")
+    assert (status, body["error"]["code"]) == (404, "corpus_not_found")
 
 
 async def test_a_large_corpus_comes_in_parts_in_their_order(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
@@ -124,7 +124,7 @@ async def test_a_large_corpus_comes_in_parts_in_their_order(mesh: FakeMesh, http
     assert [kept.texts for kept in proposer.kept.values()] == [[ids_of(f"part {part}") for part in range(3)]]
     body = {"name": "big", "text": "x", "part": 7}
     status, answer = await ask(http, mesh, "POST", "/v1/corpora", body)
-    assert (status, answer["error"]["code"]) == (409, "out_of_order")
+    assert (status, answer["error"]["code"]) == (400, "invalid")
 
 
 async def test_a_long_text_is_encoded_in_pieces_and_stays_one(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
@@ -177,6 +177,13 @@ async def test_without_a_proposer_a_corpus_is_answered_503(mesh: FakeMesh, http:
     ):
         status, answer = await ask(http, mesh, method, path, body)
         assert (status, answer["error"]["code"], answer["error"]["type"]) == (503, "no_proposer", "server_error")
+
+
+async def test_a_proposer_that_keeps_no_corpora_says_so(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    proposer = await start(mesh)
+    proposer.can_keep = False
+    status, answer = await ask(http, mesh, "POST", "/v1/corpora", {"name": "n", "text": "x"})
+    assert (status, answer["error"]["code"]) == (503, "unavailable")
 
 
 async def test_the_routes_that_sglangs_users_know(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
