@@ -130,6 +130,9 @@ async def test_the_strategy_stands_beside_the_usage_of_a_stream(mesh: FakeMesh, 
 # Predictions ----------------------------------------------------------------------------------------------
 
 
+PREDICTED = "abcdefghij"  # as many tokens
+
+
 def predicted(content: Any) -> dict[str, Any]:
     return {"prediction": {"type": "content", "content": content}}
 
@@ -168,7 +171,7 @@ async def test_a_prediction_longer_than_the_context_is_cut(mesh: FakeMesh, http:
     await mesh.start_door()
     status, _ = await complete(http, mesh, **predicted("x" * 1000))
     assert (status, target.asked[0].prediction) == (200, ids_of("x" * 256))
-    # Far beyond it, not even the tokenizer sees the rest; a character that the cut goes through is left out.
+    # Far beyond it, not even the tokenizer sees the rest.
     status, _ = await complete(http, mesh, **predicted("🦊" * 100_000))
     assert (status, target.asked[1].prediction) == (200, ids_of("🦊" * 64))
     assert MOST_PREDICTION_BYTES < 4 * 2**20
@@ -216,27 +219,24 @@ async def test_of_a_prediction_usage_says_what_stood_and_what_did_not(
     mesh: FakeMesh, http: aiohttp.ClientSession
 ) -> None:
     async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-        ids = ids_of("hello the quick fox the stop")
+        ids = ids_of(PREDICTED)
         await out.send(tokens(message, 0, ids[:1]))
         await out.send(tokens(message, 1, ids[1:3], drafted=4, source="prediction"))
         await out.send(tokens(message, 3, ids[3:5], drafted=1, source="ngram"))
-        await out.send(tokens(message, 5, ids[5:], drafted=3, source="prediction"))
+        await out.send(tokens(message, 5, ids[5:], drafted=6, source="prediction"))
         await out.send(finished(message, len(ids)))
 
     await mesh.start_target(script)
     await mesh.start_door()
-    rest = len(ids_of("hello the quick fox the stop")) - 5
     _, body = await complete(http, mesh, max_tokens=50, **predicted("x"))
-    assert body["usage"]["completion_tokens_details"] == {
-        "accepted_prediction_tokens": 1 + rest - 1,
-        "rejected_prediction_tokens": 3 + 3 - (rest - 1),
-    }
+    whole = {"accepted_prediction_tokens": 1 + 4, "rejected_prediction_tokens": 3 + 2}
+    assert body["usage"]["completion_tokens_details"] == whole
     _, body = await complete(http, mesh, max_tokens=50, n=2, **predicted("x"))
-    assert body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 2 * rest
+    assert body["usage"]["completion_tokens_details"] == {name: 2 * count for name, count in whole.items()}
     # What a stop string cuts off isn't part of the answer.
-    _, body = await complete(http, mesh, max_tokens=50, stop=" the", **predicted("x"))
-    details = body["usage"]["completion_tokens_details"]
-    assert details == {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 3}
+    for stop, details in (("c", (1, 3)), ("g", (1 + 2, 3 + 4))):
+        _, body = await complete(http, mesh, max_tokens=50, stop=stop, **predicted("x"))
+        assert tuple(body["usage"]["completion_tokens_details"].values()) == details
     _, body = await complete(http, mesh, max_tokens=50)
     assert "completion_tokens_details" not in body["usage"]
 

@@ -142,6 +142,21 @@ async def test_runs_end_where_a_stop_string_ends_the_answer(
 
 
 @WAYS
+async def test_runs_of_tokens_that_were_held_back_add_up(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
+) -> None:
+    await mesh.start_target(steps)
+    await mesh.start_door()
+    # The last token of the second step leaves with the third: it might have begun the stop string.
+    bodies = await answers(http, mesh, path, stream, return_provenance=True, stop=["ef!"])
+    runs = [run for body in bodies for choice in body["choices"] for run in choice.get("runs", [])]
+    counts = [(run["source"], run["drafted"], run["accepted"], run["tokens"]) for run in runs]
+    held = [("suffix", HALF, HALF, HALF), ("suffix", HALF, 0, 1)]
+    second = held if stream else [("suffix", 2 * HALF, HALF, HALF + 1)]
+    assert counts == [("", 0, 0, 1), *second, ("ngram", 2, 2, 3)]
+
+
+@WAYS
 async def test_fastdeploys_words_stand_with_the_finish_reason(
     mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
 ) -> None:
@@ -176,10 +191,10 @@ async def test_nothing_is_told_that_nobody_asked_for(
 
 async def test_tokens_that_come_twice_are_counted_once(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     async def repeats(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-        ids = ids_of("hello the quick")
+        ids = ids_of(TEXT)
         for _ in range(3):
             await out.send(tokens(message, 0, ids[:3], drafted=2, source="prediction"))
-        await out.send(tokens(message, 3, ids[3:]))
+        await out.send(tokens(message, 1, ids[1:], drafted=7, source="prediction"))
         await out.send(finished(message, len(ids)))
 
     await mesh.start_target(repeats)
@@ -187,6 +202,10 @@ async def test_tokens_that_come_twice_are_counted_once(mesh: FakeMesh, http: aio
     (body,) = await answers(
         http, mesh, PATHS[1], False, prediction={"type": "content", "content": "x"}, return_provenance=True
     )
-    assert body["metrics"]["speculative_decoding"]["num_spec_steps"] == 1
-    assert body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 2
-    assert sum(run["tokens"] for run in body["choices"][0]["runs"]) == len(ids_of("hello the quick"))
+    told = body["metrics"]["speculative_decoding"]
+    assert (told["num_spec_steps"], told["num_draft_tokens"], told["num_accepted_draft_tokens"]) == (2, 2 + 5, 2 + 4)
+    assert body["usage"]["completion_tokens_details"] == {
+        "accepted_prediction_tokens": 2 + 4,
+        "rejected_prediction_tokens": 1,
+    }
+    assert [run["tokens"] for run in body["choices"][0]["runs"]] == [3, LENGTH - 3]
