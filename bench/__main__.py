@@ -31,6 +31,9 @@ BY_NAME = {
     "losslessness": "bench.losslessness",
     "gpu": "bench.gpu",
     "proposer": "bench.proposer",
+    "speculation": "bench.speculation",
+    "segments": "bench.segments",
+    "faults": "bench.faults",
 }
 
 

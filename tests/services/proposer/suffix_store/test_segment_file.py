@@ -107,25 +107,44 @@ def test_counts_are_not_believed_before_the_file_agrees(path: Path) -> None:
         Segment.open(changed(path, with_head(content, version=2)))
 
 
-@pytest.mark.parametrize("section", [0, 1])
-@pytest.mark.parametrize("value", [-2, -1, 0, 2**31 - 1])
-@pytest.mark.parametrize("at", [0, 200, -1])
-def test_positions_and_texts_never_lead_out_of_the_file(path: Path, section: int, value: int, at: int) -> None:
+def with_words(content: bytes, section: int, words: dict[int, int]) -> bytes:
+    """As a liar would write them: all checksums are right."""
+    # 393 words of text and 388 of positions, both filled up to as many bytes.
+    count, size = (393, 388)[section], 1600
+    changing, begin = bytearray(content), 4096 + section * size
+    for at, value in words.items():
+        struct.pack_into("<i", changing, begin + 4 * (at % count), value)
+    checksums = json.loads(content[20:4096])["checksums"]
+    checksums[section] = zlib.crc32(changing[begin : begin + size])
+    return with_head(bytes(changing), checksums=checksums)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        *((0, {at: value}) for at in (0, 200, -1) for value in (-2, 5) if (at, value) != (200, 5)),
+        # A separator stands elsewhere instead: there are as many as there should be.
+        *((0, {at: 5, 200: -1}) for at in (0, -1)),
+        (0, {200: -1}),
+        *((1, {at: value}) for at in (0, 200, -1) for value in (-2, -1, 0, 392, 393, 2**31 - 1)),
+    ],
+)
+def test_positions_and_texts_never_lead_out_of_the_file(path: Path, section: int, words: dict[int, int]) -> None:
     """Checksums are no proof: whoever writes a wrong structure can write those, too."""
-    content = bytearray(path.read_bytes())
-    # Both are filled up to as many bytes.
-    words, size = (393, 388)[section], 1600
-    begin = 4096 + section * size
-    struct.pack_into("<i", content, begin + 4 * (at % words), value)
-    crcs = json.loads(content[20:4096])["checksums"]
-    crcs[section] = zlib.crc32(content[begin : begin + size])
-    lying = changed(path, with_head(bytes(content), checksums=crcs))
-    if (section, value, at % words) in ((0, -1, 0), (0, -1, words - 1), (0, 0, 200), (0, 2**31 - 1, 200)):
-        # Another text, in the wrong order: a wrong answer, and nothing worse.
-        Segment.open(lying)
-        return
     with pytest.raises(SegmentDamaged):
-        Segment.open(lying)
+        Segment.open(changed(path, with_words(path.read_bytes(), section, words)))
+
+
+def test_a_wrong_order_is_found_by_who_looks_for_it(path: Path) -> None:
+    """Opening doesn't: it leads to wrong guesses, and nowhere else."""
+    content = path.read_bytes()
+    positions = Segment.open(path).sections()[1]
+    swapped = {100: int(positions[300]), 300: int(positions[100])}
+    assert any(
+        "stands before" in each for each in problems(Segment.open(changed(path, with_words(content, 1, swapped))))
+    )
+    twice = {100: int(positions[300])}
+    assert problems(Segment.open(changed(path, with_words(content, 1, twice))))
 
 
 # Being written --------------------------------------------------------------------------------------------
