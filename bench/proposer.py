@@ -1,226 +1,288 @@
-"""What proposers cost and bring: on the Python standard library's sources, as tokens of the default model.
+"""What our proposers guess, bring and cost; beside them arctic-inference's suffix cache, where `--arctic` names an
+interpreter that has it (docs/proposers.md says how one is made).
 
-`--tokens` of them are learned, the files after those are replayed: each step a proposer drafts behind the true text,
-and what it got right is skipped. So far suffix decoding and n-grams, each with the request's own text, and suffix with
-all that was learned. On a machine that is busy the times are worth little; the row tells its load.
+1. Like for like: the Python library's sources are learned, other files of it are said again in the same steps, and the
+   drafts are compared token for token. Two lengths: where context and draft fit into the depth together, both mean the
+   same; beyond it ours goes on, and theirs ends.
+2. Time of a sequence's step (what was said is learned, then a draft) in a full batch, of a learned token, and bytes.
+3. Accepted tokens a step for several kinds of text at as many drafted tokens as theirs has.
+
+Ours is used through the proposers' seam, as the proposer process does. On a busy machine times are worth little.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import itertools
+import json
+import math
+import operator
 import subprocess
-import sys
-import sysconfig
+import tempfile
 import time
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from services.proposer.auto import AutoProposer
-from services.proposer.knowledge import Knowledge, Rule
-from services.proposer.namespaces import Namespaces
-from services.proposer.ngram import NgramProposer
-from services.proposer.proposer import Ask, Proposer, View
-from services.proposer.suffix import SuffixProposer
-from services.proposer.suffix_store import compiling
+from bench import likeness, replay
+from bench.kinds import KINDS, texts_of
+from bench.replay import Guess, Text
+from bench.rows import ROOT
+from services.config import Settings
+from services.proposer.draft import Draft
+from services.proposer.proposer import Ask, Outcome, Proposer, View
+from services.proposer.registry import make_proposers
 
-HELP = "what proposers cost (append, draft, bytes) and bring (accepted tokens a step)"
-APPEND_NS, DRAFT_P50_US, DRAFT_P99_US, BYTES = 800, 3.0, 20.0, 140
-DEPTH = 64
-# Who learns, and whose the replayed files are.
-SPACE = "learned"
-# Of a replayed file: what is known before the first draft.
-PROMPT = 200
+HELP = "drafts, accepted tokens, time and bytes of our proposers, beside arctic-inference's (--arctic PYTHON)"
+DEPTH, LEAST = 64, 0.1
+STEP_P50_US, STEP_P99_US, LEARN_NS, BYTES = 3.0, 20.0, 800.0, 140.0
+IDENTICAL, BRINGS, NEVER_BELOW = 0.99, 1.10, 1.0
+# Of a text of parts 1 and 2: all of them fit beside a million learned tokens into one mutable store of ours.
+SAID = 1400
+# Longest drafts of part 1: within the depth for nearly all contexts, and as engines set it.
+WITHIN_DEPTH, LONGEST = 8, 32
+# Part 3: longest drafts, and where ours may be cut.
+BRINGS_LONGEST = 16
+CHANCES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8)
+LENGTHS = (16, 12, 8, 6, 4, 3, 2, 1)
+BRINGING = ("suffix", "auto")
+OUR_DEFAULT = "auto"
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--arctic", default="", help="an interpreter that has arctic-inference and numpy")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="learned before the rest is replayed")
-    parser.add_argument("--batch", type=int, default=32, help="files replayed at a time")
-    parser.add_argument("--replayed", type=int, default=96, help="files replayed in all")
-    parser.add_argument("--longest", type=int, default=8, help="num_speculative_tokens")
+    parser.add_argument("--batch", type=int, default=32, help="texts replayed at a time")
+    parser.add_argument("--replayed", type=int, default=32, help="texts replayed in all, parts 1 and 2")
+    parser.add_argument("--kind-tokens", type=int, default=150_000, help="learned of each kind of text, part 3")
+    parser.add_argument("--kind-replayed", type=int, default=32, help="texts replayed of each kind, part 3")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
+    parser.add_argument("--only", choices=("likeness", "brings"), help="parts 1 and 2, or part 3")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    compiling.start().join()
-    texts = corpus(options.tokens, options.replayed)
-    learned, held_out = texts[: -options.replayed], texts[-options.replayed :]
-    store = Store(learned)
-    figures: dict[str, Any] = {
-        "learned_tokens": store.automaton.tokens,
-        "start": start_seconds(),
-        "append": store.appended,
-        "bytes_per_token": store.automaton.held_bytes() / store.automaton.tokens,
-        "draft": store.replay(held_out[: options.batch], options.longest),
-        "accepted": {},
-    }
-    for name, proposer in proposers(learned).items():
-        figures["accepted"][name] = replayed(proposer, held_out, options.batch, options.longest)
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="proposer-") as folder:
+        if options.only != "brings":
+            figures |= side_by_side(Path(folder), options)
+        if options.only != "likeness":
+            figures["brings"] = brings(Path(folder), options)
     figures["missed"] = missed(figures)
     return figures
 
 
-def missed(figures: dict[str, Any]) -> list[str]:
-    bars = (
-        ("append, ns a token", figures["append"]["wall_ns"], APPEND_NS),
-        ("draft p50, µs a sequence", figures["draft"]["p50_us"], DRAFT_P50_US),
-        ("draft p99, µs a sequence", figures["draft"]["p99_us"], DRAFT_P99_US),
-        ("bytes a token", figures["bytes_per_token"], BYTES),
+# Ours -----------------------------------------------------------------------------------------------------
+
+
+class OurGuesser:
+    """A proposer of the registry behind its seam, alone in its process."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._proposer = proposer_of(job)
+        self._longest: int = job["longest"]
+        self._views: dict[int, View] = {}
+        self._drafted: dict[int, Draft] = {}
+        self._outcomes: list[Outcome] = []
+        self._numbers = iter(range(1, 1 << 60))
+
+    def begin(self, key: int, prompt: Text) -> None:
+        view = self._views[key] = View(next(self._numbers), array("i", prompt), len(prompt), namespace="bench")
+        # A long prompt joins over several calls.
+        for _ in range(1 + len(prompt) // replay.PIECE):
+            self._proposer.propose([Ask(view, 0)])
+
+    def take(self, key: int, tokens: Text) -> None:
+        view = self._views[key]
+        view.tokens.extend(tokens)
+        if draft := self._drafted.pop(key, None):
+            right = replay.agreeing(draft.tokens, tokens, 0)
+            self._outcomes.append(Outcome(view.sequence_id, len(draft.tokens), right, draft.source))
+
+    def learn(self, key: int) -> None:
+        self._proposer.propose([Ask(self._views[key], 0)])
+
+    def guess(self, keys: Sequence[int]) -> list[Any]:
+        if self._outcomes:
+            self._proposer.observe(self._outcomes)
+            self._outcomes = []
+        return self._proposer.propose([Ask(self._views[key], self._longest) for key in keys])
+
+    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
+        self._drafted |= {key: draft for key, draft in zip(keys, guesses, strict=True) if draft.tokens}
+        return [
+            Guess(draft.tokens, list(itertools.accumulate(draft.chances, operator.mul)), draft.match_length)
+            for draft in guesses
+        ]
+
+    def end(self, key: int) -> None:
+        self.learn(key)
+        self._drafted.pop(key, None)
+        self._proposer.forget(self._views.pop(key).sequence_id)
+
+    def held_bytes(self) -> int:
+        return self._proposer.held_bytes()
+
+
+def proposer_of(job: dict[str, Any]) -> Proposer:
+    """A fresh one that has compiled what it needs."""
+    settings = Settings.for_tests(
+        method=job["method"],
+        suffix_decoding_max_tree_depth=job["depth"],
+        suffix_decoding_max_spec_factor=job["factor"],
+        suffix_decoding_min_token_prob=job["min_token_prob"],
+        suffix_decoding_max_cached_requests=-1,
+        proposer_tokens=20_000_000,
+        store_dir="none",
     )
-    return [f"{name}: {seen:.1f}, the bar is {bar}" for name, seen, bar in bars if seen > bar]
+    proposer = make_proposers(settings)[job["method"]]
+    view, end = View(0, array("i", [1, 2, 3, 4] * 20), 0, namespace="warm up"), time.monotonic() + 300
+    while not proposer.propose([Ask(view, 8)])[0].tokens:
+        if time.monotonic() > end:
+            raise SystemExit(f"{job['method']} has nothing to say about a text that repeats itself")
+        time.sleep(0.05)
+    proposer.forget(0)
+    return proposer
 
 
-# Text -----------------------------------------------------------------------------------------------------
+# Jobs -----------------------------------------------------------------------------------------------------
 
 
-def corpus(tokens: int, more_files: int) -> list[array[int]]:
-    """Files in an order that is the same everywhere: so many tokens of them, and so many files more."""
-    from tokenizers import Tokenizer
+def job(folder: Path, name: str, texts: tuple[list[array[int]], list[array[int]]], **more: Any) -> dict[str, Any]:
+    learned, said = folder / f"{name} learned.npz", folder / f"{name} said.npz"
+    if not learned.exists():
+        replay.keep(learned, texts[0])
+        replay.keep(said, texts[1])
+    usual = {"method": "suffix", "depth": DEPTH, "factor": 1.0, "min_token_prob": LEAST}
+    return usual | {"learned": str(learned), "said": str(said)} | more
 
-    from models.sources import ensure_model
-    from services.config import Settings, cache_dir
 
-    folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
-    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files = [file for file in sorted(root.rglob("*.py")) if "site-packages" not in file.parts]
-    random.Random(1).shuffle(files)
-    texts, total = [], 0
-    for file in files:
-        text = array("i", tokenizer.encode(file.read_text(errors="replace")).ids)
-        if len(text) < 2 * PROMPT:
+def ours(each: dict[str, Any]) -> dict[str, Any]:
+    return replay.figures_of(OurGuesser, each)
+
+
+def theirs(python: str, jobs: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Version, and figures of each job; one process for all."""
+    command = [python, "-m", "bench.arctic"]
+    done = subprocess.run(command, input=json.dumps(jobs), capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise SystemExit(f"{python} -m bench.arctic failed:\n{done.stderr[-2000:]}")
+    answer = json.loads(done.stdout)
+    return answer["version"], answer["figures"]
+
+
+# 1 and 2: like for like, time, bytes ----------------------------------------------------------------------
+
+
+def side_by_side(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    found = texts_of("python", options.tokens, options.replayed)
+    if found is None:
+        raise SystemExit("the Python library has too few tokens")
+    texts = found[0], [text[:SAID] for text in found[1]]
+    figures: dict[str, Any] = {"likeness": {}}
+    for longest in (WITHIN_DEPTH, LONGEST):
+        told = job(folder, "python", texts, how="scheduled", longest=longest, batch=options.batch)
+        mine = ours(told)
+        figures["ours"] = {"learn": mine["learn"], "step": mine["step"]}
+        if options.arctic:
+            version, (other,) = theirs(options.arctic, [told])
+            figures["theirs"] = {"version": version, "learn": other["learn"], "step": other["step"]}
+            other["guesses"] = [[Guess(*each) for each in steps] for steps in other["guesses"]]
+            figures["likeness"][str(longest)] = likeness.compare(
+                texts, mine["guesses"], other["guesses"], options.batch
+            )
+    return figures
+
+
+# 3: what drafts bring -------------------------------------------------------------------------------------
+
+
+def brings(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {"kinds": {}}
+    for kind in options.kinds.split(","):
+        texts = texts_of(kind, options.kind_tokens, options.kind_replayed)
+        if texts is None:
+            print(f"too little of {kind} here", flush=True)
             continue
-        if total >= tokens:
-            more_files -= 1
-        total += len(text)
-        texts.append(text)
-        if not more_files:
-            return texts
-    raise SystemExit(f"the standard library has only {total} tokens")
+        usual = {"how": "free", "longest": BRINGS_LONGEST, "batch": options.batch}
+        found["kinds"][kind] = seen = kind_of(folder, kind, texts, usual, options.arctic)
+        print(kind, json.dumps({name: each for name, each in seen.items() if name != "curves"}), flush=True)
+    for name in BRINGING:
+        if ratios := [each["ratio"][name] for each in found["kinds"].values() if name in each.get("ratio", {})]:
+            to_four = [each["to factor 4"][name] for each in found["kinds"].values()]
+            found[name] = {"geometric_mean": mean_of(ratios), "least": min(ratios), "to factor 4": mean_of(to_four)}
+    return found
 
 
-# The store alone ------------------------------------------------------------------------------------------
-
-
-class Store:
-    """What everything learned costs in a namespace, besides what a text of one's own costs anyway."""
-
-    def __init__(self, learned: list[array[int]]) -> None:
-        alone, self.knowledge = Knowledge(Namespaces(DEPTH, 1, 0)), knowing(learned)
-        own, _ = learn(alone, learned)
-        both, slices = learn(self.knowledge, learned)
-        [namespace] = self.knowledge.namespaces.known()
-        self.automaton = namespace.automata[0]
-        tokens = self.automaton.tokens
-        self.appended = {
-            "wall_ns": (both["wall"] - own["wall"]) / tokens * 1e9,
-            "cpu_ns": (both["cpu"] - own["cpu"]) / tokens * 1e9,
-            "own_wall_ns": own["wall"] / tokens * 1e9,
-            "longest_slice_ms": max(slices) * 1e3,
+def kind_of(folder: Path, kind: str, texts: Any, usual: dict[str, Any], arctic: str) -> dict[str, Any]:
+    """Ours along a curve of drafted tokens, so that it can be read at theirs."""
+    seen: dict[str, Any] = {"curves": {name: curve(folder, kind, texts, usual, name) for name in bringing()}}
+    seen["ours"] = {name: points[0] for name, points in seen["curves"].items()}
+    if arctic:
+        factors = [job(folder, kind, texts, **usual, factor=factor) for factor in (1.0, 4.0)]
+        _, (one, four) = theirs(arctic, factors)
+        seen["theirs"], seen["theirs, factor 4"] = point(one["free"]), point(four["free"])
+        drafted, accepted = seen["theirs"]
+        seen["ratio"] = {
+            name: round(at_drafted(points, drafted) / accepted, 3) for name, points in seen["curves"].items()
         }
-
-    def replay(self, texts: list[array[int]], longest: int, steps: int = 300) -> dict[str, float]:
-        """Texts that grow by a few tokens a step, and are guessed from their own and all that was learned, through the
-        proposers' own interface."""
-        rule = Rule()
-        found = {"batch": float(len(texts))}
-        for name, proposer in (("", SuffixProposer(self.knowledge, rule)), ("auto_", AutoProposer(self.knowledge))):
-            chance = random.Random(2)
-            views = [View(-1 - at, text[:PROMPT], PROMPT, namespace=SPACE) for at, text in enumerate(texts)]
-            seconds = []
-            for _ in range(steps):
-                for view, text in zip(views, texts, strict=True):
-                    begin = len(view.tokens) % (len(text) - 3)
-                    view.tokens.extend(text[begin : begin + chance.randint(1, 3)])
-                asks = [Ask(view, longest) for view in views]
-                begun = time.perf_counter()
-                proposer.propose(asks)
-                seconds.append((time.perf_counter() - begun) / len(texts) * 1e6)
-            for view in views:
-                proposer.forget(view.sequence_id)
-            found[f"{name}p50_us"], found[f"{name}p99_us"] = (float(np.percentile(seconds, at)) for at in (50, 99))
-        return found
+        seen["to factor 4"] = {
+            name: round(whole[1] / point(four["free"])[1], 3) for name, whole in seen["ours"].items()
+        }
+    return seen
 
 
-def knowing(learned: list[array[int]]) -> Knowledge:
-    return Knowledge(Namespaces(DEPTH, 4 * sum(map(len, learned))))
+def mean_of(ratios: Sequence[float]) -> float:
+    return round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 3)
 
 
-def learn(knowledge: Knowledge, texts: list[array[int]]) -> tuple[dict[str, float], list[float]]:
-    """Seconds in all, and of each slice."""
-    wall, cpu, slices = time.perf_counter(), time.process_time(), []
-    for number, text in enumerate(texts):
-        view = View(number, text, namespace=SPACE)
-        while not knowledge.is_followed(view):
-            begun = time.perf_counter()
-            knowledge.follow([view])
-            slices.append(time.perf_counter() - begun)
-        knowledge.forget(number)
-    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}, slices
+def bringing() -> list[str]:
+    known = make_proposers(Settings.for_tests(store_dir="none"))
+    return [name for name in BRINGING if name in known]
 
 
-def start_seconds() -> dict[str, float]:
-    """A fresh process: imports, then loading the compiled loops (or compiling, where nothing is kept on disk)."""
-    code = (
-        "import time; a = time.perf_counter()\n"
-        "from services.proposer.suffix_store import compiling\n"
-        "b = time.perf_counter(); compiling.start().join(); print(b - a, time.perf_counter() - b)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    return {"import_s": float(found[0]), "load_s": float(found[1])}
+def curve(folder: Path, kind: str, texts: Any, usual: dict[str, Any], method: str) -> list[tuple[float, float]]:
+    """(drafted, accepted) a step: the whole drafts first, then cut by their chances, or by length where those aren't
+    told."""
+    whole = job(folder, kind, texts, **usual, method=method)
+    points = [point(ours(whole)["free"])]
+    # Nothing is that probable: where all of a draft stays, chances aren't told.
+    if point(ours({**whole, "least_chance": 2.0})["free"])[0] == 0:
+        return points + [point(ours({**whole, "least_chance": chance})["free"]) for chance in CHANCES[1:]]
+    return points + [point(ours({**whole, "longest": longest})["free"]) for longest in LENGTHS[1:]]
 
 
-# What drafts bring ----------------------------------------------------------------------------------------
+def point(free: dict[str, float]) -> tuple[float, float]:
+    return round(free["drafted_per_step"], 4), round(free["accepted_per_step"], 4)
 
 
-def proposers(learned: list[array[int]]) -> dict[str, Proposer]:
-    shared = knowing(learned)
-    learn(shared, learned)
-
-    def alone() -> Knowledge:
-        return Knowledge(Namespaces(DEPTH, 1, 0))
-
-    return {
-        "ngram, own text": NgramProposer(alone()),
-        "suffix, own text": SuffixProposer(alone(), Rule()),
-        "suffix, own text, factor 4": SuffixProposer(alone(), Rule(factor=4.0)),
-        "suffix, own and learned text": SuffixProposer(shared, Rule()),
-    }
+def at_drafted(points: Sequence[tuple[float, float]], drafted: float) -> float:
+    """Accepted where so many are drafted, between the points of the curve; where it doesn't draft as many, its most."""
+    known = sorted([(0.0, 0.0), *points])
+    return float(np.interp(drafted, [each[0] for each in known], [each[1] for each in known]))
 
 
-def replayed(proposer: Proposer, texts: list[array[int]], batch: int, longest: int) -> dict[str, float]:
-    """Tokens a step, as a target would have seen them, and what the batches took."""
-    steps = drafted = accepted = 0
-    seconds = []
-    for begin in range(0, len(texts), batch):
-        group = texts[begin : begin + batch]
-        views = [View(1 + begin + at, text[:PROMPT], PROMPT, namespace=SPACE) for at, text in enumerate(group)]
-        running = list(zip(views, group, strict=True))
-        while running:
-            begun = time.perf_counter()
-            drafts = proposer.propose([Ask(view, longest) for view, _ in running])
-            seconds.append((time.perf_counter() - begun) / len(running))
-            for (view, text), draft in zip(running, drafts, strict=True):
-                right = agreeing(draft.tokens, text, len(view.tokens))
-                steps, drafted, accepted = steps + 1, drafted + len(draft.tokens), accepted + right
-                view.tokens.extend(text[len(view.tokens) : len(view.tokens) + right + 1])
-            running = [(view, text) for view, text in running if len(view.tokens) < len(text)]
-        for view in views:
-            proposer.forget(view.sequence_id)
-    return {
-        "steps": steps,
-        "accepted_per_step": accepted / steps,
-        "drafted_per_step": drafted / steps,
-        "accepted_of_drafted": accepted / max(1, drafted),
-        "p50_us": float(np.percentile(seconds, 50)) * 1e6,
-        "p99_us": float(np.percentile(seconds, 99)) * 1e6,
-    }
-
-
-def agreeing(draft: list[int], text: array[int], position: int) -> int:
-    for count, token in enumerate(draft):
-        if position + count >= len(text) or text[position + count] != token:
-            return count
-    return len(draft)
+def missed(figures: dict[str, Any]) -> list[str]:
+    bars: list[tuple[str, float, float, bool]] = []
+    if mine := figures.get("ours"):
+        bars += [
+            ("step p50, µs a sequence", mine["step"].get("p50_us", 0.0), STEP_P50_US, False),
+            ("step p99, µs a sequence", mine["step"].get("p99_us", 0.0), STEP_P99_US, False),
+            ("learning, ns a token", mine["learn"]["ns_per_token"], LEARN_NS, False),
+            ("bytes a token", mine["learn"]["bytes_per_token"], BYTES, False),
+        ]
+    if within := figures.get("likeness", {}).get(str(WITHIN_DEPTH)):
+        bars.append(("drafts as theirs, within the depth", within["identical_but_for_ties"], IDENTICAL, True))
+    for name in BRINGING:
+        if seen := figures.get("brings", {}).get(name):
+            bars.append((f"{name}: accepted of theirs, mean", seen["geometric_mean"], BRINGS, True))
+            bars.append((f"{name}: accepted of theirs, least", seen["least"], NEVER_BELOW, True))
+    if seen := figures.get("brings", {}).get(OUR_DEFAULT):
+        bars.append((f"{OUR_DEFAULT} as it is: accepted of theirs at factor 4", seen["to factor 4"], NEVER_BELOW, True))
+    return [
+        f"{name}: {seen:.3f}, the bar is {bar}"
+        for name, seen, bar, is_least in bars
+        if (seen < bar if is_least else seen > bar)
+    ]

@@ -3,46 +3,135 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.proposer import PROMPT, Store, agreeing, missed, proposers, replayed
-from services.proposer.naive import NaiveProposer
-from services.proposer.suffix_store import compiling
+from bench import likeness, replay
+from bench.proposer import OurGuesser, at_drafted, missed
+from bench.replay import PROMPT, Guess, Text
+
+JOB = {"method": "suffix", "depth": 64, "factor": 1.0, "min_token_prob": 0.1, "longest": 8}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    compiling.start().join()
+class Seer:
+    """Guesses that every token is one more than the one before."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+        self.learned = 0
+
+    def begin(self, key: int, prompt: Text) -> None:
+        self._last[key] = prompt[-1] if len(prompt) else 0
+
+    def take(self, key: int, tokens: Text) -> None:
+        self._last[key] = tokens[-1]
+        self.learned += len(tokens)
+
+    def learn(self, key: int) -> None:
+        pass
+
+    def guess(self, keys: Sequence[int]) -> list[Any]:
+        return [[self._last[key] + more for more in (1, 2, 3)] for key in keys]
+
+    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
+        return [Guess(tokens, [0.9, 0.5, 0.1], 1) for tokens in guesses]
+
+    def end(self, key: int) -> None:
+        del self._last[key]
+
+    def held_bytes(self) -> int:
+        return 0
 
 
 def test_a_draft_agrees_as_far_as_the_text_goes_its_way() -> None:
     text = array("i", [1, 2, 3, 4])
-    assert agreeing([2, 3, 9], text, 1) == 2
-    assert agreeing([9], text, 1) == 0
-    assert agreeing([4, 5, 6], text, 3) == 1
-    assert agreeing([], text, 1) == 0
+    assert replay.agreeing([2, 3, 9], text, 1) == 2
+    assert replay.agreeing([9], text, 1) == 0
+    assert replay.agreeing([4, 5, 6], text, 3) == 1
+    assert replay.agreeing([], text, 1) == 0
 
 
-def test_without_drafts_every_token_behind_the_prompt_is_a_step() -> None:
-    texts = [array("i", range(PROMPT + 10)), array("i", range(PROMPT + 30))]
-    seen = replayed(NaiveProposer(), texts, batch=2, longest=8)
-    assert (seen["accepted_per_step"], seen["drafted_per_step"], seen["steps"]) == (0, 0, 40)
+def test_who_guesses_right_goes_faster_and_what_is_cut_isnt_drafted() -> None:
+    texts = [array("i", range(PROMPT + 36)), array("i", range(PROMPT + 24))]
+    whole = replay.free(Seer(), texts, 2, replay.cutter({}))
+    assert (whole["steps"], whole["accepted_per_step"], whole["drafted_per_step"]) == (15, 3, 3)
+    cut = replay.free(Seer(), texts, 2, replay.cutter({"least_chance": 0.5}))
+    assert (cut["accepted_per_step"], cut["drafted_per_step"], cut["accepted_of_drafted"]) == (2, 2, 1)
 
 
-def test_what_was_learned_is_drafted_by_the_one_that_shares_and_by_nobody_else() -> None:
-    text = array("i", range(4000))
-    seen = {name: replayed(each, [text], batch=4, longest=8) for name, each in proposers([text]).items()}
-    assert seen["suffix, own and learned text"]["accepted_per_step"] > 7.5
-    assert seen["suffix, own and learned text"]["accepted_of_drafted"] == 1.0
-    assert {seen[name]["drafted_per_step"] for name in seen if "learned" not in name} == {0.0}
+def test_in_scheduled_steps_everyone_is_asked_at_the_same_places() -> None:
+    texts = [array("i", range(PROMPT + 30)), array("i", range(PROMPT + 50)), array("i", range(PROMPT + 3))]
+    guesser = Seer()
+    guesses, _ = replay.scheduled(guesser, texts, batch=2)
+    for number, text in enumerate(texts):
+        lengths = replay.ends(text, number)
+        assert lengths[-1] == len(text)
+        assert [guess.tokens[0] for guess in guesses[number]] == [text[at - 1] + 1 for at in lengths]
+    assert guesser.learned == sum(len(text) - PROMPT for text in texts)
 
 
-def test_the_store_tells_what_it_cost_and_a_bar_that_is_missed_is_named() -> None:
-    store = Store([array("i", [k % 700 for k in range(5000)])])
-    assert store.automaton.tokens == 5000 and store.appended["wall_ns"] > 0
-    seen = store.replay([array("i", range(600))] * 3, longest=8, steps=5)
-    assert 0 < seen["p50_us"] <= seen["p99_us"] and seen["batch"] == 3
-    good = {"append": {"wall_ns": 1.0}, "draft": {"p50_us": 1.0, "p99_us": 1.0}, "bytes_per_token": 1.0}
+def test_texts_come_back_from_a_file_as_they_were(tmp_path: Path) -> None:
+    texts = [array("i", [1, 2, 3]), array("i", [70_000]), array("i", range(500))]
+    replay.keep(tmp_path / "texts.npz", texts)
+    assert replay.kept(tmp_path / "texts.npz") == texts
+
+
+def test_ours_drafts_from_what_was_learned_and_knows_how_probable_it_is() -> None:
+    text = array("i", range(1000, 3000))
+    guesser = OurGuesser(JOB)
+    seen = replay.learn(guesser, [text])
+    assert seen["tokens"] == 2000 and seen["bytes_per_token"] > 0
+    (guesses,), _ = replay.scheduled(guesser, [text[:600]], batch=1)
+    lengths = replay.ends(text[:600], 0)
+    assert [guess.tokens for guess in guesses[8:]] == [text[at : at + 8].tolist() for at in lengths[8:]]
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "said"),
+    [([1, 2], [1, 2, 3], "theirs is longer"), ([1, 2], [], "ours is longer"), ([1, 2], [1, 3, 4], "another token")],
+)
+def test_drafts_differ_in_length_or_in_a_token(mine: list[int], other: list[int], said: str) -> None:
+    assert likeness.difference(mine, other) == said
+
+
+def test_another_token_is_a_tie_where_both_followed_as_often() -> None:
+    learned = array("i", [5, 6, 7, 0, 5, 6, 8, 0, 5, 6, 7, 1, 5, 6, 8, 1, 4, 9, 4, 9, 4, 3])
+    said = array("i", [2] * PROMPT + [5, 6, 4])
+    lengths = replay.ends(said, 0)
+    steps = [Guess([], [], 0) for _ in lengths]
+
+    def causes(tokens: int, other: int, context: int) -> dict[str, float]:
+        mine = [*steps[:-1], Guess([tokens], [], context)]
+        theirs = [*steps[:-1], Guess([other], [], context)]
+        return likeness.compare(([learned], [said]), [mine], [theirs], 1)["another token, causes"]
+
+    assert causes(9, 3, 1) == {"the same context": 1.0}
+    learned.extend([4, 3])
+    assert causes(9, 3, 1) == {"tie": 1.0}
+
+
+def test_occurrences_are_counted_within_a_text_and_not_across_two() -> None:
+    both = likeness.joined([[1, 2, 3, 1, 2], [3, 1, 2]])
+    assert likeness.occurrences(both, [1, 2]) == 3
+    assert likeness.occurrences(both, [2, 3]) == 1
+    assert likeness.occurrences(both, [9]) == 0
+
+
+def test_a_curve_is_read_between_its_points_and_ends_at_its_most() -> None:
+    curve = [(4.0, 2.0), (2.0, 1.5)]
+    assert [at_drafted(curve, drafted) for drafted in (1.0, 3.0, 9.0)] == [0.75, 1.75, 2.0]
+
+
+def test_a_bar_that_is_missed_is_named() -> None:
+    good = {
+        "ours": {"step": {"p50_us": 1.0, "p99_us": 2.0}, "learn": {"ns_per_token": 1.0, "bytes_per_token": 70.0}},
+        "brings": {"auto": {"geometric_mean": 1.2, "least": 1.1, "to factor 4": 1.0}},
+    }
     assert missed(good) == []
-    assert missed({**good, "bytes_per_token": 141.0}) == ["bytes a token: 141.0, the bar is 140"]
+    good["ours"]["learn"]["bytes_per_token"] = 141.0
+    assert missed(good) == ["bytes a token: 141.000, the bar is 140.0"]
+    good["brings"]["auto"]["least"] = 0.99
+    assert len(missed(good)) == 2

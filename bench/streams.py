@@ -1,0 +1,76 @@
+"""A streamed request as its reader sees it: text, when it came, and what the server says of its drafts at the end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from typing import Any, NamedTuple
+
+from bench.workloads import route
+
+
+class Heard(NamedTuple):
+    """Times are of one clock, in seconds. From `first` on, one token is there; by `ended`, all."""
+
+    text: str
+    tokens: int
+    drafted: int
+    accepted: int
+    sent: float
+    first: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.sent
+
+    @property
+    def decode_seconds(self) -> float:
+        """Of all tokens but the first; an answer of a single piece took no time at all."""
+        return max(self.ended - self.first, 1e-4)
+
+
+class Refused(Exception):
+    """The server did not answer with a stream that ends well; the message holds what it said."""
+
+
+def listen(port: int, body: dict[str, Any], timeout: float = 600.0) -> Heard:
+    """Lines are kept as they come and read afterwards: whoever listens to many streams at once must be quick."""
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        sent = time.perf_counter()
+        connection.request("POST", route(body), json.dumps(asked), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise Refused(f"{answer.status}: {answer.read(2000)!r}")
+        came = [(time.perf_counter(), line) for line in answer if line.startswith(b"data: {")]
+    finally:
+        connection.close()
+    return told([(at, json.loads(line[6:])) for at, line in came], sent)
+
+
+def told(events: list[tuple[float, dict[str, Any]]], sent: float) -> Heard:
+    text, first, ended = "", 0.0, 0.0
+    usage: dict[str, Any] = {}
+    drafts: dict[str, Any] = {}
+    for at, event in events:
+        for choice in event.get("choices", ()):
+            piece = choice.get("text") or choice.get("delta", {}).get("content") or ""
+            text += piece
+            first = first or (at if piece else 0.0)
+            ended = at if choice.get("finish_reason") else ended
+        usage = event.get("usage") or usage
+        drafts = event.get("metrics", {}).get("speculative_decoding") or drafts
+    if not usage or not ended or not first:
+        raise Refused(f"a stream without text, end or usage: {events[-3:]}")
+    return Heard(
+        text,
+        usage["completion_tokens"],
+        drafts.get("num_draft_tokens", 0),
+        drafts.get("num_accepted_draft_tokens", 0),
+        sent,
+        first,
+        ended,
+    )
