@@ -2,6 +2,11 @@
 
 The mock engine sleeps a known time per step. In process its `step` is called in a loop, nothing around it;
 over HTTP the same step happens behind scheduler, proposer, bus, streamer and SSE. Both in one run.
+
+And what guessing adds between two steps: a step loop in this process asks the mesh's proposer over ipc, and the time
+from the end of a step to the beginning of the next is sorted by how the next one's draft came: left over from an
+earlier one (lease), asked for while the step ran (ahead), waited for (asked), or not (none). The same loop without
+speculation is the measure; runs of both alternate.
 """
 
 from __future__ import annotations
@@ -18,25 +23,45 @@ from typing import Any
 import numpy as np
 
 from bench.running_mesh import ROOT, running_mesh
-from services.messages import Generate, Sampling
+from mesh.address import new_epoch
+from mesh.blocking import BlockingLink
+from services.messages import Generate, Sampling, Speculation
+from services.process import mesh_codec
 from services.target.events import Arrived, RunStep, StepDone, StepWanted
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
+from services.target.proposer_link import ProposerLink
 from services.target.scheduler import Scheduler
+from services.target.step_loop import StepLoop
 
 HELP = "milliseconds the mesh adds to a step of a single stream, against the same runner in process"
 BAR_MS = 1.0
+# Microseconds between two steps that guessing may add, p50, by how the draft came.
+BARS_US = {"lease": 20.0, "ahead": 20.0, "asked": 150.0}
+# Rows are dear enough that drafts are short, and a continuation lasts for some steps.
+ROW_US = 400.0
+ROUNDS = 6
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", type=float, default=5.0, help="of the mock engine")
     parser.add_argument("--tokens", type=int, default=600)
+    parser.add_argument("--only", choices=("http", "between"), help="one half of it")
+    parser.add_argument("--methods", default="suffix,auto", help="whose steps are looked between")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {"step_ms": options.step_ms, "missed": []}
+    if options.only != "between":
+        _over_http(options, figures)
+    if options.only != "http":
+        _between_steps(options, figures)
+    return figures
+
+
+def _over_http(options: argparse.Namespace, figures: dict[str, Any]) -> None:
     profile = {"step_ms": options.step_ms, "row_us": 0, "acceptance": 0.0, "vocab_size": 49152}
-    alone = in_process(profile, options.tokens)
-    figures: dict[str, Any] = {"step_ms": options.step_ms, "in_process_p50_ms": alone, "missed": []}
+    alone = figures["in_process_p50_ms"] = in_process(profile, options.tokens)
     with running_mesh(engine="mock", mock_profile=json.dumps(profile)) as mesh:
         for method in ("naive", "ngram"):
             seen = _single_stream(mesh.url, method, options.tokens)
@@ -49,7 +74,93 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             }
             if added > BAR_MS:
                 figures["missed"].append(f"{method}: adds {added:.2f} ms a step, the bar is {BAR_MS}")
-    return figures
+
+
+def _between_steps(options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory(prefix="run-") as folder, running_mesh(engine="mock", run_dir=folder) as mesh:
+        [socket] = [path for path in Path(folder).rglob("*") if path.is_socket() and path.name.startswith("proposer")]
+        # The mesh's own target asks, too, so that all its processes are awake.
+        _single_stream(mesh.url, "suffix", 50)
+        gaps: dict[str, dict[str, list[float]]] = {}
+        for each in range(ROUNDS):
+            for method in ["naive", *options.methods.split(",")]:
+                found = _gaps(f"ipc://{socket}", method, options, seed=each)
+                for way, seconds in found.items():
+                    gaps.setdefault(method, {}).setdefault(way, []).extend(seconds)
+    plain = float(np.median(gaps.pop("naive")["none"]) * 1e6)
+    figures["between_steps_us"] = {"naive": {"p50": plain, "steps": ROUNDS * options.tokens}}
+    for method, ways in gaps.items():
+        told = figures["between_steps_us"][method] = {}
+        for way, seconds in ways.items():
+            p50, p90 = (float(value) for value in np.percentile(np.array(seconds) * 1e6, [50, 90]))
+            told[way] = {"p50": p50, "p90": p90, "added_p50": p50 - plain, "steps": len(seconds)}
+            if way in BARS_US and p50 - plain > BARS_US[way]:
+                figures["missed"].append(f"{method}, {way}: adds {p50 - plain:.0f} us, the bar is {BARS_US[way]:g}")
+
+
+class _Between:
+    """A runner that looks at the clock as steps begin and end, and the loop's observer."""
+
+    def __init__(self, runner: MockRunner) -> None:
+        self.facts = runner.facts
+        self._runner = runner
+        self.scheduler: Scheduler | None = None
+        self.gaps: dict[str, list[float]] = {}
+        self._ended = 0.0
+        self._ways: dict[str, int] = {}
+
+    def step(self, work: Any) -> Any:
+        began = time.perf_counter()
+        assert self.scheduler is not None
+        ways = dict(self.scheduler.drafting.counts.ways)
+        way = next((name for name, count in ways.items() if count > self._ways.get(name, 0)), "none")
+        if self._ended and len(work[0].tokens) - len(work[0].draft) == 1:
+            self.gaps.setdefault(way, []).append(began - self._ended)
+        self._ways = ways
+        verdicts = self._runner.step(work)
+        self._ended = time.perf_counter()
+        return verdicts
+
+    def copy_page(self, source: int, target: int) -> None: ...
+
+    def after_step(self, rows: int, seconds: float) -> None: ...
+
+
+def _gaps(endpoint: str, method: str, options: argparse.Namespace, seed: int) -> dict[str, list[float]]:
+    """Seconds between the steps of one stream whose text repeats itself for the most part, by how drafts came."""
+    profile = {"step_ms": options.step_ms, "row_us": ROW_US, "acceptance": 0.97, "vocab_size": 49152, "seed": seed}
+    watched = _Between(MockRunner(Profile.parse(profile)))
+    facts = watched.facts
+    limits = Limits(facts.vocab_size, facts.max_context, facts.eos_token_ids, facts.page_tokens, facts.pages)
+    scheduler = watched.scheduler = Scheduler(limits)
+    name, epoch = f"bench-{method}-{seed}", new_epoch()
+    link = ProposerLink(
+        lambda at: BlockingLink(at, "proposer", mesh_codec(), name, epoch),
+        target=name,
+        epoch=epoch,
+        deadline=0.02,
+        now=time.monotonic,
+        vocabulary=facts.vocabulary,
+    )
+    loop = StepLoop(
+        scheduler, watched, link,
+        deliver=lambda delivery: loop.taken(), failed=print, observer=watched, now=time.monotonic,
+    )  # fmt: skip
+    link.move_to(endpoint)
+    time.sleep(0.1)
+    prompt = [100 + k % 32 for k in range(200)]
+    sampling = Sampling(max_tokens=options.tokens, ignore_eos=True)
+    generate = Generate(
+        request_id=name, attempt=1, token_ids=prompt, prompt_tokens=len(prompt), sampling=sampling,
+        speculation=Speculation(method=method),
+    )  # fmt: skip
+    loop.post(Arrived(generate, 1))
+    loop.start()
+    while not scheduler.ends:
+        time.sleep(0.01)
+    loop.stop()
+    loop.join(5.0)
+    return watched.gaps
 
 
 def in_process(profile: dict[str, Any], steps: int) -> float:

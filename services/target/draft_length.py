@@ -57,11 +57,12 @@ def _shares(values: list[list[float]], rows: int, least: float) -> list[int]:
 
 
 def modest(lefts: list[int], rows: int) -> list[int]:
-    """While nothing is known of what steps cost: few rows, one for each in turn."""
+    """So few rows that nobody gets what it wants: equal parts, the first in order get what is left over."""
     shares = [0] * len(lefts)
-    while rows > 0 and any(share < left for share, left in zip(shares, lefts, strict=True)):
-        for index, left in enumerate(lefts):
-            if rows > 0 and shares[index] < left:
-                shares[index] += 1
-                rows -= 1
+    while rows > 0 and (wanting := [index for index, left in enumerate(lefts) if shares[index] < left]):
+        part = max(1, rows // len(wanting))
+        for index in wanting[:rows]:
+            more = min(part, lefts[index] - shares[index], rows)
+            shares[index] += more
+            rows -= more
     return shares

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.target.audit import RESULTS, Audit
@@ -22,6 +22,8 @@ ROW_CLASSES = (1, 8, 32, 128, 512)
 # Sizes of steps whose predicted time is shown.
 PREDICTED_ROWS = (1, 8, 16, 64)
 PREDICTED_CONTEXT = 1024
+# Drafts up to each of these lengths.
+LENGTH_CLASSES = (1, 2, 4, 8, 16, 32, 48, 64)
 # Fine where steps of small models are: a quantile read between two bounds should be off by a tenth at most.
 _SECONDS = (
     0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.004, 0.0045, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01, 0.0115,
@@ -74,6 +76,8 @@ class _Counts(Collector):
         yield from self._of_requests()
         yield from self._of_steps()
         yield from self._of_speculation()
+        yield from self._of_sources()
+        yield from self._of_lengths()
         yield from self._of_the_link()
         yield from self._of_the_audit()
 
@@ -132,9 +136,62 @@ class _Counts(Collector):
                 per_position.add_metric([*labels, str(position)], count)
         yield from (steps, empty, drafts, drafted, accepted, per_position)
 
+    def _of_sources(self) -> Iterable[Metric]:
+        """By where drafts came from: the names are the proposer's, the first few of them."""
+        labels = ["model_name", "source"]
+        drafts = _by(labels, "draft_source_drafts", "Drafts verified, by where they came from")
+        drafted = _by(labels, "draft_source_tokens", "Tokens of those drafts")
+        accepted = _by(labels, "draft_source_accepted_tokens", "Those of them that stood")
+        claimed = _by(labels, "draft_source_claimed_tokens", "Those that were to stand, as proposers claimed (auto)")
+        expected = _by(labels, "draft_source_expected_tokens", "Those that were to stand, as claims were worth (auto)")
+        places = _by(
+            [*labels, "position"], "draft_source_accepted_tokens_per_pos", "Draft tokens that stood, by place, from 0"
+        )
+        for source, counts in list(self._scheduler.drafting.counts.sources.items()):
+            where = [self._model_name, source]
+            drafts.add_metric(where, counts.drafts)
+            drafted.add_metric(where, counts.drafted)
+            accepted.add_metric(where, counts.accepted)
+            claimed.add_metric(where, counts.claimed)
+            expected.add_metric(where, counts.believed)
+            for position, count in enumerate(list(counts.accepted_at)):
+                places.add_metric([*where, str(position)], count)
+        yield from (drafts, drafted, accepted, claimed, expected, places)
+
+    def _of_lengths(self) -> Iterable[Metric]:
+        counts = self._scheduler.drafting.counts
+        ways = _by(
+            ["model_name", "way"], "drafts_came",
+            "Verify steps of sequences that may have drafts, by how theirs came: left of an earlier one (lease), asked for"
+            " while the last step ran (ahead), waited for (asked), or not (none)",
+        )  # fmt: skip
+        for way, count in list(counts.ways.items()):
+            ways.add_metric([self._model_name, way], count)
+        yield ways
+        chosen = HistogramMetricFamily("specmesh:draft_length", "Tokens of drafts verified", labels=["model_name"])
+        lengths = list(counts.lengths)
+        buckets = [(str(bound), float(sum(lengths[: bound + 1]))) for bound in LENGTH_CLASSES]
+        whole = float(sum(lengths))
+        tokens = float(sum(length * count for length, count in enumerate(lengths)))
+        chosen.add_metric([self._model_name], [*buckets, ("+Inf", whole)], tokens)
+        yield chosen
+        asking = _by(
+            ["model_name", "way"], "draft_asking_seconds",
+            "Time of the step thread that questions to the proposer took: ahead of a step, or waited for (asked)",
+        )  # fmt: skip
+        for kind, seconds in list(counts.asking_seconds.items()):
+            asking.add_metric([self._model_name, kind], seconds)
+        yield asking
+        counter = self._counter
+        yield counter("leases_dropped", "Continuations that the text didn't follow to their end", counts.dropped)
+        yield counter("drafts_late", "Drafts for what the text had passed, or behind another text", counts.late)
+        namespaces = len(self._scheduler.drafting.trust)
+        yield self._gauge("draft_namespaces", "Namespaces whose drafts are judged apart", namespaces)
+
     def _of_the_link(self) -> Iterable[Metric]:
         link, counter = self._link, self._counter
         yield counter("draft_requests", "Questions sent to the proposer, one a step", link.asked)
+        yield counter("draft_requests_ahead", "Those of them that nobody waited for", link.asked_ahead)
         yield counter("draft_deadline_misses", "Steps that went on without an answer in time", link.missed)
         yield counter("draft_failures", "Questions that could not be sent or were answered badly", link.failed)
         yield counter(
@@ -174,6 +231,10 @@ class _Counts(Collector):
         family = CounterMetricFamily(f"specmesh:{name}", help, labels=["model_name"])
         family.add_metric([self._model_name], value)
         return family
+
+
+def _by(labels: list[str], name: str, help: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"specmesh:{name}", help, labels=labels)
 
 
 def _family(name: str, help: str) -> CounterMetricFamily:

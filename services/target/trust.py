@@ -29,7 +29,7 @@ DISCOUNT = 0.9
 # Of the time, what guessing may cost where it brings nothing; and what the purse can hold, in steps.
 SHARE = 0.006
 FIRST_STEPS = 0.5
-MOST_STEPS = 4.0
+MOST_STEPS = 16.0
 
 MOST_NAMESPACES = 1024
 # Of one namespace; the names are the proposer's, and it may invent any number of them.
