@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.suffix_store.native import Ints, Longs, carray, ints_at, longs_at, loop
+from services.proposer.suffix_store.native import Ints, Longs, carray, fetch, ints_at, longs_at, loop
 
 # Words of a state's row. What is 0 in fresh memory means "none": no token leads to the root, no entry is number 0.
 LEN, LINK, COUNT, BEST_COUNT, BEST_TOKEN, TOKEN, TARGET, OTHERS = range(8)
@@ -42,6 +42,8 @@ FOLLOWER_WORDS = 6
 READER = -1
 
 STATE_BYTES, ENTRY_BYTES, BUCKET_BYTES, LAST_BYTES = 4 * STATE_WORDS, 4 * ENTRY_WORDS, 4, 4
+# From so many tokens on, an automaton is larger than what is near the processor; and contexts to be fetched at a time.
+_SMALL, _FETCHED = 20_000, 12
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -280,8 +282,33 @@ def _count(
 
 
 @loop
+def _fetch_ahead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int) -> None:
+    """What the token leads to from the contexts at hand, for all of them at a time: one by one, each would be waited
+    for. Buckets first, then their entries, then the states these lead to."""
+    first = state
+    for round_ in range(3):
+        state, looked = first, 0
+        while state >= 0 and looked < _FETCHED:
+            looked += 1
+            if rows[state, TOKEN] == token:
+                if not round_:
+                    fetch(words[STATES_AT] + STATE_BYTES * rows[state, TARGET])
+            elif rows[state, OTHERS]:
+                bucket = bucket_of(words, state, token)
+                if not round_:
+                    fetch(words[BUCKETS_AT] + BUCKET_BYTES * bucket)
+                elif round_ == 1:
+                    fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[bucket])
+                else:
+                    fetch(words[STATES_AT] + STATE_BYTES * entries[buckets[bucket], GOAL])
+            state = rows[state, LINK]
+
+
+@loop
 def write(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, follower: Longs, token: int) -> bool:
     """False: it is full, or has to be given room first, and nothing has changed."""
+    if words[TOKENS] > _SMALL:
+        _fetch_ahead(words, rows, entries, buckets, follower[END], token)
     end = _grow(words, rows, entries, buckets, lasts, follower[END], token)
     if end < 0:
         return False

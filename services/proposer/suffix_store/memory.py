@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
+
+# From here on the system may use larger pages: tables are looked into at random.
+_LARGE = 8 << 20
 
 
 class Memory:
@@ -28,6 +32,10 @@ class Memory:
             old, self._map = self._map, _pages(size)
             self._map[: len(old)] = old[:]
             old.close()
+        if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            # Where there are none, it goes without.
+            with suppress(OSError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
 
     @property
     def address(self) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from kernels.cpu_cache import kept_on_disk
@@ -41,7 +43,23 @@ def _pointer_to(ctype: Any) -> Any:
     return pointer
 
 
+@intrinsic
+def _fetch(typing: Any, address: Any) -> Any:
+    """What lies there will be looked at: the processor may bring it while others are looked at."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, word = ir.PointerType(ir.IntType(8)), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # To be read, often, data.
+        builder.call(function, [builder.inttoptr(args[0], pointer), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate  # type: ignore[no-untyped-call]
+
+
 # numba's name for an array at an address; its own types don't tell.
 carray: Any = numba.carray  # type: ignore[attr-defined]
 ints_at, longs_at = _pointer_to(types.int32), _pointer_to(types.int64)
+fetch: Any = _fetch
 floats_at, doubles_at = _pointer_to(types.float32), _pointer_to(types.float64)

@@ -23,6 +23,7 @@ from services.proposer.suffix_store.loops import (
     TARGET,
     TOKEN,
 )  # fmt: skip
+from services.proposer.suffix_store.native import Longs, kept
 
 Table = npt.NDArray[np.int32]
 Edges = list[dict[int, int]]
@@ -55,6 +56,8 @@ def _table(entries: Table, buckets: Table, in_use: tuple[int, int]) -> Iterator[
         return
     words = np.zeros(loops.AUTOMATON_WORDS, np.int64)
     words[loops.BUCKETS], words[loops.LOW] = count, low
+    right = np.zeros(len(entries), np.int64)
+    _buckets_of(words, entries, right)
     seen = set()
     for bucket, entry in enumerate(buckets.tolist()):
         while entry:
@@ -62,11 +65,17 @@ def _table(entries: Table, buckets: Table, in_use: tuple[int, int]) -> Iterator[
                 yield f"entry {entry} stands in two chains, or in none"
                 return
             seen.add(entry)
-            if loops.bucket_of(words, int(entries[entry, SOURCE]), int(entries[entry, LABEL])) != bucket:
+            if right[entry] != bucket:
                 yield f"entry {entry} stands in bucket {bucket}, where nobody looks for it"
             entry = int(entries[entry, NEXT_IN_BUCKET])
     if len(seen) != len(entries) - 1:
         yield f"{len(entries) - 1} entries, of which {len(seen)} can be found"
+
+
+@kept
+def _buckets_of(words: Longs, entries: Table, buckets: Longs) -> None:
+    for entry in range(1, entries.shape[0]):
+        buckets[entry] = loops.bucket_of(words, entries[entry, SOURCE], entries[entry, LABEL])
 
 
 def _edges(states: Table, entries: Table) -> Edges | str:
