@@ -235,6 +235,7 @@ def _tokenizer(registry: CollectorRegistry) -> None:
 def _proposer(registry: CollectorRegistry) -> None:
     from mesh.clock import SystemClock
     from services.proposer.metrics import ProposerMetrics
+    from services.proposer.suffix_store.library import Stats
 
     class NoTexts:
         tokens = 0
@@ -242,20 +243,25 @@ def _proposer(registry: CollectorRegistry) -> None:
         def __len__(self) -> int:
             return 0
 
-    ProposerMetrics(registry, SystemClock(), NoTexts(), {})
+    class NothingLearned:
+        waiting = 0
+
+        def stats(self) -> list[Stats]:
+            return []
+
+    ProposerMetrics(registry, SystemClock(), NoTexts(), {}, NothingLearned())
 
 
 def _target(registry: CollectorRegistry) -> None:
-    from types import SimpleNamespace as Fake
-
     from services.target.audit import Audit
     from services.target.limits import Limits
     from services.target.metrics import TargetMetrics
+    from services.target.proposer_link import ProposerLink
     from services.target.scheduler import Scheduler
 
     scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
-    link = Fake(asked=0, missed=0, failed=0, gave_up=False)
-    TargetMetrics(registry, "m").watch(scheduler, link, Audit())  # type: ignore[arg-type]
+    link = ProposerLink(lambda endpoint: None, target="t", epoch=1, deadline=1.0, now=float)  # type: ignore[arg-type, return-value]
+    TargetMetrics(registry, "m").watch(scheduler, link, Audit())
 
 
 def _process(registry: CollectorRegistry) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from services.proposer.learning import Learning
 from services.proposer.proposer import Proposer
 from services.proposer.suffix_store.library import Stats
 
@@ -23,6 +22,14 @@ class _Texts(Sized, Protocol):
     tokens: int
 
 
+class _Learned(Protocol):
+    """services/proposer/learning.py"""
+
+    @property
+    def waiting(self) -> int: ...
+    def stats(self) -> Iterable[Stats]: ...
+
+
 class ProposerMetrics:
     def __init__(
         self,
@@ -30,7 +37,7 @@ class ProposerMetrics:
         clock: Clock,
         texts: _Texts,
         proposers: Mapping[str, Proposer],
-        learning: Learning,
+        learning: _Learned,
     ) -> None:
         registry.register(LearnedMetrics(learning))
         self._clock = clock
@@ -107,7 +114,7 @@ _COUNTED = (
 class LearnedMetrics:
     """Looked up when they are asked for: a scrape sees one moment of all."""
 
-    def __init__(self, learning: Learning) -> None:
+    def __init__(self, learning: _Learned) -> None:
         self._learning = learning
 
     def describe(self) -> Iterable[Metric]:

@@ -120,6 +120,7 @@ class StreamerActor(Actor):
                 max_stop_strings=settings.max_stop_strings,
             ),
             api_keys=settings.api_keys,
+            shared_namespaces=settings.shared_namespaces,
             vocabulary=vocabulary,
             peers=peers,
             admission=self._admission,

@@ -17,7 +17,7 @@ from services.cli import main, parser
 from services.config import ROLES, SETTINGS, Settings, flag_name
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("up", "run", "chat", "model", "keys", "config", "doctor", "load", "version")
+COMMANDS = ("up", "run", "chat", "model", "corpus", "keys", "config", "doctor", "load", "version")
 
 
 @pytest.fixture(autouse=True)
