@@ -7,6 +7,8 @@ guesses are calibrated, a share becomes the chance at which such tokens stood so
 
 from __future__ import annotations
 
+import numpy as np
+
 from services.proposer.suffix_store.chances import CHANCE, cell_of
 from services.proposer.suffix_store.loops import (
     BEFORE,
@@ -18,12 +20,12 @@ from services.proposer.suffix_store.loops import (
     END,
     LEN,
     LENGTH,
-    LINK,
     LOOKED_UP,
     READER,
     STATE,
     TOKENS,
     lasts_of,
+    link_of,
     shortened,
     target_of,
 )
@@ -36,6 +38,8 @@ TOLD_WORDS = 3
 _NEARLY = 1 - 1e-9
 # A context that occurred twice and was followed by the same token twice says more than one that occurred once.
 _DOUBT = 0.5
+# Not Python's own, of which numba would make two functions.
+_NO, _YES = np.bool_(False), np.bool_(True)
 # A shorter context is looked at where its first token is so much likelier.
 _LIKELIER = 1.1
 
@@ -105,17 +109,17 @@ def most_frequent(
                 likeliest = first * _LIKELIER
             _, score = _walk(
                 words, rows, entries, buckets, state, length, limit, budget, least, enough, table, source, itself,
-                tokens, shares, cells, False,
+                tokens, shares, cells, _NO,
             )  # fmt: skip
             if score > best:
                 best, best_state, best_length, best_budget = score, state, length, budget
-        state = rows[state, LINK]
+        state = link_of(rows, state)
         length = rows[state, LEN]
     told[DRAFTED], told[MATCHED] = 0, best_length
     if best_state:
         told[DRAFTED], _ = _walk(
             words, rows, entries, buckets, best_state, best_length, limit, best_budget, least, 0.0, table, source,
-            itself, tokens, shares, cells, True,
+            itself, tokens, shares, cells, _YES,
         )  # fmt: skip
     return best
 
@@ -159,15 +163,16 @@ def most_recent(
             token = ahead[place + at - text.size]
         target = target_of(words, rows, entries, buckets, state, token)
         while state and not target:
-            state = rows[state, LINK]
+            state = link_of(rows, state)
             length = rows[state, LEN]
             target = target_of(words, rows, entries, buckets, state, token)
         times = rows[state, COUNT] if state else words[TOKENS]
         share = rows[target, COUNT] / times if target else 0.0
         if source >= 0:
             share = rows[target, COUNT] / (times - itself + _DOUBT) if target else 0.0
-            cells[at] = cell_of(source, size + at, share)
-            share, itself = _chance(table, cells[at]), 0
+            cell = cell_of(source, size + at, share)
+            cells[at] = cell
+            share, itself = _chance(table, cell), 0
         tokens[at], shares[at] = token, share
         length = min(length + 1, words[DEPTH]) if target else 0
         state = shortened(rows, target, length)
@@ -182,14 +187,14 @@ def most_frequent_of_few(
     length = min(follower[LENGTH], words[LOOKED_UP])
     state = shortened(rows, follower[STATE], length)
     while state and not rows[state, BEST_COUNT]:
-        state = rows[state, LINK]
+        state = link_of(rows, state)
         length = rows[state, LEN]
     told[DRAFTED], told[MATCHED] = 0, length
     if state and length >= least_size:
         itself = 0 if follower[END] == READER else 1
         told[DRAFTED], _ = _walk(
             words, rows, entries, buckets, state, length, words[LOOKED_UP], longest, 0.0, 0.0, table, source, itself,
-            tokens, shares, cells, True,
+            tokens, shares, cells, _YES,
         )  # fmt: skip
 
 

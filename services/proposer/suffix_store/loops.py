@@ -64,6 +64,12 @@ def lasts_of(words: Longs) -> Ints:
     return carray(ints_at(words[LASTS_AT]), 2 * words[ROOM] + 2)  # type: ignore[no-any-return]
 
 
+@loop
+def link_of(rows: Ints, state: int) -> int:
+    """As wide as states are that come from elsewhere: numba would compile what takes it once for each width."""
+    return np.int64(rows[state, LINK])  # type: ignore[return-value]
+
+
 # Transitions ------------------------------------------------------------------------------------------------
 
 
@@ -90,9 +96,9 @@ def _entry(words: Longs, entries: Ints, buckets: Ints, state: int, token: int) -
 def target_of(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int) -> int:
     """Where the token leads from the state; 0: nowhere."""
     if rows[state, TOKEN] == token or not rows[state, OTHERS]:
-        return rows[state, TARGET] if rows[state, TOKEN] == token else 0
+        return np.int64(rows[state, TARGET] if rows[state, TOKEN] == token else 0)  # type: ignore[return-value]
     entry = _entry(words, entries, buckets, state, token)
-    return entries[entry, GOAL] if entry else 0
+    return np.int64(entries[entry, GOAL] if entry else 0)  # type: ignore[return-value]
 
 
 @loop
@@ -123,7 +129,7 @@ def _open_bucket(words: Longs, entries: Ints, buckets: Ints) -> None:
     buckets[old] = 0
     while entry:
         after = entries[entry, NEXT_IN_BUCKET]
-        bucket = bucket_of(words, entries[entry, SOURCE], entries[entry, LABEL])
+        bucket = bucket_of(words, np.int64(entries[entry, SOURCE]), entries[entry, LABEL])
         entries[entry, NEXT_IN_BUCKET] = buckets[bucket]
         buckets[bucket] = entry
         entry = after
@@ -189,7 +195,7 @@ def _grow(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, e
             break
         missing += 1
         added += rows[state, TARGET] != 0
-        state = rows[state, LINK]
+        state = link_of(rows, state)
     splits = state >= 0 and rows[q, LEN] != rows[state, LEN] + 1
     if splits:
         added += _others(rows, entries, q)
@@ -203,7 +209,7 @@ def _grow(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, e
         rows[new, LEN] = rows[end, LEN] + 1
         for _ in range(missing):
             _lead(words, rows, entries, buckets, end, token, new)
-            end = rows[end, LINK]
+            end = link_of(rows, end)
     if splits:
         q = _clone(words, rows, entries, buckets, lasts, state, token, q)
     if not missing:
@@ -227,11 +233,11 @@ def _clone(
         lasts[clone] = lasts[q]
     entry = rows[q, OTHERS]
     while entry:
-        _lead(words, rows, entries, buckets, clone, entries[entry, LABEL], entries[entry, GOAL])
+        _lead(words, rows, entries, buckets, clone, entries[entry, LABEL], np.int64(entries[entry, GOAL]))
         entry = entries[entry, NEXT_OF_SOURCE]
     rows[q, LINK] = clone
     while state >= 0 and _redirect(words, rows, entries, buckets, state, token, q, clone):
-        state = rows[state, LINK]
+        state = link_of(rows, state)
     return clone
 
 
@@ -239,7 +245,7 @@ def _clone(
 def shortened(rows: Ints, state: int, length: int) -> int:
     """The state of a state's context of that length: it has moved when others cloned the state, or is cut shorter."""
     while state and rows[rows[state, LINK], LEN] >= length:
-        state = rows[state, LINK]
+        state = link_of(rows, state)
     return state
 
 
@@ -269,16 +275,16 @@ def _count(
     _occurs(words, rows, lasts, follower, target)
     while source:
         while rows[rows[target, LINK], LEN] > length:
-            target = rows[target, LINK]
+            target = link_of(rows, target)
             _occurs(words, rows, lasts, follower, target)
         if rows[target, COUNT] > rows[source, BEST_COUNT]:
             rows[source, BEST_COUNT], rows[source, BEST_TOKEN] = rows[target, COUNT], token
-        source = rows[source, LINK]
+        source = link_of(rows, source)
         length = rows[source, LEN]
-    target = rows[target, LINK]
+    target = link_of(rows, target)
     while target:
         _occurs(words, rows, lasts, follower, target)
-        target = rows[target, LINK]
+        target = link_of(rows, target)
 
 
 @loop
@@ -301,7 +307,7 @@ def _fetch_ahead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: 
                     fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[bucket])
                 else:
                     fetch(words[STATES_AT] + STATE_BYTES * entries[buckets[bucket], GOAL])
-            state = rows[state, LINK]
+            state = link_of(rows, state)
 
 
 @loop
@@ -328,7 +334,7 @@ def read(words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Longs
     state = shortened(rows, follower[STATE], length)
     target = target_of(words, rows, entries, buckets, state, token)
     while state and not target:
-        state = rows[state, LINK]
+        state = link_of(rows, state)
         length = rows[state, LEN]
         target = target_of(words, rows, entries, buckets, state, token)
     length = min(length + 1, words[DEPTH]) if target else 0

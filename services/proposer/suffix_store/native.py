@@ -50,12 +50,13 @@ def _fetch(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer, word = ir.PointerType(ir.IntType(8)), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        module = builder.module
+        function = cgutils.get_or_insert_function(module, kind, "llvm.prefetch.p0")  # type: ignore[no-untyped-call]
         # To be read, often, data.
         builder.call(function, [builder.inttoptr(args[0], pointer), word(0), word(3), word(1)])
         return context.get_dummy_value()
 
-    return types.void(types.int64), generate  # type: ignore[no-untyped-call]
+    return types.void(types.int64), generate
 
 
 # numba's name for an array at an address; its own types don't tell.

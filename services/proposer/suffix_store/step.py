@@ -8,6 +8,8 @@ addresses and ints; knowledge.py lays them out.
 
 from __future__ import annotations
 
+import numpy as np
+
 from services.proposer.suffix_store import candidates, predicting, segment_loops
 from services.proposer.suffix_store.chances import (
     CELL_WORDS,
@@ -75,7 +77,7 @@ _SEGMENT_FACTOR = 4.0
 WORDS = 21
 # Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
 # needs memory for candidates or chances.
-DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = range(6)
+DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))
 
 # Words of a question. AHEAD: where its tokens begin, of those that are ahead of all texts.
 ASK_ROW, ASK_TEXT_AT, ASK_LENGTH, ASK_BUDGET, ASK_AHEAD, ASK_AHEADS = range(6)
@@ -88,7 +90,7 @@ ANSWER_WORDS = 4
 # other. WRITTEN and READ are places in the text.
 (SPACE, LEARNS, PROMPT, JOINED, WRITTEN, WRITES, READ, READS_NEW, READS_OLD, CHANCES_AT, CANDIDATES_AT, PREDICTION_AT,
  CORPORA_AT, CORPORA) = range(14)  # fmt: skip
-OWN_FOLLOWER = 14
+OWN_FOLLOWER = np.int64(14)
 WRITER = OWN_FOLLOWER + FOLLOWER_WORDS
 NEW_READER = WRITER + FOLLOWER_WORDS
 OLD_READER = NEW_READER + FOLLOWER_WORDS
@@ -97,6 +99,10 @@ ROW_WORDS = OLD_READER + FOLLOWER_WORDS
 # Words of a namespace: its automata, the one that is written to first, 0: none; its segments.
 NEW_AT, NEW_SERIAL, OLD_AT, OLD_SERIAL, REQUESTS, MAX_REQUESTS, SEGMENTS_AT, SEGMENTS = range(8)
 SPACE_WORDS = 8
+
+# What is passed on is no number of Python's: numba would compile each function once for each such number.
+_BEGIN, _AT_ROOT, _ONLY = np.int64(0), np.int64(0), np.int64(0)
+_READER, _FOLLOWER_WORDS, _PREDICTION_WORDS = map(np.int64, (READER, FOLLOWER_WORDS, predicting.PREDICTION_WORDS))
 
 
 # Writing ----------------------------------------------------------------------------------------------------
@@ -176,7 +182,7 @@ def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: in
             return _ends(control, SPACE_IS_FULL, which)  # type: ignore[no-any-return]
         space[REQUESTS] += 1
         row[WRITES] = space[NEW_SERIAL]
-        _starts(row, WRITER, space[NEW_AT], 0)
+        _starts(row, WRITER, space[NEW_AT], _AT_ROOT)
     text = carray(ints_at(ask[ASK_TEXT_AT]), ask[ASK_LENGTH])
     words, states, entries, buckets = opened(space[NEW_AT])
     lasts, writer = lasts_of(words), row[WRITER : WRITER + FOLLOWER_WORDS]
@@ -246,16 +252,16 @@ def _catch_up(row: Longs, space: Longs, text: Ints, depth: int) -> None:
     if row[READS_NEW] != space[NEW_SERIAL]:
         if row[READS_NEW] == space[OLD_SERIAL]:
             row[READS_OLD] = row[READS_NEW]
-            _copy(row, NEW_READER, FOLLOWER_WORDS, row, OLD_READER)
+            _copy(row, NEW_READER, _FOLLOWER_WORDS, row, OLD_READER)
         row[READS_NEW] = space[NEW_SERIAL]
-        _starts(row, NEW_READER, space[NEW_AT], READER)
+        _starts(row, NEW_READER, space[NEW_AT], _READER)
         _reads(new, text, late)
     else:
         _reads(new, text, begin)
     if space[OLD_AT]:
         if row[READS_OLD] != space[OLD_SERIAL]:
             row[READS_OLD] = space[OLD_SERIAL]
-            _starts(row, OLD_READER, space[OLD_AT], READER)
+            _starts(row, OLD_READER, space[OLD_AT], _READER)
             _reads(old, text, late)
         else:
             _reads(old, text, begin)
@@ -268,9 +274,9 @@ def _behind(control: Longs, follower: Longs, ahead: Ints) -> Longs:
     if not ahead.size:
         return follower
     copy = carray(longs_at(control[COPY_AT]), FOLLOWER_WORDS)
-    _copy(follower, 0, FOLLOWER_WORDS, copy, 0)
+    _copy(follower, _BEGIN, _FOLLOWER_WORDS, copy, _BEGIN)
     copy[END] = READER
-    _reads(copy, ahead, 0)
+    _reads(copy, ahead, _BEGIN)
     return copy  # type: ignore[no-any-return]
 
 
@@ -287,13 +293,13 @@ def _context(control: Longs, text: Ints, ahead: Ints) -> Ints:
 
 @loop
 def _offer(
-    control: Longs, row: Longs, made_at: int, ahead: Ints, calibrated: bool, best: float, score: float, remembers: bool,
-    source: int, which: int, told: Longs, answer: Ints, tokens_out: Ints, chances_out: Doubles,
+    control: Longs, row: Longs, made_at: int, ahead: Ints, remembers: bool, best: float, score: float, source: int,
+    which: int, told: Longs, answer: Ints, tokens_out: Ints, chances_out: Doubles,
 ) -> float:  # fmt: skip
     """The guess that lies in the scratch: it is remembered, and kept if it is the best so far. That score."""
     count = told[DRAFTED]
     draft, cells = carray(ints_at(control[DRAFT_AT]), LONGEST), carray(ints_at(control[CELLS_AT]), LONGEST)
-    if calibrated and remembers:
+    if remembers:
         candidate = carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS)
         candidates.remember(candidate, source, made_at, ahead, draft, cells, count)
     if not count or score <= best:
@@ -343,26 +349,26 @@ def _guess(
                     )  # fmt: skip
                 told[DRAFTED], score = expected(ratios, told[DRAFTED], least if calibrated else 0.0)
             best = _offer(
-                control, row, text.size, ahead, calibrated, best, score, True, source, 0, told, answer, tokens_out,
-                chances_out,
+                control, row, text.size, ahead, calibrated, best, score, np.int64(source), _ONLY, told, answer,
+                tokens_out, chances_out,
             )  # fmt: skip
     if sources & 1 << PREDICTION and row[PREDICTION_AT]:
         followed = carray(longs_at(row[PREDICTION_AT]), predicting.PREDICTION_WORDS)
         predicting.follow(followed, text, ahead[:0], row[PROMPT])
         if ahead.size:
             copy = carray(longs_at(control[COPY_AT]), predicting.PREDICTION_WORDS)
-            _copy(followed, 0, predicting.PREDICTION_WORDS, copy, 0)
+            _copy(followed, _BEGIN, _PREDICTION_WORDS, copy, _BEGIN)
             followed = copy
             predicting.follow(followed, text, ahead, row[PROMPT])
         told[DRAFTED], told[MATCHED] = predicting.rest(followed, longest, draft), followed[predicting.AGREED]
         for at in range(told[DRAFTED]):
             share = _SUPPOSED if followed[predicting.LOST] else _AGREED
-            cells[at] = cell_of(PREDICTION, told[MATCHED] + at, share)
+            cells[at] = cell_of(np.int64(PREDICTION), told[MATCHED] + at, share)
             ratios[at] = table[cells[at], CHANCE]
         told[DRAFTED], score = expected(ratios, told[DRAFTED], least if calibrated else 0.0)
         best = _offer(
-            control, row, text.size, ahead, calibrated, best, score, True, PREDICTION, 0, told, answer, tokens_out,
-            chances_out,
+            control, row, text.size, ahead, calibrated, best, score, np.int64(PREDICTION), _ONLY, told, answer,
+            tokens_out, chances_out,
         )  # fmt: skip
     if row[SPACE] < 0:
         return
@@ -380,8 +386,8 @@ def _guess(
                 SHARED if calibrated else -1, draft, ratios, cells, told,
             )  # fmt: skip
             best = _offer(
-                control, row, text.size, ahead, calibrated, best, score, score > group, SHARED, 0, told, answer,
-                tokens_out, chances_out,
+                control, row, text.size, ahead, calibrated and score > group, best, score, np.int64(SHARED), _ONLY,
+                told, answer, tokens_out, chances_out,
             )  # fmt: skip
             group = max(group, score)
     for source in (STORE, CORPUS):
@@ -398,12 +404,12 @@ def _guess(
             )  # fmt: skip
             if calibrated:
                 for at in range(told[DRAFTED]):
-                    cells[at] = cell_of(source, told[MATCHED] + at, ratios[at])
+                    cells[at] = cell_of(np.int64(source), told[MATCHED] + at, ratios[at])
                     ratios[at] = table[cells[at], CHANCE]
                 told[DRAFTED], score = expected(ratios, told[DRAFTED], least)
             best = _offer(
-                control, row, text.size, ahead, calibrated, best, score, score > group, source, which, told, answer,
-                tokens_out, chances_out,
+                control, row, text.size, ahead, calibrated and score > group, best, score, np.int64(source),
+                np.int64(which), told, answer, tokens_out, chances_out,
             )  # fmt: skip
             group = max(group, score)
 

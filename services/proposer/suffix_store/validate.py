@@ -75,7 +75,7 @@ def _table(entries: Table, buckets: Table, in_use: tuple[int, int]) -> Iterator[
 @kept
 def _buckets_of(words: Longs, entries: Table, buckets: Longs) -> None:
     for entry in range(1, entries.shape[0]):
-        buckets[entry] = loops.bucket_of(words, entries[entry, SOURCE], entries[entry, LABEL])
+        buckets[entry] = loops.bucket_of(words, np.int64(entries[entry, SOURCE]), entries[entry, LABEL])
 
 
 def _edges(states: Table, entries: Table) -> Edges | str:
