@@ -78,7 +78,7 @@ def draft(ask: DraftAsk, tokens: list[int], **more: Any) -> DraftItem:
 def proposed_by(method: str) -> Callable[[DraftAsk], DraftItem | None]:
     """A proposer of ours, asked one sequence at a time."""
     proposer = make_proposers(Settings.for_tests(method=method, suffix_decoding_max_cached_requests=-1))[method]
-    if method == "suffix":
+    if method != "naive":
         compiling.start().join()
     views: dict[int, View] = {}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 
-from services.proposer.suffix_store import compiling
+from kernels import cpu_cache
+from services.proposer.suffix_store import compiling, step
 
 
 def test_it_starts_once_and_is_told_when_it_is_done() -> None:
@@ -30,3 +32,9 @@ def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(
         compiling._compile()
     assert not event.is_set() and not compiling.is_compiled()
     assert "no memory may be executed" in caplog.text
+
+
+def test_kept_code_goes_when_any_file_it_is_compiled_from_changes() -> None:
+    files = {source.name for source in cpu_cache._sources(Path(step.__file__))}
+    assert {f"{name}.py" for name in ("step", "loops", "guessing", "predicting", "segment_loops", "native")} <= files
+    assert "cpu_cache.py" in files
