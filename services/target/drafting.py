@@ -208,6 +208,8 @@ class Drafting:
         if not total:
             return counts
         a_row = (curve[total] - curve[0]) / total
+        if a_row <= 0.0:
+            return counts
         sharing: dict[int, list[int]] = {}
         for index, sequence in enumerate(weighed):
             sharing.setdefault(id(sequence.record), []).append(index)
@@ -217,7 +219,8 @@ class Drafting:
             wanted = [counts[index] for index in indices]
             if record is None or record.purse is None or sum(wanted) * a_row <= record.purse:
                 continue
-            for index, count in zip(indices, modest(wanted, max(1, int(record.purse / a_row))), strict=True):
+            rows = max(1, int(max(0.0, record.purse) / a_row))
+            for index, count in zip(indices, modest(wanted, rows), strict=True):
                 afforded[index] = count
         return afforded
 

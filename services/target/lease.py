@@ -94,7 +94,8 @@ def lease_of(item: DraftItem, ahead: Items[int], text: list[int], kind: Kind) ->
     tokens = [*ahead, *guessed] if ahead else guessed
     if passed >= len(tokens) or (passed and text[begins:] != tokens[:passed]):
         return None
-    chances = item.chances[: len(guessed)]
+    # What can't be a chance is none.
+    chances = [chance if 0.0 <= chance <= 1.0 else 0.0 for chance in item.chances[: len(guessed)]]
     if len(chances) != len(guessed):
         chances = [_chance_of(item.match_length)] * len(guessed)
     certain = len(ahead)

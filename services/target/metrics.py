@@ -162,8 +162,8 @@ class _Counts(Collector):
         counts = self._scheduler.drafting.counts
         ways = _by(
             ["model_name", "way"], "drafts_came",
-            "Verify steps of sequences that may have drafts, by how theirs came: left of an earlier one (lease), asked for"
-            " while the last step ran (ahead), waited for (asked), or not (none)",
+            "Verify steps of sequences that may have drafts, by how theirs came: left of an earlier one (lease), asked"
+            " for while the last step ran (ahead), waited for (asked), or not (none)",
         )  # fmt: skip
         for way, count in list(counts.ways.items()):
             ways.add_metric([self._model_name, way], count)

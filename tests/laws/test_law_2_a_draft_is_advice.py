@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by, some_prompt
@@ -62,7 +63,7 @@ def anything(ask: DraftAsk) -> DraftItem | None:
     )(ask)
 
 
-def texts(drafts: NoDrafts, **limits: int) -> tuple[list[list[int]], int]:
+def texts(drafts: NoDrafts, **limits: Any) -> tuple[list[list[int]], int]:
     chance = random.Random(5)
     with EngineRoom(MockRunner(Profile(acceptance=0.8), pages=120), drafts, **limits) as room:
         streams = [
@@ -90,16 +91,19 @@ def texts(drafts: NoDrafts, **limits: int) -> tuple[list[list[int]], int]:
         anything,
     ],
 )
-def test_a_hostile_proposer_changes_no_token(guess: Guess) -> None:
+@pytest.mark.parametrize("method", ["ngram", "auto"])
+def test_a_hostile_proposer_changes_no_token(guess: Guess, method: str) -> None:
     plain, _ = texts(NoDrafts())
-    assert texts(DraftsBy(guess))[0] == plain
+    assert texts(DraftsBy(guess), method=method)[0] == plain
 
 
-def test_a_good_proposer_changes_no_token_either_and_is_believed() -> None:
+@pytest.mark.parametrize("method", ["ngram", "auto"])
+def test_a_good_proposer_changes_no_token_either_and_is_believed(method: str) -> None:
     plain, _ = texts(NoDrafts())
-    guessed, accepted = texts(DraftsBy(cycle))
+    guessed, accepted = texts(DraftsBy(cycle), method=method)
     assert guessed == plain
-    assert accepted > sum(len(t) for t in plain) // 4
+    # With auto it depends on what steps of this machine cost.
+    assert accepted > (sum(len(t) for t in plain) // 4 if method == "ngram" else 0)
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])

@@ -10,7 +10,8 @@ from mesh_around import request
 from msgspec.structs import replace
 
 from mesh.errors import DeadlineExceeded, PeerLost, RemoteError
-from services.messages import DraftItem, Propose, Proposed
+from services.messages import DraftItem, Propose, Proposed, Speculation
+from services.target.ended_texts import MOST_TEXTS, MOST_TOKENS, TOKENS_A_QUESTION, EndedTexts
 from services.target.events import DraftAsk
 from services.target.proposer_link import MISSES, PROBE_SECONDS, RETRY_SECONDS, ProposerLink
 
@@ -52,7 +53,9 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.wires: list[Wire] = []
-        self.link = ProposerLink(self._connect, target="t", epoch=7, deadline=DEADLINE, now=lambda: self.now)
+        self.link = ProposerLink(
+            self._connect, target="t", epoch=7, deadline=DEADLINE, now=lambda: self.now, vocabulary="v"
+        )
         self.text = [1, 2, 3, 4]
         self.link.move_to("ipc://a")
 
@@ -297,3 +300,161 @@ def test_at_rest_the_proposer_hears_of_the_last_sequences_at_once() -> None:
     assert [(message.items, message.forget) for message in world.wire.sent[1:]] == [([], [1])]
     world.link.rest()
     assert len(world.wire.sent) == 2, "said once"
+
+
+# Asked ahead ------------------------------------------------------------------------------------------------
+
+
+def ahead_of(world: World, tokens: list[int]) -> DraftAsk:
+    return DraftAsk(text_of(1, world.text), 9, tokens)
+
+
+def test_what_is_asked_ahead_is_looked_for_without_waiting_and_says_what_it_followed() -> None:
+    world = World()
+    world.link.ask_ahead([ahead_of(world, [5, 6])])
+    [item] = world.wire.sent[0].items
+    assert (item.committed, item.tokens, item.ahead, item.budget) == (4, [1, 2, 3, 4], [5, 6], 9)
+    world.wire.answers.append(good)
+    ready = world.link.look()
+    assert ready is not None and ready.ahead and ready.followed == {1: [5, 6]} and world.wire.waited == [0.0]
+    assert world.link.look() is None and world.link.collect() is None
+    assert world.link._confirmed == {1: 4}, "what is ahead isn't part of the text"
+
+
+def test_an_answer_that_was_not_there_yet_is_given_more_time_and_the_question_stays_open() -> None:
+    world = World()
+    world.link.ask_ahead([ahead_of(world, [5])])
+    world.now += 0.004
+    ready = world.link.look()
+    assert ready is not None and not ready.answered and ready.drafts == []
+    world.link.ask_ahead([ahead_of(world, [5])])
+    world.now += 0.004
+    assert world.link.look() is None and len(world.wire.waited) == 1, "too early to look"
+    world.link.ask_ahead([ahead_of(world, [5])])
+    assert len(world.wire.sent) == 2, "one question at a time"
+    world.now += 0.004
+    world.wire.answers.append(good)
+    assert world.link.look() is not None and not world.link.gave_up
+
+
+def test_a_question_that_the_next_step_wants_anyway_is_waited_for_and_another_makes_way() -> None:
+    world = World()
+    world.link.ask_ahead([ahead_of(world, [5])])
+    world.text = [*world.text, 5, 6]
+    world.link.ask([DraftAsk(text_of(1, world.text), 5)], 0.002)
+    assert len(world.wire.sent) == 1
+    world.wire.answers.append(good)
+    ready = world.link.collect()
+    assert ready is not None and ready.ahead and world.wire.waited == [pytest.approx(0.002)]
+    world.link.ask_ahead([ahead_of(world, [7])])
+    world.text = [*world.text, 8]
+    world.link.ask([DraftAsk(text_of(1, world.text), 5)], 0.002)
+    assert world.wire.given_up == [2] and len(world.wire.sent) == 3
+    world.wire.answers.append(good)
+    ready = world.link.collect()
+    assert ready is not None and not ready.ahead and ready.followed == {}
+
+
+def test_a_proposer_that_never_answers_what_is_asked_ahead_is_given_up_after_so_much_silence() -> None:
+    world = World()
+    while not world.link.gave_up:
+        world.link.ask_ahead([ahead_of(world, [5])])
+        world.now += 0.001
+        world.link.look()
+        assert world.now < 100.0 + 10 * DEADLINE
+    assert world.now >= 100.0 + MISSES * DEADLINE - 0.001
+    assert all(waited == 0.0 for waited in world.wire.waited)
+    sent, began = len(world.wire.sent), world.now
+    while world.now < began + 10 * PROBE_SECONDS:
+        world.link.ask_ahead([ahead_of(world, [5])])
+        world.now += 0.01
+        world.link.look()
+    assert len(world.wire.sent) - sent <= 11, "probes"
+    world.wire.answers = [good] * 3
+    world.now += PROBE_SECONDS
+    world.link.ask_ahead([ahead_of(world, [5])])
+    world.now += DEADLINE
+    assert world.link.look() is not None and not world.link.gave_up
+
+
+def test_the_time_a_question_takes_the_thread_is_told() -> None:
+    world = World()
+
+    def slow(message: Propose) -> Proposed:
+        world.now += 0.003
+        return good(message)
+
+    world.ask()
+    world.now += 0.001
+    world.wire.answers.append(slow)
+    ready = world.link.collect()
+    assert ready is not None and ready.seconds == pytest.approx(0.003)
+
+
+# Whose text it is, and its end ------------------------------------------------------------------------------
+
+
+def test_whose_text_it_is_is_said_once() -> None:
+    world = World()
+    speculation = Speculation(corpora=["c"], learn=False)
+    fields: dict[str, Any] = {"namespace": "n", "prediction": [7, 8], "speculation": speculation}
+    for answer in (good, good):
+        world.link.ask([DraftAsk(text_of(1, world.text, **fields), 5)])
+        world.wire.answers.append(answer)
+        world.link.collect()
+        world.text = [*world.text, 9]
+    first, second = (message.items[0] for message in world.wire.sent)
+    assert (first.namespace, first.prediction, first.corpora, first.learn) == ("n", [7, 8], ["c"], False)
+    assert (second.namespace, second.prediction, second.corpora) == ("", [], None)
+    assert world.wire.sent[0].vocabulary == "v"
+
+
+def test_an_ended_text_goes_to_the_proposer_to_learn_from_until_it_has_heard() -> None:
+    world = World()
+    world.step(good)
+    known, unheard = text_of(1, [*world.text, 6, 7], namespace="n"), text_of(2, [1, 2, 3, 8], namespace="n")
+    world.link.forget([1, 2], [known, unheard])
+    for _ in range(2):
+        world.link.rest()
+        world.now += DEADLINE
+        ended = world.wire.sent[-1].ended
+        assert [(end.sequence_id, end.committed, end.tokens, end.first) for end in ended] == [
+            (1, 7, [5, 6, 7], False),
+            (2, 4, [1, 2, 3, 8], True),
+        ]
+        assert {(end.prompt_tokens, end.namespace) for end in ended} == {(3, "n")}
+        assert world.wire.sent[-1].forget == []
+        world.wire.answers.append(good)
+    world.link.rest()
+    world.link.ask([world.asking(3, [1])])
+    assert world.wire.sent[-1].ended == []
+
+
+def test_a_new_proposer_hears_ended_texts_from_their_beginning() -> None:
+    world = World()
+    world.step(good)
+    world.link.forget([1], [text_of(1, world.text, namespace="n")])
+    world.link.move_to("ipc://b")
+    world.ask(world.asking(2, [8]))
+    [end] = world.wire.sent[0].ended
+    assert (end.tokens, end.first) == ([1, 2, 3, 4, 5], True)
+
+
+def test_what_waits_to_be_learned_is_bounded_and_the_rest_is_forgotten() -> None:
+    ended, gone = EndedTexts(), []
+    for number in range(MOST_TEXTS + 9):
+        gone += ended.add(text_of(number, [1, 2, 3, 4, 5], namespace="n"), 3, number % 2 == 0)
+    assert len(ended) == MOST_TEXTS and gone == [0, 2, 4, 6, 8]
+    ended = EndedTexts()
+    for number in range(40):
+        ended.add(text_of(number, [1] * (MOST_TOKENS // 8), namespace="n"), 0, False)
+    assert len(ended) == 8 and sum(len(end.tokens) for end in ended.say()) <= TOKENS_A_QUESTION
+    ended.said()
+    assert len(ended) == 7
+
+
+def test_a_text_nobody_can_be_told_of_is_not_kept() -> None:
+    world = World()
+    world.link.move_to("")
+    world.link.forget([1], [text_of(1, world.text, namespace="n")])
+    assert len(world.link._ended) == 0

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from mesh_around import request
+from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY
 
-from services.messages import DraftItem, Failed, Finished, Run, Tokens
+from services.messages import DraftItem, Failed, Finished, Run, Speculation, Tokens
 from services.target.events import (
     Arrived,
+    AskAhead,
     AskDrafts,
     Cancelled,
     DeadlinePassed,
@@ -243,6 +245,144 @@ def test_drafts_share_the_rows_that_decoding_leaves() -> None:
         scheduler.handle(draft(sequence, 4, tokens))
     lengths = [len(work[2]) for work in step(scheduler)]
     assert lengths == [1, 6, 5, 0]
+
+
+# Leases ------------------------------------------------------------------------------------------------
+
+
+def asks(instructions: list[Any], kind: type = AskDrafts) -> list[tuple[int, int, list[int]]]:
+    found = [ask for item in instructions if isinstance(item, kind) for ask in item.asks]
+    return [(ask.sequence.length, ask.budget, ask.ahead) for ask in found]
+
+
+def test_what_is_left_of_a_draft_is_the_next_one_without_a_question() -> None:
+    scheduler = started(num_speculative_tokens=2)
+    scheduler.handle(draft(1, 4, [5, 6, 7, 8, 9]))
+    assert step(scheduler)[0][2] == [5, 6]
+    assert asks(done(scheduler, Verdict([5, 6, 7], 2))) == []
+    assert step(scheduler) == [([7, 8, 9], 6, [8, 9], True)]
+    assert scheduler.drafting.counts.ways == {"lease": 1, "ahead": 0, "asked": 1, "none": 0}
+
+
+def test_a_text_that_goes_another_way_ends_the_lease_and_asks_anew() -> None:
+    scheduler = started(num_speculative_tokens=2)
+    scheduler.handle(draft(1, 4, [5, 6, 7, 8, 9]))
+    step(scheduler)
+    assert asks(done(scheduler, Verdict([5, 6, 1], 2))) == [(7, 2, [])]
+    assert step(scheduler)[0][2] == [] and scheduler.drafting.counts.dropped == 1
+
+
+def test_the_next_draft_is_asked_for_while_this_one_is_verified_and_used_if_all_of_it_stood() -> None:
+    for verdict, drafted in ((Verdict([5, 6, 7], 2), [8]), (Verdict([5, 6, 3], 2), []), (Verdict([5, 1], 1), [])):
+        scheduler = started(num_speculative_tokens=2)
+        scheduler.handle(draft(1, 4, [5, 6]))
+        instructions = scheduler.handle(StepWanted())
+        # The token after the draft is the target's own, and then come two more.
+        assert asks(instructions, AskAhead) == [(4, 3, [5, 6])] and isinstance(instructions[-1], RunStep)
+        [item] = draft(1, 6, [7, 8]).drafts
+        scheduler.handle(DraftsReady([item], ahead=True, followed={1: [5, 6]}))
+        asked = asks(done(scheduler, verdict))
+        assert (asked == []) == bool(drafted)
+        assert step(scheduler)[0][2] == drafted
+
+
+def test_a_late_answer_is_used_where_the_text_agrees_with_it() -> None:
+    scheduler = started()
+    step(scheduler)
+    done(scheduler, one(5))
+    scheduler.handle(draft(1, 4, [5, 6, 7]))
+    assert step(scheduler) == [([5, 6, 7], 4, [6, 7], True)]
+
+
+def test_a_lease_outlives_preemption() -> None:
+    scheduler = started()
+    scheduler.handle(draft(1, 4, [5, 6, 7]))
+    scheduler.handle(PagesLost())
+    assert step(scheduler) == [([1, 2, 3, 4], 0, [], True)]
+    done(scheduler, one(5))
+    assert step(scheduler) == [([5, 6, 7], 4, [6, 7], True)]
+
+
+def test_the_whole_text_is_sent_ahead_while_the_prompt_is_computed_where_drafts_are_weighed() -> None:
+    scheduler = make(method="auto")
+    arrive(scheduler, max_tokens=20)
+    assert asks(scheduler.handle(StepWanted()), AskAhead) == [(3, 19, [])]
+
+
+# Whose text may be learned from ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("namespace", "learn", "end", "learned"),
+    [
+        ("n", True, "finish", [1]),
+        ("n", True, "cancel", [1]),
+        ("n", True, "fail", []),
+        ("n", False, "finish", []),
+        ("", True, "finish", []),
+    ],
+)
+def test_what_ended_well_may_be_learned_from_where_the_request_allows_it(
+    namespace: str, learn: bool, end: str, learned: list[int]
+) -> None:
+    scheduler = make()
+    generate = replace(request([1, 2, 3], max_tokens=2), namespace=namespace, speculation=Speculation(learn=learn))
+    scheduler.handle(Arrived(generate, 1))
+    step(scheduler)
+    done(scheduler, one(4))
+    if end == "cancel":
+        told = scheduler.handle(Cancelled(1))
+    else:
+        step(scheduler)
+        told = done(scheduler, one(5) if end == "finish" else Verdict([], 0, failure="no"))
+    [forget] = [item for item in told if isinstance(item, Forget)]
+    assert (forget.sequence_ids, [sequence.id for sequence in forget.learned]) == ([1], learned)
+
+
+def test_a_replay_asks_nobody_and_is_not_learned_from() -> None:
+    scheduler = make(method="auto")
+    generate = replace(request([1, 2, 3], max_tokens=3, method="naive"), namespace="n")
+    scheduler.handle(Arrived(generate, -1))
+    told = []
+    while scheduler.has_work:
+        told += scheduler.handle(StepWanted())
+        told += done(scheduler, one(4))
+    assert not any(isinstance(item, AskDrafts | AskAhead) for item in told)
+    assert [item.learned for item in told if isinstance(item, Forget)] == [[]]
+
+
+# Methods and lengths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "prediction", "method"),
+    [
+        ("ngram", "", [], "ngram"),
+        ("ngram", "off", [], "naive"),
+        ("auto", "off", [5], "naive"),
+        ("ngram", "", [5], "prediction"),
+        ("auto", "", [5], "auto"),
+        ("ngram", "suffix", [5], "suffix"),
+    ],
+)
+def test_which_method_a_request_gets(own: str, asked: str, prediction: list[int], method: str) -> None:
+    scheduler = make(method=own)
+    scheduler.handle(Arrived(replace(request([1, 2, 3], method=asked), prediction=prediction), 1))
+    [sequence] = scheduler.waiting
+    assert sequence.method == method and (sequence.draft_length > 0) == (method != "naive")
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "asked", "longest"),
+    [
+        (-1, "ngram", -1, 8), (-1, "auto", -1, 48), (-1, "ngram", 20, 20), (-1, "auto", 99, 48), (4, "auto", -1, 4),
+        (4, "ngram", 9, 4),
+    ],
+)  # fmt: skip
+def test_how_long_drafts_may_be(setting: int, method: str, asked: int, longest: int) -> None:
+    scheduler = make(num_speculative_tokens=setting)
+    arrive(scheduler, method=method, drafts=asked)
+    assert next(iter(scheduler.waiting)).draft_length == longest
 
 
 # Ends inside a run -------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The scheduler under whatever may happen, over a runner that notices every mistake with pages.
 
 Laws: each request ends once (1), drafts of any kind change no token, nor does what is shared (2, 3), no page is
-lost (5), and nobody waits for ever, whatever the priorities.
+lost (5), and nobody waits for ever, whatever the priorities. Answers to what was asked ahead come in time, late, twice,
+in another order, about the dead, or as if something else had been asked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from paged_fake import EOS, VOCABULARY, PagedFake, alone, next_token
 from services.messages import DraftItem, Failed, Finished
 from services.target.events import (
     Arrived,
+    AskAhead,
     AskDrafts,
     Cancelled,
     CopyPage,
@@ -62,8 +64,8 @@ class World:
                 max_sequences=chance.choice([1, 3, 32]),
                 max_step_tokens=chance.choice([16, 33, 512]),
                 max_waiting=1000,
-                method=chance.choice(["naive", "ngram", "ngram"]),
-                num_speculative_tokens=chance.choice([1, 4, 16]),
+                method=chance.choice(["naive", "ngram", "auto", "auto"]),
+                num_speculative_tokens=chance.choice([-1, 1, 4, 16]),
                 prefix_cache=chance.random() < 0.85,
                 priority_seconds=chance.choice([0.0, 1.0, 5.0]),
             )
@@ -72,6 +74,8 @@ class World:
         self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
+        # Answers to questions asked ahead that haven't come yet.
+        self.late: list[DraftsReady] = []
 
     def arrive(self) -> None:
         """One request or its several choices; many begin as others do."""
@@ -90,7 +94,13 @@ class World:
             stream = len(self.told)
             deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
             told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
-            generate = replace(request(prompt, max_tokens=told.max_tokens), cache_salt=salt, priority=priority)
+            method = chance.choice(["", "", "ngram", "auto", "off"])
+            generate = replace(
+                request(prompt, max_tokens=told.max_tokens, method=method),
+                cache_salt=salt,
+                priority=priority,
+                namespace=chance.choice(["", "n", "m"]),
+            )
             self.hear(self.scheduler.handle(Arrived(generate, stream, deadline, self.now)))
 
     def cancel(self) -> None:
@@ -112,27 +122,60 @@ class World:
             elif isinstance(item, Fail):
                 self.told[item.stream].ends.append(item.failed)
             elif isinstance(item, AskDrafts):
-                self.hear(self.scheduler.handle(DraftsReady([self.guess(ask) for ask in item.asks])))
+                self.answer(DraftsReady([self.guess(ask) for ask in item.asks], seconds=self.chance.choice([0, 1e-4])))
+            elif isinstance(item, AskAhead):
+                followed = {ask.sequence.id: ask.ahead for ask in item.asks}
+                self.late.append(DraftsReady([self.guess(ask) for ask in item.asks], ahead=True, followed=followed))
             elif isinstance(item, CopyPage):
                 self.runner.copy_page(item.source, item.target)
             elif isinstance(item, RunStep):
                 assert sum(len(work.tokens) for work in item.work) <= self.scheduler.limits.max_step_tokens
-                self.hear(self.scheduler.handle(StepDone(self.runner.step(item.work))))
+                verdicts = self.runner.step(item.work)
+                self.late_ones()
+                rows = sum(len(work.tokens) for work in item.work)
+                seconds = self.chance.choice([0.0, 0.01, 0.01 + 0.001 * rows, self.chance.random()])
+                self.hear(self.scheduler.handle(StepDone(verdicts, seconds)))
+
+    def answer(self, ready: DraftsReady) -> None:
+        self.hear(self.scheduler.handle(ready))
+
+    def late_ones(self) -> None:
+        """Some answers come now; some come again, some never, some are mixed up."""
+        chance = self.chance
+        chance.shuffle(self.late)
+        for ready in self.late[: chance.choice([0, 1, 1, 2])]:
+            if chance.random() < 0.1:
+                followed = chance.choice(self.late).followed
+                ready = DraftsReady(ready.drafts, ahead=chance.random() < 0.5, followed=followed)
+            self.answer(ready)
+            if chance.random() < 0.8:
+                self.late = [other for other in self.late if other is not ready]
+        del self.late[4:]
 
     def guess(self, ask: Any) -> DraftItem:
         """Right for a while, then wrong; or late, too long, or nonsense."""
-        chance, text = self.chance, list(ask.sequence.token_ids)
+        chance, text = self.chance, [*ask.sequence.token_ids, *ask.ahead]
         committed = len(text) - (chance.random() < 0.05)
         tokens: list[int] = []
         for _ in range(chance.choice([0, ask.budget, ask.budget, ask.budget + 5])):
             right = next_token(text, self.eos_every)
             tokens.append(right if chance.random() < 0.85 else chance.randrange(-1, VOCABULARY + 1))
             text.append(tokens[-1])
-        return DraftItem(sequence_id=ask.sequence.id, committed=committed, tokens=tokens, source="s")
+        # What they claim is nonsense now and then.
+        chances = [chance.choice([0.99, 0.5, 0.0, -3.0, 7.0, float("nan"), float("inf")]) for _ in tokens]
+        return DraftItem(
+            sequence_id=ask.sequence.id + (chance.random() < 0.02),
+            committed=committed,
+            tokens=tokens,
+            source=chance.choice(["s", "t", str(chance.random())]),
+            chances=chance.choice([[], chances, chances[:1]]),
+            match_length=chance.choice([0, 5, -7]),
+        )
 
     def turn(self) -> None:
         self.now += 1
         self.hear(self.scheduler.handle(DeadlinePassed(self.now)))
+        self.late_ones()
         self.hear(self.scheduler.handle(StepWanted()))
         self.scheduler.planner.sharing.cache.check()
 

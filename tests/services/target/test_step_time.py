@@ -128,3 +128,20 @@ def test_its_memory_is_bounded() -> None:
         model.learn(chance.randrange(1, 70_000), chance.randrange(2_000_000), 0.01)
     assert len(model._cells) <= (len(ROWS) + 1) * (len(CONTEXT) + 1)
     assert all(len(cell.steps) <= KEPT for cell in model._cells.values())
+
+
+def test_a_curve_is_what_is_predicted_of_each_number_of_rows() -> None:
+    for cost in (linear, stairs):
+        model = taught(cost)
+        for rows, context in ((1, 500), (8, 4000), (100, 20_000)):
+            said = [model.predict(each, context) for each in range(rows, rows + 65)]
+            assert model.curve(rows, 64, context) == pytest.approx(said)
+    assert StepTime().curve(1, 64, 100) == []
+
+
+def test_rows_below_the_smallest_step_that_was_seen_or_beyond_the_only_one_are_not_free() -> None:
+    model = StepTime()
+    model.learn(20, 400, 0.02)
+    curve = model.curve(4, 36, 400)
+    assert curve == pytest.approx([0.001 * (4 + k) for k in range(37)])
+    assert (model.least_rows, model.most_rows) == (20, 20)
