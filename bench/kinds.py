@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[], list[Path]]] = {
     "manual pages": _files((_SHARE / "man" / "man1", "*.gz"), (_SHARE / "man" / "man5", "*.gz")),
     "licences": _files((_SHARE / "doc", "copyright")),
     "package pages": _files((_PACKAGES, "METADATA"), (Path(sys.base_prefix), "METADATA")),
-    "prose": _files((_SHARE / "perl", "*.pod"), (_PACKAGES, "*.rst")),
+    "prose": _files((_SHARE / "perl", "*.pod"), (Path(sys.base_prefix), "*.rst"), (Path(sys.base_prefix), "*.md")),
 }
 
 

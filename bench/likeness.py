@@ -109,9 +109,8 @@ def joined(texts: Sequence[Text]) -> npt.NDArray[np.int32]:
 
 
 def occurrences(text: npt.NDArray[np.int32], tokens: Sequence[int]) -> int:
-    """From the last token backwards: what is rare is soon alone."""
+    """From the last token backwards: what is rare is soon alone. Before the first token comes the end again."""
     found = np.flatnonzero(text == tokens[-1])
     for back, token in enumerate(reversed(tokens[:-1]), 1):
-        found = found[found >= back]
         found = found[text[found - back] == token]
     return len(found)

@@ -275,12 +275,13 @@ def missed(figures: dict[str, Any]) -> list[str]:
         ]
     if within := figures.get("likeness", {}).get(str(WITHIN_DEPTH)):
         bars.append(("drafts as theirs, within the depth", within["identical_but_for_ties"], IDENTICAL, True))
-    for name in BRINGING:
-        if seen := figures.get("brings", {}).get(name):
-            bars.append((f"{name}: accepted of theirs, mean", seen["geometric_mean"], BRINGS, True))
-            bars.append((f"{name}: accepted of theirs, least", seen["least"], NEVER_BELOW, True))
+    # suffix means the same as theirs, and brings the same.
     if seen := figures.get("brings", {}).get(OUR_DEFAULT):
-        bars.append((f"{OUR_DEFAULT} as it is: accepted of theirs at factor 4", seen["to factor 4"], NEVER_BELOW, True))
+        bars += [
+            (f"{OUR_DEFAULT}: accepted of theirs, mean", seen["geometric_mean"], BRINGS, True),
+            (f"{OUR_DEFAULT}: accepted of theirs, least", seen["least"], NEVER_BELOW, True),
+            (f"{OUR_DEFAULT} as it is: accepted of theirs at factor 4", seen["to factor 4"], NEVER_BELOW, True),
+        ]
     return [
         f"{name}: {seen:.3f}, the bar is {bar}"
         for name, seen, bar, is_least in bars
