@@ -249,6 +249,7 @@ class Library:
                 self._builder.look,
                 self._journals.follow,
                 self._sweep,
+                self._make_room_to_learn,
                 self._make_journals_short,
                 self._builder.seal,
                 self._builder.keep_uploads,
@@ -274,6 +275,12 @@ class Library:
             if name not in self._failing:
                 self._failing.add(name)
                 log.exception("the library failed to %s; it is tried again, and goes on without", name)
+
+    def _make_room_to_learn(self) -> None:
+        with self._state.lock:
+            if not self._state.batches:
+                for space in self._state.learning.to_seal():
+                    self._state.seal(space)
 
     def _make_journals_short(self) -> None:
         while spaces := self._journals.make_short():

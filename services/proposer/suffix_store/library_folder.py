@@ -119,8 +119,10 @@ class LibraryFolder:
 
     def sweep(self) -> None:
         """Remove what crashes have left."""
+        found = os.listdir(self.building)
+        # Asked for after that: who begins to build meanwhile is not taken for one that is gone.
         living = self._known_instances()
-        for name in os.listdir(self.building):
+        for name in found:
             if name.lstrip(".")[:16] not in living:
                 (self.building / name).unlink(missing_ok=True)
         for name in os.listdir(self.journals):

@@ -115,7 +115,8 @@ class Journals:
             with self._state.lock:
                 if instance not in self._state.told:
                     bounds = self._state.bounds
-                    self._state.told[instance] = Told(bounds.learning_tokens, bounds.max_namespaces)
+                    # All that a journal can hold, of texts of one token each, also what is in segments already.
+                    self._state.told[instance] = Told(2 * bounds.journal_bytes, bounds.max_namespaces)
                 self._state.told[instance].hear(records)
                 self._state.counts.damaged += tail.damaged - damaged
         with self._state.lock:

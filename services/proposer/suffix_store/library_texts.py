@@ -111,10 +111,7 @@ class Learning:
         self._open.pop((space, text_id), None)
 
     def take_over(self, text: Text, owner: str) -> None:
-        """Another process's, which is gone."""
-        if not self._has_room(len(text.tokens), True):
-            self.dropped += len(text.tokens)
-            return
+        """Another process's, which is gone. It was on disk and stays: whoever calls seals, when it is too much."""
         mine = self._begin(text.space)
         mine.tokens, mine.origin = text.tokens, (owner, text.number)
         self.tokens += len(text.tokens)
@@ -150,6 +147,22 @@ class Learning:
         found: list[Text] = []
         for texts in self.spaces.values():
             found += texts.values()
+        return found
+
+    def to_seal(self) -> list[str]:
+        """When half of the room is taken: namespaces, the largest first, until a quarter is."""
+        held = self.tokens + PRICE * self._texts
+        if held <= self._max_tokens // 2:
+            return []
+        sizes = {
+            space: sum(len(text.tokens) + PRICE for text in texts.values()) for space, texts in self.spaces.items()
+        }
+        found = []
+        for space in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if held <= self._max_tokens // 4:
+                break
+            held -= sizes[space]
+            found.append(space)
         return found
 
     def _has_room(self, tokens: int, is_new: bool) -> bool:

@@ -262,7 +262,29 @@ def test_tiny_texts_are_bounded_as_well_for_whoever_listens_too(open_library):
     library.write()
     other.work()
     assert sum(len(library.recent(f"space {turn}")) for turn in range(100)) == 50_000 // 65
-    assert 0 < sum(len(other.recent(f"space {turn}")) for turn in range(100)) <= 50_000 // 65
+    assert sum(len(other.recent(f"space {turn}")) for turn in range(100)) == 50_000 // 65
+
+
+def test_what_was_on_disk_is_taken_over_also_where_bounds_are_small_now(open_library):
+    library = open_library()
+    teach(library, "a", *([turn] * 40 for turn in range(600)))
+    library.close()
+    library = open_library(Bounds(journal_bytes=100_000))
+    assert library.stats().learning_tokens == 600 * 40
+    library.work()
+    assert library.stats().learning_tokens == library.stats().dropped_tokens == 0
+    assert len(said(library, "a")) == 600
+
+
+def test_what_nobody_seals_becomes_a_segment_when_there_is_no_room(open_library):
+    library = open_library(Bounds(journal_bytes=100_000))
+    for turn in range(2000):
+        library.learn("a", turn, [turn])
+        library.end("a", turn)
+        if turn % 100 == 0:
+            library.work()
+    assert library.stats().dropped_tokens == 0
+    assert len(said(library, "a")) + len(library.recent("a")) == 2000
 
 
 def test_journals_stay_small_and_lose_nothing(open_library):
