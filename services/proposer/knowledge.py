@@ -20,10 +20,10 @@ from services.proposer import calibration
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
 from services.proposer.namespaces import Namespace, Namespaces
 from services.proposer.proposer import Ask, View
-from services.proposer.suffix_store import candidates, chances, guessing, loops, predicting, step
+from services.proposer.suffix_store import candidates, chances, guessing, layout, loops, predicting, step
 from services.proposer.suffix_store.automaton import Automaton
 
-assert step.LONGEST == MAX_DRAFT_TOKENS
+assert layout.LONGEST == MAX_DRAFT_TOKENS
 
 # Tokens of prompts that join in one call, of all texts together, and as many that are learned; about a millisecond.
 SLICE = 2048
@@ -31,7 +31,7 @@ SLICE = 2048
 OWN, SHARED, STORE, CORPUS = (1 << source for source in (chances.OWN, chances.SHARED, chances.STORE, chances.CORPUS))
 PREDICTION, NGRAM = 1 << chances.PREDICTION, 1 << chances.NGRAM
 # Chances instead of shares, and learning from what came of every source's guess.
-CALIBRATED = step.CALIBRATED
+CALIBRATED = layout.CALIBRATED
 NAMES = {
     chances.OWN: "suffix",
     chances.SHARED: "shared",
@@ -86,27 +86,27 @@ class Knowledge:
         self._texts: dict[int, _Text] = {}
         self._row_of: dict[int, int] = {}
         self._text_in: dict[int, _Text] = {}
-        self._control = np.zeros(step.WORDS, np.int64)
+        self._control = np.zeros(layout.WORDS, np.int64)
         self._words = memoryview(self._control)  # type: ignore[arg-type]
         self._control_at = int(self._control.ctypes.data)
-        self._rows: npt.NDArray[np.int64] = np.zeros((_FIRST_ROWS, step.ROW_WORDS), np.int64)
+        self._rows: npt.NDArray[np.int64] = np.zeros((_FIRST_ROWS, layout.ROW_WORDS), np.int64)
         self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
         self._beliefs = calibration.new_table()
         self._scratch: dict[int, npt.NDArray[Any]] = {
-            step.TOLD_AT: np.zeros(guessing.TOLD_WORDS, np.int64),
-            step.DRAFT_AT: np.zeros(step.LONGEST, np.int32),
-            step.RATIOS_AT: np.zeros(step.LONGEST, np.float64),
-            step.CELLS_AT: np.zeros(step.LONGEST, np.int32),
-            step.COPY_AT: np.zeros(_SCRATCH, np.int64),
-            step.CONTEXT_AT: np.zeros(depth, np.int32),
-            step.BELIEFS_AT: self._beliefs,
+            layout.TOLD_AT: np.zeros(guessing.TOLD_WORDS, np.int64),
+            layout.DRAFT_AT: np.zeros(layout.LONGEST, np.int32),
+            layout.RATIOS_AT: np.zeros(layout.LONGEST, np.float64),
+            layout.CELLS_AT: np.zeros(layout.LONGEST, np.int32),
+            layout.COPY_AT: np.zeros(_SCRATCH, np.int64),
+            layout.CONTEXT_AT: np.zeros(depth, np.int32),
+            layout.BELIEFS_AT: self._beliefs,
         }
         for word, memory in self._scratch.items():
             self._words[word] = memory.ctypes.data
-        self._words[step.LIMIT], self._words[step.LEAST_NGRAM] = depth, least_ngram
-        self._words[step.FREQUENT] = prefers_frequent
-        self._words[step.SPACES_AT], self._words[step.SPACES] = namespaces.address, namespaces.most
-        self._words[step.ROWS_AT], self._words[step.ROWS] = self._rows.ctypes.data, len(self._rows)
+        self._words[layout.LIMIT], self._words[layout.LEAST_NGRAM] = depth, least_ngram
+        self._words[layout.FREQUENT] = prefers_frequent
+        self._words[layout.SPACES_AT], self._words[layout.SPACES] = namespaces.address, namespaces.most
+        self._words[layout.ROWS_AT], self._words[layout.ROWS] = self._rows.ctypes.data, len(self._rows)
         self._batch = 0
         self._lay_out_batch(_FIRST_BATCH)
 
@@ -149,8 +149,8 @@ class Knowledge:
         if text is None:
             return False
         row = self._rows[text.row]
-        learned = row[step.WRITTEN] if row[step.SPACE] >= 0 and row[step.LEARNS] else len(view.tokens)
-        return bool(min(row[step.JOINED], learned) >= len(view.tokens))
+        learned = row[layout.WRITTEN] if row[layout.SPACE] >= 0 and row[layout.LEARNS] else len(view.tokens)
+        return bool(min(row[layout.JOINED], learned) >= len(view.tokens))
 
     def forget(self, sequence_id: int) -> None:
         text = self._texts.pop(sequence_id, None)
@@ -175,39 +175,39 @@ class Knowledge:
         if count > self._batch:
             self._lay_out_batch(2 * count)
         words, asks_at, aheads_at = self._words, flat.buffer_info()[0], aheads.buffer_info()[0]
-        words[step.SHARED_LEFT] = words[step.OWN_LEFT] = SLICE
+        words[layout.SHARED_LEFT] = words[layout.OWN_LEFT] = SLICE
         factor, offset, least = rule.factor, rule.offset, rule.least
         while (told := step.step(self._control_at, asks_at, count, aheads_at, sources, factor, offset, least)) < 0:
-            self._help(words[step.STATUS], words[step.WHICH])
+            self._help(words[layout.STATUS], words[layout.WHICH])
         return int(told)
 
     def _help(self, status: int, which: int) -> None:
-        if status == step.SPACE_NEEDS_ROOM:
+        if status == layout.SPACE_NEEDS_ROOM:
             self.namespaces.make_room(which)
-        elif status == step.SPACE_IS_FULL:
+        elif status == layout.SPACE_IS_FULL:
             self.namespaces.take_over(which)
-        elif status == step.SPACE_DROPS:
+        elif status == layout.SPACE_DROPS:
             self.namespaces.drop_old(which)
-        elif status == step.OWN_NEEDS_ROOM:
+        elif status == layout.OWN_NEEDS_ROOM:
             text = self._text_in[which]
             text.automaton.make_room(text.automaton.tokens)
         else:
-            assert status == step.ROW_NEEDS_MEMORY, status
-            self._give(self._text_in[which], step.CANDIDATES_AT, np.zeros(candidates.TEXT_WORDS, np.int32))
+            assert status == layout.ROW_NEEDS_MEMORY, status
+            self._give(self._text_in[which], layout.CANDIDATES_AT, np.zeros(candidates.TEXT_WORDS, np.int32))
 
     def _drafts(self, asks: Sequence[Ask], count: int, told: int) -> list[Draft]:
-        begin = count * step.ANSWER_WORDS
+        begin = count * layout.ANSWER_WORDS
         if not told:
             return [EMPTY] * count
         numbers = self._told[: begin + told].tolist()
         ratios = self._ratios[:told].tolist()
         drafts, at = [], 0
-        for place in range(0, begin, step.ANSWER_WORDS):
-            drafted, source, matched, which = numbers[place : place + step.ANSWER_WORDS]
+        for place in range(0, begin, layout.ANSWER_WORDS):
+            drafted, source, matched, which = numbers[place : place + layout.ANSWER_WORDS]
             if drafted:
                 name = NAMES[source]
                 if source == chances.CORPUS:
-                    sequence_id = asks[place // step.ANSWER_WORDS].view.sequence_id
+                    sequence_id = asks[place // layout.ANSWER_WORDS].view.sequence_id
                     name = f"{name}:{self._texts[sequence_id].corpora[which]}"
                 after = at + drafted
                 drafts.append(
@@ -221,11 +221,11 @@ class Knowledge:
     def _lay_out_batch(self, most: int) -> None:
         self._batch = most
         self._shares = np.zeros(most, np.int64)
-        self._told = np.zeros(most * (step.ANSWER_WORDS + step.LONGEST), np.int32)
-        self._ratios = np.zeros(most * step.LONGEST, np.float64)
-        self._words[step.SHARES_AT] = self._shares.ctypes.data
-        self._words[step.TOKENS_OUT_AT] = self._told.ctypes.data
-        self._words[step.CHANCES_OUT_AT] = self._ratios.ctypes.data
+        self._told = np.zeros(most * (layout.ANSWER_WORDS + layout.LONGEST), np.int32)
+        self._ratios = np.zeros(most * layout.LONGEST, np.float64)
+        self._words[layout.SHARES_AT] = self._shares.ctypes.data
+        self._words[layout.TOKENS_OUT_AT] = self._told.ctypes.data
+        self._words[layout.CHANCES_OUT_AT] = self._ratios.ctypes.data
 
     # Texts --------------------------------------------------------------------------------------------------
 
@@ -239,18 +239,18 @@ class Knowledge:
         self._texts[view.sequence_id] = self._text_in[number] = text
         self._row_of[view.sequence_id] = number
         row = self._rows[number]
-        row[step.OWN_FOLLOWER + loops.AUTOMATON] = automaton.address
-        row[step.SPACE] = -1
-        row[step.PROMPT] = max(0, view.prompt_tokens)
+        row[layout.OWN_FOLLOWER + loops.AUTOMATON] = automaton.address
+        row[layout.SPACE] = -1
+        row[layout.PROMPT] = max(0, view.prompt_tokens)
         if namespace is not None:
             namespace.requests += 1
-            row[step.SPACE], row[step.LEARNS] = namespace.number, view.learn and self.namespaces.learns
-            row[step.WRITTEN] = 0 if self._learns_prompts else row[step.PROMPT]
-            row[step.CHANCES_AT] = namespace.chances.ctypes.data
+            row[layout.SPACE], row[layout.LEARNS] = namespace.number, view.learn and self.namespaces.learns
+            row[layout.WRITTEN] = 0 if self._learns_prompts else row[layout.PROMPT]
+            row[layout.CHANCES_AT] = namespace.chances.ctypes.data
             namespace.corpora_changed = self._refresh_corpora
             self._list_corpora(text)
         else:
-            self._give(text, step.CHANCES_AT, calibration.new_table())
+            self._give(text, layout.CHANCES_AT, calibration.new_table())
         if view.prediction:
             self._predict(text, view.prediction)
         return number
@@ -262,7 +262,7 @@ class Knowledge:
         words = np.zeros(predicting.PREDICTION_WORDS, np.int64)
         words[predicting.TOKENS_AT], words[predicting.PREDICTED] = tokens.ctypes.data, len(tokens)
         words[predicting.TABLE_AT], words[predicting.HEADS] = table.ctypes.data, heads
-        self._give(text, step.PREDICTION_AT, words)
+        self._give(text, layout.PREDICTION_AT, words)
         text.memory[-1], text.memory[-2] = tokens, table
 
     def _give(self, text: _Text, word: int, memory: npt.NDArray[Any]) -> None:
@@ -276,8 +276,8 @@ class Knowledge:
         names = list(corpora) if text.wanted is None else [name for name in text.wanted if name in corpora]
         listed = [(name, segment) for name in names for segment in corpora[name]]
         text.corpora = [name for name, _ in listed]
-        self._rows[text.row, step.CORPORA] = len(listed)
-        self._give(text, step.CORPORA_AT, np.array([segment.address for _, segment in listed], np.int64))
+        self._rows[text.row, layout.CORPORA] = len(listed)
+        self._give(text, layout.CORPORA_AT, np.array([segment.address for _, segment in listed], np.int64))
 
     def _refresh_corpora(self) -> None:
         for text in self._texts.values():
@@ -286,10 +286,10 @@ class Knowledge:
 
     def _lay_out_rows(self, count: int) -> None:
         before = len(self._rows)
-        rows = np.zeros((count, step.ROW_WORDS), np.int64)
+        rows = np.zeros((count, layout.ROW_WORDS), np.int64)
         rows[:before] = self._rows
         self._rows = rows
-        self._words[step.ROWS_AT], self._words[step.ROWS] = rows.ctypes.data, count
+        self._words[layout.ROWS_AT], self._words[layout.ROWS] = rows.ctypes.data, count
         self._free_rows.extend(range(count - 1, before - 1, -1))
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from services.config import Settings
 from services.proposer import calibration
-from services.proposer.suffix_store import step
+from services.proposer.suffix_store import layout
 from services.proposer.suffix_store.automaton import MOST_TOKENS, Automaton
 
 MOST_NAMESPACES = 1024
@@ -56,7 +56,7 @@ class Namespace:
     def set_segments(self, segments: Sequence[Segment]) -> None:
         """Of what the namespace's requests have said, instead of those before."""
         addresses = np.array([segment.address for segment in segments], np.int64)
-        self._words[step.SEGMENTS_AT], self._words[step.SEGMENTS] = addresses.ctypes.data, len(addresses)
+        self._words[layout.SEGMENTS_AT], self._words[layout.SEGMENTS] = addresses.ctypes.data, len(addresses)
         self.segments, self._segments_at = list(segments), addresses
 
     def set_corpus(self, name: str, segments: Sequence[Segment]) -> None:
@@ -89,7 +89,7 @@ class Namespaces:
         # A full one, and another that is just not half full.
         self._requests_of_one = max(1, 2 * max_requests // 3) if max_requests else 0
         self._max_bytes = max_bytes
-        self._words = np.zeros((most, step.SPACE_WORDS), np.int64)
+        self._words = np.zeros((most, layout.SPACE_WORDS), np.int64)
         # Least recently used first.
         self._by_use: OrderedDict[str, Namespace] = OrderedDict()
         self._by_number: dict[int, Namespace] = {}
@@ -177,7 +177,7 @@ class Namespaces:
         number = self._free.pop()
         words = self._words[number]
         namespace = self._by_use[name] = self._by_number[number] = Namespace(name, number, words)
-        words[step.MAX_REQUESTS] = self._requests_of_one
+        words[layout.MAX_REQUESTS] = self._requests_of_one
         if self.learns:
             self._empty(namespace)
         self.met(namespace)
@@ -204,9 +204,9 @@ class Namespaces:
         while len(namespace.automata) > kept:
             namespace.automata.pop().close()
         newer = namespace.automata[0]
-        if words[step.NEW_AT] != newer.address:
-            words[step.OLD_AT], words[step.OLD_SERIAL] = words[step.NEW_AT], words[step.NEW_SERIAL]
-            words[step.NEW_AT], words[step.NEW_SERIAL] = newer.address, next(self._serials)
-            words[step.REQUESTS] = 0
+        if words[layout.NEW_AT] != newer.address:
+            words[layout.OLD_AT], words[layout.OLD_SERIAL] = words[layout.NEW_AT], words[layout.NEW_SERIAL]
+            words[layout.NEW_AT], words[layout.NEW_SERIAL] = newer.address, next(self._serials)
+            words[layout.REQUESTS] = 0
         if len(namespace.automata) < 2:
-            words[step.OLD_AT] = words[step.OLD_SERIAL] = 0
+            words[layout.OLD_AT] = words[layout.OLD_SERIAL] = 0

@@ -32,20 +32,74 @@ from services.proposer.suffix_store.guessing import (
     most_frequent_of_few,
     most_recent,
 )
+from services.proposer.suffix_store.layout import (
+    ALL_OF_FOLLOWER,
+    ALL_OF_PREDICTION,
+    ANSWER_WORDS,
+    AS_READER,
+    ASK_AHEAD,
+    ASK_AHEADS,
+    ASK_BUDGET,
+    ASK_LENGTH,
+    ASK_ROW,
+    ASK_TEXT_AT,
+    ASK_WORDS,
+    BEGIN,
+    BELIEFS_AT,
+    CALIBRATED,
+    CANDIDATES_AT,
+    CELLS_AT,
+    CHANCES_AT,
+    CHANCES_OUT_AT,
+    CONTEXT_AT,
+    COPY_AT,
+    CORPORA,
+    CORPORA_AT,
+    DRAFT_AT,
+    FREQUENT,
+    JOINED,
+    LEAST_NGRAM,
+    LIMIT,
+    LONGEST,
+    NEW_AT,
+    NEW_READER,
+    NEW_SERIAL,
+    OLD_AT,
+    OLD_READER,
+    OLD_SERIAL,
+    ONLY,
+    OWN_FOLLOWER,
+    PREDICTION_AT,
+    PROMPT,
+    RATIOS_AT,
+    READ,
+    READS_NEW,
+    READS_OLD,
+    ROW_NEEDS_MEMORY,
+    ROW_WORDS,
+    ROWS,
+    ROWS_AT,
+    SEGMENTS,
+    SEGMENTS_AT,
+    SPACE,
+    SPACE_WORDS,
+    SPACES,
+    SPACES_AT,
+    TOKENS_OUT_AT,
+    TOLD_AT,
+    TOLD_COUNT,
+    TOLD_MATCHED,
+    TOLD_SOURCE,
+    TOLD_WHICH,
+    WORDS,
+)
 from services.proposer.suffix_store.loops import (
     AUTOMATON,
     END,
     FOLLOWER_WORDS,
-    MAX_BYTES,
-    MAX_TOKENS,
     READER,
-    ROOM,
-    TOKENS,
-    held,
-    lasts_of,
     opened,
     read,
-    write,
 )
 from services.proposer.suffix_store.native import (
     Doubles,
@@ -60,178 +114,18 @@ from services.proposer.suffix_store.native import (
     longs_at,
     loop,
 )
+from services.proposer.suffix_store.taking_in import ends, join, learn, starts
 
-# What can be asked for, as bits: a source's, and whether shares are calibrated and learned from.
-CALIBRATED = 1 << 10
-LONGEST = candidates.LONGEST
 # Instead of a share, where a prediction has only one thing to say: whether its place is known, or only supposed.
 _AGREED, _SUPPOSED = 0.95, 0.35
 # Of calibrated guesses the chances decide how far they go; segments look at no more contexts than this lets them.
 _SEGMENT_FACTOR = 4.0
-
-# Words of the whole: where everything lies, what was set, and what is left of what one call may take.
-# fmt: off
-(ROWS_AT, ROWS, SPACES_AT, SPACES, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, CELLS_AT,
- COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH) = range(21)
-# fmt: on
-WORDS = 21
-# Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
-# needs memory for candidates or chances.
-DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))
-
-# Words of a question. AHEAD: where its tokens begin, of those that are ahead of all texts.
-ASK_ROW, ASK_TEXT_AT, ASK_LENGTH, ASK_BUDGET, ASK_AHEAD, ASK_AHEADS = range(6)
-ASK_WORDS = 6
-# Words of an answer.
-TOLD_COUNT, TOLD_SOURCE, TOLD_MATCHED, TOLD_WHICH = range(4)
-ANSWER_WORDS = 4
-
-# Words of a row: a text. SPACE: its namespace's number, -1: none. Serials tell automata apart that came one after the
-# other. WRITTEN and READ are places in the text.
-(SPACE, LEARNS, PROMPT, JOINED, WRITTEN, WRITES, READ, READS_NEW, READS_OLD, CHANCES_AT, CANDIDATES_AT, PREDICTION_AT,
- CORPORA_AT, CORPORA) = range(14)  # fmt: skip
-OWN_FOLLOWER = np.int64(14)
-WRITER = OWN_FOLLOWER + FOLLOWER_WORDS
-NEW_READER = WRITER + FOLLOWER_WORDS
-OLD_READER = NEW_READER + FOLLOWER_WORDS
-ROW_WORDS = OLD_READER + FOLLOWER_WORDS
-
-# Words of a namespace: its automata, the one that is written to first, 0: none; its segments.
-NEW_AT, NEW_SERIAL, OLD_AT, OLD_SERIAL, REQUESTS, MAX_REQUESTS, SEGMENTS_AT, SEGMENTS = range(8)
-SPACE_WORDS = 8
-
-# What is passed on is no number of Python's: numba would compile each function once for each such number.
-_BEGIN, _AT_ROOT, _ONLY = np.int64(0), np.int64(0), np.int64(0)
-_READER, _FOLLOWER_WORDS, _PREDICTION_WORDS = map(np.int64, (READER, FOLLOWER_WORDS, predicting.PREDICTION_WORDS))
-
-
-# Writing ----------------------------------------------------------------------------------------------------
-
-
-@loop
-def _share(waiting: Longs, left: int) -> None:
-    """How much of each is done now: the shortest first, so that a long one keeps nobody waiting."""
-    total, most = 0, 0
-    for each in waiting:
-        total, most = total + each, max(most, each)
-    if total <= left:
-        return
-    # All that wait for so many or fewer find room; of those next in length, the first ones.
-    low, high = 0, most
-    while low < high:
-        middle, total = (low + high + 1) // 2, 0
-        for each in waiting:
-            total += each if each <= middle else 0
-        low, high = (middle, high) if total <= left else (low, middle - 1)
-    for each in waiting:
-        left -= each if each <= low else 0
-    after = most
-    for each in waiting:
-        if each > low:
-            after = min(after, each)
-    for at in range(waiting.size):
-        if waiting[at] > low:
-            waiting[at] = min(waiting[at], left) if waiting[at] == after else 0
-            left -= waiting[at]
-
-
-@loop
-def _starts(row: Longs, follower: int, automaton: int, end: int) -> None:
-    for word in range(FOLLOWER_WORDS):
-        row[follower + word] = 0
-    row[follower + AUTOMATON], row[follower + END] = automaton, end
 
 
 @loop
 def _copy(source: Longs, begin: int, words: int, to: Longs, at: int) -> None:
     for word in range(words):
         to[at + word] = source[begin + word]
-
-
-@loop
-def _ends(control: Longs, status: int, which: int) -> bool:
-    control[STATUS], control[WHICH] = status, which
-    return False
-
-
-@loop
-def _learn(control: Longs, rows: Longs, asks: Longs) -> bool:
-    """What is new of each text goes into its namespace's automaton."""
-    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
-    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
-    waits = 0
-    for at in range(asks.shape[0]):
-        row = rows[asks[at, ASK_ROW]]
-        learns = row[SPACE] >= 0 and row[LEARNS]
-        shares[at] = max(0, asks[at, ASK_LENGTH] - row[WRITTEN]) if learns else 0
-        waits += shares[at]
-    if not waits:
-        return True
-    _share(shares, control[SHARED_LEFT])
-    for at in range(asks.shape[0]):
-        if shares[at] and not _learn_from(control, rows[asks[at, ASK_ROW]], spaces, asks[at], shares[at]):
-            return False
-    return True
-
-
-@loop
-def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: int) -> bool:
-    space, which = spaces[row[SPACE]], row[SPACE]
-    if row[WRITES] != space[NEW_SERIAL]:
-        if space[MAX_REQUESTS] and space[REQUESTS] >= space[MAX_REQUESTS]:
-            return _ends(control, SPACE_IS_FULL, which)  # type: ignore[no-any-return]
-        space[REQUESTS] += 1
-        row[WRITES] = space[NEW_SERIAL]
-        _starts(row, WRITER, space[NEW_AT], _AT_ROOT)
-    text = carray(ints_at(ask[ASK_TEXT_AT]), ask[ASK_LENGTH])
-    words, states, entries, buckets = opened(space[NEW_AT])
-    lasts, writer = lasts_of(words), row[WRITER : WRITER + FOLLOWER_WORDS]
-    for _ in range(share):
-        if not write(words, states, entries, buckets, lasts, writer, text[row[WRITTEN]]):
-            if not words[TOKENS]:
-                # Too small for a single token.
-                row[WRITTEN] = text.size
-                return True
-            needs_room = words[TOKENS] == words[ROOM] and words[ROOM] < words[MAX_TOKENS]
-            return _ends(control, SPACE_NEEDS_ROOM if needs_room else SPACE_IS_FULL, which)  # type: ignore[no-any-return]
-        row[WRITTEN] += 1
-        control[SHARED_LEFT] -= 1
-    if space[OLD_AT]:
-        heard = space[MAX_REQUESTS] and 2 * space[REQUESTS] >= space[MAX_REQUESTS]
-        if heard or 2 * words[TOKENS] >= words[MAX_TOKENS] or 2 * held(words) >= words[MAX_BYTES]:
-            return _ends(control, SPACE_DROPS, which)  # type: ignore[no-any-return]
-    return True
-
-
-@loop
-def _join(control: Longs, rows: Longs, asks: Longs) -> bool:
-    """What is new of each text goes into its own automaton."""
-    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
-    waits = 0
-    for at in range(asks.shape[0]):
-        shares[at] = max(0, asks[at, ASK_LENGTH] - rows[asks[at, ASK_ROW], JOINED])
-        waits += shares[at]
-    if not waits:
-        return True
-    _share(shares, control[OWN_LEFT])
-    for at in range(asks.shape[0]):
-        if not shares[at]:
-            continue
-        which = asks[at, ASK_ROW]
-        row = rows[which]
-        text = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])
-        writer = row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS]
-        words, states, entries, buckets = opened(writer[AUTOMATON])
-        lasts = lasts_of(words)
-        for _ in range(shares[at]):
-            if not write(words, states, entries, buckets, lasts, writer, text[row[JOINED]]):
-                return _ends(control, OWN_NEEDS_ROOM, which)  # type: ignore[no-any-return]
-            row[JOINED] += 1
-            control[OWN_LEFT] -= 1
-    return True
-
-
-# Guessing ---------------------------------------------------------------------------------------------------
 
 
 @loop
@@ -252,16 +146,16 @@ def _catch_up(row: Longs, space: Longs, text: Ints, depth: int) -> None:
     if row[READS_NEW] != space[NEW_SERIAL]:
         if row[READS_NEW] == space[OLD_SERIAL]:
             row[READS_OLD] = row[READS_NEW]
-            _copy(row, NEW_READER, _FOLLOWER_WORDS, row, OLD_READER)
+            _copy(row, NEW_READER, ALL_OF_FOLLOWER, row, OLD_READER)
         row[READS_NEW] = space[NEW_SERIAL]
-        _starts(row, NEW_READER, space[NEW_AT], _READER)
+        starts(row, NEW_READER, space[NEW_AT], AS_READER)
         _reads(new, text, late)
     else:
         _reads(new, text, begin)
     if space[OLD_AT]:
         if row[READS_OLD] != space[OLD_SERIAL]:
             row[READS_OLD] = space[OLD_SERIAL]
-            _starts(row, OLD_READER, space[OLD_AT], _READER)
+            starts(row, OLD_READER, space[OLD_AT], AS_READER)
             _reads(old, text, late)
         else:
             _reads(old, text, begin)
@@ -274,9 +168,9 @@ def _behind(control: Longs, follower: Longs, ahead: Ints) -> Longs:
     if not ahead.size:
         return follower
     copy = carray(longs_at(control[COPY_AT]), FOLLOWER_WORDS)
-    _copy(follower, _BEGIN, _FOLLOWER_WORDS, copy, _BEGIN)
+    _copy(follower, BEGIN, ALL_OF_FOLLOWER, copy, BEGIN)
     copy[END] = READER
-    _reads(copy, ahead, _BEGIN)
+    _reads(copy, ahead, BEGIN)
     return copy  # type: ignore[no-any-return]
 
 
@@ -349,7 +243,7 @@ def _guess(
                     )  # fmt: skip
                 told[DRAFTED], score = expected(ratios, told[DRAFTED], least if calibrated else 0.0)
             best = _offer(
-                control, row, text.size, ahead, calibrated, best, score, np.int64(source), _ONLY, told, answer,
+                control, row, text.size, ahead, calibrated, best, score, np.int64(source), ONLY, told, answer,
                 tokens_out, chances_out,
             )  # fmt: skip
     if sources & 1 << PREDICTION and row[PREDICTION_AT]:
@@ -357,7 +251,7 @@ def _guess(
         predicting.follow(followed, text, ahead[:0], row[PROMPT])
         if ahead.size:
             copy = carray(longs_at(control[COPY_AT]), predicting.PREDICTION_WORDS)
-            _copy(followed, _BEGIN, _PREDICTION_WORDS, copy, _BEGIN)
+            _copy(followed, BEGIN, ALL_OF_PREDICTION, copy, BEGIN)
             followed = copy
             predicting.follow(followed, text, ahead, row[PROMPT])
         told[DRAFTED], told[MATCHED] = predicting.rest(followed, longest, draft), followed[predicting.AGREED]
@@ -367,7 +261,7 @@ def _guess(
             ratios[at] = table[cells[at], CHANCE]
         told[DRAFTED], score = expected(ratios, told[DRAFTED], least if calibrated else 0.0)
         best = _offer(
-            control, row, text.size, ahead, calibrated, best, score, np.int64(PREDICTION), _ONLY, told, answer,
+            control, row, text.size, ahead, calibrated, best, score, np.int64(PREDICTION), ONLY, told, answer,
             tokens_out, chances_out,
         )  # fmt: skip
     if row[SPACE] < 0:
@@ -386,7 +280,7 @@ def _guess(
                 SHARED if calibrated else -1, draft, ratios, cells, told,
             )  # fmt: skip
             best = _offer(
-                control, row, text.size, ahead, calibrated and score > group, best, score, np.int64(SHARED), _ONLY,
+                control, row, text.size, ahead, calibrated and score > group, best, score, np.int64(SHARED), ONLY,
                 told, answer, tokens_out, chances_out,
             )  # fmt: skip
             group = max(group, score)
@@ -432,12 +326,12 @@ def step(
     control = carray(longs_at(control_at), WORDS)
     rows = carray(longs_at(control[ROWS_AT]), (control[ROWS], ROW_WORDS))
     asks = carray(longs_at(asks_at), (count, ASK_WORDS))
-    if not _learn(control, rows, asks) or not _join(control, rows, asks):
+    if not learn(control, rows, asks) or not join(control, rows, asks):
         return -1
     if sources & CALIBRATED:
         for at in range(count):
             if not rows[asks[at, ASK_ROW], CANDIDATES_AT]:
-                _ends(control, ROW_NEEDS_MEMORY, asks[at, ASK_ROW])
+                ends(control, ROW_NEEDS_MEMORY, asks[at, ASK_ROW])
                 return -1
     answers = carray(ints_at(control[TOKENS_OUT_AT]), (count, ANSWER_WORDS))
     tokens_out = carray(ints_at(control[TOKENS_OUT_AT] + 4 * count * ANSWER_WORDS), count * LONGEST)

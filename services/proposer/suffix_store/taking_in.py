@@ -1,0 +1,172 @@
+"""The first half of the step: what is new of each text is learned by its namespace, and joins the text's own automaton.
+Compiled into step.py's one call. What doesn't fit ends it with a STATUS."""
+
+from __future__ import annotations
+
+from services.proposer.suffix_store.layout import (
+    ASK_LENGTH,
+    ASK_ROW,
+    ASK_TEXT_AT,
+    AT_ROOT,
+    JOINED,
+    LEARNS,
+    MAX_REQUESTS,
+    NEW_AT,
+    NEW_SERIAL,
+    OLD_AT,
+    OWN_FOLLOWER,
+    OWN_LEFT,
+    OWN_NEEDS_ROOM,
+    REQUESTS,
+    SHARED_LEFT,
+    SHARES_AT,
+    SPACE,
+    SPACE_DROPS,
+    SPACE_IS_FULL,
+    SPACE_NEEDS_ROOM,
+    SPACE_WORDS,
+    SPACES,
+    SPACES_AT,
+    STATUS,
+    WHICH,
+    WRITER,
+    WRITES,
+    WRITTEN,
+)
+from services.proposer.suffix_store.loops import (
+    AUTOMATON,
+    END,
+    FOLLOWER_WORDS,
+    MAX_BYTES,
+    MAX_TOKENS,
+    ROOM,
+    TOKENS,
+    held,
+    lasts_of,
+    opened,
+    write,
+)
+from services.proposer.suffix_store.native import (
+    Longs,
+    carray,
+    ints_at,
+    longs_at,
+    loop,
+)
+
+
+@loop
+def _share(waiting: Longs, left: int) -> None:
+    """How much of each is done now: the shortest first, so that a long one keeps nobody waiting."""
+    total, most = 0, 0
+    for each in waiting:
+        total, most = total + each, max(most, each)
+    if total <= left:
+        return
+    # All that wait for so many or fewer find room; of those next in length, the first ones.
+    low, high = 0, most
+    while low < high:
+        middle, total = (low + high + 1) // 2, 0
+        for each in waiting:
+            total += each if each <= middle else 0
+        low, high = (middle, high) if total <= left else (low, middle - 1)
+    for each in waiting:
+        left -= each if each <= low else 0
+    after = most
+    for each in waiting:
+        if each > low:
+            after = min(after, each)
+    for at in range(waiting.size):
+        if waiting[at] > low:
+            waiting[at] = min(waiting[at], left) if waiting[at] == after else 0
+            left -= waiting[at]
+
+
+@loop
+def starts(row: Longs, follower: int, automaton: int, end: int) -> None:
+    for word in range(FOLLOWER_WORDS):
+        row[follower + word] = 0
+    row[follower + AUTOMATON], row[follower + END] = automaton, end
+
+
+@loop
+def ends(control: Longs, status: int, which: int) -> bool:
+    control[STATUS], control[WHICH] = status, which
+    return False
+
+
+@loop
+def learn(control: Longs, rows: Longs, asks: Longs) -> bool:
+    """What is new of each text goes into its namespace's automaton."""
+    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
+    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
+    waits = 0
+    for at in range(asks.shape[0]):
+        row = rows[asks[at, ASK_ROW]]
+        learns = row[SPACE] >= 0 and row[LEARNS]
+        shares[at] = max(0, asks[at, ASK_LENGTH] - row[WRITTEN]) if learns else 0
+        waits += shares[at]
+    if not waits:
+        return True
+    _share(shares, control[SHARED_LEFT])
+    for at in range(asks.shape[0]):
+        if shares[at] and not _learn_from(control, rows[asks[at, ASK_ROW]], spaces, asks[at], shares[at]):
+            return False
+    return True
+
+
+@loop
+def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: int) -> bool:
+    space, which = spaces[row[SPACE]], row[SPACE]
+    if row[WRITES] != space[NEW_SERIAL]:
+        if space[MAX_REQUESTS] and space[REQUESTS] >= space[MAX_REQUESTS]:
+            return ends(control, SPACE_IS_FULL, which)  # type: ignore[no-any-return]
+        space[REQUESTS] += 1
+        row[WRITES] = space[NEW_SERIAL]
+        starts(row, WRITER, space[NEW_AT], AT_ROOT)
+    text = carray(ints_at(ask[ASK_TEXT_AT]), ask[ASK_LENGTH])
+    words, states, entries, buckets = opened(space[NEW_AT])
+    lasts, writer = lasts_of(words), row[WRITER : WRITER + FOLLOWER_WORDS]
+    for _ in range(share):
+        if not write(words, states, entries, buckets, lasts, writer, text[row[WRITTEN]]):
+            if not words[TOKENS]:
+                # Too small for a single token.
+                row[WRITTEN] = text.size
+                return True
+            needs_room = words[TOKENS] == words[ROOM] and words[ROOM] < words[MAX_TOKENS]
+            return ends(control, SPACE_NEEDS_ROOM if needs_room else SPACE_IS_FULL, which)  # type: ignore[no-any-return]
+        row[WRITTEN] += 1
+        control[SHARED_LEFT] -= 1
+    if space[OLD_AT]:
+        heard = space[MAX_REQUESTS] and 2 * space[REQUESTS] >= space[MAX_REQUESTS]
+        if heard or 2 * words[TOKENS] >= words[MAX_TOKENS] or 2 * held(words) >= words[MAX_BYTES]:
+            return ends(control, SPACE_DROPS, which)  # type: ignore[no-any-return]
+    return True
+
+
+@loop
+def join(control: Longs, rows: Longs, asks: Longs) -> bool:
+    """What is new of each text goes into its own automaton."""
+    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
+    waits = 0
+    for at in range(asks.shape[0]):
+        shares[at] = max(0, asks[at, ASK_LENGTH] - rows[asks[at, ASK_ROW], JOINED])
+        waits += shares[at]
+    if not waits:
+        return True
+    _share(shares, control[OWN_LEFT])
+    for at in range(asks.shape[0]):
+        if not shares[at]:
+            continue
+        which = asks[at, ASK_ROW]
+        row = rows[which]
+        text = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])
+        writer = row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS]
+        words, states, entries, buckets = opened(writer[AUTOMATON])
+        lasts = lasts_of(words)
+        for _ in range(shares[at]):
+            if not write(words, states, entries, buckets, lasts, writer, text[row[JOINED]]):
+                return ends(control, OWN_NEEDS_ROOM, which)  # type: ignore[no-any-return]
+            row[JOINED] += 1
+            control[OWN_LEFT] -= 1
+    return True
