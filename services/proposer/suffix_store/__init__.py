@@ -1,3 +1,7 @@
-"""A suffix automaton that grows with many texts at once and counts what followed what: loops.py is its arithmetic,
-automaton.py its memory, followers.py who reads and writes it, validate.py what must hold. Knows token ids only.
+"""What is known of texts, in memory that compiled loops work on. Knows token ids only.
+
+step.py is the one call of a batch, taking_in.py its first half, layout.py where all its words lie. loops.py is the
+arithmetic of a suffix automaton that many texts grow in, automaton.py its memory, validate.py what must hold of it.
+guessing.py, predicting.py, chances.py and candidates.py are what guesses are made of. A segment is learned text that
+changes no more, a library keeps segments.
 """

@@ -43,7 +43,8 @@ READER = -1
 
 STATE_BYTES, ENTRY_BYTES, BUCKET_BYTES, LAST_BYTES = 4 * STATE_WORDS, 4 * ENTRY_WORDS, 4, 4
 # From so many tokens on, an automaton is larger than what is near the processor; and contexts to be fetched at a time.
-_SMALL, _FETCHED = 20_000, 12
+SMALL, _FETCHED = 20_000, 12
+FETCH_LEVELS = 3
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -288,33 +289,32 @@ def _count(
 
 
 @loop
-def _fetch_ahead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int) -> None:
-    """What the token leads to from the contexts at hand, for all of them at a time: one by one, each would be waited
-    for. Buckets first, then their entries, then the states these lead to."""
-    first = state
-    for round_ in range(3):
-        state, looked = first, 0
-        while state >= 0 and looked < _FETCHED:
-            looked += 1
-            if rows[state, TOKEN] == token:
-                if not round_:
-                    fetch(words[STATES_AT] + STATE_BYTES * rows[state, TARGET])
-            elif rows[state, OTHERS]:
-                bucket = bucket_of(words, state, token)
-                if not round_:
-                    fetch(words[BUCKETS_AT] + BUCKET_BYTES * bucket)
-                elif round_ == 1:
-                    fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[bucket])
-                else:
-                    fetch(words[STATES_AT] + STATE_BYTES * entries[buckets[bucket], GOAL])
-            state = link_of(rows, state)
+def fetch_ahead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int, level: int) -> None:
+    """What the token leads to from the contexts at hand, of all of them at a time: one by one, each would be waited
+    for. Buckets first, their entries when these are there, then the states they lead to."""
+    looked = 0
+    while state >= 0 and looked < _FETCHED:
+        looked += 1
+        if rows[state, TOKEN] == token:
+            if not level:
+                fetch(words[STATES_AT] + STATE_BYTES * rows[state, TARGET])
+        elif rows[state, OTHERS]:
+            bucket = bucket_of(words, state, token)
+            if not level:
+                fetch(words[BUCKETS_AT] + BUCKET_BYTES * bucket)
+            elif level == 1:
+                fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[bucket])
+            else:
+                fetch(words[STATES_AT] + STATE_BYTES * entries[buckets[bucket], GOAL])
+        state = link_of(rows, state)
 
 
 @loop
 def write(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, follower: Longs, token: int) -> bool:
     """False: it is full, or has to be given room first, and nothing has changed."""
-    if words[TOKENS] > _SMALL:
-        _fetch_ahead(words, rows, entries, buckets, follower[END], token)
+    if words[TOKENS] > SMALL:
+        for level in range(FETCH_LEVELS):
+            fetch_ahead(words, rows, entries, buckets, follower[END], token, level)
     end = _grow(words, rows, entries, buckets, lasts, follower[END], token)
     if end < 0:
         return False

@@ -36,11 +36,14 @@ from services.proposer.suffix_store.layout import (
 from services.proposer.suffix_store.loops import (
     AUTOMATON,
     END,
+    FETCH_LEVELS,
     FOLLOWER_WORDS,
     MAX_BYTES,
     MAX_TOKENS,
     ROOM,
+    SMALL,
     TOKENS,
+    fetch_ahead,
     held,
     lasts_of,
     opened,
@@ -109,10 +112,25 @@ def learn(control: Longs, rows: Longs, asks: Longs) -> bool:
     if not waits:
         return True
     _share(shares, control[SHARED_LEFT])
+    _fetch_first(rows, asks, spaces, shares)
     for at in range(asks.shape[0]):
         if shares[at] and not _learn_from(control, rows[asks[at, ASK_ROW]], spaces, asks[at], shares[at]):
             return False
     return True
+
+
+@loop
+def _fetch_first(rows: Longs, asks: Longs, spaces: Longs, shares: Longs) -> None:
+    """What the first new token of each text leads to, of all texts at a time."""
+    for level in range(FETCH_LEVELS):
+        for at in range(asks.shape[0]):
+            row = rows[asks[at, ASK_ROW]]
+            if not shares[at] or row[WRITES] != spaces[row[SPACE], NEW_SERIAL]:
+                continue
+            words, states, entries, buckets = opened(row[WRITER + AUTOMATON])
+            if words[TOKENS] > SMALL:
+                token = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])[row[WRITTEN]]
+                fetch_ahead(words, states, entries, buckets, row[WRITER + END], token, level)
 
 
 @loop
