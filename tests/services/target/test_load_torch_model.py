@@ -10,9 +10,17 @@ import torch
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from models.sources import ModelError
-from services.target.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.target.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
+
+
+def test_models_with_one_tokenizer_have_one_vocabulary(tmp_path: Path) -> None:
+    for name, tokenizer in (("a", b"{}"), ("b", b"{}"), ("c", b"[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_bytes(tokenizer)
+    a, b, c = (vocabulary_of(tmp_path / name) for name in "abc")
+    assert a == b != c and len(a) == 32 and vocabulary_of(tmp_path) == ""
 
 
 def save_tiny(folder: Path, **changes: Any) -> LlamaForCausalLM:
