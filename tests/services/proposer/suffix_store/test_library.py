@@ -202,6 +202,18 @@ def test_what_was_used_stays_and_what_was_used_long_ago_does_not(open_library, c
     assert sorted(text[0] for text in said(library, "a")) == [200, 300, 400, 500, 600, 700]
 
 
+def test_use_is_told_once(open_library, clock):
+    library = open_library()
+    sealed(library, "a", [1, 2, 3])
+    (segment,) = segments(library, "a")
+    library.used("a", segment, 50)
+    for _ in range(3):
+        library._builder.tell_all_use()
+    (space,) = library._state.spaces.values()
+    assert [entry.use for entry in space.manifest.segments] == [50]
+    assert not space.uses
+
+
 def test_bytes_are_bounded_over_all_namespaces(open_library, clock):
     library = open_library(Bounds(max_bytes=200_000, journal_bytes=5000))
     for turn in range(40):
