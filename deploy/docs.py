@@ -258,10 +258,13 @@ def _target(registry: CollectorRegistry) -> None:
     from services.target.metrics import TargetMetrics
     from services.target.proposer_link import ProposerLink
     from services.target.scheduler import Scheduler
+    from services.target.succession import Succession
 
     scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
-    link = ProposerLink(lambda endpoint: None, target="t", epoch=1, deadline=1.0, now=float)  # type: ignore[arg-type, return-value]
-    TargetMetrics(registry, "m").watch(scheduler, link, Audit())
+    def link() -> ProposerLink:
+        return ProposerLink(lambda endpoint: None, target="t", epoch=1, deadline=1.0, now=float)  # type: ignore[arg-type, return-value]
+
+    TargetMetrics(registry, "m").watch(scheduler, Succession(link, took_over=print), Audit())
 
 
 def _process(registry: CollectorRegistry) -> None:

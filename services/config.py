@@ -69,7 +69,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("template_timeout", 2.0, "Seconds the model's chat template may take", low=0.01, high=60.0, roles="tokenizer"),
     # Speculation
     _row("speculative_config", "{}", "JSON with the keys FastDeploy and vLLM use: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
-    _row("method", "ngram", "Proposer used when a request names none", kind="choice", choices=("naive", "ngram", "suffix", "prediction", "hybrid", "auto")),
+    _row("method", "auto", "Proposer used when a request names none", kind="choice", choices=("naive", "ngram", "suffix", "prediction", "hybrid", "auto")),
     _row("num_speculative_tokens", -1, "Longest draft; -1: 48 with method auto, which verifies as much of it as pays, and 8 with the others", low=-1, high=64),
     _row("verify_strategy", "auto", "What makes a drafted token stand. auto: greedy at temperature 0, target_match otherwise; typical and topp change what is said", kind="choice", choices=("auto", "greedy", "target_match", "rejection", "block", "typical", "topp")),
     _row("accept_policy", "normal", "accept_all and reject_all are for debugging: accept_all changes the text", kind="choice", choices=("normal", "accept_all", "reject_all")),

@@ -37,7 +37,8 @@ from services.target.outlet import Outlet
 from services.target.proposer_link import Link, ProposerLink
 from services.target.runner import Facts, Runner
 from services.target.scheduler import Scheduler
-from services.target.step_loop import Delivery, ProposerAt, StepLoop
+from services.target.step_loop import CandidateAt, Delivery, ProposerAt, StepLoop
+from services.target.succession import Succession
 from services.target.verify.policy import Verification, policies_for_requests, strategies_for_requests
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class TargetActor(Actor):
         self._stopped = False
         self._has_loaded = asyncio.Event()
         self._emptied = asyncio.Event()
+        # Where drafts come from, and who may take over: endpoint and epoch.
         self._proposer: tuple[str, int] | None = None
+        self._candidate: tuple[str, int] | None = None
 
     # Start ----------------------------------------------------------------------------------------------
 
@@ -132,23 +135,26 @@ class TargetActor(Actor):
                 priority_seconds=settings.priority_seconds,
             )
         )
-        link = ProposerLink(
-            self._connect,
-            target=self._context.instance,
-            epoch=self._context.node.epoch,
-            deadline=settings.draft_deadline_ms / 1e3,
-            now=time.monotonic,
-            vocabulary=facts.vocabulary,
+        drafts = Succession(
+            lambda: ProposerLink(
+                self._connect,
+                target=self._context.instance,
+                epoch=self._context.node.epoch,
+                deadline=settings.draft_deadline_ms / 1e3,
+                now=time.monotonic,
+                vocabulary=facts.vocabulary,
+            ),
+            took_over=lambda endpoint: self._tell_loop(self._took_over, endpoint),
         )
         # Where the engine itself may differ from batch to batch, that is no proposer's fault.
         threshold = settings.audit_threshold if facts.strict else 0
         audit = Audit(settings.audit_share, threshold, salt=secrets.token_hex(), path=facts.path)
-        self._metrics.watch(scheduler, link, audit)
+        self._metrics.watch(scheduler, drafts, audit)
         self._metrics.tell_path(facts.path, facts.strict)
         self._steps = StepLoop(
             scheduler,
             runner,
-            link,
+            drafts,
             deliver=lambda delivery: self._tell_loop(self._deliver, delivery),
             failed=lambda message: self._tell_loop(self._give_up, message),
             observer=self._metrics,
@@ -189,11 +195,25 @@ class TargetActor(Actor):
 
     def _follow_proposer(self) -> None:
         """The directory has changed. The same proposer as long as it is there: it knows our texts."""
-        member = self._context.directory.pick("proposer", key=self._context.instance)
-        found = None if member is None else (member.endpoint, member.epoch)
-        if found != self._proposer and self._steps is not None:
-            self._proposer = found
-            self._steps.post(ProposerAt(found[0] if found else ""))
+        directory, steps = self._context.directory, self._steps
+        assert steps is not None
+        ready = {(member.endpoint, member.epoch): member for member in directory.ready("proposer")}
+        if self._proposer not in ready:
+            member = directory.pick("proposer", key=self._context.instance)
+            found = None if member is None else (member.endpoint, member.epoch)
+            if found != self._proposer:
+                self._proposer = found
+                steps.post(ProposerAt(found[0] if found else ""))
+        candidates = [life for life, member in ready.items() if member.candidate and life != self._proposer]
+        candidate = max(candidates, key=lambda life: life[1], default=None)
+        if candidate != self._candidate:
+            self._candidate = candidate
+            steps.post(CandidateAt(candidate[0] if candidate else ""))
+
+    def _took_over(self, endpoint: str) -> None:
+        """The candidate's drafts are those that are used from now on."""
+        if self._candidate is not None and self._candidate[0] == endpoint:
+            self._proposer, self._candidate = self._candidate, None
 
     # Messages -------------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from services.target.audit import RESULTS, Audit
 from services.target.events import is_replay
 from services.target.limits import NAIVE
-from services.target.proposer_link import ProposerLink
 from services.target.scheduler import Scheduler
+from services.target.succession import Succession
 
 # Steps are told apart by the rows they computed, up to each of these.
 ROW_CLASSES = (1, 8, 32, 128, 512)
@@ -57,19 +57,19 @@ class TargetMetrics:
     def tell_path(self, path: str, strict: bool) -> None:
         self._info.labels(self._model_name, path, str(strict).lower()).set(1)
 
-    def watch(self, scheduler: Scheduler, link: ProposerLink, audit: Audit) -> None:
+    def watch(self, scheduler: Scheduler, drafts: Succession, audit: Audit) -> None:
         """Serve the counts of these three from now on."""
-        self._registry.register(_Counts(self._model_name, scheduler, link, audit))
+        self._registry.register(_Counts(self._model_name, scheduler, drafts, audit))
 
     def after_step(self, rows: int, seconds: float) -> None:
         self._steps[bisect_left(ROW_CLASSES, rows)].observe(seconds)
 
 
 class _Counts(Collector):
-    def __init__(self, model_name: str, scheduler: Scheduler, link: ProposerLink, audit: Audit) -> None:
+    def __init__(self, model_name: str, scheduler: Scheduler, drafts: Succession, audit: Audit) -> None:
         self._model_name = model_name
         self._scheduler = scheduler
-        self._link = link
+        self._drafts = drafts
         self._audit = audit
 
     def collect(self) -> Iterable[Metric]:
@@ -189,7 +189,8 @@ class _Counts(Collector):
         yield self._gauge("draft_namespaces", "Namespaces whose drafts are judged apart", namespaces)
 
     def _of_the_link(self) -> Iterable[Metric]:
-        link, counter = self._link, self._counter
+        # A line that takes over begins its counts anew, as a process does.
+        link, counter = self._drafts.link, self._counter
         yield counter("draft_requests", "Questions sent to the proposer, one a step", link.asked)
         yield counter("draft_requests_ahead", "Those of them that nobody waited for", link.asked_ahead)
         yield counter("draft_deadline_misses", "Steps that went on without an answer in time", link.missed)
@@ -197,6 +198,10 @@ class _Counts(Collector):
         yield counter(
             "drafts_refused", "Drafts that could not be: no chain, ids unknown", self._scheduler.drafting.counts.refused
         )
+        said = "Candidates whose drafts took the place of another's"
+        yield counter("proposer_takeovers", said, self._drafts.takeovers)
+        said = "What a candidate's drafts would bring of those in use, as far as is known; 0: there is no candidate"
+        yield self._gauge("proposer_candidate_share", said, self._drafts.share)
         yield self._gauge("proposer_given_up", "1 while nobody waits for the proposer's answers", float(link.gave_up))
 
     def _of_the_audit(self) -> Iterable[Metric]:

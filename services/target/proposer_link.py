@@ -68,6 +68,8 @@ class ProposerLink:
         self._deadline = deadline
         self._now = now
         self._vocabulary = vocabulary
+        # Whether its drafts are only looked at.
+        self.shadow = False
         self._endpoint = ""
         self._link: Link | None = None
         self._step = 0
@@ -94,6 +96,10 @@ class ProposerLink:
         self.answered = 0
         self.missed = 0
         self.failed = 0
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
 
     @property
     def gave_up(self) -> bool:
@@ -238,6 +244,7 @@ class ProposerLink:
             forget=list(self._forget),
             ended=self._ended.say(),
             vocabulary=self._vocabulary,
+            shadow=self.shadow,
         )
 
     def _item(self, ask: DraftAsk) -> ProposeItem:

@@ -57,10 +57,17 @@ class ProposerAt(msgspec.Struct, frozen=True):
     endpoint: str
 
 
+class CandidateAt(msgspec.Struct, frozen=True):
+    """Who may take over from the one above; "": nobody."""
+
+    endpoint: str
+
+
 class Drafts(Protocol):
-    """What the loop needs of services/target/proposer_link.py."""
+    """What the loop needs of services/target/succession.py."""
 
     def move_to(self, endpoint: str) -> None: ...
+    def try_out(self, endpoint: str) -> None: ...
     def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
     def ask_ahead(self, asks: list[DraftAsk]) -> None: ...
     def look(self) -> DraftsReady | None: ...
@@ -98,7 +105,7 @@ class StepLoop:
         self._observer = observer
         self._now = now
         self._audit = audit or Audit()
-        self._mail: queue.SimpleQueue[Event | ProposerAt | None] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[Event | ProposerAt | CandidateAt | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._out: Delivery = []
         self._stopping = False
@@ -112,7 +119,7 @@ class StepLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def post(self, event: Event | ProposerAt) -> None:
+    def post(self, event: Event | ProposerAt | CandidateAt) -> None:
         self._mail.put(event)
 
     def taken(self) -> None:
@@ -173,9 +180,11 @@ class StepLoop:
         else:
             self._dispatch_mail(self._mail.get())
 
-    def _dispatch_mail(self, event: Event | ProposerAt | None) -> None:
+    def _dispatch_mail(self, event: Event | ProposerAt | CandidateAt | None) -> None:
         if isinstance(event, ProposerAt):
             self._drafts.move_to(event.endpoint)
+        elif isinstance(event, CandidateAt):
+            self._drafts.try_out(event.endpoint)
         elif event is not None:
             self._tell(self._before(event))
             self._tell([event])

@@ -1,11 +1,11 @@
-"""A new proposer takes over from the one at work, without a step that notices: first it is asked the same questions, and
-nobody uses its answers; what would have stood of both is counted; when the new one does as well, it is the one.
+"""A new proposer takes over from the one at work, without a step that notices: first it is asked the same questions,
+and nobody uses its answers; what would have stood of both is counted; when the new one does as well, it is the one.
 
     question ─┬─▶ the one at work ─▶ drafts
               └─▶ the candidate   ─▶ compared with the text, once that has gone on
 
-The same interface as a proposer's line (proposer_link.py), of which it holds one or two. Nobody waits for a candidate, and a
-candidate that dies, is slow or is worse just stays one. Knows no directory: who is a candidate it is told.
+The same interface as a proposer's line (proposer_link.py), of which it holds one or two. Nobody waits for a candidate,
+and one that dies, is slow or is worse just stays one. Knows no directory: who is a candidate it is told.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Key = tuple[int, int]
 
 
 class Succession:
-    """`make_link(shadow)` makes a line that isn't connected yet; `took_over` is told the endpoint that is at work now."""
+    """`make_link` makes a line that isn't connected yet; `took_over` is told the endpoint that is at work now."""
 
     def __init__(self, make_link: Callable[[], ProposerLink], took_over: Callable[[str], None]) -> None:
         self._make_link = make_link
@@ -78,10 +78,6 @@ class Succession:
         self._asked_candidate: list[Key] = []
         self._compared = self._stood = self._stood_new = 0
         self.takeovers = 0
-
-    @property
-    def gave_up(self) -> bool:
-        return self.link.gave_up
 
     @property
     def share(self) -> float:

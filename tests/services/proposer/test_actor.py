@@ -82,9 +82,8 @@ class Failing:
 
 def make(proposers: Any = None, **settings: Any) -> tuple[ProposerActor, Directory, CollectorRegistry]:
     directory, registry = Directory(), CollectorRegistry()
-    context: Any = SimpleNamespace(
-        settings=Settings.for_tests(**settings), registry=registry, clock=FakeClock(), directory=directory
-    )
+    chosen = Settings.for_tests(**{"method": "ngram", **settings})
+    context: Any = SimpleNamespace(settings=chosen, registry=registry, clock=FakeClock(), directory=directory)
     return ProposerActor(context, proposers), directory, registry
 
 

@@ -21,6 +21,7 @@ from services.config import Settings
 from services.messages import Failed, Finished, Generate, Sampling, Speculation, Tokens
 from services.process import mesh_codec
 from services.proposer.actor import ProposerActor
+from services.proposer.suffix_store import compiling
 from services.target.actor import TargetActor
 
 
@@ -29,6 +30,7 @@ class FakeDirectory:
 
     def __init__(self) -> None:
         self.proposer: Any = None
+        self.candidate: Any = None
         self._changed: list[Callable[[], None]] = []
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -41,8 +43,16 @@ class FakeDirectory:
     def members(self, role: str) -> list[Any]:
         return []
 
-    def say(self, endpoint: str, epoch: int) -> None:
-        self.proposer = SimpleNamespace(endpoint=endpoint, epoch=epoch) if endpoint else None
+    def ready(self, role: str) -> list[Any]:
+        assert role == "proposer"
+        return [member for member in (self.proposer, self.candidate) if member is not None]
+
+    def say(self, endpoint: str, epoch: int, candidate: bool = False) -> None:
+        said = SimpleNamespace(endpoint=endpoint, epoch=epoch, candidate=candidate) if endpoint else None
+        if candidate:
+            self.candidate = said
+        else:
+            self.proposer = said
         for callback in self._changed:
             callback()
 
@@ -86,22 +96,34 @@ class MeshAround:
 
     async def start_proposer(self, actor: Actor | None = None, **settings: Any) -> Node:
         """A proposer the target hears of; `actor` instead of the real one."""
+        node = await self._node(actor, **settings)
+        self.directory.say(node.endpoint, node.epoch)
+        await self._until_asked()
+        return node
+
+    async def start_candidate(self, actor: Actor | None = None, **settings: Any) -> Node:
+        """One that may take over."""
+        node = await self._node(actor, **settings)
+        self.directory.say(node.endpoint, node.epoch, candidate=True)
+        return node
+
+    async def _node(self, actor: Actor | None, **settings: Any) -> Node:
         name = f"proposer-{len(self.nodes)}"
         node = Node(ZmqTransport(), mesh_codec(), name=name)
         await node.start(f"ipc://{self.folder}/{name}")
         self.nodes.append(node)
+        # Before its loops are compiled a real one has nothing to say.
+        await asyncio.to_thread(compiling.start().join)
         made = actor or ProposerActor(context(Settings.for_tests(**settings), "proposer", node, FakeDirectory()))
         await node.spawn(made, "proposer")
-        self.directory.say(node.endpoint, node.epoch)
-        await self._until_asked()
         return node
 
     async def _until_asked(self) -> None:
         """Sockets connect when they do, and the mock may be done before: run requests until one was asked about."""
         assert self.target._steps is not None
-        link: Any = self.target._steps._drafts
-        asked = link.asked
-        while link.asked == asked:
+        drafts: Any = self.target._steps._drafts
+        asked = drafts.link.asked
+        while drafts.link.asked == asked:
             self.warming.append(await self.generate(request(max_tokens=20, method="ngram")))
 
     async def loaded(self) -> None:
@@ -134,7 +156,8 @@ class Answer:
 
 @asynccontextmanager
 async def mesh_around(folder: Path, runner: Any = None, **settings: Any) -> AsyncIterator[MeshAround]:
-    chosen = Settings.for_tests(**{"engine": "mock", "draft_deadline_ms": 1000.0, **settings})
+    # auto would not ask: steps of the mock take no time.
+    chosen = Settings.for_tests(**{"engine": "mock", "method": "ngram", "draft_deadline_ms": 1000.0, **settings})
     node = Node(ZmqTransport(), mesh_codec(), name="target-1")
     await node.start(f"ipc://{folder}/target-1")
     directory, exits = FakeDirectory(), []
@@ -174,3 +197,7 @@ def request(
         sampling=Sampling(**sampling),
         speculation=Speculation(method=method, num_speculative_tokens=drafts, verify_strategy=strategy),
     )
+
+
+async def all_of(mesh: MeshAround, requests: list[Generate]) -> list[Answer]:
+    return list(await asyncio.gather(*(mesh.generate(each) for each in requests)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-from mesh_around import Answer, MeshAround, mesh_around, request, until
+from mesh_around import Answer, MeshAround, all_of, mesh_around, request, until
 from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
@@ -16,7 +16,6 @@ from services.messages import (
     DraftItem,
     Failed,
     Finished,
-    Generate,
     Propose,
     Proposed,
     Speculation,
@@ -25,10 +24,6 @@ from services.messages import (
 from services.target.mock_runner import MockRunner, Profile
 from services.target.verify.policy import ACCEPT_POLICIES, Verification
 from services.target.verify.registry import STRATEGIES
-
-
-async def all_of(mesh: MeshAround, requests: list[Generate]) -> list[Answer]:
-    return list(await asyncio.gather(*(mesh.generate(each) for each in requests)))
 
 
 def running(mesh: MeshAround) -> int:
