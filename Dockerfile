@@ -41,7 +41,7 @@ RUN /opt/specmesh/bin/pip install --no-deps --no-build-isolation $(cat /tmp/inde
 FROM base
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specmesh \
     && install -d -o specmesh -g specmesh -m 0755 /models /var/cache/specmesh \
-    && install -d -o specmesh -g specmesh -m 0700 /run/specmesh
+    && install -d -o specmesh -g specmesh -m 0700 /run/specmesh /var/lib/specmesh
 COPY --from=build /opt/specmesh /opt/specmesh
 # Bytecode was written at build time and the root file system is read-only: nothing tries to write it again.
 ENV PATH=/opt/specmesh/bin:$PATH \

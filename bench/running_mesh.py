@@ -54,7 +54,7 @@ class RunningMesh:
     def metrics_url(self, role: str) -> str:
         return f"http://127.0.0.1:{self.metrics_base + ROLES.index(role)}/metrics"
 
-    def wait_until_ready(self, seconds: float = 90.0) -> None:
+    def wait_until_ready(self, seconds: float = 240.0) -> None:
         end = time.monotonic() + seconds
         while _status(f"{self.url}/health/ready") != 200:
             if self.process.poll() is not None or time.monotonic() > end:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 from mesh.actor import Actor, Call
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TEND_EVERY = 1.0  # s
+SWITCH_EVERY = 0.0005  # s
 
 
 class ProposerActor(Actor):
@@ -70,6 +72,8 @@ class ProposerActor(Actor):
         self._tending: asyncio.Task[None] | None = None
 
     async def on_start(self) -> None:
+        # The library's threads would keep a question waiting for ten times as long.
+        sys.setswitchinterval(SWITCH_EVERY)
         self._directory.on_change(self._drop_lost_targets)
         self._tending = asyncio.create_task(self._tend())
 
