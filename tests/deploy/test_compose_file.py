@@ -46,10 +46,10 @@ def test_roles_read_the_models_and_only_the_fetch_writes_them() -> None:
     for role in ROLES:
         assert "models:/models:ro" in SERVICES[role]["volumes"]
     assert SERVICES["model"]["volumes"] == ["models:/models"]
-    # Compiled code is read back and run: nobody else may write where the target's lies.
-    assert [name for name in SERVICES if any("compiled:" in mount for mount in SERVICES[name].get("volumes", []))] == [
-        "target"
-    ]
+    # Compiled code is read back and run, and what was learned is somebody's text: nobody else may write or read it.
+    for volume, owner in (("compiled", "target"), ("compiled-proposer", "proposer"), ("learned", "proposer")):
+        mounts = {name: service.get("volumes", []) for name, service in SERVICES.items()}
+        assert [name for name, each in mounts.items() if any(one.startswith(f"{volume}:") for one in each)] == [owner]
     assert "outside" not in SERVICES["target"]["networks"]
 
 
