@@ -34,6 +34,7 @@ BY_NAME = {
     "speculation": "bench.speculation",
     "segments": "bench.segments",
     "faults": "bench.faults",
+    "restart": "bench.restart",
 }
 
 
