@@ -261,6 +261,13 @@ def _occurs(words: Longs, rows: Ints, lasts: Ints, follower: Longs, state: int) 
 
 
 @loop
+def _overtakes(rows: Ints, state: int, count: int, token: int) -> bool:
+    """Of tokens that followed equally often, twice or more, the one that has just come to it is the best: what was said
+    lately is likelier. Not where the first token that ever followed is one behind: that one would be next."""
+    return bool(rows[state, TOKEN] == token or rows[rows[state, TARGET], COUNT] != count - 1)
+
+
+@loop
 def _count(
     words: Longs, rows: Ints, lasts: Ints, follower: Longs, source: int, length: int, target: int, token: int
 ) -> None:  # fmt: skip
@@ -278,8 +285,9 @@ def _count(
         while rows[rows[target, LINK], LEN] > length:
             target = link_of(rows, target)
             _occurs(words, rows, lasts, follower, target)
-        if rows[target, COUNT] > rows[source, BEST_COUNT]:
-            rows[source, BEST_COUNT], rows[source, BEST_TOKEN] = rows[target, COUNT], token
+        count, best = rows[target, COUNT], rows[source, BEST_COUNT]
+        if count > best or (count == best > 1 and _overtakes(rows, source, count, token)):
+            rows[source, BEST_COUNT], rows[source, BEST_TOKEN] = count, token
         source = link_of(rows, source)
         length = rows[source, LEN]
     target = link_of(rows, target)

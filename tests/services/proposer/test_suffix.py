@@ -63,9 +63,14 @@ def test_a_longer_context_gets_a_longer_draft() -> None:
 
 def test_of_several_continuations_the_most_frequent_is_the_guess() -> None:
     assert guess(own(), [1, 2, 30, 1, 2, 40, 1, 2, 40, 1, 2], 1).tokens == [40]
-    # Not the most recent; of equally frequent ones that which got there first.
+    # Not the most recent; of equally frequent ones the first to come, from twice on the last to get there.
     assert guess(own(), [1, 2, 40, 1, 2, 40, 1, 2, 30, 1, 2], 1).tokens == [40]
     assert guess(own(), [1, 2, 40, 8, 1, 2, 30, 9, 1, 2], 1).tokens == [40]
+    twice = [1, 2, 40, 5, 1, 2, 40, 6, 1, 2, 30, 8, 1, 2, 30, 9, 1, 2]
+    assert guess(own(), twice, 1).tokens == [30]
+    # Unless the very first is one behind.
+    assert guess(own(), [1, 2, 50, 7, *twice], 1).tokens == [40]
+    assert guess(own(), [1, 2, 50, 7, *twice, 50, 3, 1, 2], 1).tokens == [50]
 
 
 def test_an_unlikely_token_ends_the_draft() -> None:

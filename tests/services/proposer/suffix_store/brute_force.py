@@ -30,9 +30,13 @@ class EveryContext:
         before = self.texts[text]
         for length in range(1, min(self.depth, len(before)) + 1):
             context = tuple(before[-length:])
-            self.followed[context][token] += 1
-            if self.followed[context][token] > self.best.get(context, (0, 0))[1]:
-                self.best[context] = (token, self.followed[context][token])
+            followed = self.followed[context]
+            followed[token] += 1
+            times, best = followed[token], self.best.get(context, (0, 0))[1]
+            # The dict's first key is the token that came first.
+            overtakes = next(iter(followed)) == token or next(iter(followed.values())) != times - 1
+            if times > best or (times == best > 1 and overtakes):
+                self.best[context] = (token, times)
         before.append(token)
         for length in range(1, min(self.depth, len(before)) + 1):
             self.count[tuple(before[-length:])] += 1
