@@ -8,7 +8,7 @@ makes of the answers, is the method's own. Not for more than one thread at a tim
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from services.config import Settings
 from services.proposer import calibration
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
-from services.proposer.namespaces import Namespace, Namespaces
+from services.proposer.namespaces import Namespace, Namespaces, Segment
 from services.proposer.proposer import Ask, View
 from services.proposer.suffix_store import candidates, chances, guessing, layout, loops, predicting, step
 from services.proposer.suffix_store.automaton import Automaton
@@ -83,6 +83,8 @@ class Knowledge:
     ) -> None:  # fmt: skip
         self.namespaces = namespaces
         self._depth, self._most_ngram, self._learns_prompts = max(depth, most_ngram), most_ngram, learns_prompts
+        # Called with a segment that a draft came of, and its tokens' chances.
+        self.used: Callable[[Namespace, Segment, list[float]], None] = lambda namespace, segment, likely: None
         self._texts: dict[int, _Text] = {}
         self._row_of: dict[int, int] = {}
         self._text_in: dict[int, _Text] = {}
@@ -205,14 +207,15 @@ class Knowledge:
         for place in range(0, begin, layout.ANSWER_WORDS):
             drafted, source, matched, which = numbers[place : place + layout.ANSWER_WORDS]
             if drafted:
-                name = NAMES[source]
-                if source == chances.CORPUS:
-                    sequence_id = asks[place // layout.ANSWER_WORDS].view.sequence_id
-                    name = f"{name}:{self._texts[sequence_id].corpora[which]}"
-                after = at + drafted
-                drafts.append(
-                    Draft(numbers[begin + at : begin + after], name, matched, [], None, ratios[at:after])
-                )
+                name, after = NAMES[source], at + drafted
+                likely = ratios[at:after]
+                if source == chances.CORPUS or source == chances.STORE:
+                    text = self._texts[asks[place // layout.ANSWER_WORDS].view.sequence_id]
+                    if source == chances.CORPUS:
+                        name = f"{name}:{text.corpora[which]}"
+                    elif text.namespace is not None:
+                        self.used(text.namespace, text.namespace.segments[which], likely)
+                drafts.append(Draft(numbers[begin + at : begin + after], name, matched, [], None, likely))
                 at = after
             else:
                 drafts.append(EMPTY)

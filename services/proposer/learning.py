@@ -16,6 +16,8 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 
 from services.config import Settings, cache_dir
@@ -60,6 +62,7 @@ class Learning:
         # Of each namespace: what it was given, and when that was all there was.
         self._held: dict[str, list[Segment]] = {}
         self._versions: dict[str, int] = {}
+        knowledge.used = self._used
         knowledge.namespaces.met = self._met
         knowledge.namespaces.filled = self._filled
         knowledge.namespaces.left = self._left
@@ -140,6 +143,12 @@ class Learning:
         """Nobody reads its segments any more."""
         self._versions.pop(namespace.name, None)
         self._release(namespace.name, self._held.pop(namespace.name, []))
+
+    def _used(self, namespace: Namespace, segment: object, likely: list[float]) -> None:
+        """A draft came of the segment: it stays longer, by the tokens that the draft should bring."""
+        library = self._library_of(namespace.name)
+        if library is not None and isinstance(segment, Segment):
+            library.used(namespace.name, segment, sum(accumulate(likely, mul)))
 
     def refresh(self) -> None:
         """What libraries have made since: to be called now and then."""
