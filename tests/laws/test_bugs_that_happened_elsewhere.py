@@ -128,7 +128,12 @@ def texts(
 
 def oracle(wanted: list[dict[str, Any]], truth: list[list[int]]) -> Callable[[DraftAsk], list[int]]:
     by_prompt = {tuple(each["prompt"]): text for each, text in zip(wanted, truth, strict=True)}
-    return lambda ask: by_prompt[tuple(ask.sequence.token_ids[: ask.sequence.prompt_tokens])][ask.sequence.generated :]
+
+    def following(ask: DraftAsk) -> list[int]:
+        text = by_prompt[tuple(ask.sequence.token_ids[: ask.sequence.prompt_tokens])]
+        return text[ask.sequence.generated + len(ask.ahead) :]
+
+    return following
 
 
 # The bugs ------------------------------------------------------------------------------------------------

@@ -84,8 +84,9 @@ def oracle(answers: dict[tuple[int, ...], list[int]]) -> Callable[[DraftAsk], Dr
     def guess(ask: DraftAsk) -> DraftItem | None:
         sequence = ask.sequence
         known = answers[tuple(sequence.token_ids[: sequence.prompt_tokens])]
-        ahead = known[sequence.generated : sequence.generated + ask.budget]
-        return draft(ask, ahead) if ahead else None
+        begin = sequence.generated + len(ask.ahead)
+        following = known[begin : begin + ask.budget]
+        return draft(ask, following) if following else None
 
     return guess
 
