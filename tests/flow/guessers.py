@@ -15,6 +15,7 @@ import random
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +39,7 @@ class _Guesser:
     gives_probs: ClassVar[bool] = False
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        return [self.guess(ask.view, ask.budget) for ask in asks]
+        return [self.guess(_as_if_it_stood(ask), ask.budget) for ask in asks]
 
     def guess(self, view: View, budget: int) -> Draft:
         raise NotImplementedError
@@ -51,6 +52,11 @@ class _Guesser:
 
     def held_bytes(self) -> int:
         return 0
+
+
+def _as_if_it_stood(ask: Ask) -> View:
+    """The text with what is ahead of it."""
+    return replaced(ask.view, tokens=ask.view.tokens + array("i", ask.ahead)) if ask.ahead else ask.view
 
 
 class Random(_Guesser):
