@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from typing import Any
@@ -197,11 +198,14 @@ def operations(work: Any) -> int:
         return trace
 
     before = sys.gettrace()
+    # Who is told of collections would be counted, too.
+    gc.disable()
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
