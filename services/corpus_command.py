@@ -23,6 +23,7 @@ import aiohttp
 
 from services.config import Settings
 from services.progress_bar import ProgressBar
+from services.texts import pieces
 
 LARGEST_FILE = 64 << 20  # bytes
 LONGEST_TEXT = 1 << 17  # characters; a longer file is cut behind a line
@@ -112,21 +113,12 @@ def read_text(path: Path, files: Files) -> str:
     return ""
 
 
-def cut(text: str) -> Iterator[str]:
-    while len(text) > LONGEST_TEXT:
-        end = text.rfind("\n", 0, LONGEST_TEXT) + 1 or LONGEST_TEXT
-        yield text[:end]
-        text = text[end:]
-    if text:
-        yield text
-
-
 def parts(files: Files) -> Iterator[list[str]]:
     """Texts for one request after another; files are read when their turn comes."""
     texts: list[str] = []
     size = 0
     for path in files.found:
-        for text in cut(read_text(path, files)):
+        for text in pieces(read_text(path, files), LONGEST_TEXT):
             length = len(text.encode())
             if texts and (size + length > PART_BYTES or len(texts) == PART_TEXTS):
                 yield texts

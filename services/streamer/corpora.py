@@ -10,18 +10,19 @@ same under other names. Knows OpenAI's error body; knows no sockets.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mesh.errors import RemoteError
 from services.messages import LONGEST_SALT, AddCorpus, CorpusCard, Encode, ListCorpora, ModelCard, RemoveCorpus
+from services.names import NAME_RULE, is_name
 from services.streamer.encoding import encode_error
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import Fields, check_list, shown, wrong_type
-from services.streamer.namespace import NAME_RULE, is_name
 from services.streamer.peers import Peers
 from services.streamer.sampling import check_ids, read_ids
+from services.texts import pieces
 
 MAX_TEXTS = 4096  # of a part
 MAX_PARTS = 1_000_000
@@ -206,7 +207,7 @@ async def encoded(part: Part, peers: Peers, card: ModelCard) -> list[list[int]]:
 
 async def _ids_of(text: str, peers: Peers, most: int) -> list[int]:
     ids: list[int] = []
-    for piece in pieces(text):
+    for piece in pieces(text, PIECE):
         if len(ids) >= most:
             raise _too_large()
         message = Encode(text=piece, add_special_tokens=False, max_tokens=most - len(ids))
@@ -215,18 +216,6 @@ async def _ids_of(text: str, peers: Peers, most: int) -> list[int]:
         except RemoteError as error:
             raise _too_large() if error.reason == "too_long" else encode_error(error, None, None) from error
     return ids
-
-
-def pieces(text: str) -> Iterator[str]:
-    """The text in parts that a tokenizer takes, cut behind a line where there is one."""
-    start = 0
-    while start < len(text):
-        end = start + PIECE
-        if end < len(text):
-            line = text.rfind("\n", start + PIECE // 2, end)
-            end = line + 1 if line >= 0 else end
-        yield text[start:end]
-        start = end
 
 
 def _too_large() -> ApiError:

@@ -12,11 +12,7 @@ both, and they say nothing of the key. Nobody but this file knows what an id is 
 from __future__ import annotations
 
 import hashlib
-import re
 
-# Of namespaces and of corpora.
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-NAME_RULE = "must have 1..64 characters of A-Z, a-z, 0-9, '.', '_' and '-'"
 ID_BYTES = 16
 
 # What hashes are for goes into them: none of one purpose is ever one of another.
@@ -40,10 +36,6 @@ class Namespaces:
         # Keys may be longer than what blake2b takes for one.
         key = hashlib.blake2b(api_key, person=OF_A_KEY).digest()
         return _digest(OF_A_PRIVATE, key, cache_salt, name)
-
-
-def is_name(text: str) -> bool:
-    return NAME.fullmatch(text) is not None
 
 
 def _digest(purpose: bytes, key: bytes, *parts: str) -> str:

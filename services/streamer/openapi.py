@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.messages import LONGEST_SALT, MOST_PRIORITY
+from services.names import NAME
 from services.streamer.corpora import MAX_TEXTS
-from services.streamer.namespace import NAME
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
 from services.streamer.sampling import (
     MAX_ALLOWED_TOKEN_IDS,

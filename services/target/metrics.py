@@ -5,7 +5,7 @@ that a step pays for one histogram and nothing else. docs/metrics.md defines eac
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -115,25 +115,25 @@ class _Counts(Collector):
         yield predicted
 
     def _of_speculation(self) -> Iterable[Metric]:
-        steps = _family("spec_decode_num_steps", "Verify steps of sequences, those without a draft among them")
-        empty = _family("spec_decode_num_empty_steps", "Verify steps that had no draft")
-        drafts = _family("spec_decode_num_drafts", "Verify steps that had a draft")
-        drafted = _family("spec_decode_num_draft_tokens", "Tokens drafted and verified")
-        accepted = _family("spec_decode_num_accepted_tokens", "Draft tokens accepted, the target's own not counted")
-        per_position = CounterMetricFamily(
-            "specmesh:spec_decode_num_accepted_tokens_per_pos",
+        labels = _SPECULATION
+        steps = _by(labels, "spec_decode_num_steps", "Verify steps of sequences, those without a draft among them")
+        empty = _by(labels, "spec_decode_num_empty_steps", "Verify steps that had no draft")
+        drafts = _by(labels, "spec_decode_num_drafts", "Verify steps that had a draft")
+        drafted = _by(labels, "spec_decode_num_draft_tokens", "Tokens drafted and verified")
+        accepted = _by(labels, "spec_decode_num_accepted_tokens", "Draft tokens accepted, the target's own not counted")
+        per_position = _by(
+            [*labels, "position"], "spec_decode_num_accepted_tokens_per_pos",
             "Draft tokens accepted, by place in the draft, from 0",
-            labels=[*_SPECULATION, "position"],
-        )
+        )  # fmt: skip
         for (method, strategy), tally in list(self._scheduler.tallies.items()):
-            labels = [self._model_name, method, strategy]
-            steps.add_metric(labels, tally.steps)
-            empty.add_metric(labels, tally.empty)
-            drafts.add_metric(labels, tally.drafts)
-            drafted.add_metric(labels, tally.drafted)
-            accepted.add_metric(labels, tally.accepted)
+            where = [self._model_name, method, strategy]
+            steps.add_metric(where, tally.steps)
+            empty.add_metric(where, tally.empty)
+            drafts.add_metric(where, tally.drafts)
+            drafted.add_metric(where, tally.drafted)
+            accepted.add_metric(where, tally.accepted)
             for position, count in enumerate(list(tally.accepted_at)):
-                per_position.add_metric([*labels, str(position)], count)
+                per_position.add_metric([*where, str(position)], count)
         yield from (steps, empty, drafts, drafted, accepted, per_position)
 
     def _of_sources(self) -> Iterable[Metric]:
@@ -238,9 +238,5 @@ class _Counts(Collector):
         return family
 
 
-def _by(labels: list[str], name: str, help: str) -> CounterMetricFamily:
+def _by(labels: Sequence[str], name: str, help: str) -> CounterMetricFamily:
     return CounterMetricFamily(f"specmesh:{name}", help, labels=labels)
-
-
-def _family(name: str, help: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"specmesh:{name}", help, labels=_SPECULATION)

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent / "streamer"))
 
@@ -22,7 +20,7 @@ from fake_proposer import FakeProposer
 
 from services import corpus_command
 from services.cli import main
-from services.corpus_command import Files, cut, find_files, parts, read_text
+from services.corpus_command import Files, find_files, parts, read_text
 
 KEY = "one"
 
@@ -103,18 +101,6 @@ def test_pipes_large_and_unreadable_files_are_left_out(folder: Path, monkeypatch
     assert why["pipe"] == "not a regular file"
     assert why["gone"] == "No such file or directory"
     assert why["large"].startswith("larger than")
-
-
-@given(st.text(alphabet="aé\n", max_size=300), st.integers(1, 40))
-@settings(max_examples=200)
-def test_a_long_text_is_cut_and_nothing_is_lost(text: str, longest: int) -> None:
-    before, corpus_command.LONGEST_TEXT = corpus_command.LONGEST_TEXT, longest
-    try:
-        cuts = list(cut(text))
-    finally:
-        corpus_command.LONGEST_TEXT = before
-    assert "".join(cuts) == text
-    assert all(0 < len(each) <= longest for each in cuts)
 
 
 def test_parts_are_as_large_as_they_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from services.names import is_name
 from services.proposer.suffix_store.library_manifest import CorpusEntry
 from services.proposer.suffix_store.library_policy import Bounds
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MOST_TEXTS = 1_000_000
 
 
@@ -47,7 +46,7 @@ class Uploads:
 
     def add(self, space: str, name: str, part: int, texts: Sequence[Sequence[int]], now: float) -> Upload:
         """CorpusRefused leaves what was there before."""
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise CorpusRefused("a corpus has a name of 1 to 64 letters, digits, dots, dashes or underscores")
         upload = self._uploads.get((space, name))
         if upload is not None and upload.complete:

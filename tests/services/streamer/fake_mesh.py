@@ -181,6 +181,14 @@ def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str 
     return script
 
 
+async def floods(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+    """Tokens without end."""
+    seq = 0
+    while True:
+        await out.send(tokens(message, seq, [97] * 500))
+        seq += 500
+
+
 def hangs_after(text: str) -> Script:
     """Says a text and then nothing more, for ever."""
     ids = ids_of(text)

@@ -6,10 +6,7 @@ import asyncio
 from typing import Any
 
 import orjson
-from fake_mesh import MODEL, FakeMesh, FakeTarget, says, tokens, until
-
-from mesh.stream import StreamWriter
-from services.messages import Generate
+from fake_mesh import MODEL, FakeMesh, floods, says, until
 
 QUICK = {"body_timeout": 0.3, "write_timeout": 0.4}
 BODY = orjson.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 5})
@@ -155,12 +152,6 @@ async def test_an_old_client_gets_its_stream_unchunked(mesh: FakeMesh) -> None:
 
 
 async def test_a_client_that_does_not_read_is_cut_and_its_work_cancelled(mesh: FakeMesh) -> None:
-    async def floods(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-        seq = 0
-        while True:
-            await out.send(tokens(message, seq, [97] * 500))
-            seq += 500
-
     target = await mesh.start_target(floods)
     door = await mesh.start_door(**QUICK)
     _, writer = await connect(mesh, limit=1024)

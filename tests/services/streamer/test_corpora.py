@@ -9,11 +9,8 @@ import msgspec
 import pytest
 from fake_mesh import CARD, FakeMesh, ids_of, says
 from fake_proposer import FakeProposer
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from services.streamer import corpora
-from services.streamer.corpora import MAX_TEXTS, PIECE, parse_external, parse_part, parse_place, pieces
+from services.streamer.corpora import MAX_TEXTS, PIECE, parse_external, parse_part, parse_place
 from services.streamer.errors import ApiError
 
 VOCABULARY = "tiny words"
@@ -38,24 +35,6 @@ async def ask(
 
 
 # Bodies and texts, as values
-
-
-@given(st.text(alphabet="ab\n", max_size=400), st.integers(2, 50))
-@settings(max_examples=200)
-def test_pieces_are_the_text_and_none_is_too_long(text: str, longest: int) -> None:
-    before, corpora.PIECE = corpora.PIECE, longest
-    try:
-        parts = list(pieces(text))
-    finally:
-        corpora.PIECE = before
-    assert "".join(parts) == text
-    assert all(0 < len(part) <= longest for part in parts)
-
-
-def test_pieces_end_behind_a_line() -> None:
-    lines = "a line of some words\n" * 10_000
-    first, *_, last = pieces(lines)
-    assert first.endswith("\n") and PIECE // 2 < len(first) <= PIECE and last.endswith("\n")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import aiohttp
 import openai
 import orjson
 import pytest
-from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, hangs_after, says, tokens, until
+from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, floods, hangs_after, says, tokens, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory_wire import Answers, Wire, chat
@@ -253,12 +253,6 @@ async def test_a_target_that_fails_ends_a_paced_stream_with_an_error(
 
 
 async def test_a_paced_client_that_does_not_read_is_cut_as_any_other(mesh: FakeMesh) -> None:
-    async def floods(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-        seq = 0
-        while True:
-            await out.send(tokens(message, seq, [97] * 500))
-            seq += 500
-
     target = await mesh.start_target(floods)
     door = await mesh.start_door(pace_ms=1.0, **QUICK)
     _, writer = await connect(mesh, limit=1024)

@@ -5,27 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from refusing import CARD, asked, refusal
 
-from services.messages import ModelCard
-from services.streamer.errors import ApiError
-from services.streamer.request import Limits, Request, check_against, parse_completion
-
-CARD = ModelCard(
-    model="m", max_context=100, vocab_size=1000, eos_token_ids=[0], methods=["naive", "ngram"],
-    verify_strategies=["greedy", "target_match", "rejection", "block"], accept_policies=["normal", "reject_all"],
-    max_speculative_tokens=8, engine="mock",
-)  # fmt: skip
-
-
-def asked(**fields: Any) -> Request:
-    return parse_completion({"model": "m", "prompt": "hi", **fields}, Limits())
-
-
-def refusal(card: ModelCard = CARD, **fields: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        check_against(asked(**fields), card)
-    assert caught.value.status == 400
-    return caught.value
+from services.streamer.request import check_against
 
 
 def test_forbidden_and_allowed_tokens_reach_the_target() -> None:

@@ -6,28 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from refusing import CARD, asked, refusal
 
-from services.messages import ModelCard, Speculation
-from services.streamer.errors import ApiError
-from services.streamer.request import Limits, Request, check_against, parse_chat, parse_completion
+from services.messages import Speculation
+from services.streamer.request import Limits, check_against, parse_chat
 from services.streamer.speculation import longest_draft
-
-CARD = ModelCard(
-    model="m", max_context=100, vocab_size=1000, eos_token_ids=[0], methods=["naive", "ngram"],
-    verify_strategies=["greedy", "target_match", "rejection", "block"], accept_policies=["normal", "reject_all"],
-    max_speculative_tokens=8, engine="mock", speculation=Speculation(method="ngram", num_speculative_tokens=8),
-)  # fmt: skip
-
-
-def asked(**fields: Any) -> Request:
-    return parse_completion({"model": "m", "prompt": "hi", **fields}, Limits())
-
-
-def refusal(card: ModelCard = CARD, **fields: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        check_against(asked(**fields), card)
-    assert caught.value.status == 400
-    return caught.value
 
 
 def test_every_wish_of_speculation_reaches_the_target() -> None:
