@@ -261,7 +261,8 @@ class Drafting:
             room = sequence.limit - len(sequence.token_ids) - len(draft) - 2
             lease = sequence.lease
             if sequence.record is None:
-                if draft and room > 0:
+                # What follows a draft is of use only if that stands: it does where the last one did.
+                if draft and room > 0 and sequence.stood_whole:
                     wanted = min(sequence.draft_length, room)
                     if lease is None or lease.left - len(draft) - 1 < wanted:
                         asks.append(DraftAsk(sequence, wanted + 1, draft))
@@ -277,6 +278,7 @@ class Drafting:
         lease, record = sequence.lease, sequence.record
         if drafted:
             self.counts.judged(sequence.source, drafted, verdict.accepted)
+            sequence.stood_whole = verdict.accepted >= drafted
         if lease is None:
             return
         if record is not None and drafted:

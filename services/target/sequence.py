@@ -77,6 +77,7 @@ class Sequence:
         "source",
         "state",
         "steps",
+        "stood_whole",
         "stop_ids",
         "stop_token",
         "stream",
@@ -140,6 +141,8 @@ class Sequence:
         # What may be verified next comes from the lease; the draft is what will be.
         self.lease: Lease | None = None
         self.draft: list[int] = NO_DRAFT
+        # Whether all of the last draft stood.
+        self.stood_whole = True
         # For services/target/drafting.py: what its namespace knows of drafts, and what questions bring here. None
         # where drafts are of fixed length.
         self.record: Record | None = None
