@@ -113,6 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("cores", "", "Cores a role may use, such as target=0-5;streamer=6,7; a role that isn't named may use all"),
     _row("niceness", 10, "How far streamer and tokenizer stand back when cores are short (0: not at all)", low=0, high=19, roles="streamer, tokenizer"),
     # The mesh
+    _row("demo", False, "POST /v1/mesh/kill ends a proposer as kill -9 would, for showing that nothing breaks; with several api_keys, /v1/mesh shows every caller figures of all", roles="streamer, proposer"),
     _row("run_dir", "", "Where ipc sockets and pid files live; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
     _row("instance", "", "Name of this instance; empty: role-pid", roles="all"),
     _row("bind", "", "Mesh endpoint of this process, ipc://... or tcp://host:port; empty: ipc in run_dir"),

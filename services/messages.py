@@ -101,6 +101,8 @@ class Speculation(Message, frozen=True):
     corpora: list[str] | None = None
     # Whether later requests of the namespace may be drafted from this one's output.
     learn: bool = True
+    # Whether tokens that were drafted and don't stand are told, too (Run.rejected).
+    return_drafts: bool = False
 
 
 # Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt, in characters.
@@ -113,7 +115,7 @@ class Generate(Message, frozen=True):
     `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens. A lower
     `priority` goes first; computed text is shared only between requests with the same `cache_salt`. What is learned
     from the answer, and what drafts come from, stays within `namespace` (empty: nothing is learned or shared);
-    `prediction` is what the caller expects the answer to be like."""
+    `prediction` is what the caller expects the answer to be like. With `timeline` the answer comes with `spans`."""
 
     request_id: str
     attempt: int
@@ -125,6 +127,7 @@ class Generate(Message, frozen=True):
     cache_salt: str = ""
     namespace: str = ""
     prediction: list[int] = []
+    timeline: bool = False
 
 
 # 3. target -> proposer, one for the whole batch of a step -----------------------------------------------
@@ -194,6 +197,8 @@ class Proposed(Message, frozen=True):
     drafts: list[DraftItem]
     # Sequences this proposer has no text for (it restarted): the next Propose sends them whole.
     unknown: list[int] = []
+    # How long the proposer was busy with it, by its own clock.
+    seconds: float = 0.0
 
 
 # 4. target -> streamer, items of the Generate stream ------------------------------------------------------
@@ -211,13 +216,26 @@ class TokenLogprob(Message, frozen=True):
 
 class Run(Message, frozen=True):
     """One verify step's tokens within `Tokens.ids`: `accepted` of them were drafted by `source`, and
-    the one after them is the target's own."""
+    the one after them is the target's own. `rejected` is the rest of the draft, for requests that want to know it."""
 
     length: int
     drafted: int
     accepted: int
     source: str = ""
     match_length: int = 0
+    rejected: list[int] = []
+
+
+class Span(Message, frozen=True):
+    """What a request was in at the target: from when to when, in seconds since its Generate arrived there, by the
+    target's own clock. `tokens`: computed (prefill), drafted (propose), given (verify); `step` counts its verify
+    steps from 1, 0 before."""
+
+    what: str  # queue | prefill | propose | verify
+    begin: float
+    end: float
+    tokens: int = 0
+    step: int = 0
 
 
 class Tokens(Message, frozen=True):
@@ -230,6 +248,8 @@ class Tokens(Message, frozen=True):
     ids: list[int]
     runs: list[Run] = []
     logprobs: list[TokenLogprob] | None = None
+    # What the request was in since the message before this one; the last of them ends when this one was handed over.
+    spans: list[Span] = []
 
 
 class SpeculationStats(Message, frozen=True):
@@ -261,6 +281,7 @@ class Finished(Message, frozen=True):
     completion_tokens: int
     stop_token: int | None = None
     speculation: SpeculationStats = SpeculationStats()
+    spans: list[Span] = []  # as in Tokens
 
 
 class Failed(Message, frozen=True):
@@ -340,6 +361,40 @@ class ModelCard(Message, frozen=True):
     vocabulary: str = ""
 
 
+# 7. streamer -> the window of any process -----------------------------------------------------------------
+
+
+class Look(Message, frozen=True):
+    """What does this process do just now? services/window.py answers, in every process."""
+
+
+class LinkCard(Message, frozen=True):
+    """Of a line this process keeps open to another. `round_trip`: the last one, in seconds; 0: not known."""
+
+    endpoint: str
+    role: str
+    round_trip: float = 0.0
+    open: bool = True
+
+
+class Seen(Message, frozen=True):
+    """`figures` are what is true now. `totals` only ever grow; `earlier` is what they were `span` seconds ago."""
+
+    figures: dict[str, float] = {}
+    totals: dict[str, float] = {}
+    earlier: dict[str, float] = {}
+    span: float = 0.0
+    links: list[LinkCard] = []
+
+
+class Kill(Message, frozen=True):
+    """End at once, as by kill -9. Heeded where the setting `demo` is on, and refused anywhere else."""
+
+
+class Dying(Message, frozen=True):
+    pid: int
+
+
 KINDS: dict[str, type[Message]] = {
     "encode": Encode,
     "encoded": Encoded,
@@ -359,4 +414,8 @@ KINDS: dict[str, type[Message]] = {
     "corpora": Corpora,
     "describe": Describe,
     "model_card": ModelCard,
+    "look": Look,
+    "seen": Seen,
+    "kill": Kill,
+    "dying": Dying,
 }
