@@ -214,6 +214,13 @@ def _bus(registry: CollectorRegistry) -> None:
     BusMetrics(registry)
 
 
+def _standing(registry: CollectorRegistry) -> None:
+    from services.standing_metrics import StandingMetrics
+
+    # Its names are told without anybody being asked.
+    StandingMetrics(registry, None, None)  # type: ignore[arg-type]
+
+
 def _streamer(registry: CollectorRegistry) -> None:
     from services.streamer.metrics import DoorMetrics
 
@@ -275,6 +282,7 @@ def _process(registry: CollectorRegistry) -> None:
 
 PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
     "Every process: the bus": _bus,
+    "Every process: its standing": _standing,
     "`streamer`": _streamer,
     "`tokenizer`": _tokenizer,
     "`proposer`": _proposer,

@@ -190,6 +190,12 @@ class DirectoryClient:
         self._fencing: list[Callable[[], None]] = []
         self._polling: asyncio.Task[None] | None = None
         self.connected = False
+        self._heard = self._clock.now()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the directory told us its table; it does about every `interval`."""
+        return self._clock.now() - self._heard
 
     # Who is there ---------------------------------------------------------------------------------------
 
@@ -286,6 +292,7 @@ class DirectoryClient:
 
     def _take(self, table: Table) -> None:
         self.connected = True
+        self._heard = self._clock.now()
         self._picks.clear()
         if table.fenced and self._announced is not None and self._announced.epoch != self._fenced_epoch:
             self._fenced_epoch = self._announced.epoch

@@ -45,6 +45,7 @@ from services.config import Settings, endpoint, instance_name, metrics_port, run
 from services.messages import KINDS
 from services.side_door import SideDoor
 from services.standing import take_place, threads_of
+from services.standing_metrics import StandingMetrics
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class RoleProcess:
         self._directory_node = self._node(DIRECTORY) if settings.host_directory else None
         self.directory = DirectoryClient(self.node, endpoint(settings, DIRECTORY), self.member)
         self.directory.on_fenced(self._fenced.set)
+        StandingMetrics(self.registry, self, self.directory)
         self.side_door = SideDoor(
             self.registry,
             self.reasons,

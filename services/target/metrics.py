@@ -88,6 +88,10 @@ class _Counts(Collector):
         yield gauge("num_requests_running", "Sequences in the batch", running)
         yield gauge("num_requests_waiting", "Requests that wait for a place", len(scheduler.waiting))
         yield gauge("kv_cache_usage_perc", "Part of the KV pages in use, 0 to 1", pages.in_use / pages.total)
+        states = GaugeMetricFamily("specmesh:kv_pages", "All KV pages, by state", labels=["model_name", "state"])
+        for state, count in (("in_use", pages.in_use), ("cached", pages.cached), ("free", pages.free)):
+            states.add_metric([self._model_name, state], count)
+        yield states
         yield gauge("prefix_cache_pages", "KV pages that nobody uses and whose text can be found", pages.cached)
         yield counter("prompt_tokens", "Prompt tokens of accepted requests", scheduler.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated", scheduler.generated_tokens)
@@ -185,8 +189,20 @@ class _Counts(Collector):
         counter = self._counter
         yield counter("leases_dropped", "Continuations that the text didn't follow to their end", counts.dropped)
         yield counter("drafts_late", "Drafts for what the text had passed, or behind another text", counts.late)
-        namespaces = len(self._scheduler.drafting.trust)
-        yield self._gauge("draft_namespaces", "Namespaces whose drafts are judged apart", namespaces)
+        said = "Time of steps that had drafts, where one without of that size was seen, too"
+        yield counter("spec_decode_drafted_seconds", said, counts.drafted_seconds)
+        said = "What the tokens of those steps would have taken without drafts, as step times were learned"
+        yield counter("spec_decode_naive_seconds", said, counts.naive_seconds)
+        yield from self._of_trust()
+
+    def _of_trust(self) -> Iterable[Metric]:
+        trust = self._scheduler.drafting.trust
+        yield self._gauge("draft_namespaces", "Namespaces whose drafts are judged apart", len(trust))
+        purses = trust.purses()
+        said = "What drafts may still cost before they have to bring something, of all namespaces"
+        yield self._gauge("draft_purse_seconds", said, sum(purses))
+        said = "Namespaces whose drafts have cost what they may: until that changes none is verified there"
+        yield self._gauge("draft_namespaces_insolvent", said, sum(purse <= 0.0 for purse in purses))
 
     def _of_the_link(self) -> Iterable[Metric]:
         # A line that takes over begins its counts anew, as a process does.

@@ -202,6 +202,7 @@ class Scheduler:
             context = sum(item.start + len(item.tokens) for item in work)
             self.step_time.learn(rows, context, event.seconds)
             self.drafting.time_passed(event.seconds)
+            self.drafting.counts.took(work, event.verdicts, event.seconds, self.step_time)
         instructions = self._instructions
         for item, verdict in zip(work, event.verdicts, strict=True):
             sequence = item.sequence

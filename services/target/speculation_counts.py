@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
+
 from services.target.lease import LONGEST_LEASE, Kind, Lease
+from services.target.runner import StepWork, Verdict
+from services.target.step_time import StepTime
 from services.target.trust import MOST_SOURCES, OTHERS
 
 # How the draft of a sequence's step came: left over from an earlier one, asked for while the last step ran, waited for,
@@ -30,6 +34,9 @@ class SpeculationCounts:
         # Drafts of each length.
         self.lengths = [0] * (LONGEST_LEASE + 1)
         self.asking_seconds: dict[Kind, float] = {"ahead": 0.0, "asked": 0.0}
+        # Steps that had drafts: what they took, and what their tokens would have taken without.
+        self.drafted_seconds = 0.0
+        self.naive_seconds = 0.0
         self.refused = 0
         self.late = 0
         self.dropped = 0
@@ -64,3 +71,22 @@ class SpeculationCounts:
             at += [0] * (accepted - len(at))
         for position in range(accepted):
             at[position] += 1
+
+    def took(self, work: Items[StepWork], verdicts: Items[Verdict | None], seconds: float, model: StepTime) -> None:
+        """Without its drafts the step would have been as much shorter as `model` says, and each draft token that stood
+        would have been a token of one more such step. Compared only where plain steps of that size were seen."""
+        drafted = sum(len(item.draft) for item in work)
+        if not drafted:
+            return
+        rows = sum(len(item.tokens) for item in work)
+        context = sum(item.start + len(item.tokens) for item in work)
+        deciding = sum(item.verify for item in work)
+        if deciding < model.least_rows:
+            return
+        curve = model.curve(rows - drafted, drafted, context)
+        plain = model.curve(deciding, 0, context)
+        if not curve or curve[-1] <= 0.0:
+            return
+        accepted = sum(verdict.accepted for verdict in verdicts if verdict is not None)
+        self.drafted_seconds += seconds
+        self.naive_seconds += seconds * (curve[0] + accepted * plain[0] / deciding) / curve[-1]

@@ -121,6 +121,10 @@ class Trust:
     def __len__(self) -> int:
         return len(self._records)
 
+    def purses(self) -> list[float]:
+        """Of all namespaces, in seconds; those that have none yet aren't among them."""
+        return [record.purse for record in list(self._records.values()) if record.purse is not None]
+
     def record(self, namespace: str) -> Record:
         """The one of this namespace; without a namespace a new one each time, for one request."""
         if not namespace:
