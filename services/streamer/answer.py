@@ -158,7 +158,8 @@ class Streamed:
 
     def _rich(self, choice: Choice, piece: Piece) -> bytes:
         logprobs = responses.logprobs(self._request, piece, self._vocabulary)
-        return self._forms[choice.index].chunk(piece.text, logprobs, responses.tokens(self._request, piece))
+        told = responses.tokens(self._request, piece, self._vocabulary)
+        return self._forms[choice.index].chunk(piece.text, logprobs, told)
 
 
 async def answer_streamed(

@@ -32,10 +32,12 @@ class Origin:
     drafted: int = 0
     accepted: int = 0
     tokens: int = 1
+    rejected: tuple[int, ...] = ()  # their ids, where they were asked for
 
     def __add__(self, other: Origin) -> Origin:
         drafted, accepted = self.drafted + other.drafted, self.accepted + other.accepted
-        return Origin(self.step, self.source, self.match_length, drafted, accepted, self.tokens + other.tokens)
+        tokens, rejected = self.tokens + other.tokens, self.rejected + other.rejected
+        return Origin(self.step, self.source, self.match_length, drafted, accepted, tokens, rejected)
 
 
 def join(runs: list[Origin], more: Sequence[Origin]) -> None:
@@ -134,7 +136,9 @@ class Delivery:
             for place in range(run.length):
                 accepted = int(place < run.accepted)
                 drafted = accepted + (run.drafted - run.accepted if place == last else 0)
-                origins.append(Origin(self._steps, run.source, run.match_length, drafted, accepted))
+                rejected = tuple(run.rejected) if place == last else ()
+                origin = Origin(self._steps, run.source, run.match_length, drafted, accepted, rejected=rejected)
+                origins.append(origin)
         if len(origins) < count:
             # Of these the target doesn't say anything.
             self._steps += 1

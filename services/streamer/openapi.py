@@ -206,6 +206,10 @@ SHARED: dict[str, Schema] = {
         "Adds runs to every choice and chunk: of the tokens that one step gave their source, match_length, how many "
         "were drafted and accepted, and their number"
     ),
+    "return_drafts": boolean(
+        "Adds runs as return_provenance does, each with its step's number, the offsets (in characters) at which its "
+        "tokens begin in the answer's text, and the text of each token that was drafted and rejected"
+    ),
     "return_speculation_steps": boolean("Adds per_step_accepted and per_step_drafted to metrics.speculative_decoding"),
     "return_speculate_metrics": boolean("Adds FastDeploy's speculate_metrics to every choice that has ended"),
     **{name: {"description": "Taken and without effect on the answer"} for name in WITHOUT_EFFECT},

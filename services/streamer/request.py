@@ -252,7 +252,7 @@ def _request(
         namespace=namespace,
         prediction=read_prediction(fields),
         return_token_ids=fields.boolean("return_token_ids"),
-        return_provenance=fields.boolean("return_provenance"),
+        return_provenance=fields.boolean("return_provenance") or speculation.return_drafts,
         return_speculation_steps=fields.boolean("return_speculation_steps"),
         return_speculate_metrics=fields.boolean("return_speculate_metrics"),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,

@@ -49,10 +49,10 @@ def _choice(request: Request, choice: Choice, piece: Piece, ending: Ending, voca
     body["stop_reason"] = ending.stop
     if request.return_token_ids and not request.chat:
         body["prompt_token_ids"] = choice.prompt
-    return body | tokens(request, piece) | ended(request, choice)
+    return body | tokens(request, piece, vocabulary) | ended(request, choice)
 
 
-def tokens(request: Request, piece: Piece) -> dict[str, Any]:
+def tokens(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
     """What a request may want to know of the tokens of a piece, besides their log-probabilities."""
     body: dict[str, Any] = {}
     if request.return_token_ids:
@@ -68,6 +68,13 @@ def tokens(request: Request, piece: Piece) -> dict[str, Any]:
             }
             for run in piece.runs
         ]
+    if request.speculation.return_drafts:
+        begin = 0
+        for told, run in zip(body["runs"], piece.runs, strict=True):
+            told["step"] = run.step
+            told["offsets"] = piece.offsets[begin : begin + run.tokens]
+            told["rejected"] = [vocabulary.text_of(token) for token in run.rejected]
+            begin += run.tokens
     return body
 
 

@@ -21,9 +21,9 @@ MAX_CORPORA = 16
 
 def read_speculation(fields: Fields) -> tuple[Speculation, str]:
     """The wishes, and the name of the namespace that was asked for, if any."""
-    value = fields.get("speculation")
+    value, return_drafts = fields.get("speculation"), fields.boolean("return_drafts")
     if value is None:
-        return Speculation(), ""
+        return Speculation(return_drafts=return_drafts), ""
     wish = Fields(value, "speculation")
     method, count = _method_and_length(wish)
     candidates = wish.integer("max_candidate_len", 1, MOST_CANDIDATES)
@@ -41,6 +41,7 @@ def read_speculation(fields: Fields) -> tuple[Speculation, str]:
         typical_delta=-1.0 if delta is None else delta,
         corpora=_corpora(wish),
         learn=wish.get("learn") is None or wish.boolean("learn"),
+        return_drafts=return_drafts,
     )
     namespace = wish.get("namespace")
     name = "" if namespace is None else _name(namespace, wish.at("namespace"))

@@ -217,7 +217,7 @@ class Scheduler:
                 self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
                 continue
             self.drafting.judged(sequence, verdict, len(item.draft))
-            tokens = sequence.commit(verdict, len(item.draft))
+            tokens = sequence.commit(verdict, len(item.draft), item.draft)
             self.planner.advanced(sequence)
             if tokens is not None:
                 if not is_replay(sequence.stream):

@@ -213,11 +213,12 @@ class Sequence:
         """A part of the text was computed and gave no token."""
         self.computed += count
 
-    def commit(self, verdict: Verdict, drafted: int) -> Tokens | None:
+    def commit(self, verdict: Verdict, drafted: int, draft: list[int] = NO_DRAFT) -> Tokens | None:
         """Take a verdict: the tokens to send, or None when there are none to see. Sets `end_reason`.
 
         What stands is cut where naive decoding would have ended: at the limit, and at a stop id, which is
-        not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text.
+        not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text. The
+        `draft` itself is for those who want to see what of it was rejected.
         """
         tokens = verdict.tokens
         text = self.token_ids
@@ -239,6 +240,7 @@ class Sequence:
         if not tokens:
             return None
         logprobs = verdict.logprobs
+        accepted = min(accepted, len(tokens))
         return Tokens(
             request_id=self.request_id,
             attempt=self.attempt,
@@ -248,9 +250,10 @@ class Sequence:
                 Run(
                     length=len(tokens),
                     drafted=drafted,
-                    accepted=min(accepted, len(tokens)),
+                    accepted=accepted,
                     source=self.source if drafted else "",
                     match_length=self.match_length if drafted else 0,
+                    rejected=draft[accepted:] if self.generate.speculation.return_drafts else NO_DRAFT,
                 )
             ],
             logprobs=None if logprobs is None else logprobs[: len(tokens)],

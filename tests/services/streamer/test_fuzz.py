@@ -44,7 +44,8 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
         {
             "model": MODEL, "prompt": "a",
             "prediction": {"type": "content", "content": [{"type": "text", "text": "b"}]},
-            "return_provenance": True, "return_speculate_metrics": True, "return_speculation_steps": True,
+            "return_provenance": True, "return_drafts": True,
+            "return_speculate_metrics": True, "return_speculation_steps": True,
             "speculation": {"off": False, "corpora": ["a", "b"], "namespace": "team", "learn": False}, "stream": True,
         },
     ),

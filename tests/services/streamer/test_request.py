@@ -302,6 +302,7 @@ NAMES = [
     "messages", "prompt", "stream", "stream_options", "n", "stop", "max_tokens", "temperature", "top_k", "seed",
     "logit_bias", "logprobs", "top_logprobs", "stop_token_ids", "speculation", "tools", "user", "other", "model",
     "bad_words", "bad_words_token_ids", "allowed_token_ids", "prediction", "return_provenance",
+    "return_drafts",
 ]  # fmt: skip
 
 

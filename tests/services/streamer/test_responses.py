@@ -11,7 +11,7 @@ from fake_mesh import CARD, MODEL, FakeMesh, FakeTarget, finished, ids_of, says,
 from sse_reading import streamed
 
 from mesh.stream import StreamWriter
-from services.messages import Generate, Speculation
+from services.messages import Generate, Run, Speculation, Tokens
 
 TEXT = "abcdefgh"  # as many tokens
 PATHS = ("/v1/chat/completions", "/v1/completions")
@@ -128,6 +128,37 @@ async def test_runs_are_told_with_the_tokens_they_gave(
         {"source": "suffix", "match_length": 3, "drafted": 2 * HALF, "accepted": HALF, "tokens": HALF + 1},
         {"source": "ngram", "match_length": 3, "drafted": 2, "accepted": 2, "tokens": 3},
     ]
+
+
+async def guessed_wrong(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+    """A first token, then a draft of four of which one stood, then one that stood whole."""
+    first, second, third = ids_of("a🦊"), ids_of("bc"), ids_of("de")
+    wrong = ids_of("xyz")
+    for seq, ids, run in (
+        (0, first, Run(length=5, drafted=0, accepted=0)),
+        (5, second, Run(length=2, drafted=4, accepted=1, source="suffix", match_length=3, rejected=wrong)),
+        (7, third, Run(length=2, drafted=1, accepted=1, source="ngram", match_length=2)),
+    ):
+        await out.send(Tokens(request_id=message.request_id, attempt=message.attempt, seq=seq, ids=ids, runs=[run]))
+    await out.send(finished(message, 9))
+
+
+@WAYS
+async def test_drafts_are_told_with_what_was_rejected_and_where_tokens_begin(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, stream: bool
+) -> None:
+    target = await mesh.start_target(guessed_wrong)
+    await mesh.start_door()
+    bodies = await answers(http, mesh, path, stream, return_drafts=True)
+    runs = [run for body in bodies for choice in body["choices"] for run in choice.get("runs", [])]
+    # Every token of one character begins with it.
+    assert [(run["step"], run["offsets"], run["rejected"]) for run in runs] == [
+        (1, [0, 1, 1, 1, 1], []),
+        (2, [2, 3], ["x", "y", "z"]),
+        (3, [4, 5], []),
+    ]
+    assert [(run["drafted"], run["accepted"], run["tokens"]) for run in runs] == [(0, 0, 5), (4, 1, 2), (1, 1, 2)]
+    assert target.asked[0].speculation.return_drafts
 
 
 @WAYS

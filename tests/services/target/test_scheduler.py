@@ -161,6 +161,18 @@ def test_drafts_are_asked_for_when_a_step_is_done_and_verified_in_the_next() -> 
     assert step(scheduler) == [([9], 6, [], True)]
 
 
+def test_who_wants_to_see_drafts_is_told_what_was_rejected() -> None:
+    scheduler = make()
+    asked = replace(request([1, 2, 3], max_tokens=20), speculation=Speculation(return_drafts=True))
+    scheduler.handle(Arrived(asked, 1, None))
+    step(scheduler)
+    done(scheduler, one(4))
+    scheduler.handle(draft(1, 4, [5, 6, 7]))
+    step(scheduler)
+    [emit, _] = done(scheduler, Verdict([5, 9], 1))
+    assert emit.tokens.runs == [Run(length=2, drafted=3, accepted=1, source="ngram", rejected=[6, 7])]
+
+
 def test_accepted_count_zero_emits_the_targets_own_token_alone() -> None:
     scheduler = started()
     scheduler.handle(draft(1, 4, [5, 6, 7]))
