@@ -22,6 +22,7 @@ from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
 from services.messages import Describe, Failed, Generate, ModelCard, Speculation
+from services.target.advice import AdvisedBy
 from services.target.audit import Audit
 from services.target.engine import load_runner, model_name
 from services.target.events import (
@@ -154,7 +155,7 @@ class TargetActor(Actor):
         self._steps = StepLoop(
             scheduler,
             runner,
-            drafts,
+            AdvisedBy(scheduler.advice, drafts),
             deliver=lambda delivery: self._tell_loop(self._deliver, delivery),
             failed=lambda message: self._tell_loop(self._give_up, message),
             observer=self._metrics,

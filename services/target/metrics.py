@@ -218,6 +218,8 @@ class _Counts(Collector):
         yield counter("proposer_takeovers", said, self._drafts.takeovers)
         said = "What a candidate's drafts would bring of those in use, as far as is known; 0: there is no candidate"
         yield self._gauge("proposer_candidate_share", said, self._drafts.share)
+        said = "1 once a fault in this target's own drafting code has ended drafting, until it starts anew"
+        yield self._gauge("drafting_failed", said, float(self._scheduler.advice.failed))
         yield self._gauge("proposer_given_up", "1 while nobody waits for the proposer's answers", float(link.gave_up))
 
     def _of_the_audit(self) -> Iterable[Metric]:

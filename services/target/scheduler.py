@@ -11,7 +11,7 @@ Rule 3: pages in use + cached + free = all; when no sequence is left, none is in
 
 Prompt chunks, plain decoding and drafts to verify are one kind of work: the tokens of the text that aren't
 computed yet, then the draft. arrival.py says what is refused, waiting.py and planning.py who runs and with what,
-sharing.py what need not be computed, drafting.py what is guessed.
+sharing.py what need not be computed, drafting.py what is guessed; advice.py keeps its faults from everyone else.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from services.messages import Finished
+from services.target.advice import Advice
 from services.target.arrival import failed, make_sequence, refusal
 from services.target.drafting import Drafting
 from services.target.events import (
@@ -46,7 +47,7 @@ from services.target.events import (
 from services.target.limits import Limits
 from services.target.planning import Planner
 from services.target.runner import StepWork
-from services.target.sequence import Sequence, State, Tally
+from services.target.sequence import NO_DRAFT, Sequence, State, Tally
 from services.target.step_time import StepTime
 from services.target.waiting import Queue
 
@@ -60,6 +61,7 @@ class Scheduler:
         self.running = self.planner.running
         self.step_time = StepTime()
         self.drafting = Drafting(limits, self.step_time)
+        self.advice = Advice(self._draft_no_more)
         self.draining = False
         self.tallies: dict[tuple[str, str], Tally] = {}
         self.switched_off: set[str] = set()
@@ -104,7 +106,7 @@ class Scheduler:
         """Nothing is left of anything once no request is left. Raises AssertionError."""
         assert not self._streams and not self._by_id and not self._deadlines
         assert not self._in_flight
-        self.drafting.check_idle()
+        self.advice(self.drafting.check_idle)
         self.planner.check_idle()
 
     # Events --------------------------------------------------------------------------------------------
@@ -129,17 +131,17 @@ class Scheduler:
         if replay:
             # It looks for no computed text: it isn't counted among those who did.
             sequence.cached_tokens = 0
-        if sequence.method in self.switched_off:
+        if sequence.method in self.switched_off or self.advice.failed:
             sequence.draft_length = 0
         if sequence.length >= sequence.limit:
             # All that was asked for is there already (max_tokens 0, or an attempt that only missed its end).
             sequence.end_reason = "length"
             self._instructions.append(Finish(event.stream, self._finished(sequence)))
             return
-        self.drafting.joined(sequence)
         self._next_id += 1
         self._streams[event.stream] = sequence
         self._by_id[sequence.id] = sequence
+        self.advice(self.drafting.joined, sequence)
         if sequence.deadline is not None:
             self._deadlines.put(sequence.deadline, sequence)
         self.waiting.put(sequence)
@@ -153,7 +155,7 @@ class Scheduler:
             self._end(sequence, learned=True)
 
     def _drafts_ready(self, event: DraftsReady) -> None:
-        self.drafting.take(event, self._by_id)
+        self.advice(self.drafting.take, event, self._by_id)
 
     def _deadline_passed(self, event: DeadlinePassed) -> None:
         while (first := self._deadlines.first()) is not None and first[0] <= event.now:
@@ -166,7 +168,13 @@ class Scheduler:
         self.switched_off.add(event.method)
         for sequence in self._streams.values():
             if sequence.method == event.method:
-                self.drafting.switch_off(sequence)
+                self.advice(self.drafting.switch_off, sequence)
+
+    def _draft_no_more(self) -> None:
+        for sequence in self._streams.values():
+            sequence.draft_length = 0
+            sequence.draft = NO_DRAFT
+            sequence.lease = sequence.record = None
 
     def _pages_lost(self, event: PagesLost) -> None:
         self._in_flight = []
@@ -183,10 +191,10 @@ class Scheduler:
     def _step_wanted(self, event: StepWanted) -> None:
         assert not self._in_flight, "one step at a time"
         self._instructions += self.planner.admit()
-        self.drafting.choose(self.running)
+        self.advice(self.drafting.choose, self.running)
         self._in_flight = self.planner.plan()
         if self._in_flight:
-            asks = self.drafting.ahead(self._in_flight)
+            asks = self.advice(self.drafting.ahead, self._in_flight)
             if asks:
                 self._instructions.append(AskAhead(asks))
             self._instructions.append(RunStep(self._in_flight))
@@ -201,8 +209,8 @@ class Scheduler:
             rows = sum(len(item.tokens) for item in work)
             context = sum(item.start + len(item.tokens) for item in work)
             self.step_time.learn(rows, context, event.seconds)
-            self.drafting.time_passed(event.seconds)
-            self.drafting.counts.took(work, event.verdicts, event.seconds, self.step_time)
+            self.advice(self.drafting.time_passed, event.seconds)
+            self.advice(self.drafting.counts.took, work, event.verdicts, event.seconds, self.step_time)
         instructions = self._instructions
         for item, verdict in zip(work, event.verdicts, strict=True):
             sequence = item.sequence
@@ -216,7 +224,7 @@ class Scheduler:
                 self.planner.sharing.distrust(sequence)
                 self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
                 continue
-            self.drafting.judged(sequence, verdict, len(item.draft))
+            self.advice(self.drafting.judged, sequence, verdict, len(item.draft))
             tokens = sequence.commit(verdict, len(item.draft), item.draft)
             self.planner.advanced(sequence)
             if tokens is not None:
@@ -230,7 +238,7 @@ class Scheduler:
 
     def _ask_drafts(self) -> None:
         fixed = [s.longest_draft for s in self.running if s.record is None and s.draft_length and s.wants_draft]
-        asked = self.drafting.urgent(self.running, self.planner.draft_share(fixed) if fixed else 0)
+        asked = self.advice(self.drafting.urgent, self.running, self.planner.draft_share(fixed) if fixed else 0)
         if asked is not None:
             self._instructions.append(asked)
 
@@ -270,7 +278,7 @@ class Scheduler:
             self.planner.sharing.distrust(sequence)
             learned = False
         self.planner.end(sequence)
-        self.drafting.left(sequence)
+        self.advice(self.drafting.left, sequence)
         self._forgotten.append(sequence.id)
         generate = sequence.generate
         if learned and generate.namespace and generate.speculation.learn and sequence.generated:

@@ -1,0 +1,83 @@
+"""Law 2 inside a target: a draft is advice, and so is all that is done for the sake of one. What goes wrong there, and
+be it a fault of our own code, ends drafting until the process starts anew, and no request.
+
+The scheduler calls drafting.py, and the step loop the proposer's line, through one `Advice` that both share. Knows
+neither of them: after a fault nothing they hold is looked at any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from services.target.events import DraftAsk, DraftsReady
+from services.target.sequence import Sequence
+
+if TYPE_CHECKING:
+    from services.target.step_loop import Drafts
+
+log = logging.getLogger("specmesh.target")
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+
+class Advice:
+    """`given_up` is called once, by the first fault: to see to it that nobody has a draft or wants one."""
+
+    def __init__(self, given_up: Callable[[], None]) -> None:
+        self._given_up = given_up
+        self.failed = False
+
+    def __call__(self, act: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result | None:
+        """What `act` says; None if it fails, and ever after."""
+        if self.failed:
+            return None
+        try:
+            return act(*args, **kwargs)
+        # Whatever it is, requests go on without it.
+        except Exception:
+            log.exception("drafting failed: this target goes on without drafts until it starts anew")
+            self.failed = True
+            self._given_up()
+            return None
+
+
+class AdvisedBy:
+    """The proposer's line (step_loop.py, `Drafts`), of which a fault is one of drafting's."""
+
+    def __init__(self, advice: Advice, drafts: Drafts) -> None:
+        self._advice = advice
+        self._drafts = drafts
+
+    def move_to(self, endpoint: str) -> None:
+        self._advice(self._drafts.move_to, endpoint)
+
+    def try_out(self, endpoint: str) -> None:
+        self._advice(self._drafts.try_out, endpoint)
+
+    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None:
+        self._advice(self._drafts.forget, sequence_ids, learned)
+
+    def ask_ahead(self, asks: list[DraftAsk]) -> None:
+        self._advice(self._drafts.ask_ahead, asks)
+
+    def look(self) -> DraftsReady | None:
+        return self._advice(self._drafts.look)
+
+    def ask(self, asks: list[DraftAsk], wait: float) -> None:
+        self._advice(self._drafts.ask, asks, wait)
+
+    def collect(self) -> DraftsReady | None:
+        return self._advice(self._drafts.collect)
+
+    def rest(self) -> None:
+        self._advice(self._drafts.rest)
+
+    def close(self) -> None:
+        """Also after a fault: what it holds of the system is given back."""
+        try:
+            self._drafts.close()
+        except Exception:
+            log.exception("the line to the proposer can't be closed")
