@@ -46,6 +46,8 @@ from services.messages import KINDS
 from services.side_door import SideDoor
 from services.standing import take_place, threads_of
 from services.standing_metrics import StandingMetrics
+from services.warm_parent import WarmParent, tell_parent
+from services.window import WINDOW, Figures, Window
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +200,11 @@ class RoleProcess:
         make_run_dir(run_dir(self.settings))
         port = metrics_port(self.settings, self.role)
         await self.side_door.start(self.settings.metrics_host, port)
+    def figures(self) -> Figures:
+        """What its window shows; an actor that is being started, or has nothing to show, shows nothing."""
+        show = getattr(self._actor, "figures", None)
+        return show() if show is not None else Figures()
+
         if self._directory_node is not None:
             await self._directory_node.start(endpoint(self.settings, DIRECTORY))
             self._sockets.append(SocketFile(self._directory_node.endpoint))
@@ -210,6 +217,7 @@ class RoleProcess:
         """False when told to stop meanwhile."""
         starting = asyncio.ensure_future(self._spawn())
         stopping = asyncio.ensure_future(self._stop.wait())
+        await self.node.spawn(Window(self.figures, demo=self.settings.demo, clock=self._clock), WINDOW)
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not starting.done():

@@ -34,6 +34,7 @@ from services.proposer.registry import make_proposers
 from services.proposer.sequences import Sequence, Sequences
 from services.proposer.suffix_store import compiling
 from services.proposer.suffix_store.library import CorpusRefused, Library
+from services.window import Figures
 
 if TYPE_CHECKING:
     from services.process import Context
@@ -67,6 +68,7 @@ class ProposerActor(Actor):
         )
         self._clock = context.clock
         self._directory = context.directory
+        self._totals = {"batches": 0.0, "drafts": 0.0, "drafted": 0.0}
         self._draining = False
         self._is_candidate: bool = settings.successor
         self._tending: asyncio.Task[None] | None = None
@@ -87,11 +89,13 @@ class ProposerActor(Actor):
     async def propose(self, message: Propose, call: Call) -> Proposed:
         if not message.shadow:
             self._is_candidate = False
+        self._totals["batches"] += 1
         with self._metrics.timed():
             return self._answer(message)
 
     def _answer(self, message: Propose) -> Proposed:
         """Follow, guess, answer; nothing in between waits."""
+        began = self._clock.now()
         if not self._sequences.meet(message.target, message.epoch):
             raise Refuse("stale", f"a newer epoch of {message.target} is known")
         for sequence_id in message.forget:
@@ -112,7 +116,8 @@ class ProposerActor(Actor):
         self._sequences.make_room()
         self._metrics.unknown(len(unknown))
         drafts = [item for method, group in asked.items() for item in self._drafts(method, group)]
-        return Proposed(step=message.step, drafts=drafts, unknown=unknown)
+        seconds = self._clock.now() - began
+        return Proposed(step=message.step, drafts=drafts, unknown=unknown, seconds=seconds)
 
     def _end(self, message: Propose, ended: Ended) -> None:
         view = self._sequences.end(message.target, ended)
@@ -139,7 +144,10 @@ class ProposerActor(Actor):
             for (sequence, item), draft in zip(group, drafts, strict=True)
             if draft.tokens
         ]
-        self._metrics.drafted(method, len(answers), sum(len(answer.tokens) for answer in answers))
+        tokens = sum(len(answer.tokens) for answer in answers)
+        self._metrics.drafted(method, len(answers), tokens)
+        self._totals["drafts"] += len(answers)
+        self._totals["drafted"] += tokens
         return answers
 
     def _guess(self, method: str, asks: list[Ask]) -> list[Draft]:
@@ -220,6 +228,15 @@ class ProposerActor(Actor):
 
     def load(self) -> int:
         return len(self._sequences)
+
+    def figures(self) -> Figures:
+        now = {
+            "running": len(self._sequences),
+            "waiting": self._learning.waiting,
+            "text_tokens": self._sequences.tokens,
+            "store_tokens": sum(each.tokens + each.learning_tokens for each in self._learning.stats()),
+        }
+        return Figures(now, dict(self._totals))
 
     async def drain(self, timeout: float) -> None:
         """Targets do without us; what is being answered is done before this line runs."""

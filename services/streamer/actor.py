@@ -22,9 +22,11 @@ from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
 from services.streamer.health import NEEDED, WISHED, Readiness, readiness
 from services.streamer.http import Door
+from services.streamer.mesh_map import MeshMap
 from services.streamer.metrics import DoorMetrics
 from services.streamer.peers import Peers
 from services.streamer.request import Limits
+from services.window import Figures
 
 if TYPE_CHECKING:
     from services.process import Context
@@ -46,7 +48,9 @@ class StreamerActor(Actor):
             write_timeout=context.settings.write_timeout,
         )
         self._admission = Admission(context.settings.max_waiting, context.settings.request_timeout)
+        self._instance = context.instance
         self._peers: Peers | None = None
+        self._map: MeshMap | None = None
         self._runner: web.ServerRunner | None = None
         self._learning: asyncio.Task[None] | None = None
         self.port = 0
@@ -54,7 +58,8 @@ class StreamerActor(Actor):
     async def on_start(self) -> None:
         vocabulary = await asyncio.to_thread(self.load_vocabulary)
         self._peers = Peers(self._directory, self.node)
-        door = self._door(vocabulary, self._peers)
+        self._map = self._mesh_map()
+        door = self._door(vocabulary, self._peers, self._map)
         server = self.connections.server(door.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
@@ -68,6 +73,8 @@ class StreamerActor(Actor):
 
     async def on_stop(self) -> None:
         await self._admission.drain(0.0)
+        if self._map is not None:
+            self._map.close()
         if self._learning is not None:
             self._learning.cancel()
         if self._runner is not None:
@@ -91,6 +98,9 @@ class StreamerActor(Actor):
     def load(self) -> int:
         return self._admission.running
 
+    def figures(self) -> Figures:
+        return Figures({"running": self._admission.running, "connections": len(self.connections.open)})
+
     async def drain(self, timeout: float) -> None:
         """New requests are refused, the running ones go on for at most `timeout` seconds."""
         await self._admission.drain(timeout)
@@ -110,7 +120,19 @@ class StreamerActor(Actor):
                 log.info("the model is not known yet: %s", error)
                 await asyncio.sleep(LEARN_AGAIN)
 
-    def _door(self, vocabulary: Vocabulary, peers: Peers) -> Door:
+    def _mesh_map(self) -> MeshMap:
+        settings = self._settings
+        return MeshMap(
+            self._directory,
+            self.node,
+            instance=self._instance,
+            stale_after=settings.stale_after,
+            clock=self.node.clock,
+            demo=settings.demo,
+            discreet=len([key for key in settings.api_keys.split(",") if key.strip()]) > 1,
+        )
+
+    def _door(self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap) -> Door:
         settings = self._settings
         return Door(
             model_name=served_model_name(settings),
@@ -123,6 +145,7 @@ class StreamerActor(Actor):
             shared_namespaces=settings.shared_namespaces,
             vocabulary=vocabulary,
             peers=peers,
+            mesh_map=mesh_map,
             admission=self._admission,
             metrics=self._metrics,
             health=self._health,

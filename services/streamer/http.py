@@ -32,6 +32,7 @@ from services.streamer.detokenize import Vocabulary
 from services.streamer.encoding import choices_of, encode_error
 from services.streamer.errors import ApiError
 from services.streamer.health import Readiness
+from services.streamer.mesh_map import MeshMap, parse_kill
 from services.streamer.metrics import DoorMetrics, Watch
 from services.streamer.namespace import Namespaces
 from services.streamer.openapi import document
@@ -77,6 +78,7 @@ class Door:
         api_keys: str,
         vocabulary: Vocabulary,
         peers: Peers,
+        mesh_map: MeshMap,
         admission: Admission,
         metrics: DoorMetrics,
         health: Callable[[], Readiness],
@@ -87,6 +89,7 @@ class Door:
         self.limits = limits
         self.vocabulary = vocabulary
         self.peers = peers
+        self.mesh_map = mesh_map
         self.admission = admission
         self.metrics = metrics
         self.health = health
@@ -224,6 +227,17 @@ async def list_external_corpora(door: Door, http: web.BaseRequest) -> web.Stream
     async with door.admission.admit(1):
         cards = await corpora.known(door.namespace(http), door.peers)
     return json_response(corpora.external_list_body(cards))
+
+
+async def mesh(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response(await door.mesh_map.look())
+
+
+async def kill(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    if not door.mesh_map.demo:
+        raise ApiError(404, "Nothing is killed here: this server was started without the setting demo", code="no_demo")
+    role = parse_kill(await door.json(http))
+    return json_response(await door.mesh_map.kill(role), status=202)
 
 
 async def live(door: Door, http: web.BaseRequest) -> web.StreamResponse:

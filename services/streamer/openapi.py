@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from services.messages import LONGEST_SALT, MOST_PRIORITY
 from services.names import NAME
 from services.streamer.corpora import MAX_TEXTS
+from services.streamer.mesh_map import KILLED_ROLES
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
 from services.streamer.sampling import (
     MAX_ALLOWED_TOKEN_IDS,
@@ -266,6 +267,7 @@ BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
     "/v1/corpora": (CORPUS, ["name"]),
     "/add_external_corpus": (EXTERNAL_CORPUS, []),
     "/remove_external_corpus": ({"corpus_id": NAMED}, ["corpus_id"]),
+    "/v1/mesh/kill": ({"role": {"type": "string", "enum": list(KILLED_ROLES)}}, ["role"]),
 }
 STREAMS = ("/v1/chat/completions", "/v1/completions")
 
@@ -342,8 +344,9 @@ def _responses(route: RouteRow) -> Schema:
     if route.path in STREAMS:
         kinds.append("text/event-stream")
     done = {"description": "Done", "content": {kind: {} for kind in kinds}}
-    # A corpus is taken; it is built later.
-    responses: Schema = {"202" if (route.method, route.path) == ("POST", "/v1/corpora") else "200": done}
+    # A corpus is taken, and built later; a process is told to die, and does.
+    later = (route.method, route.path) in (("POST", "/v1/corpora"), ("POST", "/v1/mesh/kill"))
+    responses: Schema = {"202" if later else "200": done}
     problems = PROBLEMS if route.path in BODIES else {}
     if route.path == "/v1/models/{model}":
         problems = {"404": PROBLEMS["404"]}

@@ -32,6 +32,7 @@ from services.target.events import (
     Emit,
     Finish,
 )
+from services.target.figures import figures_of
 from services.target.limits import Limits
 from services.target.metrics import TargetMetrics
 from services.target.outlet import Outlet
@@ -41,6 +42,7 @@ from services.target.scheduler import Scheduler
 from services.target.step_loop import CandidateAt, Delivery, ProposerAt, StepLoop
 from services.target.succession import Succession
 from services.target.verify.policy import Verification, policies_for_requests, strategies_for_requests
+from services.window import Figures
 
 if TYPE_CHECKING:
     from services.config import Settings
@@ -73,6 +75,7 @@ class TargetActor(Actor):
         self._name = model_name(settings)
         self._metrics = TargetMetrics(context.registry, self._name)
         self._steps: StepLoop | None = None
+        self._figures: Callable[[], Figures] = Figures
         self._card: ModelCard | None = None
         self._outlets: dict[int, Outlet] = {}
         self._stream_ids = itertools.count(1)
@@ -163,6 +166,7 @@ class TargetActor(Actor):
             audit=audit,
         )
         self._card = self._make_card(scheduler, facts)
+        self._figures = lambda: figures_of(scheduler, drafts)
         self._steps.start()
         self._context.directory.on_change(self._follow_proposer)
         self._follow_proposer()
@@ -277,6 +281,9 @@ class TargetActor(Actor):
 
     def load(self) -> int:
         return len(self._outlets)
+
+    def figures(self) -> Figures:
+        return self._figures()
 
     async def drain(self, timeout: float) -> None:
         self._draining = True

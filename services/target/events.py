@@ -27,14 +27,16 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 class DraftsReady(msgspec.Struct, frozen=True):
     """Guesses from outside: whatever they hold, they are advice. With them comes what the question was: asked ahead or
-    not, the tokens each was to follow (by sequence), whether it was answered at all, and how long the step thread was
-    busy with it, in seconds."""
+    not, the tokens each was to follow (by sequence), whether it was answered at all, how long the step thread was
+    busy with it, in seconds, when it was sent (on the clock of DeadlinePassed), and how long the proposer worked on it."""
 
     drafts: list[DraftItem]
     ahead: bool = False
     followed: dict[int, list[int]] = {}
     answered: bool = True
     seconds: float = 0.0
+    sent_at: float = 0.0
+    worked: float = 0.0
 
 
 class StepWanted(msgspec.Struct, frozen=True):

@@ -91,6 +91,8 @@ class ProposerLink:
         self._silence = 0.0
         self._missed_in_a_row = 0
         self._not_before = 0.0
+        # Of the last question whose answer was waited for; 0: there was none yet.
+        self.round_trip = 0.0
         self.asked = 0
         self.asked_ahead = 0
         self.answered = 0
@@ -302,17 +304,19 @@ class ProposerLink:
             self.failed += 1
             return self._ready(began, [], answered=False)
         self._take(reply)
-        return self._ready(began, reply.drafts, answered=True)
+        return self._ready(began, reply.drafts, answered=True, worked=reply.seconds)
 
-    def _ready(self, began: float, drafts: list[Any], answered: bool) -> DraftsReady:
+    def _ready(self, began: float, drafts: list[Any], answered: bool, worked: float = 0.0) -> DraftsReady:
         followed = {sequence_id: asked.ahead for sequence_id, asked in self._asked.items() if asked.ahead}
         seconds = self._busy + self._now() - began
-        return DraftsReady(drafts, self._ahead, followed, answered, seconds)
+        return DraftsReady(drafts, self._ahead, followed, answered, seconds, self._sent_at, worked)
 
     def _take(self, reply: Proposed) -> None:
         self.answered += 1
         if self._ahead:
             self._patience = SHORTER * min(self._patience, self._now() - self._sent_at)
+        else:
+            self.round_trip = self._now() - self._sent_at
         self._heard()
         del self._forget[: self._forgets_said]
         self._ended.said()

@@ -20,6 +20,7 @@ from services.tokenizer.chat_template import TemplateError, read_template
 from services.tokenizer.encode import Encoder, TooLong
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
+from services.window import Figures
 
 if TYPE_CHECKING:
     from services.process import Context
@@ -122,6 +123,9 @@ class TokenizerActor(Actor):
 
     def load(self) -> int:
         return self._metrics.running
+
+    def figures(self) -> Figures:
+        return Figures({"running": self._metrics.running}, {"tokens": self._metrics.tokens})
 
     async def drain(self, timeout: float) -> None:
         self._draining = True

@@ -30,6 +30,7 @@ class TokenizerMetrics:
             "specmesh:tokenizer_refused", "Prompts refused, by reason", ["reason"], registry=registry
         )
         self.running = 0
+        self.tokens = 0
         self._last_progress = clock.now()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -53,6 +54,7 @@ class TokenizerMetrics:
 
     def prompt_tokens(self, count: int) -> None:
         self._tokens.inc(count)
+        self.tokens += count
 
     def refused(self, reason: str) -> None:
         self._refusals.labels(reason).inc()

@@ -8,6 +8,7 @@ import pytest
 
 from services.messages import Speculation
 from services.streamer import corpora as corpora_module
+from services.streamer import mesh_map
 from services.streamer import request as request_module
 from services.streamer import sampling as sampling_module
 from services.streamer import speculation as speculation_module
@@ -30,6 +31,7 @@ PARSERS: dict[str, Any] = {
     "/v1/corpora": corpora_module.parse_part,
     "/add_external_corpus": corpora_module.parse_external,
     "/remove_external_corpus": corpora_module.parse_removal,
+    "/v1/mesh/kill": mesh_map.parse_kill,
 }
 MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
@@ -39,6 +41,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "/v1/corpora": {"name": "n", "text": "x"},
     "/add_external_corpus": {"documents": ["x"]},
     "/remove_external_corpus": {"corpus_id": "n"},
+    "/v1/mesh/kill": {"role": "proposer"},
 }
 NOBODY = object()
 
