@@ -28,7 +28,7 @@ class Cancelled(msgspec.Struct, frozen=True):
 class DraftsReady(msgspec.Struct, frozen=True):
     """Guesses from outside: whatever they hold, they are advice. With them comes what the question was: asked ahead or
     not, the tokens each was to follow (by sequence), whether it was answered at all, how long the step thread was
-    busy with it, in seconds, when it was sent (on the clock of DeadlinePassed), and how long the proposer worked on it."""
+    busy with it, in seconds, when it was sent (on the clock of DeadlinePassed), and how long the proposer was at it."""
 
     drafts: list[DraftItem]
     ahead: bool = False
