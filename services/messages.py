@@ -378,13 +378,15 @@ class LinkCard(Message, frozen=True):
 
 
 class Seen(Message, frozen=True):
-    """`figures` are what is true now. `totals` only ever grow; `earlier` is what they were `span` seconds ago."""
+    """`figures` are what is true now. `totals` only ever grow; `earlier` is what they were `span` seconds ago. `pid`: who
+    answers; it may be another than the one that was started, which watches it."""
 
     figures: dict[str, float] = {}
     totals: dict[str, float] = {}
     earlier: dict[str, float] = {}
     span: float = 0.0
     links: list[LinkCard] = []
+    pid: int = 0
 
 
 class Kill(Message, frozen=True):

@@ -68,7 +68,12 @@ class Window(Actor):
         if not self._notes or now - self._notes[-1][0] >= CLOSEST_NOTES:
             self._notes.append((now, totals))
         return Seen(
-            figures=_some(figures.now), totals=totals, earlier=earlier, span=now - at, links=figures.links[:MOST_LINKS]
+            figures=_some(figures.now),
+            totals=totals,
+            earlier=earlier,
+            span=now - at,
+            links=figures.links[:MOST_LINKS],
+            pid=os.getpid(),
         )
 
     def _compared_with(self, now: float) -> tuple[float, dict[str, float]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +45,8 @@ class DirectoryView(Protocol):
     """The part of the mesh's directory client that is used here."""
 
     def members(self, role: str | None = None) -> list[Member]: ...
+
+    def on_change(self, callback: Callable[[], None]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class MeshMap:
         self._view: dict[str, Any] = {}
         self._seen_at = -FRESH
         self._looking: asyncio.Task[dict[str, Any]] | None = None
+        directory.on_change(self._changed)
 
     async def look(self) -> dict[str, Any]:
         """The body of /v1/mesh."""
@@ -129,15 +132,20 @@ class MeshMap:
 
     # A look -----------------------------------------------------------------------------------------------
 
-    async def _look(self) -> dict[str, Any]:
-        self._follow(self._directory.members())
-        asking = [self._ask(known) for known in self._known.values() if not known.is_gone]
-        if asking:
-            await asyncio.wait(asking, timeout=PATIENCE)
+    def _changed(self) -> None:
+        """Also while nobody looks: who has restarted, and since when everyone is what he is, is known all the same."""
         self._follow(self._directory.members())
         now = self._clock.now()
         for known in self._known.values():
             self._judge(known, now)
+
+    async def _look(self) -> dict[str, Any]:
+        self._changed()
+        asking = [self._ask(known) for known in self._known.values() if not known.is_gone]
+        if asking:
+            await asyncio.wait(asking, timeout=PATIENCE)
+        self._changed()
+        now = self._clock.now()
         self._view, self._seen_at = self._body(now), now
         return self._view
 
@@ -209,7 +217,7 @@ class MeshMap:
         return {
             "role": member.role,
             "instance": member.instance,
-            "pid": member.pid,
+            "pid": seen.pid or member.pid,
             "state": known.state,
             "reasons": member.reasons,
             "heard_ago_s": round(now - known.heard, 3),
