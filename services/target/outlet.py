@@ -87,4 +87,5 @@ def joined(parts: list[Tokens]) -> Tokens:
         ids=[token for part in parts for token in part.ids],
         runs=[run for part in parts for run in part.runs],
         logprobs=logprobs,
+        spans=[span for part in parts for span in part.spans],
     )

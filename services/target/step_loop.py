@@ -42,6 +42,7 @@ from services.target.events import (
 from services.target.runner import Runner
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
+from services.target.timeline import Timelines
 
 log = logging.getLogger("specmesh.target")
 
@@ -105,6 +106,7 @@ class StepLoop:
         self._observer = observer
         self._now = now
         self._audit = audit or Audit()
+        self._timelines = Timelines()
         self._mail: queue.SimpleQueue[Event | ProposerAt | CandidateAt | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._out: Delivery = []
@@ -187,6 +189,7 @@ class StepLoop:
             self._drafts.try_out(event.endpoint)
         elif event is not None:
             self._tell(self._before(event))
+            self._timelines.hear(event)
             self._tell([event])
 
     def _before(self, event: Event) -> list[Event]:
@@ -213,6 +216,8 @@ class StepLoop:
 
     def _take(self, drafts: DraftsReady | None) -> None:
         if drafts is not None:
+            if self._timelines:
+                self._timelines.proposed(drafts, self._now())
             self._route(self.scheduler.handle(drafts))
 
     def _pass_deadlines(self) -> None:
@@ -226,7 +231,7 @@ class StepLoop:
                 if is_replay(instruction.stream):
                     self._tell(self._audit.hear(instruction))
                 else:
-                    self._out.append(instruction)
+                    self._out.append(self._timelines.told(instruction) if self._timelines else instruction)
             elif isinstance(instruction, CopyPage):
                 self._runner.copy_page(instruction.source, instruction.target)
             elif isinstance(instruction, RunStep):
@@ -234,8 +239,10 @@ class StepLoop:
             elif isinstance(instruction, AskDrafts):
                 self._drafts.ask(instruction.asks, instruction.wait)
                 self._asked = True
+                self._timelines.asked(instruction.asks)
             elif isinstance(instruction, AskAhead):
                 self._drafts.ask_ahead(instruction.asks)
+                self._timelines.asked(instruction.asks)
             elif isinstance(instruction, Forget):
                 self._drafts.forget(instruction.sequence_ids, instruction.learned)
 
@@ -246,6 +253,8 @@ class StepLoop:
         self._progress_at = ended
         # What came meanwhile is there before the verdicts are: it follows the text from where it was asked for.
         self._take(self._drafts.look())
+        if self._timelines:
+            self._timelines.stepped(step.work, verdicts, began, ended)
         self._route(self.scheduler.handle(StepDone(verdicts, ended - began)))
         self._observer.after_step(sum(len(item.tokens) for item in step.work), ended - began)
         for item in step.work:
