@@ -18,7 +18,8 @@ import numpy as np
 import uvloop
 
 from loadtest.arrivals import Arrivals
-from loadtest.run import Ask, Plan, run
+from loadtest.ask import Ask
+from loadtest.run import Plan, run
 from loadtest.workloads import workload
 
 HELP = "tokens/s the load harness takes in on one core, and the latency it adds"
@@ -58,7 +59,7 @@ def _against(interval: float, streams: int, tokens: int) -> dict[str, Any]:
         workload=workload("chat", 0, prompt="x"),
         arrivals=Arrivals(concurrency=streams, requests=streams),
     )
-    seen = uvloop.run(run(plan))
+    (seen,) = uvloop.run(run(plan)).runs
     ours.send("stop")
     sender_p99 = ours.recv()
     sender.join()

@@ -9,37 +9,59 @@ Closed loop: a fixed number of callers, each asking again when its answer ended.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+
+PROCESSES = ("poisson", "gamma", "constant", "trace")
+# A timer of the event loop counts whole milliseconds. What is left of a wait below this is waited for awake.
+TIMER_STEP = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """`rate` 0: closed loop of `concurrency` callers. Ends after `requests` starts or `duration` seconds."""
+    """`rate` 0 and no trace: closed loop of `concurrency` callers. Ends after `requests` starts or `duration` seconds.
+
+    Times between starts of a gamma process have a coefficient of variation of `burstiness`: 1 is Poisson, more comes
+    in bursts. Of a trace `times` are its starts, `speed` how much faster than then they are replayed.
+    """
 
     concurrency: int = 1
     rate: float = 0.0
-    process: str = "poisson"  # poisson | constant
+    process: str = "poisson"
     requests: int = 0  # 0: no limit
     duration: float = 0.0  # 0: no limit
-    seed: int = 0
+    seed: int | str = 0
+    burstiness: float = 1.0
+    times: tuple[float, ...] = ()
+    speed: float = 1.0
 
     @property
     def open_loop(self) -> bool:
-        return self.rate > 0
+        return self.rate > 0 or self.process == "trace"
 
     def offsets(self) -> Iterator[float]:
         """Start times of an open loop, seconds after its beginning."""
-        draw = random.Random(f"arrivals/{self.seed}")
-        at = 0.0
-        number = 0
-        while not (self.requests and number >= self.requests):
-            if self.duration and at >= self.duration:
+        for number, at in enumerate(self._times()):
+            if (self.requests and number >= self.requests) or (self.duration and at >= self.duration):
                 return
             yield at
-            number += 1
-            at += draw.expovariate(self.rate) if self.process == "poisson" else 1.0 / self.rate
+
+    def _times(self) -> Iterator[float]:
+        if self.process == "trace":
+            return (at / self.speed for at in self.times)
+        draw = random.Random(f"arrivals/{self.seed}")
+        return itertools.accumulate((self._gap(draw) for _ in itertools.repeat(None)), initial=0.0)
+
+    def _gap(self, draw: random.Random) -> float:
+        if self.process == "constant":
+            return 1.0 / self.rate
+        if self.process == "gamma":
+            shape = 1.0 / self.burstiness**2
+            return draw.gammavariate(shape, 1.0 / (shape * self.rate))
+        return draw.expovariate(self.rate)
 
 
 Send = Callable[[int, float], Awaitable[object]]
@@ -47,33 +69,40 @@ Now = Callable[[], float]
 Sleep = Callable[[float], Awaitable[object]]
 
 
-async def drive(arrivals: Arrivals, send: Send, *, now: Now, sleep: Sleep = asyncio.sleep) -> None:
-    """Calls `send(index, scheduled time)` by the plan and returns when every call has."""
+async def precisely(seconds: float) -> None:
+    """Sleeps to the fraction of a millisecond. Others run meanwhile, also while it waits awake."""
+    end = time.perf_counter() + seconds
+    await asyncio.sleep(max(0.0, seconds - TIMER_STEP))
+    while time.perf_counter() < end:  # noqa: ASYNC110 it is the clock that is waited for
+        await asyncio.sleep(0)
+
+
+async def drive(arrivals: Arrivals, send: Send, *, now: Now, sleep: Sleep = precisely, first: int = 0) -> None:
+    """Calls `send(index, scheduled time)` by the plan, indices from `first`, and returns when every call has."""
     if arrivals.open_loop:
-        await _open_loop(arrivals, send, now, sleep)
+        await _open_loop(arrivals, send, now, sleep, first)
     else:
-        await _closed_loop(arrivals, send, now)
+        await _closed_loop(arrivals, send, now, first)
 
 
-async def _open_loop(arrivals: Arrivals, send: Send, now: Now, sleep: Sleep) -> None:
+async def _open_loop(arrivals: Arrivals, send: Send, now: Now, sleep: Sleep, first: int) -> None:
     async with asyncio.TaskGroup() as group:
         async for index, scheduled in _paced(arrivals, now, sleep):
-            group.create_task(_call(send, index, scheduled))
+            group.create_task(_call(send, first + index, scheduled))
 
 
 async def _paced(arrivals: Arrivals, now: Now, sleep: Sleep) -> AsyncIterator[tuple[int, float]]:
     begin = now()
     for index, offset in enumerate(arrivals.offsets()):
         scheduled = begin + offset
-        wait = scheduled - now()
         # Even when late, let the loop breathe: a burst must not keep answers from being read.
-        await sleep(wait if wait > 0 else 0)
+        await sleep(max(0.0, scheduled - now()))
         yield index, scheduled
 
 
-async def _closed_loop(arrivals: Arrivals, send: Send, now: Now) -> None:
+async def _closed_loop(arrivals: Arrivals, send: Send, now: Now, first: int) -> None:
     begin = now()
-    indices = iter(range(arrivals.requests)) if arrivals.requests else iter(range(1 << 62))
+    indices = iter(range(first, first + arrivals.requests)) if arrivals.requests else itertools.count(first)
 
     async def caller() -> None:
         for index in indices:

@@ -175,9 +175,7 @@ class Exchange:
 class Client:
     """Keeps idle connections to one server and runs exchanges over them."""
 
-    def __init__(
-        self, url: str, *, api_key: str = "", timeout: float = 600.0, connect_timeout: float = 10.0
-    ) -> None:
+    def __init__(self, url: str, *, api_key: str = "", timeout: float = 600.0, connect_timeout: float = 10.0) -> None:
         self.origin = Origin.of(url)
         self.timeout = timeout
         self.connect_timeout = connect_timeout
@@ -198,10 +196,11 @@ class Client:
         scheduled: float,
         abandon_after: int | None = None,
         abandon_within: float = 0.05,
+        keep_text: bool = False,
     ) -> Outcome:
         """POST, read the events to their end. `abandon_after` n: hang up after n chunks with text;
         0: hang up `abandon_within` seconds after sending, mostly before any came."""
-        outcome = Outcome(scheduled, started=self.now())
+        outcome = Outcome(scheduled, started=self.now(), pieces={} if keep_text else None)
         request = self._request(f"POST {self.origin.prefix}{path}", _POSTED % len(body), body)
         while True:
             reused = bool(self._idle)
@@ -217,7 +216,7 @@ class Client:
             if not (reused and not exchange.answered and outcome.error in ("closed", "reset")):
                 return outcome
             # An idle connection the server had just closed says nothing of this request: once more.
-            outcome = Outcome(scheduled, started=outcome.started)
+            outcome = Outcome(scheduled, started=outcome.started, pieces={} if keep_text else None)
 
     async def get(self, path: str, *, timeout: float = 10.0) -> bytes:
         """The body of a plain GET on a connection of its own; raises ServerUnusable."""
@@ -243,9 +242,7 @@ class Client:
     def _request(self, line: str, headers: bytes, body: bytes) -> bytes:
         return line.encode() + b" HTTP/1.1\r\n" + self._head + headers + b"\r\n" + body
 
-    async def _run(
-        self, connection: Connection, exchange: Exchange, request: bytes, walk_away: float | None
-    ) -> None:
+    async def _run(self, connection: Connection, exchange: Exchange, request: bytes, walk_away: float | None) -> None:
         timers = [self._loop.call_later(self.timeout, lambda: exchange.expire(self.now()))]
         if walk_away is not None:
             timers.append(self._loop.call_later(walk_away, lambda: exchange.abandon(self.now())))

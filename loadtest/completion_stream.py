@@ -50,13 +50,14 @@ class CompletionStream:
             self.outcome.detail = error_text(error)
             return
         try:
+            before = self.outcome.chunks
             for choice in chunk.get("choices") or ():
                 self._choice(choice, now)
             if (usage := chunk.get("usage")) is not None:
-                self._usage(usage)
+                self._usage(usage, before)
             if (metrics := chunk.get("metrics")) is not None:
                 self.outcome.speculation = metrics.get("speculative_decoding") or self.outcome.speculation
-        except (AttributeError, TypeError, KeyError):
+        except (AttributeError, TypeError, KeyError, ValueError):
             raise Garbage(orjson.dumps(chunk)) from None
 
     def _choice(self, choice: dict[str, Any], now: float) -> None:
@@ -67,17 +68,35 @@ class CompletionStream:
             carries = delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls")
         if carries:
             index = choice.get("index", 0)
-            self.outcome.arrived(self._last.get(index), now)
+            self.outcome.arrived(self._last.get(index), now, tokens_told(choice), len(carries))
             self._last[index] = now
+            if self.outcome.pieces is not None and isinstance(carries, str):
+                self.outcome.pieces.setdefault(index, []).append(carries)
         if finish := choice.get("finish_reason"):
             self.outcome.finish = str(finish)
 
-    def _usage(self, usage: dict[str, Any]) -> None:
-        # Some servers send it with every chunk: the last one counts.
-        self.outcome.prompt_tokens = int(usage["prompt_tokens"])
-        self.outcome.completion_tokens = int(usage.get("completion_tokens") or 0)
+    def _usage(self, usage: dict[str, Any], chunks_before: int) -> None:
+        outcome = self.outcome
+        count = int(usage.get("completion_tokens") or 0)
+        with_every_chunk = chunks_before == 0 or outcome.completion_tokens is not None
+        if with_every_chunk and outcome.chunks == chunks_before + 1 and not outcome.told[-1]:
+            # What it grew by is this chunk's.
+            outcome.told[-1] = max(0, count - (outcome.completion_tokens or 0))
+        outcome.prompt_tokens = int(usage["prompt_tokens"])
+        outcome.completion_tokens = count
         details = usage.get("prompt_tokens_details") or {}
-        self.outcome.cached_tokens = int(details.get("cached_tokens") or 0)
+        outcome.cached_tokens = int(details.get("cached_tokens") or 0)
+
+
+def tokens_told(choice: dict[str, Any]) -> int:
+    """How many tokens a chunk holds, where the server says so one way or another; else 0."""
+    if ids := choice.get("token_ids"):
+        return len(ids)
+    if runs := choice.get("runs"):
+        return sum(int(run["tokens"]) for run in runs)
+    if logprobs := choice.get("logprobs"):
+        return len(logprobs.get("content") or logprobs.get("tokens") or ())
+    return 0
 
 
 class Garbage(BadResponse):

@@ -9,22 +9,31 @@ from typing import Any
 
 import numpy as np
 
+from loadtest.acceptance import acceptance
+from loadtest.objectives import Objectives, is_good
 from loadtest.outcome import Outcome
+from loadtest.token_times import are_told, chunk_gaps, gaps, per_token, tokens_of
 
 Figures = dict[str, Any]
+# Of each latency as many quantiles are kept, for the curves of a report.
+QUANTILES = 64
+ENOUGH_TO_TELL = 20
 
 
-def summarise(outcomes: Sequence[Outcome], wall_seconds: float) -> Figures:
+def summarise(outcomes: Sequence[Outcome], wall_seconds: float, limits: Objectives | None = None) -> Figures:
     """All figures of a run, in seconds and tokens. Latencies count from the scheduled start of a request.
 
-    ttft  scheduled start -> first chunk with text      itl   between chunks with text of one choice
-    e2e   scheduled start -> end                        tpot  (last - first chunk) / (tokens - 1) of a request
+    ttft       scheduled start -> first chunk with text
+    itl        between tokens of one choice: those of a chunk come at one time
+    chunk_gap  between chunks with text of one choice
+    tpot       (last - first chunk) / (tokens - 1) of a request
+    e2e        scheduled start -> end
     """
     good = [outcome for outcome in outcomes if outcome.ok]
     failed = [outcome for outcome in outcomes if outcome.error]
-    tokens = sum(tokens_of(outcome) for outcome in good)
-    chunks = sum(outcome.chunks for outcome in outcomes)
     wall = max(wall_seconds, 1e-9)
+    tokens = sum(tokens_of(outcome) for outcome in good)
+    latencies = _latencies(good)
     return {
         "wall_s": wall_seconds,
         "requests": {
@@ -36,30 +45,59 @@ def summarise(outcomes: Sequence[Outcome], wall_seconds: float) -> Figures:
         },
         "errors": dict(Counter(outcome.error for outcome in failed).most_common()),
         "error_examples": _examples(failed),
-        "tokens": {
-            "prompt": sum(outcome.prompt_tokens or 0 for outcome in good),
-            "cached": sum(outcome.cached_tokens for outcome in good),
-            "output": tokens,
-            "per_chunk": tokens / max(1, sum(outcome.chunks for outcome in good)),
-            # Servers that send no usage are counted by chunks, which undercounts chunks of several tokens.
-            "requests_without_usage": sum(outcome.completion_tokens is None for outcome in good),
-        },
+        "tokens": _tokens(good, tokens),
         "throughput": {
             "output_tokens_per_s": tokens / wall,
             "requests_per_s": len(good) / wall,
-            "chunks_per_s": chunks / wall,
+            "chunks_per_s": sum(outcome.chunks for outcome in outcomes) / wall,
         },
-        "ttft_s": spread(outcome.first - outcome.scheduled for outcome in good if outcome.first is not None),
-        "itl_s": spread_array([np.asarray(outcome.gaps, dtype=np.float32) for outcome in good]),
-        "tpot_s": spread(_tpot(outcome) for outcome in good if outcome.first and tokens_of(outcome) > 1),
-        "e2e_s": spread(outcome.ended - outcome.scheduled for outcome in good),
-        "acceptance": acceptance(good),
+        **{f"{name}_s": spread_array([values]) for name, values in latencies.items()},
+        "goodput": _goodput(outcomes, wall, limits) if limits else None,
+        "acceptance": acceptance(outcome.speculation for outcome in good),
+        "e2e_growth": growth(good),
         "start_lateness_s": spread(outcome.started - outcome.scheduled for outcome in outcomes),
+        "quantiles_s": {name: quantiles(values) for name, values in latencies.items() if len(values)},
     }
 
 
-def tokens_of(outcome: Outcome) -> int:
-    return outcome.chunks if outcome.completion_tokens is None else outcome.completion_tokens
+def _latencies(good: Sequence[Outcome]) -> dict[str, np.ndarray[Any, Any]]:
+    times = [per_token(outcome) for outcome in good]
+    return {
+        "ttft": np.array([each.first - each.scheduled for each in good if each.first is not None]),
+        "itl": _joined([gaps(outcome) for outcome in good]),
+        "chunk_gap": _joined([chunk_gaps(outcome) for outcome in good]),
+        "tpot": np.array([each for each in times if each is not None]),
+        "e2e": np.array([outcome.ended - outcome.scheduled for outcome in good]),
+    }
+
+
+def _tokens(good: Sequence[Outcome], output: int) -> Figures:
+    return {
+        "prompt": sum(outcome.prompt_tokens or 0 for outcome in good),
+        "cached": sum(outcome.cached_tokens for outcome in good),
+        "output": output,
+        "per_chunk": output / max(1, sum(outcome.chunks for outcome in good)),
+        # Servers that send no usage are counted by chunks, which undercounts chunks of several tokens.
+        "requests_without_usage": sum(outcome.completion_tokens is None for outcome in good),
+        # Of the others the tokens of a chunk follow from its characters: itl is an estimate where chunks hold several.
+        "requests_with_tokens_told": sum(are_told(outcome) for outcome in good if outcome.chunks),
+    }
+
+
+def _goodput(outcomes: Sequence[Outcome], wall: float, limits: Objectives) -> Figures:
+    good = sum(is_good(outcome, limits) for outcome in outcomes)
+    return {"limits_s": dict(limits), "requests_per_s": good / wall, "share": good / max(1, len(outcomes))}
+
+
+def growth(good: Sequence[Outcome]) -> float | None:
+    """By how many seconds requests take longer for each second that passes: about 0 unless a queue grows."""
+    if len(good) < ENOUGH_TO_TELL:
+        return None
+    start = np.array([outcome.scheduled for outcome in good])
+    took = np.array([outcome.ended for outcome in good]) - start
+    start -= start.mean()
+    spread_of_starts = float(start @ start)
+    return float(start @ took) / spread_of_starts if spread_of_starts else None
 
 
 def spread(values: Iterable[float]) -> Figures | None:
@@ -68,12 +106,12 @@ def spread(values: Iterable[float]) -> Figures | None:
 
 def spread_array(parts: Sequence[np.ndarray[Any, Any]]) -> Figures | None:
     """Mean, percentiles and maximum; None when there is nothing to describe."""
-    values = np.concatenate(parts) if parts else np.empty(0)
+    values = np.sort(_joined(parts))
     if not len(values):
         return None
-    values.sort()
     return {
         "mean": float(values.mean(dtype=np.float64)),
+        "min": float(values[0]),
         "p50": percentile(values, 50),
         "p90": percentile(values, 90),
         "p99": percentile(values, 99),
@@ -88,32 +126,15 @@ def percentile(ordered: np.ndarray[Any, Any], percent: float) -> float:
     return float(ordered[max(0, rank - 1)])
 
 
-def acceptance(outcomes: Iterable[Outcome]) -> Figures | None:
-    """Sums of what servers say of their speculation at the end; `accepted` counts draft tokens only."""
-    said = [outcome.speculation for outcome in outcomes if outcome.speculation]
-    if not said:
-        return None
-    drafted = sum(_number(row, "num_draft_tokens") for row in said)
-    accepted = sum(_number(row, "num_accepted_draft_tokens") for row in said)
-    steps = sum(_number(row, "num_spec_steps") for row in said)
-    return {
-        "requests": len(said),
-        "steps": steps,
-        "drafted": drafted,
-        "accepted": accepted,
-        "acceptance_rate": accepted / drafted if drafted else None,
-        "accepted_per_step": accepted / steps if steps else None,
-    }
+def quantiles(values: np.ndarray[Any, Any]) -> list[float]:
+    """From the least to the greatest, evenly."""
+    ordered = np.sort(values)
+    places = np.linspace(0, len(ordered) - 1, QUANTILES + 1).round().astype(int)
+    return [float(f"{each:.4g}") for each in ordered[places]]
 
 
-def _number(row: Any, name: str) -> int:
-    value = row.get(name) if isinstance(row, dict) else None
-    return int(value) if isinstance(value, int | float) else 0
-
-
-def _tpot(outcome: Outcome) -> float:
-    assert outcome.first is not None and outcome.last is not None
-    return (outcome.last - outcome.first) / (tokens_of(outcome) - 1)
+def _joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _examples(failed: Sequence[Outcome]) -> dict[str, str]:

@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _no_gaps() -> array[float]:
-    # Four bytes a gap: a soak of an hour keeps all of them.
+def _floats() -> array[float]:
+    # Four bytes a chunk: a soak of an hour keeps all of them.
     return array("f")
+
+
+def _counts() -> array[int]:
+    return array("I")
+
+
+FIRST = -1.0  # in `gaps`: the first chunk of a choice
 
 
 @dataclass(slots=True)
@@ -20,20 +27,27 @@ class Outcome:
     http_429, http_503, ...             another answer     sse_error                  an error event
     bad_http, bad_json                  not understood     unfinished                 no finish_reason
     timeout                             no end in time
+
+    `gaps`, `told` and `sizes` have a place for each chunk with text, whatever its choice.
     """
 
     scheduled: float
     started: float = 0.0
+    index: int = 0  # of its session in the workload
+    turn: int = 0
     first: float | None = None  # arrival of the first chunk that carries text
     last: float | None = None
     ended: float = 0.0
-    gaps: array[float] = field(default_factory=_no_gaps)  # between chunks of one choice
+    gaps: array[float] = field(default_factory=_floats)  # since the chunk before of the same choice; or FIRST
+    told: array[int] = field(default_factory=_counts)  # tokens of the chunk as the server says; 0: it doesn't
+    sizes: array[int] = field(default_factory=_counts)  # characters of the chunk
     chunks: int = 0
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int = 0
     finish: str = ""
     speculation: dict[str, Any] | None = None
+    pieces: dict[int, list[str]] | None = None  # choice -> its text; None: texts aren't kept
     error: str = ""
     detail: str = ""
     abandoned: bool = False
@@ -42,11 +56,22 @@ class Outcome:
     def ok(self) -> bool:
         return not self.error and not self.abandoned
 
-    def arrived(self, choice_last: float | None, now: float) -> None:
+    @property
+    def text(self) -> str:
+        """The first choice's, where texts are kept."""
+        return "".join((self.pieces or {}).get(0, ()))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        pieces = self.pieces or {}
+        return tuple("".join(pieces[choice]) for choice in sorted(pieces))
+
+    def arrived(self, choice_last: float | None, now: float, tokens: int, size: int) -> None:
         """A chunk with text came; `choice_last` is when its choice's chunk before it did."""
         if self.first is None:
             self.first = now
-        if choice_last is not None:
-            self.gaps.append(now - choice_last)
+        self.gaps.append(FIRST if choice_last is None else now - choice_last)
+        self.told.append(tokens)
+        self.sizes.append(size)
         self.last = now
         self.chunks += 1

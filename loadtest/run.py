@@ -1,106 +1,145 @@
-"""One run: a workload sent by a plan to a server, every outcome kept, the harness itself watched."""
+"""A run: a workload sent by a plan to one server or to the sides of a comparison, every outcome kept.
+
+Points (rates, or numbers of callers) come one after the other. At each the sides take turns in blocks with the same
+requests, so that noise hits all of them alike; who goes first changes from block to block.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 
-from loadtest.arrivals import Arrivals, drive
-from loadtest.client import Client, ServerUnusable, request_body
-from loadtest.measure import Figures, spread, summarise
+from loadtest.arrivals import Arrivals, Send, drive
+from loadtest.ask import MAX_TOKENS, Ask, Side
+from loadtest.client import Client, ServerUnusable
+from loadtest.comparison import Block, compare
+from loadtest.measure import Figures, summarise
+from loadtest.objectives import Objectives
 from loadtest.outcome import Outcome
 from loadtest.server_metrics import Sample, counted, merged, parse
-from loadtest.workloads import Prompt, Workload
+from loadtest.token_times import tokens_of
+from loadtest.watch import Watch
+from loadtest.workloads.session import Body, Workload, extended
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-LAG_INTERVAL = 0.02
 # A caller of a closed loop whose server does not even accept connections asks again after this.
 UNREACHABLE_PAUSE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What all requests of a run have in common. `extra` goes into the body as it is."""
-
-    path: str = CHAT
-    model: str = ""
-    max_tokens: int = 128
-    temperature: float = 0.0
-    seed: int = 0
-    ignore_eos: bool = False
-    speculation: Mapping[str, Any] | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def body(self, prompt: Prompt, index: int) -> bytes:
-        fields: dict[str, Any] = {
-            "model": self.model,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "max_tokens": prompt.max_tokens or self.max_tokens,
-            "temperature": self.temperature,
-            "seed": self.seed + index,
-        }
-        if self.path == CHAT:
-            fields["messages"] = prompt.messages
-        else:
-            fields["prompt"] = prompt.text()
-        # Fields other servers do not know are sent only when asked for.
-        if self.ignore_eos:
-            fields["ignore_eos"] = True
-        if self.speculation is not None:
-            fields["speculation"] = self.speculation
-        fields.update(self.extra)
-        return request_body(fields)
+ALONE = Side("")
+# An open loop's block lasts about so long, so that its load is one.
+BLOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run: what, when, to where."""
+    """A whole run: what, when, to where. `points` replace the rate, or else the concurrency, of `arrivals`."""
 
     url: str
     ask: Ask
     workload: Workload
     arrivals: Arrivals
+    points: tuple[float, ...] = ()
+    sides: tuple[Side, ...] = ()
+    block: int = 0  # sessions a side is asked before the next one's turn; 0: by the load
+    shared_cache: bool = False
+    limits: Objectives | None = None
     api_key: str = ""
     timeout: float = 600.0
     warmup: int = 0
     disconnect: float = 0.0
+    keep_text: bool = False
     metrics_urls: tuple[str, ...] = ()
 
+    @property
+    def each_side(self) -> tuple[Side, ...]:
+        return self.sides or (ALONE,)
 
-Progress = Callable[[list[Outcome], float], None]
+    def at(self) -> list[Arrivals]:
+        if not self.points:
+            return [self.arrivals]
+        if self.arrivals.open_loop:
+            return [replace(self.arrivals, rate=point) for point in self.points]
+        return [replace(self.arrivals, concurrency=int(point)) for point in self.points]
 
 
-async def run(plan: Plan, progress: Progress | None = None) -> Figures:
+@dataclass(slots=True)
+class Load:
+    """One side at one point, and what came of it so far."""
+
+    side: Side
+    ask: Ask
+    client: Client
+    watch: Watch
+    outcomes: list[Outcome] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    running: int = 0
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a live view may show."""
+
+    arrivals: Arrivals
+    point: int
+    points: int
+    loads: Sequence[Load]
+    began: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`runs`: one a side and point; `comparisons`: at each point every other side with the first."""
+
+    runs: list[Figures]
+    comparisons: list[Figures]
+    records: list[tuple[str, Outcome]]  # of every request, by its run's title
+
+
+Show = Callable[[Progress], None]
+
+
+async def run(plan: Plan, show: Show | None = None, every: float = 1.0) -> Result:
     """Warm up, load, measure. Raises ServerUnusable when there is no server to speak of."""
-    client = Client(plan.url, api_key=plan.api_key, timeout=plan.timeout)
+    salt = "" if plan.shared_cache or len(plan.sides) < 2 else f"load {secrets.token_hex(4)}"
+    clients = [Client(side.url or plan.url, api_key=plan.api_key, timeout=plan.timeout) for side in plan.each_side]
+    result = Result([], [], [])
     try:
-        ask = plan.ask if plan.ask.model else replace(plan.ask, model=await first_model(client))
-        await _warm_up(plan, ask, client)
-        before = await _scrape(plan.metrics_urls)
-        outcomes: list[Outcome] = []
-        begin, cpu = client.now(), time.process_time()
-        async with _Watch(client.now) as watch:
-            reporter = asyncio.create_task(_report(outcomes, begin, client, progress)) if progress else None
-            await drive(plan.arrivals, _sender(plan, ask, client, outcomes), now=client.now)
-            if reporter:
-                reporter.cancel()
-        wall, cpu = client.now() - begin, time.process_time() - cpu
-        figures = summarise(outcomes, wall)
-        figures["model"] = ask.model
-        figures["harness"] = {"cpu_share": cpu / max(wall, 1e-9), "loop_lag_s": spread(watch.lags)}
-        if plan.metrics_urls:
-            after = await _scrape(plan.metrics_urls)
-            figures["server"] = merged(counted(old, new) for old, new in zip(before, after, strict=True))
-        return figures
+        asks = [await _named(side.ask(plan.ask, salt), client) for side, client in _both(plan, clients)]
+        for (_, client), ask in zip(_both(plan, clients), asks, strict=True):
+            await _warm_up(plan, ask, client)
+        first = 0
+        for number, arrivals in enumerate(plan.at()):
+            loads = [
+                Load(side, ask, client, Watch(client.now))
+                for (side, client), ask in zip(_both(plan, clients), asks, strict=True)
+            ]
+            before = await _scrape(plan.metrics_urls)
+            reporter = asyncio.create_task(_report(plan, arrivals, number, loads, show, every)) if show else None
+            try:
+                first = await _point(plan, arrivals, loads, first)
+            finally:
+                if reporter:
+                    reporter.cancel()
+            server = await _counted(plan.metrics_urls, before)
+            _conclude(plan, arrivals, loads, server, result)
+        return result
     finally:
-        client.close()
+        for client in clients:
+            client.close()
+
+
+def _both(plan: Plan, clients: Sequence[Client]) -> list[tuple[Side, Client]]:
+    return list(zip(plan.each_side, clients, strict=True))
+
+
+async def _named(ask: Ask, client: Client) -> Ask:
+    return ask if ask.model or "model" in ask.extra else replace(ask, model=await first_model(client))
 
 
 async def first_model(client: Client) -> str:
@@ -115,25 +154,89 @@ async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:
     """Requests that are not measured: caches filled, connections open. Their indices are not used again."""
     if not plan.warmup:
         return
-    callers = min(plan.warmup, plan.arrivals.concurrency if not plan.arrivals.open_loop else 8)
+    load = Load(ALONE, ask, client, Watch(client.now))
+    send = _sender(plan, load)
+    most = 8 if plan.arrivals.open_loop else max(each.concurrency for each in plan.at())
+    callers = min(plan.warmup, most)
+    arrivals = Arrivals(concurrency=callers, requests=plan.warmup)
+    await drive(arrivals, lambda index, scheduled: send(-1 - index, scheduled), now=client.now)
+
+
+# One point ------------------------------------------------------------------------------------------------
+
+
+async def _point(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], first: int) -> int:
+    """Returns the first index that was not used."""
+    if len(loads) == 1:
+        await _block(plan, arrivals, loads[0], first)
+        return max((outcome.index for outcome in loads[0].outcomes), default=first - 1) + 1
+    size, begin, number, done = block_size(plan, arrivals), time.perf_counter(), 0, 0
+    while not (arrivals.requests and done >= arrivals.requests):
+        if arrivals.duration and time.perf_counter() - begin >= arrivals.duration:
+            break
+        count = min(size, arrivals.requests - done) if arrivals.requests else size
+        part = replace(arrivals, requests=count, duration=0.0, seed=f"{arrivals.seed}/{number}")
+        turn = number % len(loads)
+        for load in (*loads[turn:], *loads[:turn]):
+            await _block(plan, part, load, first + done)
+        done, number = done + count, number + 1
+    return first + done
+
+
+def block_size(plan: Plan, arrivals: Arrivals) -> int:
+    """One request after the other where they are sent so; else enough for the load to be what it is called."""
+    if plan.block or arrivals.process == "trace":
+        return plan.block or len(arrivals.times)
+    if arrivals.open_loop:
+        return max(8, math.ceil(arrivals.rate * BLOCK_SECONDS))
+    return 1 if arrivals.concurrency == 1 else 2 * arrivals.concurrency
+
+
+async def _block(plan: Plan, arrivals: Arrivals, load: Load, first: int) -> None:
+    begin, before = load.client.now(), len(load.outcomes)
+    async with load.watch:
+        await drive(arrivals, _sender(plan, load), now=load.client.now, first=first)
+    tokens = sum(tokens_of(each) for each in load.outcomes[before:] if each.ok)
+    load.blocks.append(Block(tokens, load.client.now() - begin))
+
+
+def _sender(plan: Plan, load: Load) -> Send:
+    """A session, turn by turn: what the server answered becomes part of what is asked next."""
+    closed = not plan.arrivals.open_loop
 
     async def send(index: int, scheduled: float) -> None:
-        number = -1 - index
-        await client.stream(ask.path, ask.body(plan.workload(number), index), scheduled=scheduled)
-
-    await drive(Arrivals(concurrency=callers, requests=plan.warmup), send, now=client.now)
-
-
-def _sender(plan: Plan, ask: Ask, client: Client, outcomes: list[Outcome]) -> Callable[[int, float], Any]:
-    async def send(index: int, scheduled: float) -> None:
-        leave = leaves_after(plan.disconnect, index, plan.ask.seed, plan.ask.max_tokens)
-        body = ask.body(plan.workload(index), index)
-        outcome = await client.stream(ask.path, body, scheduled=scheduled, abandon_after=leave)
-        outcomes.append(outcome)
-        if outcome.error in ("refused", "connect", "connect_timeout") and not plan.arrivals.open_loop:
-            await asyncio.sleep(UNREACHABLE_PAUSE)
+        turns = plan.workload.session(index).turns
+        if closed:
+            # A caller asks when its request is made; how long that took is no server's matter.
+            scheduled = load.client.now()
+        body: Body = {}
+        outcome: Outcome | None = None
+        for number, turn in enumerate(turns):
+            asked = load.ask.shaped(turn.body)
+            if outcome is not None:
+                scheduled = outcome.ended + turn.think
+                await asyncio.sleep(max(0.0, scheduled - load.client.now()))
+                asked = extended(body, outcome.text, asked)
+            body = asked
+            outcome = await _request(plan, load, body, index, scheduled, keep_text=plan.keep_text or len(turns) > 1)
+            outcome.index, outcome.turn = index, number
+            load.outcomes.append(outcome)
+            if outcome.error in ("refused", "connect", "connect_timeout") and closed:
+                await asyncio.sleep(UNREACHABLE_PAUSE)
+            if not outcome.ok:
+                return
 
     return send
+
+
+async def _request(plan: Plan, load: Load, body: Body, index: int, scheduled: float, *, keep_text: bool) -> Outcome:
+    leave = leaves_after(plan.disconnect, index, plan.ask.seed, plan.ask.max_tokens or MAX_TOKENS)
+    path, request = load.ask.request(body, index)
+    load.running += 1
+    try:
+        return await load.client.stream(path, request, scheduled=scheduled, abandon_after=leave, keep_text=keep_text)
+    finally:
+        load.running -= 1
 
 
 def leaves_after(share: float, index: int, seed: int, max_tokens: int) -> int | None:
@@ -146,6 +249,35 @@ def leaves_after(share: float, index: int, seed: int, max_tokens: int) -> int | 
     return 0 if draw.random() < 1 / 16 else round(max(1, max_tokens) ** draw.random())
 
 
+# What it came to ------------------------------------------------------------------------------------------
+
+
+def _conclude(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], server: Figures | None, result: Result) -> None:
+    for load in loads:
+        figures = summarise(load.outcomes, load.watch.wall, plan.limits)
+        shape = {"open_loop": arrivals.open_loop, "process": arrivals.process if arrivals.open_loop else "closed"}
+        point = {"rate": arrivals.rate} if arrivals.rate else {"concurrency": arrivals.concurrency}
+        alone = {"server": server} if server is not None and len(loads) == 1 else {}
+        title = _title(load.side, arrivals)
+        about = {"title": title, "side": load.side.label, "load": shape | point}
+        model = load.ask.extra.get("model", load.ask.model)
+        result.records.extend((title, outcome) for outcome in load.outcomes)
+        result.runs.append({**about, "model": model, **figures, "harness": load.watch.figures(), **alone})
+    for load in loads[1:]:
+        compared = compare(loads[0].outcomes, load.outcomes, (loads[0].blocks, load.blocks), plan.ask.seed)
+        about = {"title": _title(load.side, arrivals), "first": loads[0].side.label, "other": load.side.label}
+        counters = {"server": server} if server is not None else {}
+        result.comparisons.append({**about, "load": result.runs[-1]["load"], **compared, **counters})
+
+
+def _title(side: Side, arrivals: Arrivals) -> str:
+    if arrivals.process == "trace":
+        where = "trace"
+    else:
+        where = f"{arrivals.rate:g} requests/s" if arrivals.open_loop else f"{arrivals.concurrency} at a time"
+    return f"{side.label}, {where}" if side.label else where
+
+
 async def _scrape(urls: tuple[str, ...]) -> list[dict[Sample, float]]:
     pages: list[dict[Sample, float]] = []
     for url in urls:
@@ -155,31 +287,15 @@ async def _scrape(urls: tuple[str, ...]) -> list[dict[Sample, float]]:
     return pages
 
 
-async def _report(outcomes: list[Outcome], begin: float, client: Client, progress: Progress) -> None:
+async def _counted(urls: tuple[str, ...], before: Sequence[dict[Sample, float]]) -> Figures | None:
+    if not urls:
+        return None
+    after = await _scrape(urls)
+    return merged(counted(old, new) for old, new in zip(before, after, strict=True))
+
+
+async def _report(plan: Plan, arrivals: Arrivals, number: int, loads: Sequence[Load], show: Show, every: float) -> None:
+    began = loads[0].client.now()
     while True:
-        await asyncio.sleep(1.0)
-        progress(outcomes, client.now() - begin)
-
-
-class _Watch:
-    """Measures how late the harness's own event loop is: what it adds to every latency."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.lags: list[float] = []
-        self._now = now
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> _Watch:
-        self._task = asyncio.create_task(self._tick())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-
-    async def _tick(self) -> None:
-        while True:
-            due = self._now() + LAG_INTERVAL
-            await asyncio.sleep(LAG_INTERVAL)
-            # uvloop's timers count whole milliseconds and may fire up to one early.
-            self.lags.append(max(0.0, self._now() - due))
+        await asyncio.sleep(every)
+        show(Progress(arrivals, number, max(1, len(plan.points)), loads, began, loads[0].client.now()))

@@ -9,6 +9,7 @@ COUNTERS = (
     "prompt_tokens_total",
     "generation_tokens_total",
     "request_success_total",
+    "spec_decode_num_steps_total",
     "spec_decode_num_drafts_total",
     "spec_decode_num_draft_tokens_total",
     "spec_decode_num_accepted_tokens_total",
@@ -62,7 +63,11 @@ def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in part.items():
             total[name] = total.get(name, 0.0) + value
     if drafted := total.get("spec_decode_num_draft_tokens_total"):
-        total["acceptance_rate"] = total.get("spec_decode_num_accepted_tokens_total", 0.0) / drafted
+        accepted = total.get("spec_decode_num_accepted_tokens_total", 0.0)
+        total["acceptance_rate"] = accepted / drafted
+        # Rows are a step's own and its draft's; servers that don't count the steps without a draft leave those out.
+        steps = total.get("spec_decode_num_steps_total") or total.get("spec_decode_num_drafts_total", 0.0)
+        total["wasted_rows"] = (drafted - accepted) / (steps + drafted)
     return total
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from scripted_server import DONE, ScriptedServer, answer, chunk, event, usage
 
 from loadtest.client import Client, Origin, ServerUnusable
-from loadtest.outcome import Outcome
+from loadtest.outcome import FIRST, Outcome
 
 RawServer = Callable[[bytes | None], Awaitable[str]]
 
@@ -25,9 +25,7 @@ async def client(server: ScriptedServer) -> AsyncIterator[Client]:
 
 async def ask(client: Client, abandon_after: int | None = None, **fields: Any) -> Outcome:
     body = json.dumps({"max_tokens": 4, **fields}).encode()
-    return await client.stream(
-        "/v1/chat/completions", body, scheduled=client.now(), abandon_after=abandon_after
-    )
+    return await client.stream("/v1/chat/completions", body, scheduled=client.now(), abandon_after=abandon_after)
 
 
 def writes(*pieces: bytes) -> Any:
@@ -44,7 +42,7 @@ async def test_a_whole_answer_is_timed_and_counted_from_usage(server: ScriptedSe
     outcome = await ask(client)
     assert outcome.ok and outcome.finish == "length"
     assert (outcome.prompt_tokens, outcome.completion_tokens) == (7, 4)
-    assert outcome.chunks == 4 and len(outcome.gaps) == 3
+    assert outcome.chunks == 4 and len(outcome.gaps) == 4 and min(outcome.gaps) == FIRST
     assert outcome.speculation == said["speculative_decoding"]
     assert outcome.first is not None and outcome.last is not None
     assert outcome.scheduled <= outcome.started <= outcome.first <= outcome.last <= outcome.ended
@@ -73,7 +71,45 @@ async def test_choices_of_one_request_have_gaps_of_their_own(server: ScriptedSer
     pieces = [chunk("a", index=0), chunk("b", index=1), chunk("c", index=1), chunk("d", index=0)]
     server.script = writes(*pieces, chunk(finish="stop"), usage(4), DONE)
     outcome = await ask(client)
-    assert outcome.ok and outcome.chunks == 4 and len(outcome.gaps) == 2
+    assert outcome.ok and outcome.chunks == 4
+    assert [gap == FIRST for gap in outcome.gaps] == [True, True, False, False]
+
+
+async def test_tokens_of_a_chunk_are_what_the_server_says_of_it(server: ScriptedServer, client: Client) -> None:
+    def told(text: str, **more: object) -> bytes:
+        return event({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None, **more}]})
+
+    ways = (
+        told("a", token_ids=[1, 2, 3]),
+        told("b", runs=[{"source": "ngram", "tokens": 2}, {"source": "", "tokens": 1}]),
+        told("c", logprobs={"content": [{"token": "c"}, {"token": "d"}]}),
+        told("d"),
+    )
+    server.script = writes(*ways, chunk(finish="stop"), usage(12), DONE)
+    outcome = await ask(client)
+    assert list(outcome.told) == [3, 3, 2, 0] and list(outcome.sizes) == [1, 1, 1, 1]
+
+
+async def test_usage_with_every_chunk_tells_its_tokens_and_usage_at_the_end_does_not(
+    server: ScriptedServer, client: Client
+) -> None:
+    def counted(text: str, tokens: int, **more: object) -> bytes:
+        sum_so_far = {"prompt_tokens": 7, "completion_tokens": tokens}
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": None, **more}
+        return event({"choices": [choice], "usage": sum_so_far})
+
+    server.script = writes(counted("a", 1), counted("b", 6), counted("", 6, finish_reason="stop"), DONE)
+    assert list((await ask(client)).told) == [1, 5]
+    server.script = writes(chunk("a"), chunk("b"), counted("c", 6, finish_reason="stop"), DONE)
+    assert list((await ask(client)).told) == [0, 0, 0]
+
+
+async def test_texts_are_kept_where_they_are_wanted(server: ScriptedServer, client: Client) -> None:
+    pieces = [chunk("b", index=1), chunk("a", index=0), chunk("c", index=0)]
+    server.script = writes(*pieces, chunk(finish="stop"), usage(3), DONE)
+    assert (await ask(client)).texts == ()
+    kept = await client.stream("/v1/completions", b"{}", scheduled=client.now(), keep_text=True)
+    assert kept.texts == ("ac", "b") and kept.text == "ac"
 
 
 async def test_connections_are_used_again(server: ScriptedServer, client: Client) -> None:
@@ -82,9 +118,7 @@ async def test_connections_are_used_again(server: ScriptedServer, client: Client
     assert len(server.connections) == 1
 
 
-async def test_an_error_in_the_stream_is_an_error_of_its_own_kind(
-    server: ScriptedServer, client: Client
-) -> None:
+async def test_an_error_in_the_stream_is_an_error_of_its_own_kind(server: ScriptedServer, client: Client) -> None:
     failure = event({"error": {"message": "the engine fell over", "type": "engine", "code": "engine"}})
     server.script = writes(chunk("a"), failure, DONE)
     outcome = await ask(client)
@@ -121,9 +155,7 @@ async def test_a_stream_that_is_not_whole_or_not_understood_is_an_error(
     assert outcome.error == kind
 
 
-async def test_a_broken_stream_does_not_spoil_the_next_request(
-    server: ScriptedServer, client: Client
-) -> None:
+async def test_a_broken_stream_does_not_spoil_the_next_request(server: ScriptedServer, client: Client) -> None:
     server.script = writes(b"data: {broken\n\n", *answer(2))
     assert (await ask(client)).error == "bad_json"
     server.script = server.whole_answer
@@ -168,9 +200,7 @@ async def test_silence_ends_with_a_timeout(server: ScriptedServer) -> None:
     client.close()
 
 
-async def test_a_request_is_abandoned_after_the_chunks_asked_for(
-    server: ScriptedServer, client: Client
-) -> None:
+async def test_a_request_is_abandoned_after_the_chunks_asked_for(server: ScriptedServer, client: Client) -> None:
     async def endless(request: web.Request, body: dict[str, Any], out: web.StreamResponse) -> None:
         while True:
             await out.write(chunk("a"))
@@ -183,9 +213,7 @@ async def test_a_request_is_abandoned_after_the_chunks_asked_for(
     await asyncio.wait_for(server.left.wait(), 10)
 
 
-async def test_a_request_can_be_abandoned_before_its_first_chunk(
-    server: ScriptedServer, client: Client
-) -> None:
+async def test_a_request_can_be_abandoned_before_its_first_chunk(server: ScriptedServer, client: Client) -> None:
     async def silent(request: web.Request, body: dict[str, Any], out: web.StreamResponse) -> None:
         await asyncio.Event().wait()
 
@@ -195,9 +223,7 @@ async def test_a_request_can_be_abandoned_before_its_first_chunk(
     await asyncio.wait_for(server.left.wait(), 10)
 
 
-async def test_an_idle_connection_the_server_closed_is_replaced(
-    server: ScriptedServer, client: Client
-) -> None:
+async def test_an_idle_connection_the_server_closed_is_replaced(server: ScriptedServer, client: Client) -> None:
     assert (await ask(client)).ok
     for transport in server.connections:
         transport.abort()

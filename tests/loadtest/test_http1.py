@@ -81,9 +81,7 @@ def test_what_breaks_the_grammar_or_a_limit_is_refused(data: bytes) -> None:
 
 
 def test_events_are_the_same_however_the_bytes_were_cut() -> None:
-    body = (
-        b'data: {"a":1}\n\n: ping\n\ndata: one\ndata: two\n\nevent: x\r\ndata:tight\r\n\r\ndata: [DONE]\n\n'
-    )
+    body = b'data: {"a":1}\n\n: ping\n\ndata: one\ndata: two\n\nevent: x\r\ndata:tight\r\n\r\ndata: [DONE]\n\n'
     wanted = [b'{"a":1}', b"one\ntwo", b"tight", b"[DONE]"]
     draw = random.Random(2)
     every_byte = list(range(1, len(body)))

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from loadtest.measure import percentile, spread, summarise
-from loadtest.outcome import Outcome
+from loadtest.outcome import FIRST, Outcome
 
 
-def done(scheduled: float, first: float, gaps: list[float], tokens: int | None, **more: object) -> Outcome:
+def done(
+    scheduled: float, first: float, gaps: list[float], tokens: int | None, told: list[int] | None = None, **more: object
+) -> Outcome:
     last = first + sum(gaps)
     outcome = Outcome(scheduled, started=scheduled + 0.01, first=first, last=last, ended=last + 0.5)
-    outcome.gaps = array("f", gaps)
+    outcome.gaps = array("f", [FIRST, *gaps])
+    outcome.told = array("I", told or [0] * (len(gaps) + 1))
+    outcome.sizes = array("I", [4] * (len(gaps) + 1))
     outcome.chunks = len(gaps) + 1
     outcome.prompt_tokens, outcome.completion_tokens = 10, tokens
     for name, value in more.items():
@@ -39,9 +43,12 @@ def test_latencies_count_from_the_scheduled_time() -> None:
     assert figures["start_lateness_s"]["max"] == pytest.approx(0.01)
 
 
-def test_a_chunk_of_several_tokens_shortens_the_time_per_token_not_between_chunks() -> None:
+def test_tokens_of_a_chunk_come_at_one_time() -> None:
     figures = summarise([done(0.0, first=1.0, gaps=[0.4, 0.6], tokens=11)], wall_seconds=2)
-    assert figures["itl_s"]["max"] == pytest.approx(0.6)
+    assert figures["chunk_gap_s"]["n"] == 2 and figures["chunk_gap_s"]["max"] == pytest.approx(0.6)
+    # Eleven tokens in three chunks: two of the ten times between them are not 0.
+    assert figures["itl_s"]["n"] == 10 and figures["itl_s"]["p50"] == 0.0
+    assert figures["itl_s"]["mean"] == pytest.approx(0.1) and figures["itl_s"]["max"] == pytest.approx(0.6)
     assert figures["tpot_s"]["p50"] == pytest.approx(0.1)
     assert figures["tokens"]["per_chunk"] == pytest.approx(11 / 3)
     assert figures["throughput"]["output_tokens_per_s"] == pytest.approx(5.5)

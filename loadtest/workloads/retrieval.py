@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from bench.workloads.prose import TOPICS, paragraphs
+from loadtest.workloads.prose import TOPICS, paragraphs
 
 EXAMPLE = """<paragraphs>
 [1] The library opens at nine in the morning and closes at six. On Sundays it stays closed all day.

@@ -9,9 +9,10 @@ import inspect
 import random
 import re
 import textwrap
+from functools import cache
 from typing import Any
 
-from bench.workloads.prose import TOPICS, paragraphs
+from loadtest.workloads.prose import TOPICS, paragraphs
 
 # Module, function, a name in it and what that is to be called. SmolLM2-135M-Instruct really repeats these; of others it
 # often loses the thread.
@@ -56,12 +57,17 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
 
 def _renamed(module: str, function: str, old: str, new: str, again: int) -> dict[str, Any]:
     """Of a function that was there before, the name is to be another one."""
-    source = textwrap.dedent(inspect.getsource(getattr(importlib.import_module(module), function)))
+    source = _source(module, function)
     comment, wanted = f"# From the module {module}.\n", f"{new}_{again + 1}" if again else new
     begins = re.sub(rf"\b{old}\b", wanted, source).splitlines()[0]
     return _revisions(
         source, comment + source, "a comment says where it comes from", f"{old} is called {wanted}", comment + begins
     )
+
+
+@cache
+def _source(module: str, function: str) -> str:
+    return textwrap.dedent(inspect.getsource(getattr(importlib.import_module(module), function)))
 
 
 def _corrected(topic: str, chance: random.Random) -> dict[str, Any]:

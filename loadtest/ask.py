@@ -1,0 +1,123 @@
+"""What requests have in common, and what tells the two sides of a comparison apart. Knows bodies, no sockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadtest.client import request_body
+from loadtest.workloads.session import Body, as_chat, as_completion
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MAX_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """None leaves it to the request, and where that says nothing to a default. Without `path` a request goes where its
+    body belongs. `extra` goes into the body as it is. Fields that not every server knows are sent only when asked for.
+    """
+
+    path: str = ""
+    model: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    seed: int = 0
+    ignore_eos: bool = False
+    token_ids: bool = False
+    speculation: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def shaped(self, body: Mapping[str, Any]) -> Body:
+        """As the route wants it: messages or a prompt."""
+        if not self.path:
+            return dict(body)
+        return as_chat(body) if self.path == CHAT else as_completion(body)
+
+    def request(self, body: Body, index: int) -> tuple[str, bytes]:
+        """Route and bytes."""
+        asked: Body = {
+            "max_tokens": MAX_TOKENS,
+            "temperature": 0.0,
+            **body,
+            "model": self.model,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "seed": self.seed + index,
+        }
+        if self.max_tokens is not None:
+            asked["max_tokens"] = self.max_tokens
+        if self.temperature is not None:
+            asked["temperature"] = self.temperature
+        if self.ignore_eos:
+            asked["ignore_eos"] = True
+        if self.token_ids:
+            asked["return_token_ids"] = True
+        if self.speculation is not None:
+            asked["speculation"] = self.speculation
+        asked.update(self.extra)
+        path = self.path or (CHAT if "messages" in asked else COMPLETIONS)
+        return path, request_body({name: value for name, value in asked.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the things compared: fields of the body, or another server. `url` "": the run's."""
+
+    label: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    url: str = ""
+
+    def ask(self, common: Ask, salt: str) -> Ask:
+        """With drafts told apart, the sides get a `cache_salt` each (`salt` ""): otherwise the second would find the
+        prompts computed and draft from the first one's answers."""
+        more = dict(self.fields)
+        if salt and "speculation" in more:
+            more = {"cache_salt": f"{salt} {self.label}", **more}
+        return replace(common, extra={**common.extra, **more})
+
+
+def side(text: str) -> Side:
+    """`name=value`, several joined by `;`. `speculation=NAME[:LONGEST]` is short for its method, `off` for none;
+    `url=` names another server; other names are fields of the body (`a.b=` a field within one), values JSON or words.
+    """
+    fields: dict[str, Any] = {}
+    url = ""
+    for part in text.split(";"):
+        name, equals, value = part.strip().partition("=")
+        if not equals or not name:
+            raise ValueError(f"{part!r} of {text!r} is not name=value")
+        if name == "url":
+            url = value
+        else:
+            _put(fields, name.split("."), speculation(value) if name == "speculation" else json_or_word(value))
+    return Side(text, fields, url)
+
+
+def speculation(text: str) -> dict[str, Any]:
+    """`off`, a method, `method:longest draft`, or a JSON object."""
+    if text.startswith("{"):
+        value: dict[str, Any] = json.loads(text)
+        return value
+    method, colon, longest = text.partition(":")
+    if not method.replace("_", "").isalnum() or (colon and not longest.isdigit()):
+        raise ValueError(f"{text!r} is neither a method, nor method:longest draft, nor a JSON object")
+    return {"method": method} | ({"num_speculative_tokens": int(longest)} if colon else {})
+
+
+def json_or_word(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _put(fields: dict[str, Any], names: list[str], value: Any) -> None:
+    *outer, last = names
+    for name in outer:
+        fields = fields.setdefault(name, {})
+        if not isinstance(fields, dict):
+            raise ValueError(f"{name} is set twice, once as a value and once with fields")
+    fields[last] = value

@@ -1,0 +1,106 @@
+"""What is seen while a load runs: progress, rates and latencies so far, drawn over itself in a terminal.
+
+Only the last second's requests are looked at again each time, so that the view costs the same after an hour.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from loadtest.arrivals import Arrivals
+from loadtest.measure import spread
+from loadtest.outcome import Outcome
+from loadtest.run import Progress
+from loadtest.token_times import tokens_of
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH, HISTORY, RECENT = 30, 40, 500
+
+
+class Live:
+    """Called with a Progress now and then; `done` clears what it drew."""
+
+    def __init__(self, out: TextIO = sys.stderr) -> None:
+        self._out = out
+        self._lines = 0
+        self._history: list[float] = []
+        self._point = -1
+        self._seen: list[int] = []
+        self._tokens = 0
+        self._failed = 0
+        self._at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        self._count(progress)
+        lines = self.lines(progress)
+        self._clear()
+        self._out.write("\n".join(lines) + "\n")
+        self._out.flush()
+        self._lines = len(lines)
+
+    def done(self) -> None:
+        self._clear()
+        self._out.flush()
+
+    def lines(self, progress: Progress) -> list[str]:
+        ended = sum(len(load.outcomes) for load in progress.loads)
+        running = sum(load.running for load in progress.loads)
+        share = self._share(progress, ended)
+        where = described(progress.arrivals)
+        point = f"  point {progress.point + 1} of {progress.points}" if progress.points > 1 else ""
+        head = f"{progress.now - progress.began:5.0f} s  {_bar(share)}  {where}{point}"
+        rate = self._history[-1] if self._history else 0.0
+        counts = f"        {ended} ended, {running} running, {self._failed} failed"
+        tokens = f"        {rate:,.0f} tokens/s  {sparks(self._history)}"
+        return [head, counts, tokens, *(_recent(load.side.label, load.outcomes) for load in progress.loads)]
+
+    def _count(self, progress: Progress) -> None:
+        if progress.point != self._point:
+            self._point, self._seen, self._history = progress.point, [0] * len(progress.loads), []
+            self._failed, self._at = 0, progress.began
+        fresh = [each for load, seen in zip(progress.loads, self._seen, strict=True) for each in load.outcomes[seen:]]
+        self._seen = [len(load.outcomes) for load in progress.loads]
+        self._failed += sum(1 for each in fresh if each.error)
+        self._history.append(sum(map(tokens_of, fresh)) / max(progress.now - self._at, 1e-3))
+        self._history, self._at = self._history[-HISTORY:], progress.now
+
+    def _share(self, progress: Progress, ended: int) -> float:
+        arrivals = progress.arrivals
+        planned = arrivals.requests * len(progress.loads)
+        by_count = ended / planned if planned else 0.0
+        by_time = (progress.now - progress.began) / arrivals.duration if arrivals.duration else 0.0
+        return min(1.0, max(by_count, by_time))
+
+    def _clear(self) -> None:
+        if self._lines:
+            # Up over what was drawn, and everything below the cursor away.
+            self._out.write(f"\x1b[{self._lines}F\x1b[J")
+        self._lines = 0
+
+
+def described(arrivals: Arrivals) -> str:
+    if arrivals.process == "trace":
+        return "along the trace"
+    return f"{arrivals.rate:g} requests/s" if arrivals.open_loop else f"{arrivals.concurrency} at a time"
+
+
+def sparks(values: Sequence[float]) -> str:
+    most = max(values, default=0.0)
+    if not most:
+        return ""
+    return "".join(BARS[round(each / most * (len(BARS) - 1))] for each in values)
+
+
+def _bar(share: float) -> str:
+    full = round(share * WIDTH)
+    return f"[{'█' * full}{'·' * (WIDTH - full)}] {share:4.0%}"
+
+
+def _recent(label: str, outcomes: Sequence[Outcome]) -> str:
+    seen = spread(each.first - each.scheduled for each in outcomes[-RECENT:] if each.first is not None)
+    shown = f"{label}: " if label else ""
+    if seen is None:
+        return f"        {shown}no token yet"
+    return f"        {shown}first token p50 {seen['p50'] * 1e3:,.0f} ms, p99 {seen['p99'] * 1e3:,.0f} ms"

@@ -1,0 +1,117 @@
+"""What is asked: seeded generators, a file a kind, and requests from files. Knows no HTTP.
+
+Kinds with `requests(count, seed)` are shaped for small models, which do what their prompt shows, not what a sentence
+says; their texts are ours or come with Python. The others put words together without end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from loadtest.workloads import agentic, chat, edit, records, retrieval, talk
+from loadtest.workloads.files import read_folder, read_lines
+from loadtest.workloads.session import BadWorkload, Body, Session, Turn, Workload, alone, user
+
+__all__ = ["DRAWN", "NAMES", "REQUESTS", "BadWorkload", "Body", "Kind", "Session", "Turn", "Workload", "workload"]
+
+INSTRUCTION = "Repeat the file above word for word, and correct what is wrong in it."
+
+
+class Kind(NamedTuple):
+    requests: Callable[[int, int], list[Body]]
+    says: str
+
+
+REQUESTS: dict[str, Kind] = {
+    "edit": Kind(edit.requests, "a file or a text is repeated with a small change"),
+    "agentic": Kind(agentic.requests, "plans of tool calls as JSON, turn by turn; sessions resemble each other"),
+    "retrieval": Kind(retrieval.requests, "a paragraph of the prompt is quoted and then explained"),
+    "chat": Kind(chat.requests, "open questions"),
+    "json": Kind(records.requests, "sentences are put down as JSON"),
+}
+DRAWN: dict[str, Callable[[random.Random, int], Session]] = {
+    "questions": talk.questions,
+    "dialogue": talk.dialogue,
+    "shared-prefix": talk.shared_prefix,
+    "long-prompt": talk.long_prompt,
+}
+NAMES = (*REQUESTS, *DRAWN)
+WARM_UP_SEED = 1 << 20
+
+
+def workload(
+    name: str, seed: int, *, prompt: str = "", instruction: str = "", most_characters: int = 12_000, turns: int = 0,
+    think: float | None = None,
+) -> Workload:  # fmt: skip
+    """By name, or the path of a file or a folder; `prompt`, when given, is asked every time. `turns`: of a session
+    at most; `think`: the mean of what users think, instead of what the workload says."""
+    found = _named(name, seed, prompt, instruction or INSTRUCTION, most_characters)
+    if not turns and think is None:
+        return found
+
+    def changed(index: int) -> Session:
+        session = found.session(index)
+        draw = random.Random(f"think/{seed}/{index}")
+        kept = session.turns[: turns or None]
+        if think is not None:
+            pauses = [draw.expovariate(1 / think) if think else 0.0 for _ in kept]
+            kept = tuple(Turn(turn.body, pause) for turn, pause in zip(kept, pauses, strict=True))
+        return replace(session, turns=kept)
+
+    return replace(found, session=changed)
+
+
+def _named(name: str, seed: int, prompt: str, instruction: str, most_characters: int) -> Workload:
+    if prompt:
+        fixed = alone({"messages": [user(prompt)]})
+        return Workload("prompt", lambda index: fixed)
+    if name in DRAWN:
+        generate = DRAWN[name]
+        return Workload(name, lambda index: generate(random.Random(f"{name}/{seed}/{index}"), seed))
+    if name in REQUESTS:
+        return Workload(name, _Listed(REQUESTS[name], seed))
+    path = Path(name)
+    if path.is_dir():
+        return _shuffled(name, read_folder(path, instruction, most_characters), seed)
+    if path.suffix not in (".jsonl", ".json") and not path.exists():
+        raise BadWorkload(
+            f"no workload named {name!r}; there are {', '.join(NAMES)}, paths of .jsonl or .json files, and folders"
+        )
+    sessions = read_lines(path)
+    if all(session.at is not None for session in sessions):
+        return _trace(name, sessions)
+    return _shuffled(name, sessions, seed)
+
+
+def _shuffled(name: str, sessions: list[Session], seed: int) -> Workload:
+    order = list(range(len(sessions)))
+    random.Random(f"file/{seed}").shuffle(order)
+    return Workload(name, lambda index: sessions[order[index % len(order)]])
+
+
+def _trace(name: str, sessions: list[Session]) -> Workload:
+    """In the order of its times, which count from the first of them."""
+    ordered = sorted(sessions, key=lambda session: session.at or 0.0)
+    first = ordered[0].at or 0.0
+    times = tuple((session.at or 0.0) - first for session in ordered)
+    return Workload(name, lambda index: ordered[index % len(ordered)], times)
+
+
+class _Listed:
+    """Requests of a kind, made when they are first asked for; a longer list begins with the shorter one."""
+
+    def __init__(self, kind: Kind, seed: int) -> None:
+        self._kind = kind
+        self._seed = seed
+        self._made: dict[int, list[Body]] = {}
+
+    def __call__(self, index: int) -> Session:
+        seed, at = (self._seed, index) if index >= 0 else (self._seed + WARM_UP_SEED, -1 - index)
+        made = self._made.get(seed, [])
+        if at >= len(made):
+            made = self._made[seed] = self._kind.requests(max(64, 2 * at), seed)
+        return alone(made[at])
