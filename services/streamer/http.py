@@ -24,7 +24,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from mesh.errors import MeshError, RemoteError
 from services.messages import Encode, ModelCard
-from services.streamer import corpora, responses
+from services.streamer import corpora, page, responses
 from services.streamer.admission import Admission, Ticket
 from services.streamer.answer import answer_streamed, answer_whole, new_id
 from services.streamer.connections import Connection
@@ -265,7 +265,11 @@ async def docs(door: Door, http: web.BaseRequest) -> web.StreamResponse:
 
 
 async def home(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    return web.Response(status=307, headers={"Location": "/docs"})
+    return page.response(page.INDEX, http.headers.get("If-None-Match", ""))
+
+
+async def page_file(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+    return page.response(http.path.removeprefix("/page/"), http.headers.get("If-None-Match", ""))
 
 
 ROUTES: tuple[Route, ...] = (
@@ -281,12 +285,15 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/add_external_corpus", add_external_corpus, "The same for clients of SGLang"),
     Route("POST", "/remove_external_corpus", remove_external_corpus, "The same for clients of SGLang"),
     Route("GET", "/list_external_corpora", list_external_corpora, "The same for clients of SGLang"),
+    Route("GET", "/v1/mesh", mesh, "Who is in the mesh, what each does, and the lines between them"),
+    Route("POST", "/v1/mesh/kill", kill, "With the setting demo: end a proposer as kill -9 would"),
     Route("GET", "/health/live", live, "Whether the process is alive", secured=False),
     Route("GET", "/health/ready", ready, "Whether requests can be served, and why not", secured=False),
     Route("GET", "/version", show_version, "The server's version", secured=False),
     Route("GET", "/openapi.json", openapi, "This API, for programs", secured=False),
     Route("GET", "/docs", docs, "This API, for people", secured=False),
-    Route("GET", "/", home, "To the docs", secured=False),
+    Route("GET", "/", home, "A page to talk to the model on, and to watch it guess", secured=False),
+    Route("GET", "/page/{file}", page_file, "What that page is made of", secured=False),
 )
 
 DOCS_PAGE = Path(__file__).parent / "docs.html"

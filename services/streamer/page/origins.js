@@ -1,0 +1,37 @@
+// Where a token can come from, with its words; page.css has its colour and its line, so that neither is needed alone.
+
+import { el, whole } from "./dom.js";
+
+export const ORIGINS = [
+  { id: "suffix", name: "suffix", says: "what followed these words most often, in this text" },
+  { id: "ngram", name: "n-gram", says: "what followed these words before, in this text" },
+  { id: "shared", name: "shared", says: "another answer of the same namespace" },
+  { id: "store", name: "store", says: "earlier answers, kept on disk" },
+  { id: "corpus", name: "corpus", says: "a corpus that was added" },
+  { id: "prediction", name: "expected text", says: "the text that came with the request" },
+  { id: "other", name: "another proposer", says: "one that this page has no colour for" },
+  { id: "bonus", name: "bonus", says: "the model’s own token, in a step that checked a draft" },
+  { id: "plain", name: "plain", says: "the model alone: a step without a draft" },
+];
+const KNOWN = Object.fromEntries(ORIGINS.map((origin) => [origin.id, origin]));
+
+export function originOf(source) {
+  const id = source.split(":")[0];
+  return id in KNOWN ? id : "other";
+}
+
+// A corpus has a name of its own, and so has a proposer this page doesn't know.
+export const nameOf = (source) => KNOWN[source]?.name ?? source.replace(":", " ");
+
+export const originOfToken = ({ step, own }) => (own ? (step.drafted ? "bonus" : "plain") : originOf(step.source));
+
+// The legend, with how many tokens each gave; before there are any, all of them.
+export function legend(tokens) {
+  const counts = {};
+  for (const token of tokens) counts[originOfToken(token)] = (counts[originOfToken(token)] ?? 0) + 1;
+  const shown = ORIGINS.filter((origin) => (tokens.length ? counts[origin.id] : origin.id !== "other"));
+  return shown.map((origin) =>
+    el("li", { title: origin.says },
+      el("span", { class: `origin ${origin.id}` }, origin.name),
+      tokens.length ? el("span", { class: "count" }, whole(counts[origin.id])) : null));
+}

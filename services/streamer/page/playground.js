@@ -1,0 +1,175 @@
+// The playground: a form, a conversation or a text that goes on, and what became of the drafts of its last answer.
+
+import { Answer } from "./answer.js";
+import { bodyFor, fill } from "./ask.js";
+import { acceptance, Chart, stepsInOrder } from "./charts.js";
+import { byId, counted, duration, el, percent, whole } from "./dom.js";
+import { legend } from "./origins.js";
+import { Painter } from "./paint.js";
+import { PROMPTS } from "./prompts.js";
+import { Runs } from "./runs.js";
+import { timeline } from "./timeline.js";
+
+export class Playground {
+  #form = byId("ask");
+  #prompt = byId("prompt");
+  #turns = byId("turns");
+  #messages = [];      // of the conversation so far
+  #answer = null;
+  #runs = null;
+  #stopping = null;    // of the answer under way
+  #charts = [];
+  #painter = new Painter(() => this.#draw());
+
+  constructor() {
+    const steps = () => this.#answer?.steps ?? [];
+    this.#charts = [
+      new Chart(byId("by-position"), (width) => acceptance(width, steps())),
+      new Chart(byId("in-order"), (width) => stepsInOrder(width, steps())),
+      new Chart(byId("timeline"), (width) => timeline(width, this.#answer?.metrics?.timeline)),
+    ];
+    byId("legend").replaceChildren(...legend([]));
+    byId("samples").replaceChildren(...PROMPTS.map((each) =>
+      el("button", { type: "button", class: "chip", on: { click: () => this.#take(each) } }, each.name)));
+    this.#form.addEventListener("submit", (event) => { event.preventDefault(); this.#send(); });
+    this.#prompt.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#form.requestSubmit();
+    });
+    byId("stop").addEventListener("click", () => this.#stopping?.abort());
+    byId("anew").addEventListener("click", () => this.#anew());
+    byId("ghosts").addEventListener("change", (event) =>
+      this.#turns.classList.toggle("ghosts", event.target.checked));
+    for (const radio of this.#form.elements.mode) radio.addEventListener("change", () => this.#anew());
+  }
+
+  #wishes() {
+    const fields = this.#form.elements;
+    return {
+      model: fields.model.value,
+      chat: fields.mode.value === "chat",
+      maxTokens: fields.max_tokens.valueAsNumber,
+      temperature: fields.temperature.valueAsNumber,
+      method: fields.method.value,
+      draftLength: fields.draft_length.valueAsNumber || null,
+      prediction: fields.prediction.value,
+      namespace: fields.namespace.value.trim(),
+      learn: fields.learn.checked,
+    };
+  }
+
+  #take({ chat, text }) {
+    const wanted = chat ? "chat" : "text";
+    if (this.#form.elements.mode.value !== wanted) {
+      this.#form.elements.mode.value = wanted;
+      this.#anew();
+    }
+    this.#prompt.value = text;
+    this.#prompt.focus();
+    this.#prompt.setSelectionRange(0, 0);
+    this.#prompt.scrollTop = 0;
+  }
+
+  #anew() {
+    this.#stopping?.abort();
+    this.#messages = [];
+    this.#answer = null;
+    this.#turns.replaceChildren();
+    byId("howto").hidden = false;
+    byId("anew").disabled = true;
+    byId("legend").replaceChildren(...legend([]));
+    byId("figures").hidden = true;
+    this.#charts.forEach((chart) => chart.redraw());
+  }
+
+  async #send() {
+    const text = this.#prompt.value;
+    if (!text.trim() || this.#stopping) return;
+    const wishes = this.#wishes();
+    if (wishes.chat) this.#messages.push({ role: "user", content: text });
+    const body = bodyFor(wishes, this.#messages, text);
+    const turn = this.#newTurn(wishes.chat ? "You" : "Text", text);
+    if (wishes.chat) this.#prompt.value = "";
+    try {
+      await fill(this.#answer, wishes.chat, body, (_, at) => this.#painter.soon(at), this.#stopping.signal);
+      this.#told(`Answer ended: ${counted(this.#answer.tokens.length, "token")}.`);
+    } catch (error) {
+      const stopped = error.name === "AbortError";
+      turn.append(stopped ? el("p", { class: "aside" }, "Stopped.") : this.#failure(error, text));
+      this.#told(stopped ? "Stopped." : error.message);
+    } finally {
+      this.#stopping = null;
+      this.#busy(false);
+    }
+    if (!wishes.chat) return;
+    // What was answered is part of the conversation; where nothing was, the question isn't either.
+    if (this.#answer?.text) this.#messages.push({ role: "assistant", content: this.#answer.text });
+    else this.#messages.pop();
+  }
+
+  #newTurn(who, text) {
+    this.#answer = new Answer();
+    this.#stopping = new AbortController();
+    const said = el("div", { class: "answer", role: "group", "aria-label": "Answer" });
+    const turn = el("article", { class: "turn" },
+      el("h3", {}, who), el("div", { class: "asked" }, text), el("h3", {}, "Model"), said);
+    byId("howto").hidden = true;
+    this.#turns.append(turn);
+    this.#runs = new Runs(said);
+    this.#runs.show(this.#answer);
+    this.#painter.reset();
+    this.#busy(true);
+    this.#draw();
+    turn.scrollIntoView({ block: "nearest" });
+    return turn;
+  }
+
+  #failure(error, text) {
+    const again = el("button", { type: "button", on: { click: () => {
+      box.remove();
+      this.#prompt.value = text;
+      this.#form.requestSubmit();
+    } } }, "Try again");
+    const heading = { 0: "No connection", 401: "A key is needed", 429: "The server is busy", 503: "Not ready" };
+    const box = el("div", { class: "failure" },
+      el("p", {}, el("b", {}, heading[error.status] ?? `Refused (${error.status})`), ` ${error.message}`,
+        error.retryAfter ? ` It asks to wait ${counted(error.retryAfter, "second")}.` : null),
+      error.status === 401 ? el("p", {}, "Enter it under “Key” in the form.") : again);
+    if (error.status === 401) byId("key").closest("details").open = true;
+    return box;
+  }
+
+  #busy(busy) {
+    byId("send").hidden = busy;
+    byId("stop").hidden = !busy;
+    byId("anew").disabled = busy && this.#turns.childElementCount < 2;
+    this.#turns.setAttribute("aria-busy", busy);
+    if (!busy) this.#painter.soon(performance.now());
+  }
+
+  #told(words) { byId("told").textContent = words; }
+
+  #draw() {
+    const answer = this.#answer;
+    if (!answer) return;
+    const atEnd = scrollY + innerHeight > document.documentElement.scrollHeight - 80;
+    this.#runs.draw();
+    if (answer.tokens.length) byId("legend").replaceChildren(...legend(answer.tokens));
+    this.#figures(answer);
+    this.#charts.forEach((chart) => chart.redraw());
+    if (this.#stopping && atEnd) scrollTo({ top: document.documentElement.scrollHeight });
+  }
+
+  #figures(answer) {
+    byId("figures").hidden = answer.first === null;
+    if (answer.first === null) return;
+    const { drafted, accepted, rate } = answer;
+    const show = (id, value) => { byId(id).textContent = value ?? "–"; };
+    show("f-tokens", whole(answer.tokens.length));
+    show("f-first", duration(answer.first - answer.asked));
+    show("f-rate", rate && whole(rate));
+    show("f-steps", (answer.tokens.length / Math.max(1, answer.steps.length)).toFixed(2));
+    show("f-stood", drafted ? percent(accepted / drafted) : null);
+    show("f-behind", this.#painter.frames ? duration(this.#painter.most) : null);
+    byId("f-behind").dataset.ms = this.#painter.most;
+  }
+}
