@@ -144,10 +144,11 @@ class Streamed:
         self._stream.write(self._forms[choice.index].finish(ending.reason, more))
 
     async def finish(self, endings: Sequence[Ending]) -> web.StreamResponse:
-        if not self._request.include_usage:
+        if not (self._request.include_usage or self._request.return_timeline):
             return await self._stream.end()
-        usage = responses.usage(self._choices, endings)
-        closing = {**self._opening, "choices": [], "usage": usage}
+        closing: dict[str, Any] = {**self._opening, "choices": []}
+        if self._request.include_usage:
+            closing["usage"] = responses.usage(self._choices, endings)
         return await self._stream.end(event(closing | responses.metrics(self._choices)) + DONE)
 
     async def _begin(self, choice: Choice) -> None:

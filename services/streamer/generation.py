@@ -31,6 +31,7 @@ from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
 from services.streamer.peers import GRACE, RETRY_MISSING, Life, Peers, life, missing
+from services.streamer.timeline import Timeline
 from services.target.verify.policy import Verification
 
 log = logging.getLogger("specmesh.streamer")
@@ -61,6 +62,7 @@ class Choice:
     namespace: str = ""
     prediction: list[int] = field(default_factory=list)
     predicted: Predicted | None = None  # None: the request brought no prediction
+    timeline: Timeline | None = None  # None: nobody asked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
     failures: list[Life] = []
     while True:
         # Before its first token the client may as well send the request elsewhere: it hears soon.
+        if choice.timeline is not None:
+            choice.timeline.waits()
         patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
         try:
             member = await peers.ready("target", patience, failures)
@@ -134,10 +138,15 @@ async def _attempt(choice: Choice, ref: Ref, audience: Audience, deadline: float
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
         raise deadline_passed()
+    timeline = choice.timeline
+    if timeline is not None:
+        timeline.sent()
     async with ref.stream(_message(choice), timeout=left, window=STREAM_WINDOW) as stream:
         async for item in stream:
             if item.attempt != choice.attempt:
                 continue
+            if timeline is not None and isinstance(item, Tokens | Finished):
+                timeline.came(item.spans)
             if isinstance(item, Tokens):
                 if (ending := await _take(choice, item, audience)) is not None:
                     return ending
@@ -162,6 +171,7 @@ def _message(choice: Choice) -> Generate:
         cache_salt=choice.cache_salt,
         namespace=choice.namespace,
         prediction=choice.prediction,
+        timeline=choice.timeline is not None,
     )
 
 
@@ -183,6 +193,8 @@ async def _take(choice: Choice, item: Tokens, audience: Audience) -> Ending | No
     if choice.predicted is not None:
         choice.predicted.add(runs, choice.delivery.count - before)
     await audience.show(choice, piece)
+    if choice.timeline is not None:
+        choice.timeline.shown(len(ids))
     if (stop := choice.delivery.stopped_by) is None:
         return None
     return Ending("stop", choice.delivery.count, None, stop)

@@ -49,6 +49,7 @@ from services.streamer.request import (
     parse_tokenize,
 )
 from services.streamer.sse import EventStream
+from services.streamer.timeline import open_timelines
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -368,8 +369,11 @@ async def _admitted(
 ) -> web.StreamResponse:  # fmt: skip
     card = await door.peers.card()
     check_against(request, card)
+    encoded_from = time.perf_counter()
     choices = await choices_of(request, answer_id, namespace, door.peers, card, door.vocabulary)
     watch.encoded()
+    if request.return_timeline:
+        open_timelines(choices, watch.started, encoded_from)
     if stream is not None:
         return await answer_streamed(
             request, answer_id, choices, door.peers, door.vocabulary, ticket.deadline, stream, watch

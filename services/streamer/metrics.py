@@ -80,29 +80,29 @@ class DoorMetrics:
 class Watch:
     """The times of one request."""
 
-    __slots__ = ("_last", "_metrics", "_started")
+    __slots__ = ("_last", "_metrics", "started")
 
     def __init__(self, metrics: DoorMetrics) -> None:
         self._metrics = metrics
-        self._started = time.perf_counter()
+        self.started = time.perf_counter()
         self._last: dict[int, float] = {}
 
     def encoded(self) -> None:
-        self._metrics.encode.observe(time.perf_counter() - self._started)
+        self._metrics.encode.observe(time.perf_counter() - self.started)
 
     def arrived(self, index: int) -> None:
         """Tokens of the choice `index` have come."""
         now = time.perf_counter()
         last = self._last.get(index)
         if last is None:
-            self._metrics.first_token.observe(now - self._started)
+            self._metrics.first_token.observe(now - self.started)
         else:
             self._metrics.inter_token.observe(now - last)
         self._last[index] = now
 
     def ended(self, choices: Sequence[Choice], endings: Sequence[Ending]) -> None:
         metrics = self._metrics
-        metrics.latency.observe(time.perf_counter() - self._started)
+        metrics.latency.observe(time.perf_counter() - self.started)
         for choice, ending in zip(choices, endings, strict=True):
             metrics.ended(ending.reason)
             metrics.retried(choice.attempt)

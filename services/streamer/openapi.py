@@ -213,6 +213,7 @@ SHARED: dict[str, Schema] = {
     ),
     "return_speculation_steps": boolean("Adds per_step_accepted and per_step_drafted to metrics.speculative_decoding"),
     "return_speculate_metrics": boolean("Adds FastDeploy's speculate_metrics to every choice that has ended"),
+    "return_timeline": boolean("Adds metrics.timeline to the body, or to a stream's last chunk: what was when, in ms"),
     **{name: {"description": "Taken and without effect on the answer"} for name in WITHOUT_EFFECT},
 }
 CHAT: dict[str, Schema] = {

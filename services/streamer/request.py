@@ -89,6 +89,7 @@ class Request:
     return_provenance: bool
     return_speculation_steps: bool
     return_speculate_metrics: bool
+    return_timeline: bool
     priority: int
     cache_salt: str
 
@@ -255,6 +256,7 @@ def _request(
         return_provenance=fields.boolean("return_provenance") or speculation.return_drafts,
         return_speculation_steps=fields.boolean("return_speculation_steps"),
         return_speculate_metrics=fields.boolean("return_speculate_metrics"),
+        return_timeline=fields.boolean("return_timeline"),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
         cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
     )

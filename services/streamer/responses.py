@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.messages import TokenLogprob
+from services.streamer import timeline
 from services.streamer.acceptance import Acceptance
 from services.streamer.delivery import Piece
 from services.streamer.detokenize import Vocabulary
@@ -119,7 +120,9 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
         together.merge(choice.acceptance)
     # How drafts are judged and how long they may be is the same for every choice of a request.
     report = together.report(choices[0].verification, choices[0].longest_draft)
-    return {} if report is None else {"metrics": {"speculative_decoding": report}}
+    parts = {"speculative_decoding": report, "timeline": timeline.told(choices)}
+    known = {name: part for name, part in parts.items() if part is not None}
+    return {"metrics": known} if known else {}
 
 
 def logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any] | None:

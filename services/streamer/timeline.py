@@ -1,0 +1,187 @@
+"""What one answer of a request was in and when, on one axis: ms since the request arrived at the door.
+
+Two clocks measure it, the door's and the target's, and neither knows the other. The target says when things were, in
+seconds since its Generate arrived (`arrived`, unknown here); we know when we sent that, and when each message came:
+
+    sent ≤ arrived          came(i) ≥ arrived + end(i), for every message i and the end of its last span
+
+`arrived` is set in the middle of what these leave, for a whole attempt at once. So spans of one process keep their
+lengths and their order, and nothing ends after its message came. The error is half of the fastest way there and back.
+
+Long answers are told in runs: as soon as there are MOST spans of a kind, every two neighbours become one.
+Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from services.messages import Span
+
+if TYPE_CHECKING:
+    from services.streamer.generation import Choice
+
+# What a target may say.
+KINDS = ("queue", "prefill", "propose", "verify")
+MOST = 96  # spans of a kind, of all answers of a request together
+LEAST = 4  # of each
+
+
+@dataclass(slots=True)
+class _Run:
+    """Spans of one kind that follow each other, as one."""
+
+    begin: float
+    end: float
+    tokens: int
+    step: int
+    parts: int = 1
+
+    def grow(self, other: _Run) -> None:
+        self.begin, self.end = min(self.begin, other.begin), max(self.end, other.end)
+        self.tokens += other.tokens
+        self.parts += other.parts
+        self.step = self.step or other.step
+
+
+class _Runs:
+    """Of one kind, `most` at most: each of `size` spans, the last one perhaps of fewer."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 1
+        self.runs: list[_Run] = []
+
+    def add(self, run: _Run) -> None:
+        last = self.runs[-1] if self.runs else None
+        if last is not None and last.parts + run.parts <= self._size:
+            last.grow(run)
+            return
+        self.runs.append(run)
+        if len(self.runs) > self._most:
+            self._size *= 2
+            before, self.runs = self.runs, []
+            for each in before:
+                self.add(each)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one target said, by its clock. Of `stream` only the beginnings are."""
+
+    sent: float
+    kinds: dict[str, _Runs]
+    # The latest moment at which Generate may have arrived there.
+    latest: float = math.inf
+    last: float = 0.0
+
+    @property
+    def arrived(self) -> float:
+        return self.sent if self.latest == math.inf else max(self.sent, (self.sent + self.latest) / 2)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Of one answer. `began`: when its request arrived, on the clock of `now`; `share`: answers of the request."""
+
+    began: float
+    share: int = 1
+    now: Callable[[], float] = time.perf_counter
+    _done: dict[str, _Runs] = field(default_factory=dict)
+    _attempt: _Attempt | None = None
+    _waits: float | None = None
+
+    def spent(self, what: str, begin: float, end: float, tokens: int = 0) -> None:
+        """By our own clock."""
+        self._runs(self._done, what).add(_Run(begin, end, tokens, 0))
+
+    def waits(self) -> None:
+        """For a target, from now on."""
+        self._waits = self.now()
+
+    def sent(self) -> None:
+        """A Generate leaves."""
+        self._close()
+        sent = self.now()
+        if self._waits is not None:
+            self.spent("queue", self._waits, sent)
+        self._attempt = _Attempt(sent, {})
+
+    def came(self, spans: Sequence[Span]) -> None:
+        """A message of the target's is here."""
+        attempt = self._attempt
+        if attempt is None or not spans:
+            return
+        for span in spans:
+            if span.what in KINDS:
+                run = _Run(span.begin, span.end, span.tokens, span.step)
+                self._runs(attempt.kinds, span.what).add(run)
+                attempt.last = max(attempt.last, span.end)
+        attempt.latest = min(attempt.latest, self.now() - attempt.last)
+
+    def shown(self, tokens: int) -> None:
+        """The tokens of that message have been written."""
+        if self._attempt is not None:
+            self._runs(self._attempt.kinds, "stream").add(_Run(self._attempt.last, self.now(), tokens, 0))
+
+    def _runs(self, kinds: dict[str, _Runs], what: str) -> _Runs:
+        if what not in kinds:
+            kinds[what] = _Runs(max(LEAST, MOST // self.share))
+        return kinds[what]
+
+    def _close(self) -> None:
+        """What the attempt brought is put on our clock."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        shift = attempt.arrived
+        for what, runs in attempt.kinds.items():
+            for run in runs.runs:
+                run.begin += shift
+                run.end = max(run.begin, run.end if what == "stream" else run.end + shift)
+                self._runs(self._done, what).add(run)
+
+    def told(self) -> list[dict[str, Any]]:
+        """All of it, in the order in which it began. The last word: an attempt that runs is over."""
+        self._close()
+        spans = [self._body(what, run) for what, runs in self._done.items() for run in runs.runs]
+        return sorted(spans, key=lambda span: (span["from_ms"], span["to_ms"]))
+
+    def _body(self, what: str, run: _Run) -> dict[str, Any]:
+        body: dict[str, Any] = {"what": what, "from_ms": self._ms(run.begin), "to_ms": self._ms(run.end)}
+        if run.step:
+            body["step"] = run.step
+        if run.tokens:
+            body["tokens"] = run.tokens
+        if run.parts > 1:
+            body["spans"] = run.parts
+        return body
+
+    def _ms(self, moment: float) -> float:
+        return round((moment - self.began) * 1e3, 3)
+
+
+def open_timelines(choices: Sequence[Choice], began: float, encoded_from: float) -> None:
+    """For answers whose prompts are tokens just now. What was before is every answer's, and is told with the first."""
+    for choice in choices:
+        choice.timeline = Timeline(began, share=len(choices))
+    first = choices[0].timeline
+    assert first is not None
+    first.spent("queue", began, encoded_from)
+    first.spent("tokenize", encoded_from, first.now(), sum(len(choice.prompt) for choice in choices))
+
+
+def told(choices: Sequence[Choice]) -> list[dict[str, Any]] | None:
+    """`metrics.timeline`; None where nobody asked for it. Of several answers each span says whose it is."""
+    if choices[0].timeline is None:
+        return None
+    if len(choices) == 1:
+        return choices[0].timeline.told()
+    spans = [
+        {**span, "choice": choice.index} for choice in choices if choice.timeline for span in choice.timeline.told()
+    ]
+    return sorted(spans, key=lambda span: (span["from_ms"], span["to_ms"]))
