@@ -52,7 +52,14 @@ class RunningMesh:
         return f"http://127.0.0.1:{self.port}"
 
     def metrics_url(self, role: str) -> str:
-        return f"http://127.0.0.1:{self.metrics_base + ROLES.index(role)}/metrics"
+        return f"{self._side_door(role)}/metrics"
+
+    def is_ready(self, role: str) -> bool:
+        """By its own word."""
+        return _status(f"{self._side_door(role)}/health/ready") == 200
+
+    def _side_door(self, role: str) -> str:
+        return f"http://127.0.0.1:{self.metrics_base + ROLES.index(role)}"
 
     def wait_until_ready(self, seconds: float = 240.0) -> None:
         end = time.monotonic() + seconds
@@ -71,10 +78,10 @@ class RunningMesh:
         return summed
 
     def processes(self) -> dict[str, int]:
-        """Role -> pid, and "up" for the supervisor."""
+        """Role -> pid, and "up" for the supervisor. Of a role that is kept warm, the process that does the work."""
         found = {"up": self.process.pid}
         for pid, command in descendants(self.process.pid).items():
-            if role := re.search(r"\brun (\w+)\b", command):
+            if (role := re.search(r"\brun (\w+)\b", command)) and not is_parent(pid):
                 found.setdefault(role[1], pid)
         return found
 
@@ -132,6 +139,18 @@ def descendants(pid: int) -> dict[int, str]:
     while more := {child for child, parent in parents.items() if parent in wanted} - wanted:
         wanted |= more
     return {child: _command(child) for child in wanted - {pid}}
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_parent(pid: int) -> bool:
+    """Whether it only waits to fork another worker (services/warm_parent.py)."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip().endswith("-parent")
+    except OSError:
+        return False
 
 
 def free_ports(count: int) -> int:

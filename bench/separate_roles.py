@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.running_mesh import ROLES, ROOT, MeshFailed, free_ports
+from bench.running_mesh import ROLES, ROOT, MeshFailed, descendants, free_ports, is_parent
 from loadtest.server_metrics import parse
 from services.config import PREFIX, Settings, to_environment
 
@@ -68,7 +68,9 @@ class SeparateRoles:
         self.exits[role, process.pid] = code
 
     def pid(self, role: str) -> int:
-        return self._processes[role].pid
+        """Of the process that does the work."""
+        started = self._processes[role].pid
+        return next(iter(descendants(started)), started) if is_parent(started) else started
 
     def kill_role(self, role: str) -> None:
         """As a crash does it; run_role starts another."""

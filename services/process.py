@@ -59,6 +59,9 @@ LEAVE_TIMEOUT = 2.0  # s
 # An on_stop that hangs is left behind after this.
 CLOSE_TIMEOUT = 10.0  # s
 MAX_REASONS = 8
+# Roles that are forked from a parent that has loaded everything: what they bring is missed for as long as they are
+# gone, and little of them can't be loaded twice. For each, its module that loads what takes longest.
+KEPT_WARM = {"proposer": "services.proposer.suffix_store.compiling"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,14 @@ def mesh_codec() -> Codec:
 
 
 class RoleProcess:
-    """Runs one actor until `stop` or a fence. `actor_class` is found by the role's name unless given."""
+    """Runs one actor until `stop` or a fence. `actor_class` is found by the role's name unless given. `known_as`: the
+    process id by which it is known to who started it, if that isn't its own."""
 
-    def __init__(self, role: str, settings: Settings, actor_class: type[Actor] | None = None) -> None:
+    def __init__(
+        self, role: str, settings: Settings, actor_class: type[Actor] | None = None, known_as: int | None = None
+    ) -> None:
         self.role = role
+        self._known_as = known_as or os.getpid()
         self.settings = settings
         self.instance = instance_name(settings, role)
         self.registry = CollectorRegistry()
@@ -184,7 +191,7 @@ class RoleProcess:
             max(0, self._actor.load()) if self._actor else 0,
             reasons,
             f"http://{self.settings.metrics_host}:{self.side_door.port}",
-            os.getpid(),
+            self._known_as,
             self._is_candidate(),
         )
 
@@ -193,6 +200,11 @@ class RoleProcess:
         ask = getattr(self._actor, "candidate", None)
         return bool(ask()) if ask is not None else self.settings.successor
 
+    def figures(self) -> Figures:
+        """What its window shows; an actor that is being started, or has nothing to show, shows nothing."""
+        show = getattr(self._actor, "figures", None)
+        return show() if show is not None else Figures()
+
     # A life, in order -------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
@@ -200,16 +212,12 @@ class RoleProcess:
         make_run_dir(run_dir(self.settings))
         port = metrics_port(self.settings, self.role)
         await self.side_door.start(self.settings.metrics_host, port)
-    def figures(self) -> Figures:
-        """What its window shows; an actor that is being started, or has nothing to show, shows nothing."""
-        show = getattr(self._actor, "figures", None)
-        return show() if show is not None else Figures()
-
         if self._directory_node is not None:
             await self._directory_node.start(endpoint(self.settings, DIRECTORY))
             self._sockets.append(SocketFile(self._directory_node.endpoint))
             await self._directory_node.spawn(DirectoryActor(stale_after=self.settings.stale_after), DIRECTORY)
         await self.node.start(endpoint(self.settings, self.role, self.instance))
+        await self.node.spawn(Window(self.figures, demo=self.settings.demo, clock=self._clock), WINDOW)
         self._sockets.append(SocketFile(self.node.endpoint))
         await self.directory.start()
 
@@ -217,7 +225,6 @@ class RoleProcess:
         """False when told to stop meanwhile."""
         starting = asyncio.ensure_future(self._spawn())
         stopping = asyncio.ensure_future(self._stop.wait())
-        await self.node.spawn(Window(self.figures, demo=self.settings.demo, clock=self._clock), WINDOW)
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not starting.done():
@@ -302,7 +309,8 @@ class SocketFile:
 
 
 def run_role(role: str, settings: Settings, actor_class: type[Actor] | None = None) -> int:
-    """A whole process: environment, log, event loop, signals. The exit code. `actor_class` as of RoleProcess."""
+    """A whole process: environment, log, event loop, signals. The exit code. `actor_class` as of RoleProcess; one that
+    is given isn't kept warm."""
     try:
         prepare_process(role, settings)
     except ValueError as error:
@@ -311,13 +319,28 @@ def run_role(role: str, settings: Settings, actor_class: type[Actor] | None = No
         return EXIT_CONFIG
     import uvloop
 
+    known_as = os.getpid()
+    if actor_class is None and role in KEPT_WARM:
+        code = _fork_worker(role)
+        if code is not None:
+            return code
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_main(role, settings, actor_class))
+        return runner.run(_main(role, settings, actor_class, known_as))
 
 
-async def _main(role: str, settings: Settings, actor_class: type[Actor] | None) -> int:
+def _fork_worker(role: str) -> int | None:
+    """None in the worker, as WarmParent.run."""
+    _find_actor(role)
+    slow = importlib.import_module(KEPT_WARM[role])
+    code = WarmParent(role, slow.load).run()
+    if code is None:
+        slow.when_loaded(tell_parent)
+    return code
+
+
+async def _main(role: str, settings: Settings, actor_class: type[Actor] | None, known_as: int) -> int:
     try:
-        process = RoleProcess(role, settings, actor_class)
+        process = RoleProcess(role, settings, actor_class, known_as)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, process.stop)

@@ -1,4 +1,5 @@
-"""The loops are compiled, or loaded from disk, in a thread of their own: whoever asks meanwhile goes without."""
+"""The loops are compiled, or loaded from disk, in a thread of their own: whoever asks meanwhile goes without. What a
+process has loaded before it forks, all that it forks have."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ import functools
 import logging
 import threading
 from array import array
+from collections.abc import Callable
 
+from kernels.cpu_cache import on_disk
 from services.proposer.knowledge import OWN, Knowledge, Rule
 from services.proposer.namespaces import Namespaces
 from services.proposer.proposer import Ask, View
+from services.proposer.suffix_store.step import step
 
 log = logging.getLogger(__name__)
 _compiled = threading.Event()
+_to_tell: list[Callable[[], None]] = []
 
 
 def is_compiled() -> bool:
@@ -28,6 +33,17 @@ def start() -> threading.Thread:
     return thread
 
 
+def when_loaded(tell: Callable[[], None]) -> None:
+    """Asked for before it starts; told from its thread, when the loops are on disk as this machine needs them. Where no
+    disk keeps them, never."""
+    _to_tell.append(tell)
+
+
+def load() -> None:
+    """Here and now, in a process without threads: they are loaded before this returns."""
+    _compile()
+
+
 def _compile() -> None:
     try:
         knowledge = Knowledge(Namespaces(4, 1000, most=1), depth=4)
@@ -37,3 +53,6 @@ def _compile() -> None:
         log.exception("the proposers' loops can't be compiled: there are no drafts")
         return
     _compiled.set()
+    if on_disk(step):
+        for tell in _to_tell:
+            tell()
