@@ -41,6 +41,7 @@ def share(part: str, whole: str, by: str = "") -> str:
 
 
 STEPS = "specmesh:spec_decode_num_steps_total"
+EMPTY = "specmesh:spec_decode_num_empty_steps_total"
 DRAFTS = "specmesh:spec_decode_num_drafts_total"
 DRAFTED = "specmesh:spec_decode_num_draft_tokens_total"
 ACCEPTED = "specmesh:spec_decode_num_accepted_tokens_total"
@@ -149,6 +150,7 @@ SPECULATION = (
               note="Per second.", stacked=True),
         panel("Tokens of a step, by method", "short", (f"1 + {share(ACCEPTED, STEPS, 'proposer')}", "{{proposer}}"),
               note="Steps without a draft among them."),
+        panel("Steps of a sequence", "ops", (rate(DRAFTS), "with a draft"), (rate(EMPTY), "without"), stacked=True),
     ),
     graphs(
         "Acceptance",
@@ -199,8 +201,10 @@ SPECULATION = (
         panel("Drafts", "ops", (rate("specmesh:drafts_refused_total"), "impossible"),
               (rate("specmesh:drafts_late_total"), "for what the text had passed"),
               (rate("specmesh:leases_dropped_total"), "leases that the text left")),
-        panel("Nobody waits for the proposer", "short",
-              ("max by (instance) (specmesh:proposer_given_up)", "{{instance}}")),
+        panel("Without drafts", "short",
+              ("max by (instance) (specmesh:proposer_given_up)", "{{instance}}: proposer silent"),
+              ("max by (instance) (specmesh:drafting_failed)", "{{instance}}: drafting failed"),
+              note="1 while a target does without."),
     ),
     graphs(
         "Trust",
