@@ -7,7 +7,8 @@
     the library changed   ─▶ segments and corpora are exchanged between two batches
 
 Namespaces of two vocabularies never meet: ids mean something else there. Knows no messages and no guesses. Called from
-one thread; whatever takes long the library does in its own.
+one thread; whatever takes long the library does in its own, and it is opened in one: until then texts are guessed from
+what they say themselves, and those that end wait.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
@@ -44,15 +46,23 @@ def joined(vocabulary: str, namespace: str) -> str:
 
 
 class Learning:
-    """`open_library` makes the library of a vocabulary."""
+    """`open_library` makes the library of a vocabulary, in `opener`; without that, while who needs one waits."""
 
     def __init__(
-        self, knowledge: Knowledge, open_library: Callable[[str], Library], learns_prompts: bool = False
+        self,
+        knowledge: Knowledge,
+        open_library: Callable[[str], Library],
+        learns_prompts: bool = False,
+        opener: Executor | None = None,
     ) -> None:
         self._knowledge = knowledge
         self._open_library = open_library
         self._learns_prompts = learns_prompts
+        self._opener = opener
         self._libraries: dict[str, Library | None] = {}
+        self._opening: dict[str, Future[Library]] = {}
+        # They ended while their library was being opened.
+        self._early: list[View] = []
         # Of each text that is in the journal: its namespace, and how much of it.
         self._journaled: dict[int, tuple[str, int]] = {}
         # To be taken in, and then forgotten.
@@ -72,14 +82,17 @@ class Learning:
         folder = None if settings.store_dir == IN_MEMORY else store_dir(settings)
         bounds = Bounds(max_bytes=settings.store_mb << 20, max_tokens=settings.store_tokens)
         return cls(
-            knowledge, lambda name: Library(folder, name, bounds), settings.suffix_decoding_learn_prompts
+            knowledge,
+            lambda name: Library(folder, name, bounds),
+            settings.suffix_decoding_learn_prompts,
+            ThreadPoolExecutor(1, "library-opens"),
         )
 
     # Texts --------------------------------------------------------------------------------------------------
 
     def grown(self, view: View) -> None:
         """What is new of an output is learned."""
-        if not (view.namespace and view.learn and self._knowledge.namespaces.learns):
+        if not self._learns_from(view):
             return
         _, begin = self._journaled.get(view.sequence_id, ("", 0 if self._learns_prompts else view.prompt_tokens))
         if begin < len(view.tokens) and (library := self._library_of(view.namespace)) is not None:
@@ -89,11 +102,13 @@ class Learning:
     def ended(self, view: View) -> None:
         """The whole of a text that doesn't go on."""
         self.grown(view)
-        if view.sequence_id not in self._journaled:
+        if view.sequence_id in self._journaled:
+            self.forgotten(view.sequence_id)
+            self._take_in(view)
+        elif self._learns_from(view) and _vocabulary(view.namespace) in self._opening and self._has_room():
+            self._early.append(view)
+        else:
             self._knowledge.forget(view.sequence_id)
-            return
-        self.forgotten(view.sequence_id)
-        self._take_in(view)
 
     def forgotten(self, sequence_id: int) -> None:
         """It doesn't go on; nobody says that it has come to its end."""
@@ -101,11 +116,17 @@ class Learning:
         if namespace and (library := self._library_of(namespace)) is not None:
             library.end(namespace, sequence_id)
 
+    def _learns_from(self, view: View) -> bool:
+        return bool(view.namespace and view.learn and self._knowledge.namespaces.learns)
+
     def _take_in(self, view: View) -> None:
-        if len(self._waiting) < MOST_WAITING:
+        if self._has_room():
             self._waiting.append(view)
         else:
             self._knowledge.forget(view.sequence_id)
+
+    def _has_room(self) -> bool:
+        return len(self._waiting) + len(self._early) < MOST_WAITING
 
     @property
     def waiting(self) -> int:
@@ -151,7 +172,9 @@ class Learning:
             library.used(namespace.name, segment, sum(accumulate(likely, mul)))
 
     def refresh(self) -> None:
-        """What libraries have made since: to be called now and then."""
+        """What libraries have made since, and those that have been opened: to be called now and then."""
+        for vocabulary in [name for name, opening in self._opening.items() if opening.done()]:
+            self._opened(vocabulary)
         for namespace in self._knowledge.namespaces.known():
             library = self._library_of(namespace.name)
             if library is not None and library.version(namespace.name) != self._versions.get(namespace.name, 0):
@@ -179,27 +202,61 @@ class Learning:
     # Libraries ----------------------------------------------------------------------------------------------
 
     def library(self, vocabulary: str) -> Library | None:
-        """None: it can't be opened, or there are too many; what is learned there is gone with this process."""
-        if vocabulary not in self._libraries:
-            if len(self._libraries) >= MOST_VOCABULARIES:
-                return None
-            try:
-                self._libraries[vocabulary] = self._open_library(vocabulary)
-            except OSError as error:
-                log.error("what is learned can't be kept: %s (see --store-dir)", error)
-                self._libraries[vocabulary] = None
-        return self._libraries[vocabulary]
+        """None: it can't be opened, or there are too many; what is learned there is gone with this process. One that is
+        being opened is waited for."""
+        self._begin_to_open(vocabulary)
+        if vocabulary in self._opening:
+            self._opened(vocabulary)
+        return self._libraries.get(vocabulary)
 
     def _library_of(self, name: str) -> Library | None:
-        return self.library(name.partition(_BETWEEN)[0])
+        """Of a namespace; None also while it is being opened."""
+        vocabulary = _vocabulary(name)
+        self._begin_to_open(vocabulary)
+        return self._libraries.get(vocabulary)
+
+    def _begin_to_open(self, vocabulary: str) -> None:
+        known = self._libraries.keys() | self._opening.keys()
+        if vocabulary in known or len(known) >= MOST_VOCABULARIES:
+            return
+        if self._opener is None:
+            self._libraries[vocabulary] = _unless_refused(lambda: self._open_library(vocabulary))
+        else:
+            self._opening[vocabulary] = self._opener.submit(self._open_library, vocabulary)
+
+    def _opened(self, vocabulary: str) -> None:
+        """What has happened meanwhile is made up for: first what the library holds, then what has come to it."""
+        self._libraries[vocabulary] = _unless_refused(self._opening.pop(vocabulary).result)
+        for namespace in self._knowledge.namespaces.known():
+            if _vocabulary(namespace.name) == vocabulary:
+                self._met(namespace)
+        early, self._early = self._early, []
+        for view in early:
+            self.ended(view)
 
     def stats(self) -> Iterator[Stats]:
         return (library.stats() for library in self._libraries.values() if library is not None)
 
     def close(self) -> None:
+        for vocabulary in list(self._opening):
+            self._opened(vocabulary)
+        if self._opener is not None:
+            self._opener.shutdown()
         for library in self._libraries.values():
             if library is not None:
                 library.close()
+
+
+def _unless_refused(opened: Callable[[], Library]) -> Library | None:
+    try:
+        return opened()
+    except OSError as error:
+        log.error("what is learned can't be kept: %s (see --store-dir)", error)
+        return None
+
+
+def _vocabulary(namespace: str) -> str:
+    return namespace.partition(_BETWEEN)[0]
 
 
 def store_dir(settings: Settings) -> Path:

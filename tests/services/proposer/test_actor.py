@@ -251,6 +251,8 @@ async def test_a_text_is_learned_to_its_end_and_only_within_its_namespace(
     rest = Ended(sequence_id=1, committed=42, tokens=SAID[30:])
     answer = await ask(actor, vocabulary="v", ended=[rest, last_words(2, SAID[:30], "theirs")])
     assert answer.unknown == [] and actor.load() == 0
+    # It waits until the library is open.
+    await actor.list_corpora(ListCorpora(namespace="mine", vocabulary="v"), CALL)
     await clock.advance(2.0)
     mine, theirs, foreign = (replace(whole(n, SAID[20:36], budget=4), namespace=name) for n, name in
                              ((3, "mine"), (4, "theirs"), (5, "")))  # fmt: skip

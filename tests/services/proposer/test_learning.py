@@ -6,7 +6,9 @@ import itertools
 import random
 from array import array
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +30,10 @@ _numbers = itertools.count(1)
 class Proposer:
     """One process' part of it, and the libraries it opened."""
 
-    def __init__(self, folder: Path | None, **settings: int) -> None:
+    def __init__(self, folder: Path | None, opener: Executor | None = None, **settings: int) -> None:
         self.knowledge = Knowledge.of(Settings.for_tests(**settings))
         self.libraries: dict[str, Library] = {}
-        self.learning = Learning(self.knowledge, lambda name: self._open(folder, name))
+        self.learning = Learning(self.knowledge, lambda name: self._open(folder, name), opener=opener)
         self.auto = AutoProposer(self.knowledge)
 
     def _open(self, folder: Path | None, vocabulary: str) -> Library:
@@ -72,6 +74,22 @@ class Proposer:
         self.learning.refresh()
 
 
+class Opener(Executor):
+    """Opens libraries when it is told to go on."""
+
+    def __init__(self) -> None:
+        self._left: list[Callable[[], None]] = []
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._left.append(lambda: future.set_result(call(*args, **more)))
+        return future
+
+    def go_on(self) -> None:
+        while self._left:
+            self._left.pop()()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     compiling.start().join()
@@ -82,8 +100,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Proposer]]:
     """As many processes as are wanted, one after the other or at once, with one folder."""
     started: list[Proposer] = []
 
-    def start(**settings: int) -> Proposer:
-        started.append(Proposer(tmp_path, **settings))
+    def start(opener: Executor | None = None, **settings: int) -> Proposer:
+        started.append(Proposer(tmp_path, opener, **settings))
         return started[-1]
 
     yield start
@@ -126,6 +144,43 @@ def test_a_restart_forgets_nothing(start: Callable[..., Proposer], sealed: bool)
     draft = after.guess(HERE, SAID[:20])
     assert draft.tokens == SAID[20:28] and draft.source == ("store" if sealed else "shared")
     assert after.guess(THERE, SAID[:20]).tokens == []
+
+
+def test_while_the_library_is_being_opened_nobody_waits_and_nothing_is_lost(start: Callable[..., Proposer]) -> None:
+    before = start()
+    before.say(HERE, SAID)
+    before.libraries["words"].write()
+    opener = Opener()
+    after = start(opener)
+    # What is there is not known yet; what comes is answered from itself.
+    assert after.guess(HERE, SAID[:20]).tokens == []
+    running = after.say(HERE, SAID[:30], ends=False)
+    ended, secret = [number + 1000 for number in SAID], [number + 3000 for number in SAID]
+    after.say(HERE, ended)
+    after.say(HERE, secret, learn=False)
+    assert after.learning.waiting == 0 and not after.libraries
+    opener.go_on()
+    after.learning.refresh()
+    after.catch_up()
+    assert after.guess(HERE, SAID[:20]).tokens == SAID[20:28]
+    assert after.guess(HERE, ended[:20]).tokens == ended[20:28]
+    assert after.guess(HERE, secret[:20]).tokens == []
+    # Both are on disk from now on: the one that had ended, and all of the one that goes on.
+    running.tokens.extend(SAID[30:34])
+    after.learning.grown(running)
+    learned = after.libraries["words"].stats().learning_tokens
+    assert learned == len(ended) + 34
+
+
+def test_what_a_library_was_opened_for_is_learned_when_the_process_ends_before_it_is_open(
+    start: Callable[..., Proposer],
+) -> None:
+    opener = Opener()
+    proposer = start(opener)
+    proposer.say(HERE, SAID)
+    opener.go_on()
+    proposer.learning.close()
+    assert start().guess(HERE, SAID[:20]).tokens == SAID[20:28]
 
 
 def test_a_full_automaton_becomes_a_segment_and_what_was_said_in_it_is_known_all_the_same(
