@@ -19,7 +19,8 @@ import uvloop
 
 from loadtest.arrivals import Arrivals
 from loadtest.ask import Ask
-from loadtest.run import Plan, run
+from loadtest.plan import Plan
+from loadtest.run import run
 from loadtest.workloads import workload
 
 HELP = "tokens/s the load harness takes in on one core, and the latency it adds"

@@ -18,8 +18,9 @@ from loadtest.live import Live
 from loadtest.measure import Figures
 from loadtest.output import as_csv, as_json, as_lines, write
 from loadtest.page import page
+from loadtest.plan import Plan
 from loadtest.report import tables
-from loadtest.run import Plan, Result, run
+from loadtest.run import Result, run
 from loadtest.verdict import verdict
 
 OK, FAILED, BAD_USAGE, NO_SERVER, INTERRUPTED = 0, 1, 2, 3, 130

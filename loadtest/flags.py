@@ -13,7 +13,7 @@ from loadtest.ask import CHAT, COMPLETIONS, MAX_TOKENS, Ask, side, speculation
 from loadtest.assertions import assertion
 from loadtest.client import Origin
 from loadtest.objectives import PRESETS, objectives
-from loadtest.run import Plan
+from loadtest.plan import Plan
 from loadtest.workloads import NAMES, workload
 
 # Whoever is asked first would pay for what is compiled or opened at first use.
@@ -70,7 +70,13 @@ def _when(flag: Flag) -> None:
     flag("--arrivals", choices=PROCESSES, default="poisson", help="of the open loop; trace: as in the file")
     flag("--burstiness", type=float, default=2.0, metavar="C", help="of gamma: coefficient of variation; 1 is poisson")
     flag("--trace-speed", type=float, default=1.0, metavar="X", help="a trace is replayed so many times faster")
-    flag("--requests", type=_at_least(0), default=0, metavar="N", help="stop after N of each point; 0: no limit")
+    flag(
+        "--requests",
+        type=_at_least(0),
+        default=0,
+        metavar="N",
+        help="stop after N at each load; 0: by --duration or load",
+    )
     flag("--duration", type=_seconds, default=0.0, metavar="S", help="start none after S seconds; 0: no limit")
     flag("--warmup", type=_at_least(0), metavar="N", help="requests before, not measured; else 0, with --ab 2")
     flag("--disconnect", type=float, default=0.0, metavar="P", help="share abandoned after a random chunk")
@@ -116,8 +122,6 @@ def plan_of(options: argparse.Namespace) -> Plan:
     if options.arrivals == "trace":
         points = []
         requests = min(requests or len(asked.times), len(asked.times))
-    elif not requests and not options.duration:
-        requests = max(16, 4 * max(options.concurrency))
     arrivals = Arrivals(
         concurrency=options.concurrency[0], rate=options.rate[0], process=options.arrivals, requests=requests,
         duration=options.duration, seed=options.seed, burstiness=options.burstiness, times=asked.times,

@@ -15,6 +15,7 @@ Figures = Mapping[str, Any]
 LATENCIES = (
     ("ttft", "Time to the first token"),
     ("itl", "Time between tokens"),
+    ("chunk_gap", "Time between chunks"),
     ("tpot", "Time per token of a request"),
     ("e2e", "Time of a whole request"),
 )
@@ -63,7 +64,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _runs_table(runs: Sequence[Figures]) -> str:
     head = ["", "ok", "failed", "tokens/s", "requests/s", "good requests/s"]
-    for name in ("ttft", "itl", "tpot", "e2e"):
+    for name, _ in LATENCIES:
         head += [f"{name} p50", "p90", "p99"]
     return _table([*head, "accepted", "rows wasted"], [_run_row(run) for run in runs])
 

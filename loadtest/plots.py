@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 640, 340
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 46
 COLOURS = 6
 DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 2", "1 4")
-LEGEND_LINE = 17
+LEGEND_LINE, LABEL_ROOM = 17, 40
 
 Point = tuple[float, float]
 
@@ -162,12 +162,15 @@ def _drawn(line: Line, number: int, x: Axis, y: Axis, across: Range, up: Range) 
             said = escape(f"{line.name}: {_number(point[0])}, {_number(point[1])}")
             parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{colour}"><title>{said}</title></circle>')
             if label:
-                parts.append(f'<text x="{a + 6:.1f}" y="{b - 6:.1f}">{escape(label)}</text>')
+                # At the right edge there is room to the left only.
+                side = 'text-anchor="end" dx="-6"' if a > WIDTH - RIGHT - LABEL_ROOM else 'dx="6"'
+                parts.append(f'<text x="{a:.1f}" y="{b - 6:.1f}" {side}>{escape(label)}</text>')
     return parts
 
 
 def _dash(number: int) -> str:
-    dash = DASHES[number % len(DASHES)]
+    # Lines of one colour have different dashes.
+    dash = DASHES[(number + number // COLOURS) % len(DASHES)]
     return f'stroke-dasharray="{dash}"' if dash else ""
 
 

@@ -21,50 +21,15 @@ from loadtest.ask import MAX_TOKENS, Ask, Side
 from loadtest.client import Client, ServerUnusable
 from loadtest.comparison import Block, compare
 from loadtest.measure import Figures, summarise
-from loadtest.objectives import Objectives
 from loadtest.outcome import Outcome
+from loadtest.plan import ALONE, BLOCK_SECONDS, Plan
 from loadtest.server_metrics import Sample, counted, merged, parse
 from loadtest.token_times import tokens_of
 from loadtest.watch import Watch
-from loadtest.workloads.session import Body, Workload, extended
+from loadtest.workloads.session import Body, extended
 
 # A caller of a closed loop whose server does not even accept connections asks again after this.
 UNREACHABLE_PAUSE = 0.1
-ALONE = Side("")
-# An open loop's block lasts about so long, so that its load is one.
-BLOCK_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A whole run: what, when, to where. `points` replace the rate, or else the concurrency, of `arrivals`."""
-
-    url: str
-    ask: Ask
-    workload: Workload
-    arrivals: Arrivals
-    points: tuple[float, ...] = ()
-    sides: tuple[Side, ...] = ()
-    block: int = 0  # sessions a side is asked before the next one's turn; 0: by the load
-    shared_cache: bool = False
-    limits: Objectives | None = None
-    api_key: str = ""
-    timeout: float = 600.0
-    warmup: int = 0
-    disconnect: float = 0.0
-    keep_text: bool = False
-    metrics_urls: tuple[str, ...] = ()
-
-    @property
-    def each_side(self) -> tuple[Side, ...]:
-        return self.sides or (ALONE,)
-
-    def at(self) -> list[Arrivals]:
-        if not self.points:
-            return [self.arrivals]
-        if self.arrivals.open_loop:
-            return [replace(self.arrivals, rate=point) for point in self.points]
-        return [replace(self.arrivals, concurrency=int(point)) for point in self.points]
 
 
 @dataclass(slots=True)

@@ -169,7 +169,12 @@ def crossover(rows: Sequence[Figures]) -> str:
         return f"{rows[0]['other']} cannot be compared with {rows[0]['first']}."
     listed = ", ".join(f"{row['ratio']:.2f} at {at:g}" for at, row in seen)
     slower = [at for at, row in seen if (row["ratio"] if row["high"] is None else row["high"]) < 1.0]
-    end = f"slower from {min(slower):g} {unit} on" if slower else f"nowhere slower up to {seen[-1][0]:g} {unit}"
+    if not slower:
+        end = f"nowhere slower up to {seen[-1][0]:g} {unit}"
+    elif slower == [at for at, _ in seen if at >= slower[0]]:
+        end = f"slower from {slower[0]:g} {unit} on"
+    else:
+        end = f"slower at {', '.join(f'{at:g}' for at in slower)} {unit}"
     return f"{rows[0]['other']} beside {rows[0]['first']}: {listed} times as fast; {end}."
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
+import time
 from itertools import pairwise
 
 import pytest
 
-from loadtest.arrivals import Arrivals, drive
+from loadtest.arrivals import Arrivals, drive, precisely
 
 
 class FakeClock:
@@ -97,3 +99,41 @@ async def test_duration_ends_the_closed_loop() -> None:
 
     await drive(Arrivals(concurrency=1, duration=3.5), send, now=clock.now)
     assert sent == 4
+
+
+def gaps_of(**kind: object) -> list[float]:
+    starts = list(Arrivals(rate=50, requests=20_000, **kind).offsets())  # type: ignore[arg-type]
+    return [after - before for before, after in pairwise(starts)]
+
+
+@pytest.mark.parametrize("burstiness", [0.5, 1.0, 3.0])
+def test_gamma_arrivals_come_at_the_rate_and_as_bursty_as_told(burstiness: float) -> None:
+    gaps = gaps_of(process="gamma", burstiness=burstiness)
+    mean = statistics.fmean(gaps)
+    assert mean == pytest.approx(1 / 50, rel=0.1)
+    assert statistics.pstdev(gaps) / mean == pytest.approx(burstiness, rel=0.1)
+
+
+def test_a_trace_has_its_own_times_and_may_be_replayed_faster() -> None:
+    trace = Arrivals(process="trace", times=(0.0, 1.0, 5.0), speed=2.0)
+    assert trace.open_loop and list(trace.offsets()) == [0.0, 0.5, 2.5]
+    assert list(Arrivals(process="trace", times=(0.0, 1.0, 5.0), duration=2.0).offsets()) == [0.0, 1.0]
+
+
+async def test_indices_begin_where_they_are_told_to() -> None:
+    seen: list[int] = []
+
+    async def send(index: int, scheduled: float) -> None:
+        seen.append(index)
+
+    clock = FakeClock()
+    await drive(Arrivals(requests=2), send, now=clock.now, first=7)
+    await drive(Arrivals(rate=9, requests=2), send, now=clock.now, sleep=clock.sleep, first=9)
+    assert seen == [7, 8, 9, 10]
+
+
+async def test_a_precise_sleep_never_ends_early() -> None:
+    for seconds in (0.0, 0.0004, 0.0023):
+        before = time.perf_counter()
+        await precisely(seconds)
+        assert time.perf_counter() - before >= seconds

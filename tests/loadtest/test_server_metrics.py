@@ -43,3 +43,11 @@ def test_processes_are_added_and_give_an_acceptance_rate() -> None:
     total = merged([grown, grown])
     assert total["generation_tokens_total"] == 20
     assert total["acceptance_rate"] == 0.5
+
+
+def test_rows_that_were_verified_for_nothing_are_a_share_of_all_rows() -> None:
+    drafts = {"spec_decode_num_drafts_total": 4.0, "spec_decode_num_draft_tokens_total": 16.0,
+              "spec_decode_num_accepted_tokens_total": 6.0}  # fmt: skip
+    assert merged([drafts])["wasted_rows"] == 10 / 20
+    # Where steps without a draft are counted they are rows, too.
+    assert merged([{**drafts, "spec_decode_num_steps_total": 9.0}])["wasted_rows"] == 10 / 25

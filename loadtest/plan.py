@@ -1,0 +1,57 @@
+"""A whole run as a value: what is asked, when, of whom, and at which loads one after the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from loadtest.arrivals import Arrivals
+from loadtest.ask import Ask, Side
+from loadtest.objectives import Objectives
+from loadtest.workloads.session import Workload
+
+ALONE = Side("")
+# An open loop's block lasts about so long, so that its load is one.
+BLOCK_SECONDS = 5.0
+LEAST_REQUESTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole run: what, when, to where. `points` replace the rate, or else the concurrency, of `arrivals`."""
+
+    url: str
+    ask: Ask
+    workload: Workload
+    arrivals: Arrivals
+    points: tuple[float, ...] = ()
+    sides: tuple[Side, ...] = ()
+    block: int = 0  # sessions a side is asked before the next one's turn; 0: by the load
+    shared_cache: bool = False
+    limits: Objectives | None = None
+    api_key: str = ""
+    timeout: float = 600.0
+    warmup: int = 0
+    disconnect: float = 0.0
+    keep_text: bool = False
+    metrics_urls: tuple[str, ...] = ()
+
+    @property
+    def each_side(self) -> tuple[Side, ...]:
+        return self.sides or (ALONE,)
+
+    def at(self) -> list[Arrivals]:
+        if self.arrivals.process == "trace":
+            return [self.arrivals]
+        if self.arrivals.open_loop:
+            each = [replace(self.arrivals, rate=rate) for rate in self.points or (self.arrivals.rate,)]
+        else:
+            callers = self.points or (self.arrivals.concurrency,)
+            each = [replace(self.arrivals, concurrency=int(count)) for count in callers]
+        return [one if one.requests or one.duration else replace(one, requests=self._enough(one)) for one in each]
+
+    def _enough(self, arrivals: Arrivals) -> int:
+        """Where nothing is said of when to end. Sides get a few blocks each, or nothing could be said of chance."""
+        if arrivals.open_loop:
+            return max(LEAST_REQUESTS, math.ceil(arrivals.rate * BLOCK_SECONDS * (4 if self.sides else 2)))
+        return max(LEAST_REQUESTS, arrivals.concurrency * (8 if self.sides else 4))
