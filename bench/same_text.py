@@ -26,6 +26,7 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    TimeToSpare,
 )
 from services.target.limits import Limits
 from services.target.scheduler import Scheduler
@@ -147,7 +148,10 @@ def run(runner: TorchRunner, wanted: list[Generate], pages: int = 0, drafts: int
             elif isinstance(item, AskDrafts):
                 hear(scheduler.handle(DraftsReady([_repeat(ask) for ask in item.asks])))
             elif isinstance(item, RunStep):
-                hear(scheduler.handle(StepDone(runner.step(item.work))))
+                hear(scheduler.handle(StepDone(runner.step(item.work, spare))))
+
+    def spare(elsewhere: bool) -> None:
+        hear(scheduler.handle(TimeToSpare()))
 
     begin = time.perf_counter()
     for stream, generate in enumerate(wanted):

@@ -109,7 +109,7 @@ class _Between:
         self._ended = 0.0
         self._ways: dict[str, int] = {}
 
-    def step(self, work: Any) -> Any:
+    def step(self, work: Any, meanwhile: Any) -> Any:
         began = time.perf_counter()
         assert self.scheduler is not None
         ways = dict(self.scheduler.drafting.counts.ways)
@@ -117,7 +117,7 @@ class _Between:
         if self._ended and len(work[0].tokens) - len(work[0].draft) == 1:
             self.gaps.setdefault(way, []).append(began - self._ended)
         self._ways = ways
-        verdicts = self._runner.step(work)
+        verdicts = self._runner.step(work, meanwhile)
         self._ended = time.perf_counter()
         return verdicts
 

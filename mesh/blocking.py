@@ -134,6 +134,15 @@ class BlockingLink:
         self._waiting[ticket.id] = None
         return ticket
 
+    def arrived(self, ticket: Ticket, timeout: float) -> bool:
+        """Whether `receive` has something to say at once, waited for so long. The ticket stays valid."""
+        until = time.monotonic() + timeout
+        while self._waiting.get(ticket.id, self) is None:
+            left = until - time.monotonic()
+            if not self._read(max(0.0, left)) and left <= 0:
+                return False
+        return True
+
     def receive(self, ticket: Ticket, timeout: float) -> Any:
         """The second half of `ask`. After DeadlineExceeded the ticket is void and its late reply dropped."""
         until = time.monotonic() + timeout

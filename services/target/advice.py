@@ -49,35 +49,38 @@ class AdvisedBy:
 
     def __init__(self, advice: Advice, drafts: Drafts) -> None:
         self._advice = advice
-        self._drafts = drafts
+        self.line = drafts
 
     def move_to(self, endpoint: str) -> None:
-        self._advice(self._drafts.move_to, endpoint)
+        self._advice(self.line.move_to, endpoint)
 
     def try_out(self, endpoint: str) -> None:
-        self._advice(self._drafts.try_out, endpoint)
+        self._advice(self.line.try_out, endpoint)
 
     def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None:
-        self._advice(self._drafts.forget, sequence_ids, learned)
+        self._advice(self.line.forget, sequence_ids, learned)
 
     def ask_ahead(self, asks: list[DraftAsk]) -> None:
-        self._advice(self._drafts.ask_ahead, asks)
+        self._advice(self.line.ask_ahead, asks)
 
     def look(self) -> DraftsReady | None:
-        return self._advice(self._drafts.look)
+        return self._advice(self.line.look)
+
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        return self._advice(self.line.wait_ahead, seconds)
 
     def ask(self, asks: list[DraftAsk], wait: float) -> None:
-        self._advice(self._drafts.ask, asks, wait)
+        self._advice(self.line.ask, asks, wait)
 
     def collect(self) -> DraftsReady | None:
-        return self._advice(self._drafts.collect)
+        return self._advice(self.line.collect)
 
     def rest(self) -> None:
-        self._advice(self._drafts.rest)
+        self._advice(self.line.rest)
 
     def close(self) -> None:
         """Also after a fault: what it holds of the system is given back."""
         try:
-            self._drafts.close()
+            self.line.close()
         except Exception:
             log.exception("the line to the proposer can't be closed")

@@ -4,9 +4,11 @@ Before a step: of each lease as many tokens as pay (draft_length.py) become the 
 ahead, unless the lease will last. After it: the leases move along the text or go, trust.py learns, and who has none
 left may be asked about before the next step, if that pays though it waits.
 
-    choose ─▶ (planning) ─▶ ahead ─▶ (the step) ─▶ take ─▶ judged ─▶ urgent ─┐
-       ▲                                                                    │
-       └────────────────────────────── take ◀───────────────────────────────┘
+    choose ─▶ (planning) ─▶ (the step: settle ─▶ ahead) ─▶ take ─▶ judged ─▶ urgent ─┐
+       ▲                                                                            │
+       └────────────────────────────────── take ◀───────────────────────────────────┘
+
+What a step brought is written down only when the next one is on its way (settle): on a GPU nobody waits for that.
 
 All of this weighing is for the method auto. Requests with another method get drafts as long as they asked for, and are
 asked about whenever they have none.
@@ -15,7 +17,7 @@ asked about whenever they have none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from services.messages import DraftItem
 from services.target.draft_length import cumulated, lengths, modest
@@ -43,6 +45,23 @@ FIRST_COSTS: dict[Kind, float] = {"ahead": 1e-4, "asked": 2.5e-4}
 COSTS = 16
 
 
+class _Judged(NamedTuple):
+    """What came of a lease in a step, and isn't written down yet."""
+
+    sequence: Sequence
+    lease: Lease
+    # Which the draft came from, and what that had cost.
+    used: Lease
+    paid: float
+    token_seconds: float
+    drafted: int
+    accepted: int
+    # The grades of the tokens that were compared with the text; whether the last of them stood.
+    grades: list[int]
+    stood: bool
+    ended: bool
+
+
 class Drafting:
     def __init__(self, limits: Limits, step_time: StepTime) -> None:
         self.counts = SpeculationCounts()
@@ -54,6 +73,12 @@ class Drafting:
         # The sequences of the question that is open.
         self._open: dict[int, Sequence] = {}
         self._probing = False
+        self._judged: list[_Judged] = []
+        # Leases that ended with their requests.
+        self._left: list[tuple[Sequence, Lease]] = []
+        # (source, drafted, accepted) of the last step's drafts, for the metrics.
+        self._told: list[tuple[str, int, int]] = []
+        self._expected: list[tuple[Lease, int, int, list[float]]] = []
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -68,7 +93,9 @@ class Drafting:
 
     def left(self, sequence: Sequence) -> None:
         self._open.pop(sequence.id, None)
-        self._drop(sequence)
+        lease, sequence.lease = sequence.lease, None
+        if lease is not None:
+            self._left.append((sequence, lease))
 
     def switch_off(self, sequence: Sequence) -> None:
         sequence.draft_length = 0
@@ -80,8 +107,10 @@ class Drafting:
 
     def _drop(self, sequence: Sequence) -> None:
         lease, sequence.lease = sequence.lease, None
-        if lease is None:
-            return
+        if lease is not None:
+            self._settle_both(sequence, lease)
+
+    def _settle_both(self, sequence: Sequence, lease: Lease) -> None:
         self._settle(sequence, lease)
         if lease.before is not None:
             self._settle(sequence, lease.before)
@@ -200,7 +229,7 @@ class Drafting:
             lease.excused |= not most or unknown or (not count and chosen > 0)
             lease.paid = a_row * count
             if count:
-                self.counts.expected(lease, count, value)
+                self._expected.append((lease, lease.at, count, value))
 
     def _afforded(self, weighed: list[Sequence], counts: list[int], curve: list[float]) -> list[int]:
         """Nobody stakes more than is in its purse; those who share one have equal parts."""
@@ -275,30 +304,55 @@ class Drafting:
 
     def judged(self, sequence: Sequence, verdict: Verdict, drafted: int) -> None:
         """A verdict, before the text takes it."""
-        lease, record = sequence.lease, sequence.record
+        accepted = verdict.accepted
         if drafted:
-            self.counts.judged(sequence.source, drafted, verdict.accepted)
-            sequence.stood_whole = verdict.accepted >= drafted
+            self._told.append((sequence.source, drafted, accepted))
+            sequence.stood_whole = accepted >= drafted
+        lease = sequence.lease
         if lease is None:
             return
-        if record is not None and drafted:
-            used = lease.before or lease
-            won = verdict.accepted * self._token_seconds - used.paid
-            record.account(won)
-            used.brought += won
-            used.paid = 0.0
-            if lease.before is not None:
-                self._settle(sequence, used)
-                lease.before = None
+        used, lease.before = lease.before or lease, None
+        paid, used.paid = used.paid, 0.0
         begin = max(lease.at, lease.certain)
         lives = lease.follow(verdict.tokens)
         # The first one that was wrong is learned from, too.
         wrong = not lives and lease.at < len(lease.tokens)
-        if record is not None and lease.at + wrong > begin:
-            record.source(lease.source).learn(lease.grades[begin : lease.at + wrong], not wrong)
         if not lives:
+            sequence.lease = None
             self.counts.dropped += wrong
-            self._drop(sequence)
+        if sequence.record is not None:
+            compared = lease.grades[begin : lease.at + wrong]
+            worth = self._token_seconds
+            self._judged.append(
+                _Judged(sequence, lease, used, paid, worth, drafted, accepted, compared, not wrong, not lives)
+            )
+
+    def settle(self) -> None:
+        """Write down what the last step brought."""
+        for lease, at, count, values in self._expected:
+            self.counts.expected(lease, at, count, values)
+        for source, drafted, accepted in self._told:
+            self.counts.judged(source, drafted, accepted)
+        for judged in self._judged:
+            self._write_down(judged)
+        for sequence, lease in self._left:
+            self._settle_both(sequence, lease)
+        for each in (self._expected, self._told, self._judged, self._left):
+            each.clear()
+
+    def _write_down(self, judged: _Judged) -> None:
+        sequence, lease, used, record = judged.sequence, judged.lease, judged.used, judged.sequence.record
+        assert record is not None
+        if judged.drafted:
+            won = judged.accepted * judged.token_seconds - judged.paid
+            record.account(won)
+            used.brought += won
+        if used is not lease:
+            self._settle(sequence, used)
+        if judged.grades:
+            record.source(lease.source).learn(judged.grades, judged.stood)
+        if judged.ended:
+            self._settle(sequence, lease)
 
     def time_passed(self, seconds: float) -> None:
         for kind in self._since:

@@ -50,6 +50,11 @@ class StepDone(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
+class TimeToSpare(msgspec.Struct, frozen=True):
+    """The step that was wanted has been set going, or there is none: now is the time for what needn't be done before
+    it."""
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True):
     now: float
 
@@ -80,6 +85,7 @@ Event = (
     | DraftsReady
     | StepWanted
     | StepDone
+    | TimeToSpare
     | DeadlinePassed
     | Drain
     | PagesLost
@@ -139,9 +145,11 @@ class AskDrafts(msgspec.Struct, frozen=True):
 
 
 class AskAhead(msgspec.Struct, frozen=True):
-    """To be asked before the RunStep behind it, and looked for after that."""
+    """To be asked while the step runs, and looked for after it. Where the step runs elsewhere, there are `wait` seconds
+    to wait for the answer."""
 
     asks: list[DraftAsk]
+    wait: float = 0.0
 
 
 class Forget(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from services.messages import TokenLogprob, TopToken
-from services.target.runner import StepWork, Verdict
+from services.target.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
 from services.target.sequence import Sequence
 
 MASK_64 = (1 << 64) - 1
@@ -82,6 +82,7 @@ class MockRunner:
         page_tokens: int = 32,
         pages: int = 1024,
         sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.facts = MockFacts(
             profile.vocab_size,
@@ -94,19 +95,23 @@ class MockRunner:
         self.profile = profile
         self.steps = 0
         self._sleep = sleep
+        self._now = now
         # Of 2**16.
         self._stays = int(profile.acceptance * 65536)
 
-    def step(self, work: Items[StepWork]) -> list[Verdict | None]:
+    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
         profile = self.profile
+        began = self._now()
         self.steps += 1
         if profile.crash_every and self.steps % profile.crash_every == 0:
             raise MockFailure(f"step {self.steps} fails, as crash_every asks")
         seconds = profile.step_ms / 1e3
         if profile.row_us:
             seconds += profile.row_us / 1e6 * sum(len(item.tokens) for item in work)
-        if seconds:
-            self._sleep(seconds)
+        # As on a GPU: what is to be slept passes whatever the thread does meanwhile.
+        meanwhile(seconds > 0)
+        if seconds and (left := began + seconds - self._now()) > 0:
+            self._sleep(left)
         return [self._verdict(item) if item.verify else None for item in work]
 
     def copy_page(self, source: int, target: int) -> None:

@@ -29,6 +29,8 @@ MISSES = 3
 PROBE_SECONDS = 0.5
 # A socket connects by itself; until it has, it is tried this often.
 RETRY_SECONDS = 0.02
+# A socket is waited at for whole milliseconds: for less it isn't worth it.
+LEAST_WAIT = 0.0005
 # An answer that wasn't there yet is given so much longer the next time; one that was, a little less.
 LONGER = 1.5
 SHORTER = 0.8
@@ -38,6 +40,7 @@ class Link(Protocol):
     """What mesh/blocking.py gives."""
 
     def send(self, message: Any, *, timeout: float) -> Any: ...
+    def arrived(self, ticket: Any, timeout: float) -> bool: ...
     def receive(self, ticket: Any, timeout: float) -> Any: ...
     def give_up(self, ticket: Any) -> None: ...
     def close(self) -> None: ...
@@ -157,6 +160,23 @@ class ProposerLink:
         if now < (self._answer_by if self.gave_up else self._sent_at + self._patience):
             return None
         return self._receive(now, 0.0)
+
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        """The same while the step runs elsewhere, waited for so long. If it isn't there then, it stays asked for."""
+        if self._ticket is None or not self._ahead or self.gave_up:
+            return None
+        assert self._link is not None
+        now = self._now()
+        wait = min(seconds, self._answer_by - now)
+        try:
+            if wait < LEAST_WAIT or not self._link.arrived(self._ticket, wait):
+                return None
+        except (MeshError, OSError):
+            # What it is, `look` will say.
+            return None
+        # The thread had nothing better to do.
+        self._busy = 0.0
+        return self._receive(self._now(), 0.0)
 
     # Between steps ---------------------------------------------------------------------------------------
 

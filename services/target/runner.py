@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,16 +65,25 @@ class Verdict(msgspec.Struct, gc=False):
     failure: str = ""
 
 
+# What can be done while a step runs. It is told whether that runs elsewhere meanwhile (on a GPU), so that the thread
+# has nothing better to do than to wait a little; else it is called before anything is computed.
+Meanwhile = Callable[[bool], None]
+
+
+def nothing_meanwhile(elsewhere: bool) -> None:
+    """For who has nothing to do."""
+
+
 class Runner(Protocol):
     @property
     def facts(self) -> Facts: ...
 
-    def step(self, work: Items[StepWork]) -> list[Verdict | None]:
+    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
         """Compute one step. A verdict for each work that has `verify`, in order, None for the others.
 
-        Called from one thread. What fails for one sequence alone is said in its verdict; an exception means
-        that nothing of the step can be trusted. The same text gives the same token whatever else is in the
-        step, whatever was drafted and however often it was computed.
+        Called from one thread. `meanwhile` is called once, as early as the step is on its way. What fails for one
+        sequence alone is said in its verdict; an exception means that nothing of the step can be trusted. The same
+        text gives the same token whatever else is in the step, whatever was drafted and however often it was computed.
         """
         ...
 

@@ -5,9 +5,9 @@ Rule 2: there is one order of all requests, by when they are due (arrival, moved
         The first in order always gets its rows and its pages, whoever must go for it: everyone's turn comes.
 Rule 3: pages in use + cached + free = all; when no sequence is left, none is in use (`check_idle`).
 
-    Arrived ─▶ waiting ─▶ running ──▶ StepWanted → CopyPage…, AskAhead, RunStep ─▶ DraftsReady, StepDone → Emit, Finish,
-                              ▲                                                                         AskDrafts ─┐
-                              └──────────────────────────── DraftsReady ◀──────────────────────────────────────────┘
+    Arrived ─▶ waiting ─▶ running ──▶ StepWanted → CopyPage…, RunStep ─▶ TimeToSpare → AskAhead ─▶ DraftsReady,
+                              ▲                                          StepDone → Emit, Finish, AskDrafts ─┐
+                              └──────────────────────────── DraftsReady ◀────────────────────────────────────┘
 
 Prompt chunks, plain decoding and drafts to verify are one kind of work: the tokens of the text that aren't
 computed yet, then the draft. arrival.py says what is refused, waiting.py and planning.py who runs and with what,
@@ -42,6 +42,7 @@ from services.target.events import (
     StepDone,
     StepWanted,
     SwitchOff,
+    TimeToSpare,
     is_replay,
 )
 from services.target.limits import Limits
@@ -50,6 +51,9 @@ from services.target.runner import StepWork
 from services.target.sequence import NO_DRAFT, Sequence, State, Tally
 from services.target.step_time import StepTime
 from services.target.waiting import Queue
+
+# Of the time that a step is expected to run elsewhere, so much may be waited for what was asked ahead.
+SPARE_SHARE = 0.5
 
 
 class Scheduler:
@@ -74,6 +78,8 @@ class Scheduler:
         self._deadlines: Queue[Sequence] = Queue()
         self._next_id = 1
         self._in_flight: list[StepWork] = []
+        # The last step, until there is time to learn from it.
+        self._took: tuple[StepDone, list[StepWork]] | None = None
         self._instructions: list[Instruction] = []
         self._forgotten: list[int] = []
         self._learned: list[Sequence] = []
@@ -194,10 +200,22 @@ class Scheduler:
         self.advice(self.drafting.choose, self.running)
         self._in_flight = self.planner.plan()
         if self._in_flight:
-            asks = self.advice(self.drafting.ahead, self._in_flight)
-            if asks:
-                self._instructions.append(AskAhead(asks))
             self._instructions.append(RunStep(self._in_flight))
+
+    def _time_to_spare(self, event: TimeToSpare) -> None:
+        if self._took is not None:
+            done, work = self._took
+            self._took = None
+            self._learn_from(work, done)
+        self.advice(self.drafting.settle)
+        if self._in_flight and (asks := self.advice(self.drafting.ahead, self._in_flight)):
+            expected = self.step_time.predict(*_size(self._in_flight))
+            self._instructions.append(AskAhead(asks, SPARE_SHARE * expected))
+
+    def _learn_from(self, work: list[StepWork], done: StepDone) -> None:
+        self.step_time.learn(*_size(work), done.seconds)
+        self.advice(self.drafting.time_passed, done.seconds)
+        self.advice(self.drafting.counts.took, work, done.verdicts, done.seconds, self.step_time)
 
     def _step_done(self, event: StepDone) -> None:
         work, self._in_flight = self._in_flight, []
@@ -206,11 +224,7 @@ class Scheduler:
             return
         assert len(event.verdicts) == len(work), "one verdict for each work"
         if event.seconds > 0:
-            rows = sum(len(item.tokens) for item in work)
-            context = sum(item.start + len(item.tokens) for item in work)
-            self.step_time.learn(rows, context, event.seconds)
-            self.advice(self.drafting.time_passed, event.seconds)
-            self.advice(self.drafting.counts.took, work, event.verdicts, event.seconds, self.step_time)
+            self._took = event, work
         instructions = self._instructions
         for item, verdict in zip(work, event.verdicts, strict=True):
             sequence = item.sequence
@@ -290,9 +304,15 @@ class Scheduler:
         DraftsReady: _drafts_ready,
         StepWanted: _step_wanted,
         StepDone: _step_done,
+        TimeToSpare: _time_to_spare,
         DeadlinePassed: _deadline_passed,
         Drain: _drain,
         PagesLost: _pages_lost,
         SwitchOff: _switch_off,
         EngineFailed: _engine_failed,
     }
+
+
+def _size(work: list[StepWork]) -> tuple[int, int]:
+    """Rows of a step, and the context that they look back on."""
+    return sum(len(item.tokens) for item in work), sum(item.start + len(item.tokens) for item in work)

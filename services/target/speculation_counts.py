@@ -52,11 +52,12 @@ class SpeculationCounts:
     def came(self, way: str) -> None:
         self.ways[way] += 1
 
-    def expected(self, lease: Lease, count: int, values: list[float]) -> None:
+    def expected(self, lease: Lease, at: int, count: int, values: list[float]) -> None:
+        """So many tokens of the lease were to be verified, from `at` on."""
         source = self.source(lease.source)
         source.believed += sum(values[:count])
         claimed = 1.0
-        for chance in lease.chances[lease.at : lease.at + count]:
+        for chance in lease.chances[at : at + count]:
             claimed *= chance
             source.claimed += claimed
 

@@ -37,9 +37,10 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    TimeToSpare,
     is_replay,
 )
-from services.target.runner import Runner
+from services.target.runner import Runner, StepWork
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
 from services.target.timeline import Timelines
@@ -72,6 +73,7 @@ class Drafts(Protocol):
     def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
     def ask_ahead(self, asks: list[DraftAsk]) -> None: ...
     def look(self) -> DraftsReady | None: ...
+    def wait_ahead(self, seconds: float) -> DraftsReady | None: ...
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
     def collect(self) -> DraftsReady | None: ...
     def rest(self) -> None: ...
@@ -112,6 +114,11 @@ class StepLoop:
         self._out: Delivery = []
         self._stopping = False
         self._asked = False
+        # What waits for time to spare: the last step, for the observer; and how long there is to wait for drafts.
+        self._observed: tuple[list[StepWork], float] | None = None
+        self._wait_ahead = 0.0
+        self._began = 0.0
+        self._ran = False
         # When the last piece of work was completed, or work began; None while there is none.
         self._progress_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="step-loop", daemon=True)
@@ -150,7 +157,9 @@ class StepLoop:
                 self._take_mail()
                 if self.scheduler.has_work:
                     self._turn()
-                self._hand_over()
+                if not self.scheduler.has_work:
+                    self._spare(False)
+            self._hand_over()
         # The engine is gone, and with it what it computed: say so to everyone, then to the process.
         except Exception as error:
             log.exception("the step loop failed")
@@ -207,12 +216,16 @@ class StepLoop:
             self._route(self.scheduler.handle(event))
 
     def _turn(self) -> None:
-        """One step of the whole batch."""
+        """One step of the whole batch. What the last one brought is handed over while it runs, or while it waits."""
         self._pass_deadlines()
         if self._asked:
             self._asked = False
+            self._hand_over()
             self._take(self._drafts.collect())
+        self._ran = False
         self._route(self.scheduler.handle(StepWanted()))
+        if not self._ran:
+            self._hand_over()
 
     def _take(self, drafts: DraftsReady | None) -> None:
         if drafts is not None:
@@ -242,24 +255,42 @@ class StepLoop:
                 self._timelines.asked(instruction.asks)
             elif isinstance(instruction, AskAhead):
                 self._drafts.ask_ahead(instruction.asks)
+                self._wait_ahead = instruction.wait
                 self._timelines.asked(instruction.asks)
             elif isinstance(instruction, Forget):
                 self._drafts.forget(instruction.sequence_ids, instruction.learned)
 
     def _run_step(self, step: RunStep) -> None:
-        began = self._now()
-        verdicts = self._runner.step(step.work)
+        self._ran = True
+        self._began = self._now()
+        verdicts = self._runner.step(step.work, self._spare)
         ended = self._now()
+        seconds = ended - self._began
         self._progress_at = ended
         # What came meanwhile is there before the verdicts are: it follows the text from where it was asked for.
         self._take(self._drafts.look())
         if self._timelines:
-            self._timelines.stepped(step.work, verdicts, began, ended)
-        self._route(self.scheduler.handle(StepDone(verdicts, ended - began)))
-        self._observer.after_step(sum(len(item.tokens) for item in step.work), ended - began)
+            self._timelines.stepped(step.work, verdicts, self._began, ended)
+        self._route(self.scheduler.handle(StepDone(verdicts, seconds)))
+        self._observed = step.work, seconds
         for item in step.work:
             if item.sequence.end_reason is not None:
                 self._audit.ended(item.sequence)
+
+    def _spare(self, elsewhere: bool) -> None:
+        """There is time for what needn't be done between two steps: the next one is on its way, or there is none."""
+        self._route(self.scheduler.handle(TimeToSpare()))
+        self._hand_over()
+        if self._observed is not None:
+            work, seconds = self._observed
+            self._observed = None
+            self._observer.after_step(sum(len(item.tokens) for item in work), seconds)
+        if elsewhere:
+            if self._wait_ahead > 0:
+                self._take(self._drafts.wait_ahead(self._wait_ahead))
+        else:
+            self._began = self._now()
+        self._wait_ahead = 0.0
 
     def _hand_over(self) -> None:
         if not self._out:

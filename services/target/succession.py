@@ -139,6 +139,10 @@ class Succession:
     def look(self) -> DraftsReady | None:
         return self._heard(self.link.look())
 
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        ready = self.link.wait_ahead(seconds)
+        return None if ready is None else self._heard(ready)
+
     def collect(self) -> DraftsReady | None:
         return self._heard(self.link.collect())
 

@@ -67,9 +67,11 @@ class ModelFacts:
 
 
 class TorchModel:
-    def __init__(self, executor: Executor, facts: ModelFacts, verifier: Verifier) -> None:
+    def __init__(self, executor: Executor, facts: ModelFacts, verifier: Verifier, elsewhere: bool = False) -> None:
+        """`elsewhere`: whether `forward` returns before anything is computed."""
         self.facts = facts
         self.verifier = verifier
+        self.elsewhere = elsewhere
         self._executor = executor
 
     def forward(self, rows: Sequence[ForwardRows]) -> torch.Tensor:
@@ -173,7 +175,8 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         strict=executor.strict,
         vocabulary=vocabulary_of(folder),
     )
-    model = TorchModel(executor, facts, verifier(choice.name))
+    on_device = choice.name == "triton" and torch.cuda.is_available()
+    model = TorchModel(executor, facts, verifier(choice.name), on_device)
     _compile(model, ahead)
     return model
 

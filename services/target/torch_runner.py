@@ -13,7 +13,7 @@ import torch
 
 from kernels.verify.questions import Answers
 from services.messages import TokenLogprob, TopToken
-from services.target.runner import Facts, StepWork, Verdict
+from services.target.runner import Facts, Meanwhile, StepWork, Verdict, nothing_meanwhile
 from services.target.sampler import questions_of
 from services.target.torch_model import ForwardRows
 from services.target.verify.verifier import Verifier
@@ -28,6 +28,10 @@ class Model(Protocol):
     def facts(self) -> Facts: ...
     @property
     def verifier(self) -> Verifier: ...
+    @property
+    def elsewhere(self) -> bool:
+        """Whether `forward` returns before anything is computed."""
+        ...
     def forward(self, rows: Items[ForwardRows]) -> torch.Tensor: ...
     def copy_page(self, source: int, target: int) -> None: ...
 
@@ -37,9 +41,16 @@ class TorchRunner:
         self.facts = model.facts
         self._model = model
 
-    def step(self, work: Items[StepWork]) -> list[Verdict | None]:
+    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
+        elsewhere = self._model.elsewhere
+        if not elsewhere:
+            meanwhile(False)
         with torch.inference_mode():
-            return self._verify(work, self._model.forward([_rows(item) for item in work]))
+            logits = self._model.forward([_rows(item) for item in work])
+            if elsewhere:
+                # Judging waits for the device at its end, and its kernels stand behind those of the forward anyway.
+                meanwhile(True)
+            return self._verify(work, logits)
 
     def copy_page(self, source: int, target: int) -> None:
         with torch.inference_mode():

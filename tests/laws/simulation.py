@@ -55,9 +55,10 @@ class PricedRunner(MockRunner):
         self._on_cycle = stays
         self.rows = 0
 
-    def step(self, work: Any) -> Any:
+    def step(self, work: Any, meanwhile: Any) -> Any:
         rows = sum(len(item.tokens) for item in work)
         self.rows += rows
+        meanwhile(False)
         self._clock.sleep(self._cost(rows))
         return super().step(work)
 

@@ -38,6 +38,9 @@ class NoDrafts:
     def look(self) -> DraftsReady | None:
         return None
 
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        return None
+
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
     def collect(self) -> DraftsReady | None:
         return None
@@ -68,6 +71,9 @@ class DraftsBy(NoDrafts):
         return found
 
     look = collect
+
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        return self.collect()
 
 
 def draft(ask: DraftAsk, tokens: list[int], **more: Any) -> DraftItem:

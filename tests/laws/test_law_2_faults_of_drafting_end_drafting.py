@@ -21,10 +21,11 @@ from services.target.step_loop import CandidateAt, ProposerAt
 # What the scheduler calls of drafting, and the step loop of the line; and a later call in which each trips, too.
 OF_DRAFTING = {
     "joined": 15, "left": 10, "switch_off": 1, "check_idle": 2, "take": 12, "choose": 30, "ahead": 30, "judged": 40,
-    "time_passed": 30, "urgent": 30,
+    "time_passed": 30, "urgent": 30, "settle": 30,
 }  # fmt: skip
 OF_THE_LINE = {
-    "move_to": 1, "try_out": 1, "forget": 5, "ask_ahead": 8, "look": 20, "ask": 8, "collect": 8, "rest": 1,
+    "move_to": 1, "try_out": 1, "forget": 5, "ask_ahead": 8, "look": 20, "wait_ahead": 2, "ask": 8, "collect": 8,
+    "rest": 1,
 }  # fmt: skip
 
 
@@ -66,7 +67,7 @@ class Ran(NamedTuple):
 def run(method: str, drafts: NoDrafts, trip: Callable[[Scheduler], object] = lambda _: None) -> Ran:
     """The same requests each time; `trip` is given the scheduler before any of them."""
     chance = random.Random(11)
-    room = EngineRoom(MockRunner(Profile(acceptance=0.8), pages=120), method=method)
+    room = EngineRoom(MockRunner(Profile(acceptance=0.8, step_ms=0.01), pages=120), method=method)
     scheduler = room.scheduler
     # As actor.py puts them together.
     room.loop._drafts = AdvisedBy(scheduler.advice, drafts)

@@ -17,7 +17,7 @@ class CountingRunner(MockRunner):
     looked = 0
     shared = 0
 
-    def step(self, work):  # type: ignore[no-untyped-def]
+    def step(self, work, meanwhile):  # type: ignore[no-untyped-def]
         scheduler = self.room.scheduler
         scheduler.pages.check()
         pages = scheduler.pages
@@ -34,7 +34,7 @@ class CountingRunner(MockRunner):
         for item in work:
             assert item.start + len(item.tokens) <= len(item.sequence.pages) * self.facts.page_tokens
         type(self).looked += 1
-        return super().step(work)
+        return super().step(work, meanwhile)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -53,6 +53,22 @@ async def test_two_halves_overlap_and_may_come_back_in_any_order(zmq_mesh: Mesh,
     assert [answer.number for answer in answers] == [4, 3, 2, 1, 0]
 
 
+async def test_one_may_look_whether_an_answer_has_arrived_without_losing_it(
+    zmq_mesh: Mesh, links: list[BlockingLink]
+) -> None:
+    far = await zmq_mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    link = link_to(links, far.endpoint)
+    await in_thread(link.ask, Echo(), timeout=5.0)
+    hanging, ticket = link.send(Hang()), link.send(Echo(7))
+    assert not await in_thread(link.arrived, hanging, timeout=0.01)
+    assert await in_thread(link.arrived, ticket, timeout=5.0)
+    assert link.arrived(ticket, timeout=0.0) and not link.arrived(hanging, timeout=0.0)
+    assert await in_thread(link.receive, ticket, timeout=0.0) == Echo(7)
+    link.give_up(hanging)
+    assert link.arrived(hanging, timeout=0.0), "receiving it says at once that it is void"
+
+
 async def test_errors_are_those_of_an_ask(zmq_mesh: Mesh, links: list[BlockingLink]) -> None:
     far = await zmq_mesh.node("far")
     await far.spawn(Witness(), "witness")

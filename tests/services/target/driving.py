@@ -19,6 +19,7 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    TimeToSpare,
 )
 from services.target.limits import Limits
 from services.target.runner import Runner
@@ -86,7 +87,10 @@ def run_all(
             elif isinstance(item, CopyPage):
                 runner.copy_page(item.source, item.target)
             elif isinstance(item, RunStep):
-                hear(scheduler.handle(StepDone(runner.step(item.work))))
+                hear(scheduler.handle(StepDone(runner.step(item.work, spare))))
+
+    def spare(elsewhere: bool) -> None:
+        hear(scheduler.handle(TimeToSpare()))
 
     for stream, generate in enumerate(requests):
         hear(scheduler.handle(Arrived(generate, stream)))

@@ -121,7 +121,8 @@ class MeshAround:
     async def _until_asked(self) -> None:
         """Sockets connect when they do, and the mock may be done before: run requests until one was asked about."""
         assert self.target._steps is not None
-        drafts: Any = self.target._steps._drafts
+        advised: Any = self.target._steps._drafts
+        drafts = advised.line
         asked = drafts.link.asked
         while drafts.link.asked == asked:
             self.warming.append(await self.generate(request(max_tokens=20, method="ngram")))

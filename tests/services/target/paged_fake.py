@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from services.target.mock_runner import MockFacts
-from services.target.runner import StepWork, Verdict
+from services.target.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
 
 VOCABULARY = 50
 EOS = 0
@@ -61,7 +61,8 @@ class PagedFake:
         self.copies += 1
         self._pages[target] = list(self._pages[source])
 
-    def step(self, work: Items[StepWork]) -> list[Verdict | None]:
+    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
+        meanwhile(False)
         for item in work:
             for offset, token in enumerate(item.tokens):
                 self._write(item, item.start + offset, token)

@@ -231,8 +231,8 @@ async def test_an_audited_share_of_the_requests_is_computed_again_in_idle_time_a
 class Forgetful(MockRunner):
     """Its text is another one wherever something was drafted; the fault that the audit is for."""
 
-    def step(self, work: Any) -> Any:
-        verdicts = super().step(work)
+    def step(self, work: Any, meanwhile: Any) -> Any:
+        verdicts = super().step(work, meanwhile)
         for item, verdict in zip(work, verdicts, strict=True):
             if item.draft:
                 verdict.tokens[-1] = 100 + (verdict.tokens[-1] - 99) % 32

@@ -59,7 +59,7 @@ def test_it_ends_texts_as_often_as_asked_but_not_before_min_tokens() -> None:
 
 def test_steps_take_the_time_of_the_profile() -> None:
     slept: list[float] = []
-    runner = MockRunner(Profile(step_ms=2.0, row_us=100.0), sleep=slept.append)
+    runner = MockRunner(Profile(step_ms=2.0, row_us=100.0), sleep=slept.append, now=lambda: 0.0)
     text(3, runner)
     assert slept == [pytest.approx(0.0024), pytest.approx(0.0021), pytest.approx(0.0021)]
     MockRunner(Profile(), sleep=slept.append).step([])

@@ -24,6 +24,7 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[Propose] = []
         self.waited: list[float] = []
+        self.looked: list[float] = []
         self.answers: list[Any] = []
         self.send_error: Exception | None = None
         self.closed = False
@@ -34,6 +35,10 @@ class Wire:
             raise self.send_error
         self.sent.append(message)
         return len(self.sent)
+
+    def arrived(self, ticket: int, timeout: float) -> bool:
+        self.looked.append(timeout)
+        return bool(self.answers)
 
     def receive(self, ticket: int, timeout: float) -> Any:
         self.waited.append(timeout)
@@ -319,6 +324,19 @@ def test_what_is_asked_ahead_is_looked_for_without_waiting_and_says_what_it_foll
     assert ready is not None and ready.ahead and ready.followed == {1: [5, 6]} and world.wire.waited == [0.0]
     assert world.link.look() is None and world.link.collect() is None
     assert world.link._confirmed == {1: 4}, "what is ahead isn't part of the text"
+
+
+def test_an_answer_is_waited_for_while_a_step_runs_elsewhere_and_stays_asked_for_if_it_does_not_come() -> None:
+    world = World()
+    assert world.link.wait_ahead(0.01) is None, "nothing was asked"
+    world.link.ask_ahead([ahead_of(world, [5, 6])])
+    assert world.link.wait_ahead(0.0001) is None and world.wire.looked == [], "not worth it"
+    assert world.link.wait_ahead(0.01) is None and world.wire.looked == [0.01]
+    assert world.link.missed == 0 and world.wire.given_up == []
+    world.wire.answers.append(good)
+    ready = world.link.wait_ahead(0.01)
+    assert ready is not None and ready.ahead and ready.followed == {1: [5, 6]} and ready.seconds == 0.0
+    assert world.link.look() is None
 
 
 def test_an_answer_that_was_not_there_yet_is_given_more_time_and_the_question_stays_open() -> None:

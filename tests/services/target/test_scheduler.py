@@ -28,6 +28,7 @@ from services.target.events import (
     StepDone,
     StepWanted,
     SwitchOff,
+    TimeToSpare,
 )
 from services.target.limits import Limits
 from services.target.runner import Verdict
@@ -288,9 +289,9 @@ def test_the_next_draft_is_asked_for_while_this_one_is_verified_and_used_if_all_
     for verdict, drafted in ((Verdict([5, 6, 7], 2), [8]), (Verdict([5, 6, 3], 2), []), (Verdict([5, 1], 1), [])):
         scheduler = started(num_speculative_tokens=2)
         scheduler.handle(draft(1, 4, [5, 6]))
-        instructions = scheduler.handle(StepWanted())
+        assert step(scheduler)[0][2] == [5, 6]
         # The token after the draft is the target's own, and then come two more.
-        assert asks(instructions, AskAhead) == [(4, 3, [5, 6])] and isinstance(instructions[-1], RunStep)
+        assert asks(scheduler.handle(TimeToSpare()), AskAhead) == [(4, 3, [5, 6])]
         [item] = draft(1, 6, [7, 8]).drafts
         scheduler.handle(DraftsReady([item], ahead=True, followed={1: [5, 6]}))
         asked = asks(done(scheduler, verdict))
@@ -318,7 +319,8 @@ def test_a_lease_outlives_preemption() -> None:
 def test_the_whole_text_is_sent_ahead_while_the_prompt_is_computed_where_drafts_are_weighed() -> None:
     scheduler = make(method="auto")
     arrive(scheduler, max_tokens=20)
-    assert asks(scheduler.handle(StepWanted()), AskAhead) == [(3, 19, [])]
+    step(scheduler)
+    assert asks(scheduler.handle(TimeToSpare()), AskAhead) == [(3, 19, [])]
 
 
 # Whose text may be learned from ------------------------------------------------------------------------
@@ -358,6 +360,7 @@ def test_a_replay_asks_nobody_and_is_not_learned_from() -> None:
     told = []
     while scheduler.has_work:
         told += scheduler.handle(StepWanted())
+        told += scheduler.handle(TimeToSpare())
         told += done(scheduler, one(4))
     assert not any(isinstance(item, AskDrafts | AskAhead) for item in told)
     assert [item.learned for item in told if isinstance(item, Forget)] == [[]]

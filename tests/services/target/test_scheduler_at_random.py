@@ -32,6 +32,7 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    TimeToSpare,
 )
 from services.target.limits import Limits
 from services.target.scheduler import Scheduler
@@ -130,11 +131,14 @@ class World:
                 self.runner.copy_page(item.source, item.target)
             elif isinstance(item, RunStep):
                 assert sum(len(work.tokens) for work in item.work) <= self.scheduler.limits.max_step_tokens
-                verdicts = self.runner.step(item.work)
+                verdicts = self.runner.step(item.work, self.spare)
                 self.late_ones()
                 rows = sum(len(work.tokens) for work in item.work)
                 seconds = self.chance.choice([0.0, 0.01, 0.01 + 0.001 * rows, self.chance.random()])
                 self.hear(self.scheduler.handle(StepDone(verdicts, seconds)))
+
+    def spare(self, elsewhere: bool) -> None:
+        self.hear(self.scheduler.handle(TimeToSpare()))
 
     def answer(self, ready: DraftsReady) -> None:
         self.hear(self.scheduler.handle(ready))

@@ -15,7 +15,6 @@ from paged_fake import EOS, VOCABULARY, PagedFake, alone
 
 from services.target.events import (
     Arrived,
-    AskAhead,
     Cancelled,
     CopyPage,
     DraftsReady,
@@ -50,9 +49,8 @@ def plan(scheduler: Scheduler) -> tuple[list[CopyPage], list[Any]]:
     if not instructions:
         return [], []
     *before, run = instructions
-    copies = [item for item in before if not isinstance(item, AskAhead)]
-    assert isinstance(run, RunStep) and all(isinstance(item, CopyPage) for item in copies)
-    return copies, run.work  # type: ignore[return-value]
+    assert isinstance(run, RunStep) and all(isinstance(item, CopyPage) for item in before)
+    return before, run.work  # type: ignore[return-value]
 
 
 def step(scheduler: Scheduler, token: int = 30) -> list[tuple[int, list[int], int]]:

@@ -59,6 +59,7 @@ class World:
         self.asked: list[list[DraftAsk]] = []
         self.asked_ahead: list[list[DraftAsk]] = []
         self.open: DraftsReady | None = None
+        self.waited: list[float] = []
         self.steps: list[tuple[int, float]] = []
         self.changed = threading.Condition()
         self.eager = eager
@@ -119,6 +120,10 @@ class World:
         return found
 
     look = collect
+
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        self.waited.append(seconds)
+        return self.collect()
 
     def draft(self, ask: DraftAsk) -> DraftItem:
         text = [*ask.sequence.token_ids, *ask.ahead]
@@ -186,10 +191,10 @@ class CopyingRunner(MockRunner):
     def copy_page(self, source: int, target: int) -> None:
         self.calls.append("copy")
 
-    def step(self, work: Any) -> Any:
+    def step(self, work: Any, meanwhile: Any) -> Any:
         assert self.go.wait(PATIENCE)
         self.calls.append("step")
-        return super().step(work)
+        return super().step(work, meanwhile)
 
 
 def test_pages_are_copied_before_the_step_that_needs_them_and_step_times_are_learned() -> None:
@@ -292,6 +297,67 @@ def test_a_cancelled_request_makes_room_at_once() -> None:
     world.scheduler.check_idle()
 
 
+# Time to spare ----------------------------------------------------------------------------------------------
+
+
+class SparingRunner(MockRunner):
+    """Says of each step what was handed over before it, and after `meanwhile`."""
+
+    def __init__(self, elsewhere: bool) -> None:
+        super().__init__(Profile(acceptance=1.0))
+        self.world: World | None = None
+        self.elsewhere = elsewhere
+        self.seen: list[tuple[int, int]] = []
+
+    def step(self, work: Any, meanwhile: Any) -> Any:
+        assert self.world is not None
+        before = len(self.world.deliveries)
+        meanwhile(self.elsewhere)
+        self.seen.append((before, len(self.world.deliveries)))
+        return super().step(work)
+
+
+def test_what_a_step_brought_is_handed_over_and_learned_from_while_the_next_one_runs() -> None:
+    runner = SparingRunner(elsewhere=False)
+    world = runner.world = World(runner)
+    world.loop.post(Arrived(request(max_tokens=20), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    assert runner.seen == [(0, 0), *((step, step + 1) for step in range(19))]
+    assert len(world.steps) == world.scheduler.step_time.steps == 20, "the last one's time came with the idleness"
+    assert world.waited == [], "its thread has better things to do"
+
+
+def test_while_a_step_runs_elsewhere_a_part_of_it_is_waited_for_drafts() -> None:
+    runner = SparingRunner(elsewhere=True)
+    world = runner.world = World(runner, method="ngram", num_speculative_tokens=4)
+    world.loop.post(Arrived(request(max_tokens=200), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    assert world.waited and all(0 < seconds < 0.05 for seconds in world.waited)
+    assert world.scheduler.drafting.counts.ways["ahead"] > 10
+
+
+def test_a_step_that_runs_in_the_thread_takes_only_the_time_of_its_own() -> None:
+    clock = [0.0]
+
+    class Slow(MockRunner):
+        def step(self, work: Any, meanwhile: Any) -> Any:
+            def spare(elsewhere: bool) -> None:
+                clock[0] += 5.0
+                meanwhile(elsewhere)
+
+            verdicts = super().step(work, spare)
+            clock[0] += 1.0
+            return verdicts
+
+    world = World(Slow(Profile()), now=lambda: clock[0])
+    world.loop.post(Arrived(request(max_tokens=4), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    assert [seconds for _, seconds in world.steps] == [1.0] * 4
+
+
 # The audit --------------------------------------------------------------------------------------------------
 
 
@@ -307,7 +373,7 @@ class WatchedRunner(MockRunner):
         self.go = threading.Event()
         self._hold = hold
 
-    def step(self, work: Any) -> Any:
+    def step(self, work: Any, meanwhile: Any) -> Any:
         assert self.begin.wait(PATIENCE)
         self.work.append([(item.sequence.stream, item.start, len(item.tokens)) for item in work])
         if is_replay(work[0].sequence.stream):
@@ -315,7 +381,7 @@ class WatchedRunner(MockRunner):
             if self._hold == 0:
                 self.held.set()
                 assert self.go.wait(PATIENCE)
-        return super().step(work)
+        return super().step(work, meanwhile)
 
 
 def auditing(threshold: int = 1, path: str = "") -> Audit:
@@ -365,8 +431,8 @@ def test_a_request_whose_reader_left_is_checked_as_far_as_it_came() -> None:
 class LyingRunner(MockRunner):
     """Says something else as soon as there was a draft, as a fault in verification would."""
 
-    def step(self, work: Any) -> Any:
-        verdicts = super().step(work)
+    def step(self, work: Any, meanwhile: Any) -> Any:
+        verdicts = super().step(work, meanwhile)
         for item, verdict in zip(work, verdicts, strict=True):
             if item.draft and item.start > 40:
                 verdict.tokens[-1] = 100 + (verdict.tokens[-1] - 99) % 32
@@ -520,8 +586,8 @@ class FailingRunner(MockRunner):
         super().__init__(Profile())
         self.kind = kind
 
-    def step(self, work: Any) -> Any:
-        verdicts = super().step(work)
+    def step(self, work: Any, meanwhile: Any) -> Any:
+        verdicts = super().step(work, meanwhile)
         if is_replay(work[0].sequence.stream):
             if self.kind == "engine":
                 raise RuntimeError("gone")

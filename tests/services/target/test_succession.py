@@ -163,7 +163,7 @@ async def test_over_the_mesh_a_successor_takes_over_while_requests_run_and_the_o
         wanted = [request(name=str(number), max_tokens=300) for number in range(4)]
         old = await mesh.start_proposer()
         new = await mesh.start_candidate()
-        drafts: Any = mesh.target._steps._drafts  # type: ignore[union-attr]
+        drafts: Any = mesh.target._steps._drafts.line  # type: ignore[union-attr]
         async with asyncio.timeout(60):
             while not drafts.takeovers:
                 assert all(answer.ids == plain.ids for answer in await all_of(mesh, wanted))

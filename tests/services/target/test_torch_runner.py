@@ -155,6 +155,8 @@ def test_logprobs_are_the_same_with_drafts_and_belong_to_their_tokens(
 class FixedModel:
     """Says 7, 8, 7, 8, ... and NaN to whoever holds the token 13."""
 
+    elsewhere = False
+
     def __init__(self, executor: str = "compiled") -> None:
         from services.target.mock_runner import MockFacts
 
