@@ -1,21 +1,30 @@
-"""`specmesh chat`: a conversation in the terminal, over the same HTTP door every client uses."""
+"""`specmesh chat`: a conversation in the terminal, over the same HTTP door every client uses.
+
+What is shown of drafts: services/chat_drafts.py.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import aiohttp
 
+from services.chat_drafts import SHOWN, DraftView, printable
 from services.config import Settings
 
-HELP = "/reset starts anew, /quit or Ctrl-D ends, Ctrl-C stops an answer."
+HELP = (
+    "/reset starts anew, /quit or Ctrl-D ends, Ctrl-C stops an answer."
+    " /drafts accepted, all or off: whether drafted tokens are marked."
+)
 CONNECT_TIMEOUT = 5.0
 
 
@@ -33,13 +42,16 @@ class Conversation:
     options: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
     usage: dict[str, Any] = field(default_factory=dict)
+    # Of drafts: "" nothing is marked, "accepted" what stood, "all" what was rejected, too.
+    show: str = ""
 
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def body(self) -> dict[str, Any]:
         stream = {"stream": True, "stream_options": {"include_usage": True}}
-        return {"model": self.model, "messages": self.messages, **stream, **self.options}
+        drafts = {"return_drafts": True} if self.show else {}
+        return {"model": self.model, "messages": self.messages, **stream, **drafts, **self.options}
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
@@ -65,6 +77,7 @@ def _conversation(options: argparse.Namespace, settings: Settings) -> Conversati
         api_key=settings.api_keys.partition(",")[0].strip(),
         options={name: value for name, value in asked.items() if value is not None},
         messages=[{"role": "system", "content": options.system}] if options.system else [],
+        show=options.show_draft or "",
     )
 
 
@@ -88,6 +101,8 @@ def _talk(conversation: Conversation, stats: bool) -> int:
             return 0
         if said == "/reset":
             conversation.messages = list(beginning)
+        elif said.split()[:1] == ["/drafts"]:
+            _show_drafts(conversation, said.removeprefix("/drafts").strip())
         elif said.startswith("/"):
             print(HELP)
         elif said:
@@ -97,16 +112,25 @@ def _talk(conversation: Conversation, stats: bool) -> int:
                 print(f"specmesh: {error}", file=sys.stderr)
 
 
+def _show_drafts(conversation: Conversation, wanted: str) -> None:
+    if wanted in (*SHOWN, "off", ""):
+        conversation.show = "" if wanted == "off" else wanted or SHOWN[0]
+        print("drafted tokens are " + (f"marked: {conversation.show}" if conversation.show else "not marked"))
+    else:
+        print(HELP)
+
+
 def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
     before = list(conversation.messages)
     conversation.messages.append({"role": "user", "content": prompt})
     pieces: list[str] = []
-    started = time.monotonic()
+    view = DraftView(colours(sys.stdout), rejected=conversation.show == "all") if conversation.show else None
+    shown = Shown(view)
     try:
-        asyncio.run(_print_answer(conversation, pieces))
+        asyncio.run(_print_answer(conversation, pieces, shown))
     except KeyboardInterrupt:
         # What was said so far stands. Leaving the connection cancels the rest at the server.
-        print(" …")
+        print((view.close() if view is not None else "") + " …")
     except ChatError:
         # The server may be back for the next try; what wasn't answered isn't part of the conversation.
         conversation.messages = before
@@ -115,21 +139,61 @@ def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
         conversation.messages.append({"role": "assistant", "content": "".join(pieces)})
     else:
         conversation.messages = before
-    if stats:
-        _print_stats(conversation, time.monotonic() - started)
+    if view is not None:
+        _print_summary(conversation, shown, view)
+    elif stats:
+        _print_stats(conversation, shown.seconds)
     return 0
 
 
-async def _print_answer(conversation: Conversation, pieces: list[str]) -> None:
-    async for piece in answer(conversation):
-        pieces.append(piece)
-        print(piece, end="", flush=True)
-    print()
+class Shown:
+    """An answer on the screen: marked where that is wanted, and when it came."""
+
+    def __init__(self, view: DraftView | None) -> None:
+        self._view = view
+        self._began = time.monotonic()
+        self._on_terminal = sys.stdout.isatty()
+        self.first: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def put(self, text: str, runs: list[dict[str, Any]]) -> None:
+        if self.first is None:
+            self.first = self.seconds
+        if self._view is not None:
+            text = self._view.paint(text, runs)
+        elif self._on_terminal:
+            text = printable(text)
+        print(text, end="", flush=True)
+
+    def close(self) -> None:
+        print(self._view.close() if self._view is not None else "", flush=True)
+
+
+async def _print_answer(conversation: Conversation, pieces: list[str], shown: Shown) -> None:
+    async for text, runs in said(conversation):
+        pieces.append(text)
+        shown.put(text, runs)
+    shown.close()
+
+
+def colours(out: TextIO) -> bool:
+    """Whether what is written there may have colours (https://no-color.org)."""
+    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _print_stats(conversation: Conversation, seconds: float) -> None:
     tokens = conversation.usage.get("completion_tokens", 0)
     print(f"[{tokens} tokens, {seconds:.2f} s, {tokens / seconds:.1f} tokens/s]", file=sys.stderr)
+
+
+def _print_summary(conversation: Conversation, shown: Shown, view: DraftView) -> None:
+    tokens = conversation.usage.get("completion_tokens", view.tokens)
+    view.colours = view.colours and colours(sys.stderr)
+    width = shutil.get_terminal_size().columns
+    print("\n".join(view.summary(tokens, shown.seconds, shown.first, width)), file=sys.stderr)
 
 
 # HTTP ---------------------------------------------------------------------------------------------------
@@ -147,6 +211,12 @@ async def first_model(conversation: Conversation) -> str:
 
 async def answer(conversation: Conversation) -> AsyncIterator[str]:
     """Pieces of text as they come; `usage` is set at the end."""
+    async for text, _ in said(conversation):
+        yield text
+
+
+async def said(conversation: Conversation) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """The same, each with where it comes from, as far as that was asked for and the server tells."""
     conversation.usage = {}
     url = f"{conversation.url}/v1/chat/completions"
     body = conversation.body()
@@ -161,8 +231,9 @@ async def answer(conversation: Conversation) -> AsyncIterator[str]:
                 _raise_for_event(chunk)
                 conversation.usage = chunk.get("usage") or conversation.usage
                 for choice in chunk.get("choices", ()):
-                    if text := choice.get("delta", {}).get("content"):
-                        yield text
+                    text, runs = choice.get("delta", {}).get("content"), choice.get("runs")
+                    if text or runs:
+                        yield text or "", runs or []
     raise ChatError("the answer was cut off: the server closed the stream before its end")
 
 

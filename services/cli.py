@@ -17,6 +17,8 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = spelled_out(sys.argv[1:] if argv is None else argv)
+    # A value that may be left out would swallow the prompt behind it.
+    words = ["--show-draft=accepted" if word == "--show-draft" else word for word in words]
     if words[:1] == ["load"]:
         # The load harness reads its own flags.
         from loadtest.cli import main as load
@@ -97,6 +99,8 @@ def _chat(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
     sub.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
     sub.add_argument("--stats", action="store_true", help="tell tokens and speed after each answer")
+    marked = "mark drafted tokens that stood (accepted, which may be left out), or those that were rejected, too (all)"
+    sub.add_argument("--show-draft", choices=("accepted", "all"), metavar="WHICH", help=marked)
     add_settings(sub)
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import json
 import os
+import pty
+import re
+import subprocess
+import sys
+import termios
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -249,3 +255,71 @@ def test_without_a_server_the_command_fails_in_one_line(
     monkeypatch.setenv("SPECMESH_CONFIG", "")
     assert main(["chat", "hi", "--url", "http://127.0.0.1:9"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# What is shown of drafts
+
+DRAFTED = [
+    {"choices": [{"delta": {"content": "one two three"}, "runs": [
+        {"source": "ngram", "match_length": 3, "drafted": 2, "accepted": 1, "tokens": 2, "step": 1, "offsets": [0, 7],
+         "rejected": [" 2"]}]}]},
+    {"choices": [], "usage": {"completion_tokens": 2}},
+    "[DONE]",
+]  # fmt: skip
+
+
+def test_drafted_tokens_are_marked_and_told_of(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.events = DRAFTED
+    assert main(["chat", "--show-draft", "hi"]) == 0
+    out = capsys.readouterr()
+    assert out.out == "[ngram|one two] three\n"
+    assert "ngram: 1 of 2 drafted tokens stood" in out.err
+    assert main(["chat", "hi", "--show-draft=all"]) == 0
+    assert capsys.readouterr().out == "[ngram|one two]{ 2} three\n"
+    assert [asked["return_drafts"] for asked in server.asked] == [True, True]
+    assert [asked["messages"][0]["content"] for asked in server.asked] == ["hi", "hi"]
+
+
+def test_marks_can_be_switched_in_a_conversation(
+    server: Server, typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.events = DRAFTED
+    typed("hi", "/drafts", "hi", "/drafts all", "hi", "/drafts off", "hi", "/drafts what")
+    assert main(["chat"]) == 0
+    assert [asked.get("return_drafts", False) for asked in server.asked] == [False, True, True, False]
+    said = capsys.readouterr().out
+    assert said.count("[ngram|one two] three") == 1 and said.count("[ngram|one two]{ 2} three") == 1
+    # What is remembered is the text, not its marks.
+    assert server.asked[-1]["messages"][1]["content"] == "one two three"
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_a_terminal_has_colours_unless_its_user_has_none(
+    server: Server, environment: dict[str, str], coloured: bool
+) -> None:
+    server.events = DRAFTED
+    shown = in_a_terminal(["chat", "--show-draft", "hi"], {"TERM": "xterm", **environment}, columns=40)
+    assert ("\x1b[4;36mone two\x1b[0m three" in shown) == coloured
+    assert ("[ngram|one two] three" in shown) != coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert max(len(line) for line in plain.splitlines()) <= 40
+
+
+def in_a_terminal(words: list[str], environment: dict[str, str], columns: int) -> str:
+    """What the command writes to a terminal of its own."""
+    own, its = pty.openpty()
+    termios.tcsetwinsize(its, (20, columns))
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "services.cli", *words]
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=kept | environment) as process:
+        os.close(its)
+        shown = b""
+        # The end of a terminal that nobody holds any more is an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(own, 4096):
+                shown += part
+    os.close(own)
+    assert process.returncode == 0, shown
+    return shown.decode().replace("\r\n", "\n")
