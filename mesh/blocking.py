@@ -2,7 +2,8 @@
 
 Not thread-safe: one link, one thread. The far side cannot tell it from a node that only asks.
 Every message is led by a Hello, so a restarted peer is met at the first ask; the hidden queue of the socket
-stays empty while there is no connection (IMMEDIATE), so nothing old is sent to a successor.
+stays empty while there is no connection (IMMEDIATE), so nothing old is sent to a successor. Tests give it another wire
+than a socket: mesh/memory_wire.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -56,8 +57,70 @@ class Ticket:
         self.sent_at = sent_at
 
 
+class Wire(Protocol):
+    """The way to the far side, and the time it keeps."""
+
+    def send(self, frames: Sequence[Frame]) -> bool:
+        """Without waiting. False: there is no connection, or it is full."""
+        ...
+
+    def receive(self, timeout: float) -> Sequence[bytes] | None:
+        """A message, waited for; None when none came."""
+        ...
+
+    def wait_until_open(self, timeout: float) -> bool: ...
+    def now(self) -> float: ...
+    def close(self) -> None: ...
+
+
+class Dealer:
+    """One DEALER. Raises Insecure."""
+
+    now = staticmethod(time.monotonic)
+
+    def __init__(self, endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> None:
+        parsed = Endpoint.parse(endpoint)
+        require_keys(parsed, keys is not None, "dial")
+        self._timeout = -1
+        self._max_frames = limits.frames
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        set_limits(self._socket, limits)
+        self._socket.setsockopt(zmq.ROUTING_ID, identity)
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        if parsed.needs_keys and keys is not None:
+            unlock(self._socket, keys, endpoint)
+        self._socket.connect(endpoint)
+
+    def send(self, frames: Sequence[Frame]) -> bool:
+        try:
+            send_frames(self._socket, frames)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self, timeout: float) -> Sequence[bytes] | None:
+        milliseconds = math.ceil(timeout * 1000)
+        if milliseconds != self._timeout:
+            self._socket.setsockopt(zmq.RCVTIMEO, milliseconds)
+            self._timeout = milliseconds
+        try:
+            return receive_frames(self._socket, self._max_frames, flags=0)
+        except zmq.Again:
+            return None
+
+    def wait_until_open(self, timeout: float) -> bool:
+        return bool(self._socket.poll(max(0, math.ceil(timeout * 1000)), zmq.POLLOUT))
+
+    def close(self) -> None:
+        self._socket.close(100)
+        self._context.term()
+
+
 class BlockingLink:
-    """One DEALER to one actor."""
+    """One wire to one actor."""
 
     def __init__(
         self,
@@ -70,13 +133,12 @@ class BlockingLink:
         *,
         limits: Limits | None = None,
         metrics: BusMetrics | None = None,
+        wire: Wire | None = None,
     ) -> None:
         """`name` and `epoch` are those of the node the thread belongs to; without an epoch the link is somebody
         of its own, for a newer epoch under the same name would mean that the node has restarted.
         `codec` is forked: the caller may go on using it in another thread. Raises Insecure.
         """
-        parsed = Endpoint.parse(endpoint)
-        require_keys(parsed, keys is not None, "dial")
         self.endpoint = endpoint
         self.actor = actor
         self.metrics = metrics or BusMetrics()
@@ -87,31 +149,22 @@ class BlockingLink:
         self._peer_epoch = 0
         self._session = 0
         self._next_id = 0
-        self._read_timeout = -1
+        self._closed = False
         self._waiting: dict[int, Answer | None] = {}
-        self._max_frames = (limits or Limits()).frames
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        set_limits(self._socket, limits or Limits())
-        self._socket.setsockopt(zmq.ROUTING_ID, routing_id(self._name, self._epoch, number, "b"))
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        if parsed.needs_keys and keys is not None:
-            unlock(self._socket, keys, endpoint)
-        self._socket.connect(endpoint)
+        identity = routing_id(self._name, self._epoch, number, "b")
+        self._wire = wire or Dealer(endpoint, identity, keys, limits or Limits())
 
     def ask(self, message: Any, timeout: float, trace: str = "") -> Any:
         """The answer. Raises DeadlineExceeded, PeerLost, or what the far side says."""
-        until = time.monotonic() + timeout
+        until = self._wire.now() + timeout
         try:
             ticket = self.send(message, timeout=timeout, trace=trace)
         except PeerLost:
             # Perhaps not yet: the first ask comes before the connection.
-            if not self._socket.poll(max(0, math.ceil(timeout * 1000)), zmq.POLLOUT):
+            if not self._wire.wait_until_open(timeout):
                 raise
             ticket = self.send(message, timeout=timeout, trace=trace)
-        return self.receive(ticket, timeout=until - time.monotonic())
+        return self.receive(ticket, timeout=until - self._wire.now())
 
     def send(self, message: Any, *, timeout: float = 1.0, trace: str = "") -> Ticket:
         """The first half of `ask`; never waits. `timeout` is what the far side may take.
@@ -122,7 +175,7 @@ class BlockingLink:
             raise Busy(f"{MAX_TICKETS} asks are waiting already")
         kind, body, raw = self._codec.encode(message)
         self._next_id += 1
-        ticket = Ticket(self._next_id, kind, time.monotonic())
+        ticket = Ticket(self._next_id, kind, self._wire.now())
         deadline_ms = max(1, math.ceil(timeout * 1000))
         ask: Ask = Ask(ticket.id, self.actor, kind, deadline_ms, body, trace)
         if raw is not None:
@@ -136,27 +189,27 @@ class BlockingLink:
 
     def arrived(self, ticket: Ticket, timeout: float) -> bool:
         """Whether `receive` has something to say at once, waited for so long. The ticket stays valid."""
-        until = time.monotonic() + timeout
+        until = self._wire.now() + timeout
         while self._waiting.get(ticket.id, self) is None:
-            left = until - time.monotonic()
+            left = until - self._wire.now()
             if not self._read(max(0.0, left)) and left <= 0:
                 return False
         return True
 
     def receive(self, ticket: Ticket, timeout: float) -> Any:
         """The second half of `ask`. After DeadlineExceeded the ticket is void and its late reply dropped."""
-        until = time.monotonic() + timeout
+        until = self._wire.now() + timeout
         if ticket.id not in self._waiting:
             raise DeadlineExceeded("this ticket has been received or given up")
         try:
             while (answer := self._waiting[ticket.id]) is None:
-                left = until - time.monotonic()
+                left = until - self._wire.now()
                 if not self._read(max(0.0, left)) and left <= 0:
                     self._send([Cancel([ticket.id])])
                     raise DeadlineExceeded(f"no answer from {self.endpoint} within {timeout:g} s")
         finally:
             del self._waiting[ticket.id]
-        self.metrics.round_trip(ticket.kind, time.monotonic() - ticket.sent_at)
+        self.metrics.round_trip(ticket.kind, self._wire.now() - ticket.sent_at)
         if isinstance(answer, MeshError):
             raise answer
         try:
@@ -172,29 +225,21 @@ class BlockingLink:
 
     def close(self) -> None:
         """Repeat-safe."""
-        if not self._socket.closed:
+        if not self._closed:
+            self._closed = True
             self._send([Farewell()])
-            self._socket.close(100)
-            self._context.term()
+            self._wire.close()
 
     def _send(self, records: list[Record]) -> bool:
-        frames = encode_bundle(self._epoch, 0, records)
-        try:
-            send_frames(self._socket, frames)
-        except zmq.Again:
+        if not self._wire.send(encode_bundle(self._epoch, 0, records)):
             return False
         self.metrics.bundles["sent"] += 1
         return True
 
     def _read(self, timeout: float) -> bool:
         """Take one message, waiting for it; False when none came."""
-        milliseconds = math.ceil(timeout * 1000)
-        if milliseconds != self._read_timeout:
-            self._socket.setsockopt(zmq.RCVTIMEO, milliseconds)
-            self._read_timeout = milliseconds
-        try:
-            frames = receive_frames(self._socket, self._max_frames, flags=0)
-        except zmq.Again:
+        frames = self._wire.receive(timeout)
+        if frames is None:
             return False
         self.metrics.bundles["received"] += 1
         try:
