@@ -6,7 +6,8 @@ over HTTP the same step happens behind scheduler, proposer, bus, streamer and SS
 And what guessing adds between two steps: a step loop in this process asks the mesh's proposer over ipc, and the time
 from the end of a step to the beginning of the next is sorted by how the next one's draft came: left over from an
 earlier one (lease), asked for while the step ran (ahead), waited for (asked), or not (none). The same loop without
-speculation is the measure; runs of both alternate.
+speculation is the measure; runs of both alternate. Beside it stands what nothing over ZeroMQ can beat here: the round
+trip of an empty message between two processes that do nothing else, as seldom as steps come.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zmq
 
 from bench.running_mesh import ROOT, running_mesh
 from mesh.address import new_epoch
@@ -41,6 +43,7 @@ BARS_US = {"lease": 20.0, "ahead": 20.0, "asked": 150.0}
 # Rows are dear enough that drafts are short, and a continuation lasts for some steps.
 ROW_US = 400.0
 ROUNDS = 6
+BARE = 300
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +91,11 @@ def _between_steps(options: argparse.Namespace, figures: dict[str, Any]) -> None
                 for way, seconds in found.items():
                     gaps.setdefault(method, {}).setdefault(way, []).extend(seconds)
     plain = float(np.median(gaps.pop("naive")["none"]) * 1e6)
-    figures["between_steps_us"] = {"naive": {"p50": plain, "steps": ROUNDS * options.tokens}}
+    bare = _bare_round_trip(options.step_ms / 1e3)
+    figures["between_steps_us"] = {
+        "naive": {"p50": plain, "steps": ROUNDS * options.tokens},
+        "bare round trip": {"p50": float(np.median(bare) * 1e6)},
+    }
     for method, ways in gaps.items():
         told = figures["between_steps_us"][method] = {}
         for way, seconds in ways.items():
@@ -96,6 +103,32 @@ def _between_steps(options: argparse.Namespace, figures: dict[str, Any]) -> None
             told[way] = {"p50": p50, "p90": p90, "added_p50": p50 - plain, "steps": len(seconds)}
             if way in BARS_US and p50 - plain > BARS_US[way]:
                 figures["missed"].append(f"{method}, {way}: adds {p50 - plain:.0f} us, the bar is {BARS_US[way]:g}")
+
+
+ECHO = """
+import sys, zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(sys.argv[1])
+while (frames := socket.recv_multipart())[1] != b"end":
+    socket.send_multipart(frames)
+"""
+
+
+def _bare_round_trip(pause: float) -> list[float]:
+    """Seconds, of a message to another process and back, with this pause before each."""
+    with tempfile.TemporaryDirectory(prefix="echo-") as folder, zmq.Context() as context:
+        endpoint = f"ipc://{folder}/socket"
+        with subprocess.Popen([sys.executable, "-c", ECHO, endpoint]), context.socket(zmq.DEALER) as socket:
+            socket.connect(endpoint)
+            took = []
+            for _ in range(BARE):
+                time.sleep(pause)
+                began = time.perf_counter()
+                socket.send(b"")
+                socket.recv()
+                took.append(time.perf_counter() - began)
+            socket.send(b"end")
+    return took[1:]
 
 
 class _Between:
