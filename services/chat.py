@@ -68,11 +68,16 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
         return 1
 
 
-def _conversation(options: argparse.Namespace, settings: Settings) -> Conversation:
+def server_url(given: str | None, settings: Settings) -> str:
+    """The door that is meant, without a / behind it."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    return (given or f"http://{host}:{settings.port}").rstrip("/").removesuffix("/v1")
+
+
+def _conversation(options: argparse.Namespace, settings: Settings) -> Conversation:
     asked = {"temperature": options.temperature, "max_tokens": options.max_tokens, "seed": options.seed}
     return Conversation(
-        url=(options.url or f"http://{host}:{settings.port}").rstrip("/").removesuffix("/v1"),
+        url=server_url(options.url, settings),
         model=options.name or "",
         api_key=settings.api_keys.partition(",")[0].strip(),
         options={name: value for name, value in asked.items() if value is not None},
@@ -201,8 +206,8 @@ def _print_summary(conversation: Conversation, shown: Shown, view: DraftView) ->
 
 async def first_model(conversation: Conversation) -> str:
     url = f"{conversation.url}/v1/models"
-    async with _session(conversation) as session, _reached(conversation), session.get(url) as response:
-        await _raise_for_error(response)
+    async with session(conversation) as opened, reached(conversation), opened.get(url) as response:
+        await raise_for_error(response)
         models = (await response.json())["data"]
     if not models:
         raise ChatError(f"{conversation.url} serves no model")
@@ -220,8 +225,8 @@ async def said(conversation: Conversation) -> AsyncIterator[tuple[str, list[dict
     conversation.usage = {}
     url = f"{conversation.url}/v1/chat/completions"
     body = conversation.body()
-    async with _session(conversation) as session, _reached(conversation), session.post(url, json=body) as response:
-        await _raise_for_error(response)
+    async with session(conversation) as opened, reached(conversation), opened.post(url, json=body) as response:
+        await raise_for_error(response)
         async for line in response.content:
             event = line.decode("utf-8").strip().removeprefix("data:").strip()
             if event == "[DONE]":
@@ -237,13 +242,13 @@ async def said(conversation: Conversation) -> AsyncIterator[tuple[str, list[dict
     raise ChatError("the answer was cut off: the server closed the stream before its end")
 
 
-def _session(conversation: Conversation) -> aiohttp.ClientSession:
+def session(conversation: Conversation) -> aiohttp.ClientSession:
     # No total limit: an answer may take minutes, and Ctrl-C stops it.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)
     return aiohttp.ClientSession(headers=conversation.headers(), timeout=timeout, read_bufsize=1 << 20)
 
 
-class _reached:
+class reached:
     """Network errors in words a user can act on."""
 
     def __init__(self, conversation: Conversation) -> None:
@@ -261,7 +266,7 @@ class _reached:
             raise ChatError(f"the connection to {self._url} broke ({type(error).__name__})") from None
 
 
-async def _raise_for_error(response: aiohttp.ClientResponse) -> None:
+async def raise_for_error(response: aiohttp.ClientResponse) -> None:
     if response.status < 400:
         return
     try:

@@ -5,6 +5,7 @@ and is imported only when it runs, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -43,7 +44,7 @@ def parser() -> Parser:
         epilog="`specmesh COMMAND --help` tells more.",
     )
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _run, _chat, _corpus, _model, _keys, _config, _doctor, _load, _version):
+    for add in (_up, _run, _chat, _top, _corpus, _model, _keys, _config, _doctor, _load, _version):
         add(commands)
     return root
 
@@ -109,6 +110,29 @@ def _do_chat(options: argparse.Namespace) -> int:
     from services.chat import main as chat
 
     return chat(options, settings)
+
+
+def _top(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Refreshes in place until q is pressed; where its output is no terminal, it prints once."
+    sub = _add(commands, "top", "Watch the mesh behind a running server", _do_top, more)
+    sub.add_argument("--url", help="the server (default: host and port of the settings)")
+    sub.add_argument("--once", action="store_true", help="print it once and end, after two looks a second apart")
+    sub.add_argument("--every", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (default 1)")
+    add_settings(sub)
+
+
+def _seconds(word: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0.2 <= (seconds := float(word)) <= 3600:
+            return seconds
+    raise argparse.ArgumentTypeError(f"{word} is no number of seconds from 0.2 to 3600")
+
+
+def _do_top(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.top import main as top
+
+    return top(options, settings)
 
 
 def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:
