@@ -13,7 +13,7 @@ from services.messages import DraftItem, Generate, Propose, Proposed, ProposeIte
 from services.target.events import Arrived, Emit, Finish
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
-from services.target.proposer_link import ProposerLink
+from services.target.proposer_link import Link, ProposerLink
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
 from services.target.step_loop import StepLoop
@@ -158,7 +158,9 @@ class Simulation:
         dead: bool = False,
         namespace: str = "n",
         batch: int = 16,
+        connect: Callable[[Clock], Link] | None = None,
     ) -> None:
+        """`connect` makes another line than `Wire`, whose texts come from `guesser`."""
         self.clock = Clock()
         self.guesser = guesser or (lambda *_: None)
         self.dead = dead
@@ -173,7 +175,11 @@ class Simulation:
         )  # fmt: skip
         self.namespace = namespace
         self.link = ProposerLink(
-            lambda endpoint: Wire(self), target="t", epoch=1, deadline=DEADLINE, now=self.clock
+            lambda endpoint: connect(self.clock) if connect else Wire(self),
+            target="t",
+            epoch=1,
+            deadline=DEADLINE,
+            now=self.clock,
         )
         self.link.move_to("ipc://somewhere")
         self.texts: dict[int, list[int]] = {}
