@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mesh.errors import DeadlineExceeded, PeerLost
-from services.messages import DraftItem, Generate, Propose, Proposed, ProposeItem, Sampling, Speculation
+from services.messages import DraftItem, Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
 from services.target.events import Arrived, Emit, Finish
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
@@ -183,6 +183,8 @@ class Simulation:
         )
         self.link.move_to("ipc://somewhere")
         self.texts: dict[int, list[int]] = {}
+        # What came of each stream, and when.
+        self.heard: dict[int, list[tuple[float, Tokens]]] = {}
         self.loop = StepLoop(
             self.scheduler,
             self.runner,
@@ -201,7 +203,8 @@ class Simulation:
         self.loop.taken()
         for item in delivery:
             if isinstance(item, Emit):
-                self.texts.setdefault(item.stream, []).extend(item.tokens.ids)
+                self.texts[item.stream].extend(item.tokens.ids)
+                self.heard[item.stream].append((self.clock.now, item.tokens))
             assert isinstance(item, Emit | Finish), item
 
     def record(self, sequence: Sequence) -> Record:
@@ -210,9 +213,14 @@ class Simulation:
 
     def run(self, requests: int, tokens: int) -> float:
         """Seconds that so many requests take."""
+        first = len(self.texts) + 1
+        prompts = [[100 + (stream * 5 + k) % 32 for k in range(20)] for stream in range(first, first + requests)]
+        return self.say(prompts, tokens, self.namespace)
+
+    def say(self, prompts: list[list[int]], tokens: int, namespace: str) -> float:
+        """Seconds that these requests take."""
         began = self.clock.now
-        for stream in range(len(self.texts) + 1, len(self.texts) + requests + 1):
-            prompt = [100 + (stream * 5 + k) % 32 for k in range(20)]
+        for stream, prompt in enumerate(prompts, len(self.texts) + 1):
             generate = Generate(
                 request_id=str(stream),
                 attempt=1,
@@ -220,10 +228,10 @@ class Simulation:
                 prompt_tokens=len(prompt),
                 sampling=Sampling(max_tokens=tokens, temperature=1.0, seed=stream, ignore_eos=True),
                 speculation=Speculation(),
-                namespace=self.namespace,
+                namespace=namespace,
             )
+            self.texts[stream], self.heard[stream] = [], []
             self.loop.post(Arrived(generate, stream, None, self.clock.now))
-            self.texts[stream] = []
         self.loop._take_mail()
         while self.scheduler.has_work:
             self.loop._take_mail()

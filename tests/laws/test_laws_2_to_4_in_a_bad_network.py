@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from far_proposer import Lie, World, honest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry
-from simulation import COSTS, DEADLINE, READ, SEND, THINK, Clock, Simulation
+from simulation import COSTS, DEADLINE, Simulation
 
-from mesh.blocking import BlockingLink
-from mesh.clock import FakeClock
-from mesh.codec import Codec
-from mesh.memory_wire import Air, FarEnd, MemoryWire
-from services.config import Settings
-from services.messages import KINDS, DraftItem, Propose, Proposed
-from services.proposer.actor import ProposerActor
+from services.messages import DraftItem
 from services.proposer.suffix_store import compiling
 
 LOST_AT_MOST = 1.02
-CODEC = Codec(KINDS)
 NETWORKS: dict[str, dict[str, float]] = {
     "well": {},
     "slow": {"delay": 0.004},
@@ -41,7 +32,6 @@ NETWORKS: dict[str, dict[str, float]] = {
     "nothing whole": {"damage": 1.0},
     "all of it": {"delay": 0.001, "drop": 0.1, "duplicate": 0.1, "reorder": 0.2, "jitter": 0.02, "damage": 0.1},
 }
-Lie = Callable[[random.Random, DraftItem], list[DraftItem]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,11 +39,7 @@ def compiled() -> None:
     compiling.start().join()
 
 
-# A proposer -------------------------------------------------------------------------------------------------
-
-
-def honest(chance: random.Random, item: DraftItem) -> list[DraftItem]:
-    return [item]
+# Lies ------------------------------------------------------------------------------------------------------------
 
 
 def sure_of_nonsense(chance: random.Random, item: DraftItem) -> list[DraftItem]:
@@ -80,75 +66,6 @@ def anything(chance: random.Random, item: DraftItem) -> list[DraftItem]:
             [],
         ]
     )
-
-
-class Nobody:
-    """A directory."""
-
-    def on_change(self, callback: Callable[[], None]) -> None: ...
-
-
-Answering = Callable[[Any], tuple[Any, float] | None]
-
-
-def proposer(lie: Lie, chance: random.Random) -> tuple[ProposerActor, Answering]:
-    """The real one, without its process: all that a node would do to it is done here."""
-    context: Any = SimpleNamespace(
-        settings=Settings.for_tests(method="auto"),
-        registry=CollectorRegistry(),
-        clock=FakeClock(),
-        directory=Nobody(),
-    )
-    actor = ProposerActor(context)
-
-    def answering(message: Any) -> tuple[Any, float] | None:
-        # Damaged bytes may be another message of the table.
-        if not isinstance(message, Propose):
-            return None
-        answer: Proposed = actor._answer(message)
-        return replace(answer, drafts=[said for item in answer.drafts for said in lie(chance, item)]), THINK
-
-    return actor, answering
-
-
-class World:
-    """The network and who is at its end; `dies_every`: questions after which the proposer starts anew."""
-
-    def __init__(self, seed: int, faults: dict[str, float], lie: Lie = honest, dies_every: int = 0) -> None:
-        self._seed, self._faults, self._lie, self._dies_every = seed, faults, lie, dies_every
-        self._asked = 0
-        self._actors: list[ProposerActor] = []
-        self.air: Air | None = None
-
-    def connect(self, clock: Clock) -> BlockingLink:
-        chance = random.Random(self._seed)
-        self.air = Air(clock, self._seed, **self._faults)
-
-        def alive() -> Answering:
-            actor, answering = proposer(self._lie, chance)
-            self._actors.append(actor)
-            return answering
-
-        def answering(message: Any) -> tuple[Any, float] | None:
-            self._asked += 1
-            if self._dies_every and self._asked % self._dies_every == 0:
-                far.restart(answering)
-                self.life = alive()
-                return None
-            return self.life(message)
-
-        self.life = alive()
-        far = FarEnd(self.air, CODEC, answering)
-        wire = MemoryWire(self.air, far, sending=SEND, reading=READ)
-        return BlockingLink("ipc://far", "proposer", CODEC, "target-1", 7, wire=wire)
-
-    @property
-    def lives(self) -> int:
-        return len(self._actors)
-
-    def close(self) -> None:
-        for actor in self._actors:
-            actor._learning.close()
 
 
 def compared(world: World, cost: str, batch: int, stays: Callable[[int], bool]) -> tuple[float, Simulation]:
