@@ -90,6 +90,8 @@ def test_who_asks_the_parent_to_end_asks_the_worker_once_and_gets_its_code(
     # To all of its group, as Ctrl-C does.
     os.killpg(parent.process.pid, number)
     assert parent.line("asked") == ["asked", number.name]
+    # What comes after it says that it has been passed on by now.
+    os.kill(parent.process.pid, signal.SIGUSR1)
     assert parent.code() == 7
     assert parent.rest() == []
 
@@ -99,6 +101,8 @@ def test_a_stopped_worker_hears_that_it_shall_end(start: Callable[..., Parent]) 
     pid, _ = parent.worker()
     os.kill(pid, signal.SIGSTOP)
     parent.process.terminate()
+    assert parent.line("asked") == ["asked", "SIGTERM"]
+    os.kill(parent.process.pid, signal.SIGUSR1)
     assert parent.code() == 7
 
 
@@ -142,6 +146,7 @@ def test_as_first_process_of_a_container_it_forks_and_ends_as_anywhere(start: Ca
     parent.line("waits")
     os.kill(first, signal.SIGTERM)
     assert parent.line("asked") == ["asked", "SIGTERM"]
+    os.kill(first, signal.SIGUSR1)
     assert parent.code() == 7
 
 

@@ -1,7 +1,8 @@
 """A warm parent and its workers, as a child of tests: `python warm_worker.py ORDER`.
 
 A worker says its process id, its parent's, and how often something was loaded before it was forked. Then it does as
-ordered: `exit N` at once, `die` by SIGKILL, or `wait` until it is asked to end: it says by what, and ends with code 7.
+ordered: `exit N` at once, `die` by SIGKILL, or `wait`: it says each signal that asks it to end, and ends at SIGUSR1,
+with code 7.
 """
 
 from __future__ import annotations
@@ -26,15 +27,13 @@ def work(order: str) -> int:
         return int(order.split()[1])
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    asked = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, asked)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: print("asked", signal.Signals(number).name, flush=True))
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
     tell_parent()
     print("waits", flush=True)
-    print("asked", signal.Signals(signal.sigwait(asked)).name, flush=True)
-    # Asked twice, it would say so.
-    for number in signal.sigpending() & asked:
-        print("asked again", number, flush=True)
-    return 7
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":
