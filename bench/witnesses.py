@@ -3,7 +3,7 @@
     python -m bench.witnesses --guidellm VENV --aiperf VENV [--url URL]
 
 Both tools live in virtual environments of their own, given by path (`pip install guidellm`, `pip install aiperf`);
-neither is a dependency. They get the same prompts, the same limits and a folder with the model's tokenizer, so that nothing
+neither is a dependency. They get the same prompts, the same limits and a folder with the model's tokenizer: nothing
 is fetched. The tools take turns, `--rounds` of them, so that what disturbs the machine disturbs all; a figure is the
 median of its rounds, and a ratio that of two tools' medians. All prompts were asked once before: caches are as warm for
 the first tool as for the last. Without `--url` a mesh is started, without drafts: a chunk is a token then, mostly.
