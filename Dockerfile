@@ -36,7 +36,10 @@ COPY kernels kernels
 COPY models models
 COPY services services
 COPY loadtest loadtest
-RUN /opt/specmesh/bin/pip install --no-deps --no-build-isolation $(cat /tmp/index) .
+# Compiled loops are found by the time of their source. Layers keep whole seconds of it, so that is what it is here.
+RUN /opt/specmesh/bin/pip install --no-deps --no-build-isolation $(cat /tmp/index) . \
+    && find /opt/specmesh/lib/python3*/site-packages -path '*/services/proposer/*.py' \
+         -exec sh -c 'for file; do touch -d "@$(stat -c %Y "$file")" "$file"; done' _ {} +
 
 FROM base
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specmesh \
@@ -45,9 +48,12 @@ RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /u
 COPY --from=build /opt/specmesh /opt/specmesh
 # Bytecode was written at build time and the root file system is read-only: nothing tries to write it again.
 ENV PATH=/opt/specmesh/bin:$PATH \
-    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/tmp/numba \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/var/cache/specmesh \
     SPECMESH_CACHE_DIR=/models SPECMESH_RUN_DIR=/run/specmesh
 USER specmesh
+# The proposer's loops, for the processor of the machine that builds: a new volume begins with them. On another kind of
+# processor they are compiled once more, at the first start.
+RUN python3 -m services.proposer.suffix_store.warm
 WORKDIR /tmp
 VOLUME ["/models"]
 EXPOSE 8000 9100 9101 9102 9103

@@ -162,6 +162,13 @@ for role in tokenizer proposer target streamer; do
     compose exec -T "$role" sh -c 'test "$(id -u)" = 10001 && ! touch /opt/x 2>/dev/null' \
         || { echo "$role runs as root or can write its file system"; exit 1; }
 done
+# The image was built here: nothing is left for its proposer to compile.
+compose exec -T proposer python3 -c '
+import pathlib
+code = [file.stat().st_mtime for file in pathlib.Path("/var/cache/specmesh").rglob("*.nb[ci]")]
+late = sum(time > pathlib.Path("/proc/1").stat().st_mtime for time in code)
+print(f"   compiled code of the proposer: {len(code)} files, {late} of them made by this container")
+assert code and not late'
 
 say "stopping"
 compose stop --timeout 35
