@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mesh.clock import Clock
-from mesh.errors import Malformed, MeshError, NotRunning, RemoteError, UnknownKind
+from mesh.errors import Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
 from mesh.membership import Member
 from mesh.node import Node
 from services.messages import Dying, Kill, Look, Seen
@@ -118,6 +118,9 @@ class MeshMap:
         member = ready[0]
         try:
             answer = await self._node.ref(member.endpoint, WINDOW).ask(Kill(), timeout=ASK_TIMEOUT)
+        except PeerLost:
+            # It died before its last word was out.
+            answer = Dying(pid=member.pid)
         except RemoteError as error:
             raise ApiError(409, f"{member.instance} lives on: {error.message}", code=error.reason) from error
         except MeshError as error:
