@@ -1,6 +1,12 @@
 """What a proposer that fails costs: the real mesh, one fault after the other, requests without speculation and with
 `auto` in turns while it lasts. Nothing may fail, no token may change, and it may take 2 % more time.
 
+A cell is a fault, a workload and a number of streams. In it blocks of so many requests at once run for --seconds,
+each block both ways, who is first changes; of each pair of blocks comes one ratio, and of the ratios the interval.
+What one way has learned the other doesn't know: their requests have another `cache_salt`.
+
+noise     none, and both ways without speculation: what this machine's ratios are worth
+none      none
 kill      the proposer dies (kill -9) every three seconds and is started again
 stop      it is stopped (SIGSTOP) all the time
 slow      it answers everything 200 ms late
@@ -33,7 +39,8 @@ HELP = "a proposer that dies, stops, is late or lies: failures, changed texts, a
 BAR = 0.98
 NAME = "measured"
 KILL_EVERY = 3.0
-OFF, ON = {"method": "naive"}, {"method": "auto"}
+NAIVE, AUTO = "naive", "auto"
+LEAST_BLOCKS, MOST_BLOCKS = 4, 64
 
 
 class Answer(NamedTuple):
@@ -42,53 +49,74 @@ class Answer(NamedTuple):
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--faults", default="none,kill,stop,slow,garbage")
-    parser.add_argument("--workloads", default="chat,edit")
-    parser.add_argument("--pairs", type=int, default=8, help="requests each way, by fault, workload and concurrency")
-    parser.add_argument("--concurrency", default="1,4")
+    parser.add_argument("--faults", default="kill,stop,slow,garbage", help=f"comma-separated, of {', '.join(FAULTS)}")
+    parser.add_argument("--workloads", default="chat,edit", help=f"comma-separated, of {', '.join(WORKLOADS)}")
+    parser.add_argument("--streams", default="1,4,16", help="at a time, comma-separated")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help=f"for a cell; at least {LEAST_BLOCKS} pairs of blocks"
+    )
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the server")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
+    settings = {"method": AUTO, "cache_dir": "", "prefix_cache": False}
+    settings |= dict(each.split("=", 1) for each in options.setting)
+    cells: dict[str, dict[str, Any]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="mesh-") as folder,
-        separate_roles(Path(folder), served_model_name=NAME, method="auto", cache_dir="", prefix_cache=False) as mesh,
+        separate_roles(Path(folder), served_model_name=NAME, store_dir=f"{folder}/store", **settings) as mesh,
     ):
-        _together(mesh, WORKLOADS["chat"].requests(2, 9), ON)
+        for workload in options.workloads.split(","):
+            _together(mesh, WORKLOADS[workload].requests(2, 9), AUTO, "warm up")
         for fault in options.faults.split(","):
             with FAULTS[fault](mesh):
                 for workload in options.workloads.split(","):
-                    for concurrency in map(int, options.concurrency.split(",")):
-                        key = f"{fault}, {workload}, {concurrency} at a time"
-                        figures[key] = _compared(mesh, workload, options.pairs, concurrency)
-                        print(key, figures[key], flush=True)
-    return figures | {"missed": list(_missed(figures))}
+                    for streams in map(int, options.streams.split(",")):
+                        key = f"{fault}, {workload}, {streams} at a time"
+                        ways = (NAIVE, NAIVE if fault == "noise" else AUTO)
+                        cells[key] = _cell(mesh, workload, streams, ways, options.seconds, key)
+                        print(key, cells[key], flush=True)
+    return {"cells": cells, "missed": list(_missed(cells))}
 
 
-def _missed(figures: dict[str, Any]) -> Iterator[str]:
-    for key, seen in figures.items():
+def _missed(cells: dict[str, Any]) -> Iterator[str]:
+    for key, seen in cells.items():
         if seen["failed"] or seen["differ"]:
             yield f"{key}: {seen['failed']} failed, {seen['differ']} texts differ"
-        if seen["speed"] < BAR:
-            yield f"{key}: {seen['speed']} of the speed without speculation, at least {BAR}"
+        if seen["speed"] < BAR and not key.startswith("noise"):
+            sure = "surely" if seen["of_95_%"][1] < BAR else "perhaps"
+            yield f"{key}: {sure} {seen['speed']} of the speed without speculation, at least {BAR}"
 
 
-def _compared(mesh: SeparateRoles, workload: str, pairs: int, concurrency: int) -> dict[str, Any]:
-    """Blocks of so many at a time, without and with, in turns; who is first changes."""
-    bodies = WORKLOADS[workload].requests(pairs, 7)
-    ratios, failed, differ = [], 0, 0
-    for begin in range(0, pairs, concurrency):
-        block = bodies[begin : begin + concurrency]
-        order = [OFF, ON] if begin // concurrency % 2 == 0 else [ON, OFF]
-        found = {wish["method"]: _together(mesh, block, wish) for wish in order}
-        naive, auto = found["naive"], found["auto"]
-        failed += sum(each is None for each in naive + auto)
-        both = [(a, b) for a, b in zip(naive, auto, strict=True) if a is not None and b is not None]
+def _cell(
+    mesh: SeparateRoles, workload: str, streams: int, ways: tuple[str, str], seconds: float, key: str
+) -> dict[str, Any]:
+    bodies = WORKLOADS[workload].requests(MOST_BLOCKS * streams, 7)
+    ratios: list[float] = []
+    failed = differ = 0
+    end = time.monotonic() + seconds
+    for turn in range(MOST_BLOCKS):
+        if turn >= LEAST_BLOCKS and time.monotonic() > end:
+            break
+        block = bodies[turn * streams : (turn + 1) * streams]
+        found: dict[int, list[Answer | None]] = {}
+        for side in (turn % 2, 1 - turn % 2):
+            found[side] = _together(mesh, block, ways[side], f"{key} {side}")
+        plain, guessed = found[0], found[1]
+        failed += sum(each is None for each in plain + guessed)
+        both = [(a, b) for a, b in zip(plain, guessed, strict=True) if a is not None and b is not None]
         differ += sum(a.text != b.text for a, b in both)
-        ratios.append(sum(a.seconds for a, _ in both) / sum(b.seconds for _, b in both))
-    low, high = _interval(ratios)
-    speed = statistics.geometric_mean(ratios)
-    return {"failed": failed, "differ": differ, "speed": round(speed, 3), "of_95_%": [round(low, 3), round(high, 3)]}
+        if both:
+            ratios.append(sum(a.seconds for a, _ in both) / sum(b.seconds for _, b in both))
+    # Where nobody was answered both ways there is nothing to compare.
+    speed, (low, high) = (statistics.geometric_mean(ratios), _interval(ratios)) if ratios else (0.0, (0.0, 0.0))
+    return {
+        "pairs": len(ratios),
+        "failed": failed,
+        "differ": differ,
+        "speed": round(speed, 3),
+        "of_95_%": [round(low, 3), round(high, 3)],
+    }
 
 
 def _interval(ratios: list[float]) -> tuple[float, float]:
@@ -97,13 +125,14 @@ def _interval(ratios: list[float]) -> tuple[float, float]:
     return float(np.percentile(means, 2.5)), float(np.percentile(means, 97.5))
 
 
-def _together(mesh: SeparateRoles, bodies: list[Body], wish: dict[str, str]) -> list[Answer | None]:
+def _together(mesh: SeparateRoles, bodies: list[Body], method: str, salt: str) -> list[Answer | None]:
     with ThreadPoolExecutor(len(bodies)) as callers:
-        return list(callers.map(lambda body: _ask(mesh.url, body, wish), bodies))
+        return list(callers.map(lambda body: _ask(mesh.url, body, method, salt), bodies))
 
 
-def _ask(url: str, body: Body, wish: dict[str, str]) -> Answer | None:
-    data = json.dumps({**body, "model": NAME, "speculation": wish, "temperature": 0}).encode()
+def _ask(url: str, body: Body, method: str, salt: str) -> Answer | None:
+    wish = {"model": NAME, "speculation": {"method": method}, "cache_salt": salt, "temperature": 0}
+    data = json.dumps({**body, **wish}).encode()
     request = urllib.request.Request(url + route(body), data, {"Content-Type": "application/json"})
     begin = time.perf_counter()
     try:
@@ -167,6 +196,7 @@ def _faulty(kind: str) -> Callable[[SeparateRoles], Any]:
 
 
 FAULTS: dict[str, Callable[[SeparateRoles], Any]] = {
+    "noise": _none,
     "none": _none,
     "kill": _killed,
     "stop": _stopped,
