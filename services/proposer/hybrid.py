@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
+from msgspec.structs import replace
+
 from services.proposer.draft import MAX_DRAFT_TOKENS, Draft
 from services.proposer.from_text import FromText
 from services.proposer.proposer import Ask
@@ -30,8 +32,8 @@ class HybridProposer(FromText):
 
     def _continued(self, asks: Sequence[Ask], drafts: list[Draft]) -> list[Draft]:
         left = [
-            Ask(view, min(budget, MAX_DRAFT_TOKENS) - len(draft.tokens), [*ahead, *draft.tokens])
-            for (view, budget, ahead), draft in zip(asks, drafts, strict=True)
+            Ask(ask.view, min(ask.budget, MAX_DRAFT_TOKENS) - len(draft.tokens), [*ask.ahead, *draft.tokens])
+            for ask, draft in zip(asks, drafts, strict=True)
         ]
         return [joined(*both) for both in zip(drafts, self._then.guess(left), strict=True)]
 
@@ -41,7 +43,7 @@ def joined(draft: Draft, rest: Draft) -> Draft:
     if not draft.tokens or not rest.tokens:
         return draft if draft.tokens else rest
     tokens, chances = draft.tokens + rest.tokens, draft.chances + rest.chances
-    return draft._replace(tokens=tokens, chances=chances)
+    return replace(draft, tokens=tokens, chances=chances)
 
 
 def expected_tokens(draft: Draft) -> float:

@@ -20,7 +20,7 @@ from services.proposer import calibration
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
 from services.proposer.namespaces import Namespace, Namespaces, Segment
 from services.proposer.proposer import Ask, View
-from services.proposer.suffix_store import candidates, chances, guessing, layout, loops, predicting, step
+from services.proposer.suffix_store import candidates, chances, guessing, layout, loops, predicting, scouting, step
 from services.proposer.suffix_store.automaton import Automaton
 
 assert layout.LONGEST == MAX_DRAFT_TOKENS
@@ -40,6 +40,7 @@ NAMES = {
     chances.PREDICTION: "prediction",
     chances.NGRAM: "ngram",
 }
+_IN_SEGMENTS = (chances.STORE, chances.CORPUS)
 _FIRST_ROWS = 64
 _FIRST_BATCH = 32
 _SCRATCH = 16
@@ -130,16 +131,16 @@ class Knowledge:
         """What is new is taken in, and the best guess of the sources is the draft; EMPTY while a long prompt joins."""
         row_of, aheads = self._row_of, array("i")
         flat: list[int] = []
-        for view, budget, ahead in asks:
+        for ask in asks:
+            view, ahead = ask.view, ask.ahead
             row = row_of.get(view.sequence_id)
             if row is None:
                 row = self._start(view)
-            flat += (row, *view.tokens.buffer_info(), budget, len(aheads), len(ahead))
+            flat += (row, *view.tokens.buffer_info(), ask.budget, len(ahead))
             if ahead:
                 aheads.extend(ahead)
-        count = len(asks)
-        told = self._step(array("q", flat), count, aheads, sources, rule)
-        return self._drafts(asks, count, told)
+        told = self._step(array("q", flat), len(asks), aheads, sources, rule)
+        return self._drafts(asks, told) if told else [EMPTY] * len(asks)
 
     def follow(self, views: Iterable[View]) -> None:
         """What is new is taken in, and nothing is asked; of long texts a slice."""
@@ -197,35 +198,40 @@ class Knowledge:
             assert status == layout.ROW_NEEDS_MEMORY, status
             self._give(self._text_in[which], layout.CANDIDATES_AT, np.zeros(candidates.TEXT_WORDS, np.int32))
 
-    def _drafts(self, asks: Sequence[Ask], count: int, told: int) -> list[Draft]:
-        begin = count * layout.ANSWER_WORDS
-        if not told:
-            return [EMPTY] * count
-        numbers = self._told[: begin + told].tolist()
-        ratios = self._ratios[:told].tolist()
+    def _drafts(self, asks: Sequence[Ask], told: int) -> list[Draft]:
+        begin = len(asks) * layout.ANSWER_WORDS
+        answers = iter(self._told[:begin].tolist())
+        tokens, ratios = self._told[begin : begin + told].tolist(), self._ratios[:told].tolist()
         drafts, at = [], 0
-        for place in range(0, begin, layout.ANSWER_WORDS):
-            drafted, source, matched, which = numbers[place : place + layout.ANSWER_WORDS]
-            if drafted:
-                name, after = NAMES[source], at + drafted
-                likely = ratios[at:after]
-                if source == chances.CORPUS or source == chances.STORE:
-                    text = self._texts[asks[place // layout.ANSWER_WORDS].view.sequence_id]
-                    if source == chances.CORPUS:
-                        name = f"{name}:{text.corpora[which]}"
-                    elif text.namespace is not None:
-                        self.used(text.namespace, text.namespace.segments[which], likely)
-                drafts.append(Draft(numbers[begin + at : begin + after], name, matched, [], None, likely))
-                at = after
-            else:
+        # Each answer's words, from the one iterator.
+        for ask, drafted, source, matched, which in zip(asks, answers, answers, answers, answers, strict=True):
+            if not drafted:
                 drafts.append(EMPTY)
+                continue
+            after = at + drafted
+            likely, name = ratios[at:after], NAMES[source]
+            if source in _IN_SEGMENTS:
+                name = self._named(ask.view, source, which, likely)
+            drafts.append(Draft(tokens[at:after], name, matched, [], None, likely))
+            at = after
         return drafts
+
+    def _named(self, view: View, source: int, which: int, likely: list[float]) -> str:
+        """A draft came of a segment."""
+        text = self._texts[view.sequence_id]
+        if source == chances.CORPUS:
+            return f"{NAMES[source]}:{text.corpora[which]}"
+        if text.namespace is not None:
+            self.used(text.namespace, text.namespace.segments[which], likely)
+        return NAMES[source]
 
     def _lay_out_batch(self, most: int) -> None:
         self._batch = most
         self._shares = np.zeros(most, np.int64)
         self._told = np.zeros(most * (layout.ANSWER_WORDS + layout.LONGEST), np.int32)
         self._ratios = np.zeros(most * layout.LONGEST, np.float64)
+        self._scouts = np.zeros(most * scouting.SCOUT_WORDS, np.int32)
+        self._words[layout.SCOUTS_AT] = self._scouts.ctypes.data
         self._words[layout.SHARES_AT] = self._shares.ctypes.data
         self._words[layout.TOKENS_OUT_AT] = self._told.ctypes.data
         self._words[layout.CHANCES_OUT_AT] = self._ratios.ctypes.data

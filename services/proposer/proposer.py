@@ -10,7 +10,9 @@ import enum
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
+
+import msgspec
 
 from services.proposer.draft import Draft
 
@@ -39,7 +41,7 @@ class View:
     learn: bool = True
 
 
-class Ask(NamedTuple):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """A draft of at most `budget` tokens is wanted behind the text and `ahead`, which is assumed to follow it."""
 
     view: View

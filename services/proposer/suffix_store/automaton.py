@@ -26,7 +26,7 @@ class Automaton:
         assert looked_up <= depth, "places are kept as far as counts are"
         self._states = Memory(loops.STATE_WORDS)
         self._entries = Memory(loops.ENTRY_WORDS)
-        self._buckets = Memory(1)
+        self._buckets = Memory(loops.BUCKET_WORDS)
         self._lasts = Memory(1) if looked_up else None
         self._words: npt.NDArray[np.int64] = np.zeros(loops.AUTOMATON_WORDS, np.int64)
         self._words[[loops.STATES, loops.ENTRIES]] = 1
@@ -49,7 +49,7 @@ class Automaton:
         """So many tokens make at most twice as many states, and three times as many transitions."""
         self._states.lay_out(2 * room + 2)
         self._entries.lay_out(3 * room + 2)
-        self._buckets.lay_out(3 * room + 2 + loops.FIRST_BUCKETS)
+        self._buckets.lay_out(loops.BUCKETS_AN_ENTRY * (3 * room + 2) + loops.FIRST_BUCKETS)
         words = self._words
         words[loops.ROOM] = room
         words[loops.STATES_AT], words[loops.ENTRIES_AT] = self._states.address, self._entries.address
@@ -94,5 +94,5 @@ class Automaton:
         return (
             self._states.copy(int(words[loops.STATES])),
             self._entries.copy(int(words[loops.ENTRIES])),
-            self._buckets.copy(int(words[loops.BUCKETS]))[:, 0],
+            self._buckets.copy(int(words[loops.BUCKETS])),
         )

@@ -29,7 +29,7 @@ from services.proposer.suffix_store.loops import (
     shortened,
     target_of,
 )
-from services.proposer.suffix_store.native import Doubles, Floats, Ints, Longs, loop
+from services.proposer.suffix_store.native import Doubles, Floats, Ints, Longs, Table, loop
 
 # What is told of a guess: how many tokens, and the length of its context.
 DRAFTED, MATCHED = 1, 2
@@ -51,7 +51,7 @@ def _chance(table: Floats, cell: int) -> float:
 
 @loop
 def _walk(
-    words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, length: int, limit: int, budget: int,
+    words: Longs, rows: Table, entries: Table, buckets: Table, state: int, length: int, limit: int, budget: int,
     least: float, enough: float, table: Floats, source: int, itself: int, tokens: Ints, shares: Doubles, cells: Ints,
     keeps: bool,
 ) -> tuple[int, float]:  # fmt: skip
@@ -80,7 +80,7 @@ def _walk(
 
 @loop
 def most_frequent(
-    words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Longs, limit: int, longest: int, factor: float,
+    words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, limit: int, longest: int, factor: float,
     offset: float, least: float, table: Floats, source: int, tokens: Ints, shares: Doubles, cells: Ints, told: Longs,
 ) -> float:  # fmt: skip
     """The best draft of all contexts of up to `limit` tokens that the follower's ends with.
@@ -125,7 +125,7 @@ def most_frequent(
 
 
 @loop
-def _place_before(words: Longs, rows: Ints, follower: Longs) -> tuple[int, int]:
+def _place_before(words: Longs, rows: Table, follower: Longs) -> tuple[int, int]:
     """(the place behind the last earlier occurrence of the follower's last tokens, how many of them); length 0: none.
     The writer's own occurrence is the last one, so it has kept the one before that."""
     if follower[END] != READER:
@@ -137,7 +137,7 @@ def _place_before(words: Longs, rows: Ints, follower: Longs) -> tuple[int, int]:
 
 @loop
 def most_recent(
-    words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Longs, least_size: int, longest: int,
+    words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, least_size: int, longest: int,
     text: Ints, ahead: Ints, table: Floats, source: int, tokens: Ints, shares: Doubles, cells: Ints, told: Longs,
 ) -> None:  # fmt: skip
     """What came behind the last earlier occurrence of the text's last few tokens. At the end it goes on with its own
@@ -180,7 +180,7 @@ def most_recent(
 
 @loop
 def most_frequent_of_few(
-    words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Longs, least_size: int, longest: int,
+    words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, least_size: int, longest: int,
     table: Floats, source: int, tokens: Ints, shares: Doubles, cells: Ints, told: Longs,
 ) -> None:  # fmt: skip
     """What came most often behind the longest earlier occurrence of the text's last few tokens, however rarely."""

@@ -14,16 +14,17 @@ LONGEST = candidates.LONGEST
 # Words of the whole: where everything lies, what was set, and what is left of what one call may take.
 # fmt: off
 (ROWS_AT, ROWS, SPACES_AT, SPACES, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, CELLS_AT,
- COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH) = range(21)
+ COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH,
+ SCOUTS_AT) = range(22)
 # fmt: on
-WORDS = 21
+WORDS = 22
 # Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
 # needs memory for candidates or chances.
 DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))
 
-# Words of a question. AHEAD: where its tokens begin, of those that are ahead of all texts.
-ASK_ROW, ASK_TEXT_AT, ASK_LENGTH, ASK_BUDGET, ASK_AHEAD, ASK_AHEADS = range(6)
-ASK_WORDS = 6
+# Words of a question. AHEADS: how many tokens are ahead; those of all texts lie one behind the other.
+ASK_ROW, ASK_TEXT_AT, ASK_LENGTH, ASK_BUDGET, ASK_AHEADS = range(5)
+ASK_WORDS = 5
 # Words of an answer.
 TOLD_COUNT, TOLD_SOURCE, TOLD_MATCHED, TOLD_WHICH = range(4)
 ANSWER_WORDS = 4

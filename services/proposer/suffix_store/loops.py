@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.suffix_store.native import Ints, Longs, carray, fetch, ints_at, longs_at, loop
+from services.proposer.suffix_store.native import Ints, Longs, Table, carray, fetch, ints_at, longs_at, loop, table_of
 
 # Words of a state's row. What is 0 in fresh memory means "none": no token leads to the root, no entry is number 0.
 LEN, LINK, COUNT, BEST_COUNT, BEST_TOKEN, TOKEN, TARGET, OTHERS = range(8)
@@ -28,6 +28,11 @@ STATE_WORDS = 8
 # Words of an entry.
 SOURCE, LABEL, GOAL, NEXT_IN_BUCKET, NEXT_OF_SOURCE = range(5)
 ENTRY_WORDS = 5
+# Words of a bucket: its first entry, and where that leads, so that both can be fetched at a time.
+FIRST, GOAL_OF_FIRST = range(2)
+BUCKET_WORDS = 2
+# Few have more than one entry then: the others would be waited for.
+BUCKETS_AN_ENTRY = 2
 # An automaton's own words, 64 bits each. BUCKETS lies between LOW, a power of two, and twice that. LASTS_AT 0: of many
 # texts, so that no places are kept.
 (STATES_AT, ENTRIES_AT, BUCKETS_AT, LASTS_AT, STATES, ENTRIES, BUCKETS, LOW, TOKENS, ROOM, MAX_TOKENS, MAX_BYTES, DEPTH,
@@ -41,22 +46,18 @@ AUTOMATON, END, STATE, LENGTH, BEFORE, BEFORE_LENGTH = range(6)
 FOLLOWER_WORDS = 6
 READER = -1
 
-STATE_BYTES, ENTRY_BYTES, BUCKET_BYTES, LAST_BYTES = 4 * STATE_WORDS, 4 * ENTRY_WORDS, 4, 4
-# From so many tokens on, an automaton is larger than what is near the processor; and contexts to be fetched at a time.
-SMALL, _FETCHED = 20_000, 12
-FETCH_LEVELS = 3
+STATE_BYTES, ENTRY_BYTES, BUCKET_BYTES, LAST_BYTES = 4 * STATE_WORDS, 4 * ENTRY_WORDS, 4 * BUCKET_WORDS, 4
+# Buckets that open after this one, until whose entries are there.
+_SOON = 4
+_states, _entries, _buckets = map(table_of, (STATE_WORDS, ENTRY_WORDS, BUCKET_WORDS))
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @loop
-def opened(address: int) -> tuple[Longs, Ints, Ints, Ints]:
+def opened(address: int) -> tuple[Longs, Table, Table, Table]:
     """An automaton's words, states, entries and buckets."""
     words = carray(longs_at(address), AUTOMATON_WORDS)
-    room = words[ROOM]
-    rows = carray(ints_at(words[STATES_AT]), (2 * room + 2, STATE_WORDS))
-    entries = carray(ints_at(words[ENTRIES_AT]), (3 * room + 2, ENTRY_WORDS))
-    buckets = carray(ints_at(words[BUCKETS_AT]), 3 * room + FIRST_BUCKETS + 2)
-    return words, rows, entries, buckets
+    return words, _states(words[STATES_AT]), _entries(words[ENTRIES_AT]), _buckets(words[BUCKETS_AT])
 
 
 @loop
@@ -66,7 +67,7 @@ def lasts_of(words: Longs) -> Ints:
 
 
 @loop
-def link_of(rows: Ints, state: int) -> int:
+def link_of(rows: Table, state: int) -> int:
     """As wide as states are that come from elsewhere: numba would compile what takes it once for each width."""
     return np.int64(rows[state, LINK])  # type: ignore[return-value]
 
@@ -86,15 +87,15 @@ def bucket_of(words: Longs, state: int, token: int) -> int:
 
 
 @loop
-def _entry(words: Longs, entries: Ints, buckets: Ints, state: int, token: int) -> int:
-    entry: int = buckets[bucket_of(words, state, token)]
+def _entry(words: Longs, entries: Table, buckets: Table, state: int, token: int) -> int:
+    entry: int = buckets[bucket_of(words, state, token), FIRST]
     while entry and not (entries[entry, SOURCE] == state and entries[entry, LABEL] == token):
         entry = entries[entry, NEXT_IN_BUCKET]
     return entry
 
 
 @loop
-def target_of(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int) -> int:
+def target_of(words: Longs, rows: Table, entries: Table, buckets: Table, state: int, token: int) -> int:
     """Where the token leads from the state; 0: nowhere."""
     if rows[state, TOKEN] == token or not rows[state, OTHERS]:
         return np.int64(rows[state, TARGET] if rows[state, TOKEN] == token else 0)  # type: ignore[return-value]
@@ -103,7 +104,7 @@ def target_of(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int
 
 
 @loop
-def _lead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int, target: int) -> None:
+def _lead(words: Longs, rows: Table, entries: Table, buckets: Table, state: int, token: int, target: int) -> None:
     """A transition that wasn't there."""
     if not rows[state, TARGET]:
         rows[state, TOKEN], rows[state, TARGET] = token, target
@@ -112,42 +113,49 @@ def _lead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, to
     words[ENTRIES] += 1
     bucket = bucket_of(words, state, token)
     entries[entry, SOURCE], entries[entry, LABEL], entries[entry, GOAL] = state, token, target
-    entries[entry, NEXT_IN_BUCKET], entries[entry, NEXT_OF_SOURCE] = buckets[bucket], rows[state, OTHERS]
-    buckets[bucket] = rows[state, OTHERS] = entry
-    if words[ENTRIES] > words[BUCKETS]:
+    entries[entry, NEXT_IN_BUCKET], entries[entry, NEXT_OF_SOURCE] = buckets[bucket, FIRST], rows[state, OTHERS]
+    buckets[bucket, FIRST], buckets[bucket, GOAL_OF_FIRST], rows[state, OTHERS] = entry, target, entry
+    while BUCKETS_AN_ENTRY * words[ENTRIES] > words[BUCKETS]:
         _open_bucket(words, entries, buckets)
 
 
 @loop
-def _open_bucket(words: Longs, entries: Ints, buckets: Ints) -> None:
+def _open_bucket(words: Longs, entries: Table, buckets: Table) -> None:
     """One more bucket; its entries are among those of the one with the same lower bits."""
     opened = words[BUCKETS]
     old = opened - words[LOW]
     words[BUCKETS] += 1
     if words[BUCKETS] == 2 * words[LOW]:
         words[LOW] *= 2
-    entry = buckets[old]
-    buckets[old] = 0
+    entry = buckets[old, FIRST]
+    buckets[old, FIRST] = buckets[old, GOAL_OF_FIRST] = 0
     while entry:
         after = entries[entry, NEXT_IN_BUCKET]
         bucket = bucket_of(words, np.int64(entries[entry, SOURCE]), entries[entry, LABEL])
-        entries[entry, NEXT_IN_BUCKET] = buckets[bucket]
-        buckets[bucket] = entry
+        entries[entry, NEXT_IN_BUCKET] = buckets[bucket, FIRST]
+        buckets[bucket, FIRST], buckets[bucket, GOAL_OF_FIRST] = entry, entries[entry, GOAL]
         entry = after
+    # The next one's will be looked at soon.
+    fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[old + 1 + _SOON, FIRST])
 
 
 @loop
-def _redirect(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int, q: int, to: int) -> bool:
+def _redirect(
+    words: Longs, rows: Table, entries: Table, buckets: Table, state: int, token: int, q: int, to: int
+) -> bool:  # fmt: skip
     """What leads from the state to q leads elsewhere now; False: it doesn't lead to q."""
     if rows[state, TOKEN] == token:
         if rows[state, TARGET] != q:
             return False
         rows[state, TARGET] = to
         return True
+    bucket = bucket_of(words, state, token)
     entry = _entry(words, entries, buckets, state, token)
     if entries[entry, GOAL] != q:
         return False
     entries[entry, GOAL] = to
+    if buckets[bucket, FIRST] == entry:
+        buckets[bucket, GOAL_OF_FIRST] = to
     return True
 
 
@@ -155,7 +163,7 @@ def _redirect(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int
 
 
 @loop
-def _others(rows: Ints, entries: Ints, state: int) -> int:
+def _others(rows: Table, entries: Table, state: int) -> int:
     count, entry = 0, rows[state, OTHERS]
     while entry:
         count += 1
@@ -177,13 +185,13 @@ def held(words: Longs) -> int:
 @loop
 def _has_room(words: Longs, entries: int) -> bool:
     """For one more token with so many entries. Not only bytes: memory is laid out for ROOM tokens."""
-    buckets = max(words[BUCKETS], words[ENTRIES] + entries)
+    buckets = max(words[BUCKETS], BUCKETS_AN_ENTRY * (words[ENTRIES] + entries))
     size = _bytes(words, words[STATES] + 2, words[ENTRIES] + entries, buckets)
     return bool(words[TOKENS] < words[ROOM] and size <= words[MAX_BYTES])
 
 
 @loop
-def _grow(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, end: int, token: int) -> int:
+def _grow(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, end: int, token: int) -> int:
     """The state of the text at `end` with the token behind it; -1: full, and nothing has changed.
 
         missing    contexts of the text, longest first, that were never followed by the token
@@ -221,7 +229,7 @@ def _grow(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, e
 
 @loop
 def _clone(
-    words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, state: int, token: int, q: int
+    words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, state: int, token: int, q: int
 ) -> int:  # fmt: skip
     """q's shorter contexts, those of `state` with the token, have occurred where its longer ones have not: they get a
     state of their own, with all that was known of them. Whoever stands at q with a longer context stays."""
@@ -243,7 +251,7 @@ def _clone(
 
 
 @loop
-def shortened(rows: Ints, state: int, length: int) -> int:
+def shortened(rows: Table, state: int, length: int) -> int:
     """The state of a state's context of that length: it has moved when others cloned the state, or is cut shorter."""
     while state and rows[rows[state, LINK], LEN] >= length:
         state = link_of(rows, state)
@@ -251,7 +259,7 @@ def shortened(rows: Ints, state: int, length: int) -> int:
 
 
 @loop
-def _occurs(words: Longs, rows: Ints, lasts: Ints, follower: Longs, state: int) -> None:
+def _occurs(words: Longs, rows: Table, lasts: Ints, follower: Longs, state: int) -> None:
     """The state's contexts occur once more, here."""
     if words[LASTS_AT]:
         if rows[state, COUNT] and not follower[BEFORE_LENGTH] and rows[rows[state, LINK], LEN] < words[LOOKED_UP]:
@@ -261,7 +269,7 @@ def _occurs(words: Longs, rows: Ints, lasts: Ints, follower: Longs, state: int) 
 
 
 @loop
-def _overtakes(rows: Ints, state: int, count: int, token: int) -> bool:
+def _overtakes(rows: Table, state: int, count: int, token: int) -> bool:
     """Of tokens that followed equally often, twice or more, the one that has just come to it is the best: what was said
     lately is likelier. Not where the first token that ever followed is one behind: that one would be next."""
     return bool(rows[state, TOKEN] == token or rows[rows[state, TARGET], COUNT] != count - 1)
@@ -269,7 +277,7 @@ def _overtakes(rows: Ints, state: int, count: int, token: int) -> bool:
 
 @loop
 def _count(
-    words: Longs, rows: Ints, lasts: Ints, follower: Longs, source: int, length: int, target: int, token: int
+    words: Longs, rows: Table, lasts: Ints, follower: Longs, source: int, length: int, target: int, token: int
 ) -> None:  # fmt: skip
     """The token has followed the context (source, length), and all suffixes of it.
 
@@ -297,32 +305,8 @@ def _count(
 
 
 @loop
-def fetch_ahead(words: Longs, rows: Ints, entries: Ints, buckets: Ints, state: int, token: int, level: int) -> None:
-    """What the token leads to from the contexts at hand, of all of them at a time: one by one, each would be waited
-    for. Buckets first, their entries when these are there, then the states they lead to."""
-    looked = 0
-    while state >= 0 and looked < _FETCHED:
-        looked += 1
-        if rows[state, TOKEN] == token:
-            if not level:
-                fetch(words[STATES_AT] + STATE_BYTES * rows[state, TARGET])
-        elif rows[state, OTHERS]:
-            bucket = bucket_of(words, state, token)
-            if not level:
-                fetch(words[BUCKETS_AT] + BUCKET_BYTES * bucket)
-            elif level == 1:
-                fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[bucket])
-            else:
-                fetch(words[STATES_AT] + STATE_BYTES * entries[buckets[bucket], GOAL])
-        state = link_of(rows, state)
-
-
-@loop
-def write(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, follower: Longs, token: int) -> bool:
+def write(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, follower: Longs, token: int) -> bool:
     """False: it is full, or has to be given room first, and nothing has changed."""
-    if words[TOKENS] > SMALL:
-        for level in range(FETCH_LEVELS):
-            fetch_ahead(words, rows, entries, buckets, follower[END], token, level)
     end = _grow(words, rows, entries, buckets, lasts, follower[END], token)
     if end < 0:
         return False
@@ -336,7 +320,7 @@ def write(words: Longs, rows: Ints, entries: Ints, buckets: Ints, lasts: Ints, f
 
 
 @loop
-def read(words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Longs, token: int) -> None:
+def read(words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, token: int) -> None:
     """The longest suffix of the old context that the token has followed, and the token."""
     length = follower[LENGTH]
     state = shortened(rows, follower[STATE], length)

@@ -3,6 +3,7 @@ there."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,14 @@ import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, models, overload, register_model
 
 from kernels.cpu_cache import kept_on_disk
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
+# A row and a word of it, as an array of two dimensions has them.
+Table = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -57,6 +60,76 @@ def _fetch(typing: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+class _Table(types.Type):
+    """Rows of so many 32-bit words each, somewhere in memory: table[row, word]. As an array it would bring its shape
+    along, multiply by it, and look whether a row is counted from the end, each time."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__(name=f"Table({words})")
+        self.words = words
+
+
+@register_model(_Table)
+class _TableModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, table: Any) -> None:
+        super().__init__(manager, table, ir.IntType(32).as_pointer())  # type: ignore[no-untyped-call]
+
+
+def table_of(words: int) -> Any:
+    """What makes a table of an address."""
+
+    @intrinsic
+    def table(typing: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return _Table(words)(types.int64), generate
+
+    return table
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    table, wide = signature.args[0], types.int64
+    row, word = (context.cast(builder, args[at], signature.args[at], wide) for at in (1, 2))
+    return builder.gep(args[0], [builder.add(builder.mul(row, ir.Constant(row.type, table.words)), word)])
+
+
+def _wide(*given: Any) -> Any:
+    return map(types.unliteral, given)
+
+
+@intrinsic
+def _load(typing: Any, table: Any, row: Any, word: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.sext(builder.load(_place(context, builder, signature, args)), ir.IntType(64))
+
+    return types.int64(table, *_wide(row, word)), generate
+
+
+@intrinsic
+def _store(typing: Any, table: Any, row: Any, word: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        stored = context.cast(builder, args[3], signature.args[3], types.int32)
+        builder.store(stored, _place(context, builder, signature, args))
+        return context.get_dummy_value()
+
+    return types.void(table, *_wide(row, word, value)), generate
+
+
+@overload(operator.getitem, strict=False)
+def _get(table: Any, at: Any) -> Any:
+    if isinstance(table, _Table):
+        return lambda table, at: _load(table, at[0], at[1])  # type: ignore[call-arg]
+    return None
+
+
+@overload(operator.setitem, strict=False)
+def _set(table: Any, at: Any, value: Any) -> Any:
+    if isinstance(table, _Table):
+        return lambda table, at, value: _store(table, at[0], at[1], value)  # type: ignore[call-arg]
+    return None
 
 
 # numba's name for an array at an address; its own types don't tell.

@@ -37,7 +37,6 @@ from services.proposer.suffix_store.layout import (
     ALL_OF_PREDICTION,
     ANSWER_WORDS,
     AS_READER,
-    ASK_AHEAD,
     ASK_AHEADS,
     ASK_BUDGET,
     ASK_LENGTH,
@@ -92,12 +91,19 @@ from services.proposer.suffix_store.layout import (
     TOLD_SOURCE,
     TOLD_WHICH,
     WORDS,
+    WRITER,
+    WRITES,
+    WRITTEN,
 )
 from services.proposer.suffix_store.loops import (
     AUTOMATON,
+    AUTOMATON_WORDS,
+    DEPTH,
     END,
     FOLLOWER_WORDS,
+    LENGTH,
     READER,
+    STATE,
     opened,
     read,
 )
@@ -136,6 +142,16 @@ def _reads(follower: Longs, text: Ints, begin: int) -> None:
 
 
 @loop
+def _stands_where_it_wrote(row: Longs, space: Longs, text: Ints) -> bool:
+    """All of the text's end was learned, as far back as anyone looks: there the reader would be where the writer is."""
+    words = carray(longs_at(space[NEW_AT]), AUTOMATON_WORDS)
+    if row[WRITES] != space[NEW_SERIAL] or row[WRITTEN] != text.size or row[WRITER + LENGTH] < words[DEPTH]:
+        return False
+    row[NEW_READER + STATE], row[NEW_READER + LENGTH] = row[WRITER + STATE], row[WRITER + LENGTH]
+    return True
+
+
+@loop
 def _catch_up(row: Longs, space: Longs, text: Ints, depth: int) -> None:
     """The text's readers of its namespace's automata are brought to its end. Who comes late, or finds another
     automaton, need not read more than is ever looked at."""
@@ -150,7 +166,7 @@ def _catch_up(row: Longs, space: Longs, text: Ints, depth: int) -> None:
         row[READS_NEW] = space[NEW_SERIAL]
         starts(row, NEW_READER, space[NEW_AT], AS_READER)
         _reads(new, text, late)
-    else:
+    elif not _stands_where_it_wrote(row, space, text):
         _reads(new, text, begin)
     if space[OLD_AT]:
         if row[READS_OLD] != space[OLD_SERIAL]:
@@ -345,10 +361,11 @@ def step(
             candidates.compare(carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text, _table(control, row))
         longest = min(asks[at, ASK_BUDGET], LONGEST)
         if sources and longest > 0 and row[JOINED] == text.size:
-            ahead = carray(ints_at(aheads_at + 4 * asks[at, ASK_AHEAD]), asks[at, ASK_AHEADS])
+            ahead = carray(ints_at(aheads_at), asks[at, ASK_AHEADS])
             _guess(
                 control, row, text, ahead, longest, sources, factor, offset, least, answer, tokens_out[told:],
                 chances_out[told:],
             )  # fmt: skip
             told += answer[TOLD_COUNT]
+        aheads_at += 4 * asks[at, ASK_AHEADS]
     return told

@@ -3,6 +3,8 @@ Compiled into step.py's one call. What doesn't fit ends it with a STATUS."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from services.proposer.suffix_store.layout import (
     ASK_LENGTH,
     ASK_ROW,
@@ -18,6 +20,7 @@ from services.proposer.suffix_store.layout import (
     OWN_LEFT,
     OWN_NEEDS_ROOM,
     REQUESTS,
+    SCOUTS_AT,
     SHARED_LEFT,
     SHARES_AT,
     SPACE,
@@ -36,26 +39,29 @@ from services.proposer.suffix_store.layout import (
 from services.proposer.suffix_store.loops import (
     AUTOMATON,
     END,
-    FETCH_LEVELS,
     FOLLOWER_WORDS,
     MAX_BYTES,
     MAX_TOKENS,
     ROOM,
-    SMALL,
     TOKENS,
-    fetch_ahead,
     held,
     lasts_of,
     opened,
     write,
 )
 from services.proposer.suffix_store.native import (
+    Ints,
     Longs,
     carray,
     ints_at,
     longs_at,
     loop,
 )
+from services.proposer.suffix_store.scouting import AHEAD, CONTEXTS, SCOUT_WORDS, fetch_contexts, moves, sets_out
+
+# An automaton of fewer tokens is near the processor.
+SMALL = 20_000
+WRITTEN_AT, JOINED_AT = np.int64(WRITTEN), np.int64(JOINED)
 
 
 @loop
@@ -112,29 +118,48 @@ def learn(control: Longs, rows: Longs, asks: Longs) -> bool:
     if not waits:
         return True
     _share(shares, control[SHARED_LEFT])
-    _fetch_first(rows, asks, spaces, shares)
+    _send_scouts(control, rows, asks, spaces, shares, WRITER, WRITTEN_AT)
     for at in range(asks.shape[0]):
-        if shares[at] and not _learn_from(control, rows[asks[at, ASK_ROW]], spaces, asks[at], shares[at]):
+        row, scout = rows[asks[at, ASK_ROW]], _scout_of(control, at)
+        if shares[at] and not _learn_from(control, row, spaces, asks[at], shares[at], scout):
             return False
     return True
 
 
 @loop
-def _fetch_first(rows: Longs, asks: Longs, spaces: Longs, shares: Longs) -> None:
-    """What the first new token of each text leads to, of all texts at a time."""
-    for level in range(FETCH_LEVELS):
-        for at in range(asks.shape[0]):
-            row = rows[asks[at, ASK_ROW]]
-            if not shares[at] or row[WRITES] != spaces[row[SPACE], NEW_SERIAL]:
-                continue
-            words, states, entries, buckets = opened(row[WRITER + AUTOMATON])
-            if words[TOKENS] > SMALL:
-                token = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])[row[WRITTEN]]
-                fetch_ahead(words, states, entries, buckets, row[WRITER + END], token, level)
+def _scout_of(control: Longs, at: int) -> Ints:
+    return carray(ints_at(control[SCOUTS_AT] + 4 * SCOUT_WORDS * at), SCOUT_WORDS)  # type: ignore[no-any-return]
 
 
 @loop
-def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: int) -> bool:
+def _then(text: Ints, at: int) -> int:
+    return np.int64(text[at]) if at < text.size else np.int64(-1)  # type: ignore[return-value]
+
+
+@loop
+def _send_scouts(
+    control: Longs, rows: Longs, asks: Longs, spaces: Longs, shares: Longs, follower: int, done: int
+) -> None:  # fmt: skip
+    """Of all texts at a time, so that none is waited for. `follower` and `done`: words of a row."""
+    for move in range(-CONTEXTS, AHEAD + 1):
+        for at in range(asks.shape[0]):
+            row = rows[asks[at, ASK_ROW]]
+            if shares[at] < max(1, move) or (follower == WRITER and row[WRITES] != spaces[row[SPACE], NEW_SERIAL]):
+                continue
+            words, states, _, buckets = opened(row[follower + AUTOMATON])
+            if move < 0:
+                fetch_contexts(words, states, row[follower + END], CONTEXTS + move)
+                continue
+            text, begin = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH]), row[done]
+            scout = _scout_of(control, at)
+            if move:
+                moves(words, states, buckets, scout, text[begin + move - 1], _then(text, begin + move))
+            else:
+                sets_out(words, states, scout, row[follower + END], text[begin])
+
+
+@loop
+def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: int, scout: Ints) -> bool:
     space, which = spaces[row[SPACE]], row[SPACE]
     if row[WRITES] != space[NEW_SERIAL]:
         if space[MAX_REQUESTS] and space[REQUESTS] >= space[MAX_REQUESTS]:
@@ -142,10 +167,14 @@ def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: in
         space[REQUESTS] += 1
         row[WRITES] = space[NEW_SERIAL]
         starts(row, WRITER, space[NEW_AT], AT_ROOT)
+        scout[0] = 0
     text = carray(ints_at(ask[ASK_TEXT_AT]), ask[ASK_LENGTH])
     words, states, entries, buckets = opened(space[NEW_AT])
     lasts, writer = lasts_of(words), row[WRITER : WRITER + FOLLOWER_WORDS]
-    for _ in range(share):
+    for at in range(share):
+        if at + AHEAD < share:
+            ahead = row[WRITTEN] + AHEAD
+            moves(words, states, buckets, scout, text[ahead], _then(text, ahead + 1))
         if not write(words, states, entries, buckets, lasts, writer, text[row[WRITTEN]]):
             if not words[TOKENS]:
                 # Too small for a single token.
@@ -173,6 +202,8 @@ def join(control: Longs, rows: Longs, asks: Longs) -> bool:
     if not waits:
         return True
     _share(shares, control[OWN_LEFT])
+    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
+    _send_scouts(control, rows, asks, spaces, shares, OWN_FOLLOWER, JOINED_AT)
     for at in range(asks.shape[0]):
         if not shares[at]:
             continue
@@ -182,7 +213,11 @@ def join(control: Longs, rows: Longs, asks: Longs) -> bool:
         writer = row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS]
         words, states, entries, buckets = opened(writer[AUTOMATON])
         lasts = lasts_of(words)
-        for _ in range(shares[at]):
+        scout, scouts = _scout_of(control, at), words[TOKENS] > SMALL
+        for done in range(shares[at]):
+            if scouts and done + AHEAD < shares[at]:
+                ahead = row[JOINED] + AHEAD
+                moves(words, states, buckets, scout, text[ahead], _then(text, ahead + 1))
             if not write(words, states, entries, buckets, lasts, writer, text[row[JOINED]]):
                 return ends(control, OWN_NEEDS_ROOM, which)  # type: ignore[no-any-return]
             row[JOINED] += 1

@@ -14,6 +14,7 @@ from services.proposer.suffix_store.loops import (
     BEST_COUNT,
     BEST_TOKEN,
     COUNT,
+    GOAL,
     LABEL,
     LEN,
     LINK,
@@ -59,7 +60,9 @@ def _table(entries: Table, buckets: Table, in_use: tuple[int, int]) -> Iterator[
     right = np.zeros(len(entries), np.int64)
     _buckets_of(words, entries, right)
     seen = set()
-    for bucket, entry in enumerate(buckets.tolist()):
+    for bucket, (entry, goal) in enumerate(buckets.tolist()):
+        if goal != (entries[entry, GOAL] if entry else 0):
+            yield f"bucket {bucket} says that its first entry leads to {goal}"
         while entry:
             if entry in seen or not 0 < entry < len(entries):
                 yield f"entry {entry} stands in two chains, or in none"
