@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,9 +75,15 @@ def tokens(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, 
         for told, run in zip(body["runs"], piece.runs, strict=True):
             told["step"] = run.step
             told["offsets"] = piece.offsets[begin : begin + run.tokens]
-            told["rejected"] = [vocabulary.text_of(token) for token in run.rejected]
+            told["rejected"] = _texts(run.rejected, vocabulary)
             begin += run.tokens
     return body
+
+
+def _texts(ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
+    """Of tokens that follow each other: a character that several share is the last one's."""
+    decoder: Any = codecs.getincrementaldecoder("utf-8")("replace")
+    return [decoder.decode(vocabulary.bytes_of(token), place == len(ids)) for place, token in enumerate(ids, 1)]
 
 
 def ended(request: Request, choice: Choice) -> dict[str, Any]:

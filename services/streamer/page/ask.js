@@ -3,7 +3,7 @@
 import { stream } from "./stream.js";
 
 // `wishes`: model, chat, maxTokens, temperature, method, and, where wished, draftLength, prediction, namespace, learn,
-// seed.
+// seed, salt.
 export function bodyFor(wishes, messages, text) {
   const speculation = {};
   if (wishes.method === "off") speculation.off = true;
@@ -18,9 +18,11 @@ export function bodyFor(wishes, messages, text) {
     stream: true,
     stream_options: { include_usage: true },
     return_drafts: true,
+    return_timeline: true,
     speculation,
   };
   if (wishes.seed !== undefined) body.seed = wishes.seed;
+  if (wishes.salt) body.cache_salt = wishes.salt;
   if (wishes.prediction) body.prediction = { type: "content", content: wishes.prediction };
   return wishes.chat ? { ...body, messages } : { ...body, prompt: text };
 }

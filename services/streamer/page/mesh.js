@@ -3,8 +3,9 @@
 
 import { Answer } from "./answer.js";
 import { bodyFor, fill } from "./ask.js";
-import { byId, counted, duration, el, svg, whole } from "./dom.js";
+import { byId, counted, duration, el, percent, svg, whole } from "./dom.js";
 import { Painter } from "./paint.js";
+import { PROMPTS } from "./prompts.js";
 import { Runs } from "./runs.js";
 import { ask } from "./stream.js";
 
@@ -16,7 +17,15 @@ const SAYS = {
   target: "the model: checks drafts",
   proposer: "guesses what comes next",
 };
-const LONG = "Count from one to two hundred in words, one number a line.";
+// What is shown of each role besides its queue.
+const FIGURES = {
+  streamer: [["connections", "connections", whole]],
+  tokenizer: [["tokens_per_s", "tokens/s", whole]],
+  target: [["tokens_per_s", "tokens/s", whole], ["accepted_per_step", "accepted a step", (value) => value.toFixed(2)],
+    ["kv_used", "pages in use", percent]],
+  proposer: [["text_tokens", "tokens followed", whole], ["store_tokens", "tokens learned", whole]],
+};
+const LONGEST = 1500;  // tokens of the answer to be looked at
 
 export class MeshMap {
   #seen = null;
@@ -53,6 +62,7 @@ export class MeshMap {
     const { members, demo } = this.#seen;
     byId("map").classList.remove("stale");
     byId("kill").hidden = !demo;
+    byId("with-demo").hidden = !demo;
     byId("no-demo").hidden = demo;
     const there = new Set(members.map((member) => member.instance));
     for (const [instance, card] of this.#cards) if (!there.has(instance)) { card.remove(); this.#cards.delete(instance); }
@@ -67,9 +77,11 @@ export class MeshMap {
       this.#cards.set(member.instance, card);
       byId(`column-${PLACES[member.role] ?? 3}`).append(card);
     }
-    const fresher = Number(card.dataset.heard ?? Infinity) > member.heard_ago_s;
-    card.dataset.heard = member.heard_ago_s;
+    const heard = this.#seen.now - member.heard_ago_s;
+    const beat = heard > Number(card.dataset.heard ?? 0) + 0.05;
+    card.dataset.heard = heard;
     card.dataset.state = member.state;
+    card.dataset.role = member.role;
     card.replaceChildren(
       el("h3", {}, member.role, el("span", { class: "instance" }, member.instance)),
       el("p", { class: "says" }, SAYS[member.role] ?? ""),
@@ -77,9 +89,9 @@ export class MeshMap {
         el("span", { class: "since" }, ` for ${ago(member.since_s)}`)),
       el("dl", {},
         el("dt", {}, "heard"),
-        el("dd", {}, el("span", { class: fresher ? "beat now" : "beat" }), `${ago(member.heard_ago_s)} ago`),
+        el("dd", {}, el("span", { class: beat ? "beat now" : "beat" }), `${ago(member.heard_ago_s)} ago`),
         el("dt", {}, "queue"), el("dd", {}, queue(member.queue)),
-        ...figuresOf(member.figures)));
+        ...figuresOf(member)));
   }
 
   // Lines from card to card, under the cards; each with its round trip.
@@ -98,17 +110,25 @@ export class MeshMap {
       const from = this.#cards.get(link.from), to = this.#cards.get(link.to);
       if (narrow || !from || !to) continue;
       const [a, b] = ends(from.getBoundingClientRect(), to.getBoundingClientRect(), frame);
-      drawing.append(svg("line", { x1: a.x, y1: a.y, x2: b.x, y2: b.y, class: link.open ? "link" : "link closed" }));
-      if (trip) drawing.append(label((a.x + b.x) / 2, (a.y + b.y) / 2, trip));
+      const across = this.#between(a, b, frame);
+      drawing.append(svg("path", { d: across ? arch(a, b, across) : `M${a.x} ${a.y}L${b.x} ${b.y}`,
+        class: link.open ? "link" : "link closed" }));
+      if (trip) drawing.append(label((a.x + b.x) / 2, across ? across.y : (a.y + b.y) / 2, trip));
     }
+  }
+
+  // Where a line that passes the middle column finds room: below its first card.
+  #between(a, b, frame) {
+    const [card] = [...byId("column-2").children].map((each) => each.getBoundingClientRect()).sort((p, q) => p.top - q.top);
+    if (!card || Math.min(a.x, b.x) > card.left - frame.left || Math.max(a.x, b.x) < card.right - frame.left) return null;
+    return { from: card.left - frame.left, to: card.right - frame.left, y: card.bottom - frame.top + 20 };
   }
 
   async #kill() {
     const before = this.#seen.members.find((member) => member.role === "proposer")?.pid;
     try {
       await ask("POST", "/v1/mesh/kill", { body: { role: "proposer" } });
-      this.#say(`Killed the proposer${before ? ` (pid ${before})` : ""}, as by kill -9.`);
-      this.watched.mark();
+      this.#say(`Killed the proposer (pid ${before}), as by kill -9${this.watched.soFar}.`);
     } catch (error) {
       this.#say(error.message);
     }
@@ -133,20 +153,19 @@ class Watched {
     byId("watch").addEventListener("click", () => (this.#stopping ? this.#stopping.abort() : this.#run()));
   }
 
-  // Says where in the answer something was killed.
-  mark() {
-    if (this.#stopping) this.say(`The answer had ${counted(this.#answer.tokens.length, "token")} then.`);
-  }
+  get soFar() { return this.#stopping ? `; the answer had ${counted(this.#answer.tokens.length, "token")} then` : ""; }
 
   async #run() {
     this.#answer = new Answer();
     this.#stopping = new AbortController();
     this.#runs.show(this.#answer);
     byId("watch").textContent = "Stop it";
-    const body = bodyFor({ model: this.model(), chat: true, maxTokens: 600, temperature: 0, method: "" },
-      [{ role: "user", content: LONG }]);
+    // A log goes on for ever, and drafts come from itself alone: so one sees them stop, and begin again.
+    const { chat, text } = PROMPTS[0];
+    const wishes = { model: this.model(), chat, maxTokens: LONGEST, temperature: 0, learn: false,
+      salt: `watched ${Math.random()}` };
     try {
-      await fill(this.#answer, true, body, (_, at) => this.#painter.soon(at), this.#stopping.signal);
+      await fill(this.#answer, chat, bodyFor(wishes, [], text), (_, at) => this.#painter.soon(at), this.#stopping.signal);
       const { usage, tokens } = this.#answer;
       this.say(`The answer ended well: all ${counted(usage?.completion_tokens ?? tokens.length, "token")} came.`);
     } catch (error) {
@@ -179,6 +198,13 @@ function ends(a, b, frame) {
     : [{ x: p.x, y: a.top - frame.top }, { x: q.x, y: b.bottom - frame.top }];
 }
 
+function arch(a, b, { from, to, y }) {
+  const [p, q] = a.x < b.x ? [a, b] : [b, a];
+  const bend = (from - p.x) / 2;
+  return `M${p.x} ${p.y}C${p.x + bend} ${p.y} ${from - bend} ${y} ${from} ${y}L${to} ${y}`
+    + `C${to + bend} ${y} ${q.x - bend} ${q.y} ${q.x} ${q.y}`;
+}
+
 function label(x, y, words) {
   const wide = 7 * words.length + 10;
   return svg("g", {},
@@ -188,13 +214,17 @@ function label(x, y, words) {
 
 function queue(length) {
   if (length === null || length === undefined) return "–";
-  const bar = el("span", { class: "queue" }, el("span", {}));
+  const bar = el("span", { class: "depth" }, el("span", {}));
   bar.firstChild.style.width = `${100 * length / (length + 8)}%`;
   return el("span", { class: "queued" }, bar, whole(length));
 }
 
-const figuresOf = (figures) => Object.entries(figures ?? {}).slice(0, 4).flatMap(([name, value]) =>
-  [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, figure(value))]);
-const figure = (value) => (typeof value !== "number" ? String(value) : value % 1 ? value.toFixed(2) : whole(value));
+function figuresOf({ role, figures }) {
+  const rows = (FIGURES[role] ?? []).filter(([name]) => figures?.[name] !== undefined);
+  const most = figures?.max_sequences ? ` of ${whole(figures.max_sequences)}` : "";
+  const running = figures?.running === undefined ? [] : [["running", `${whole(figures.running)}${most}`]];
+  return [...running, ...rows.map(([name, words, shown]) => [words, shown(figures[name])])]
+    .flatMap(([words, value]) => [el("dt", {}, words), el("dd", {}, value)]);
+}
 const ago = (seconds) => (seconds < 90 ? `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`
   : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);

@@ -2,15 +2,19 @@
 // not believed. A chunk's time is when its bytes were read; a frame's is the first task after it was painted.
 
 export class Painter {
-  last = 0;  // ms
-  most = 0;
-  frames = 0;
+  lags = [];  // ms, one a frame
   #draw;
   #since = null;
 
   constructor(draw) { this.#draw = draw; }
 
-  reset() { this.last = this.most = this.frames = 0; }
+  reset() { this.lags = []; }
+
+  // So late were this share of the frames at most; null without any.
+  lag(share) {
+    const sorted = this.lags.toSorted((a, b) => a - b);
+    return sorted.length ? sorted[Math.ceil(share * sorted.length) - 1] : null;
+  }
 
   soon(at) {
     if (this.#since !== null) return;
@@ -25,13 +29,20 @@ export class Painter {
     this.#since = null;
     this.#draw();
     const painted = new MessageChannel();
-    painted.port1.onmessage = () => this.#note(performance.now() - since);
+    painted.port1.onmessage = () => this.lags.push(performance.now() - since);
     painted.port2.postMessage(null);
   }
+}
 
-  #note(ms) {
-    this.frames++;
-    this.last = ms;
-    this.most = Math.max(this.most, ms);
-  }
+// At most once in `ms`, and once more behind the last call.
+export function seldom(ms, act) {
+  let waiting = null, last = -Infinity;
+  return () => {
+    if (waiting !== null) return;
+    waiting = setTimeout(() => {
+      waiting = null;
+      last = performance.now();
+      act();
+    }, Math.max(0, last + ms - performance.now()));
+  };
 }

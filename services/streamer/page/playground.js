@@ -5,7 +5,7 @@ import { bodyFor, fill } from "./ask.js";
 import { acceptance, Chart, stepsInOrder } from "./charts.js";
 import { byId, counted, duration, el, percent, whole } from "./dom.js";
 import { legend } from "./origins.js";
-import { Painter } from "./paint.js";
+import { Painter, seldom } from "./paint.js";
 import { PROMPTS } from "./prompts.js";
 import { Runs } from "./runs.js";
 import { timeline } from "./timeline.js";
@@ -20,6 +20,8 @@ export class Playground {
   #stopping = null;    // of the answer under way
   #charts = [];
   #painter = new Painter(() => this.#draw());
+  // The text comes first: what is counted from it may be some frames late.
+  #count = seldom(200, () => this.#counted());
 
   constructor() {
     const steps = () => this.#answer?.steps ?? [];
@@ -153,10 +155,15 @@ export class Playground {
     if (!answer) return;
     const atEnd = scrollY + innerHeight > document.documentElement.scrollHeight - 80;
     this.#runs.draw();
-    if (answer.tokens.length) byId("legend").replaceChildren(...legend(answer.tokens));
-    this.#figures(answer);
-    this.#charts.forEach((chart) => chart.redraw());
+    this.#count();
     if (this.#stopping && atEnd) scrollTo({ top: document.documentElement.scrollHeight });
+  }
+
+  #counted() {
+    if (!this.#answer) return;
+    if (this.#answer.tokens.length) byId("legend").replaceChildren(...legend(this.#answer.tokens));
+    this.#figures(this.#answer);
+    this.#charts.forEach((chart) => chart.redraw());
   }
 
   #figures(answer) {
@@ -169,7 +176,7 @@ export class Playground {
     show("f-rate", rate && whole(rate));
     show("f-steps", (answer.tokens.length / Math.max(1, answer.steps.length)).toFixed(2));
     show("f-stood", drafted ? percent(accepted / drafted) : null);
-    show("f-behind", this.#painter.frames ? duration(this.#painter.most) : null);
-    byId("f-behind").dataset.ms = this.#painter.most;
+    const late = this.#painter.lag(0.95);
+    show("f-behind", late && duration(late));
   }
 }

@@ -1,16 +1,17 @@
 // A race: the same prompt without and with speculation, side by side. In turns, each lane has the machine to itself,
-// and the first is shown again at its own pace beside the second; at once, both share the target's steps. Neither
-// answer is learned from, so that no lane copies the other.
+// and the first is shown again at its own pace beside the second; at once, both share the target's steps. Each has a
+// namespace that nobody was in before, so that no lane copies the other, or an answer given earlier.
 
 import { Answer } from "./answer.js";
 import { bodyFor, fill } from "./ask.js";
 import { Chart, progress } from "./charts.js";
 import { byId, counted, duration, el, times, whole } from "./dom.js";
-import { Painter } from "./paint.js";
+import { Painter, seldom } from "./paint.js";
 import { PROMPTS } from "./prompts.js";
 import { Runs } from "./runs.js";
 
 const SEED = 20;
+const GAIN = "Tokens per second with speculation, to those without.";
 
 class Lane {
   answer = new Answer();
@@ -57,15 +58,20 @@ export class Race {
   #on = new Lane("on", "on");
   #stopping = null;
   #painter = new Painter(() => this.#draw());
+  #count = seldom(100, () => this.#chart.redraw());
   #chart = new Chart(byId("race-chart"), (width) => progress(width, [this.#off, this.#on]));
 
   // `model` gives the name of the model that is chosen on the page.
   constructor(model) {
     this.model = model;
     const fields = this.#form.elements;
-    fields.prompt.value = PROMPTS[0].text;
-    byId("race-samples").replaceChildren(...PROMPTS.filter(({ chat }) => chat).map(({ name, text }) =>
-      el("button", { type: "button", class: "chip", on: { click: () => { fields.prompt.value = text; } } }, name)));
+    const take = ({ chat, text }) => {
+      fields.mode.value = chat ? "chat" : "text";
+      fields.prompt.value = text;
+    };
+    take(PROMPTS[0]);
+    byId("race-samples").replaceChildren(...PROMPTS.map((each) =>
+      el("button", { type: "button", class: "chip", on: { click: () => take(each) } }, each.name)));
     this.#form.addEventListener("submit", (event) => { event.preventDefault(); this.#run(); });
     byId("race-stop").addEventListener("click", () => this.#stopping?.abort());
   }
@@ -77,6 +83,7 @@ export class Race {
     this.#off.begin();
     this.#on.begin();
     byId("multiplier").textContent = "";
+    byId("gain").textContent = GAIN;
     this.#verdict("");
     this.#draw();
     try {
@@ -100,14 +107,15 @@ export class Race {
 
   #ride(lane, onFirst) {
     const fields = this.#form.elements;
+    const chat = fields.mode.value === "chat", text = fields.prompt.value;
     const wishes = {
-      model: this.model(), chat: true, seed: SEED, learn: false,
+      model: this.model(), chat, seed: SEED, learn: false, salt: `race ${Math.random()}`,
       maxTokens: fields.max_tokens.valueAsNumber, temperature: fields.temperature.valueAsNumber,
       method: lane === this.#off ? "off" : fields.method.value,
     };
-    const body = bodyFor(wishes, [{ role: "user", content: fields.prompt.value }]);
+    const body = bodyFor(wishes, [{ role: "user", content: text }], text);
     lane.recorded = [];
-    return fill(lane.answer, true, body, (answer, at, chunk) => {
+    return fill(lane.answer, chat, body, (answer, at, chunk) => {
       lane.took(chunk, at);
       if (answer.first !== null) onFirst?.(answer.first);
       this.#painter.soon(at);
@@ -141,7 +149,7 @@ export class Race {
   #draw() {
     this.#off.draw();
     this.#on.draw();
-    this.#chart.redraw();
+    this.#count();
     const ms = Math.min(this.#off.lasted, this.#on.lasted) || this.#on.lasted;
     const [off, on] = [this.#off.tokensAt(ms), this.#on.tokensAt(ms)];
     if (this.#stopping && off > 3 && on > 3) byId("multiplier").textContent = times(on / off);
@@ -151,7 +159,10 @@ export class Race {
     this.#draw();
     const [off, on] = [this.#off, this.#on];
     const same = off.answer.text === on.answer.text;
-    if (on.lasted && off.lasted) byId("multiplier").textContent = times(on.answer.rate / off.answer.rate);
+    if (on.lasted && off.lasted) {
+      byId("multiplier").textContent = times(on.answer.rate / off.answer.rate);
+      byId("gain").textContent = `${duration(on.lasted)} instead of ${duration(off.lasted)} from the first text to the last`;
+    }
     const where = off.answer.chars.findIndex((character, place) => character !== on.answer.chars[place]);
     const differs = ` (they part at character ${whole((where < 0 ? off.answer.chars.length : where) + 1)})`;
     this.#verdict(`Identical text: ${same ? "yes" : `no${differs}`}`, same ? "good" : "bad");

@@ -124,7 +124,7 @@ function wordsOf(step, answer) {
   if (step.matched) head.append(`, which knew the last ${counted(step.matched, "token")}`);
   const draft = el("p", { class: "note-draft" },
     ...texts.filter((token) => !token.own).map(({ text }) => el("span", { class: "stood" }, text)),
-    ...step.rejected.map((text) => el("del", { class: "fell" }, seen(text))));
+    ...step.rejected.filter(Boolean).map((text) => el("del", { class: "fell" }, seen(text))));
   const own = texts.find((token) => token.own);
   const words = `${step.accepted} of ${counted(step.drafted, "drafted token")} stood`;
   return [head, draft, own
@@ -132,4 +132,6 @@ function wordsOf(step, answer) {
     : el("p", {}, `${words}.`)];
 }
 
-const seen = (text) => (text === "" ? "∅" : text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "\u00a0"));
+// What has no ink is shown by a sign.
+const seen = (text) => (/^ +$/.test(text) ? text.replaceAll(" ", "␣")
+  : text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "\u00a0"));

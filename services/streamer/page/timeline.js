@@ -4,7 +4,7 @@ import { canvas, line, rect, text, titled } from "./charts.js";
 import { counted, duration } from "./dom.js";
 
 const ROWS = [
-  ["queue", "waits"],
+  ["queue", "queue"],
   ["tokenize", "tokenize"],
   ["prefill", "prefill"],
   ["propose", "propose"],

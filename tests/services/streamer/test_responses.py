@@ -131,12 +131,12 @@ async def test_runs_are_told_with_the_tokens_they_gave(
 
 
 async def guessed_wrong(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
-    """A first token, then a draft of four of which one stood, then one that stood whole."""
+    """A character of four tokens, then a draft of six of which one stood, then one that stood whole."""
     first, second, third = ids_of("a🦊"), ids_of("bc"), ids_of("de")
-    wrong = ids_of("xyz")
+    wrong = ids_of("x🦊")
     for seq, ids, run in (
         (0, first, Run(length=5, drafted=0, accepted=0)),
-        (5, second, Run(length=2, drafted=4, accepted=1, source="suffix", match_length=3, rejected=wrong)),
+        (5, second, Run(length=2, drafted=6, accepted=1, source="suffix", match_length=3, rejected=wrong)),
         (7, third, Run(length=2, drafted=1, accepted=1, source="ngram", match_length=2)),
     ):
         await out.send(Tokens(request_id=message.request_id, attempt=message.attempt, seq=seq, ids=ids, runs=[run]))
@@ -154,10 +154,10 @@ async def test_drafts_are_told_with_what_was_rejected_and_where_tokens_begin(
     # Every token of one character begins with it.
     assert [(run["step"], run["offsets"], run["rejected"]) for run in runs] == [
         (1, [0, 1, 1, 1, 1], []),
-        (2, [2, 3], ["x", "y", "z"]),
+        (2, [2, 3], ["x", "", "", "", "🦊"]),
         (3, [4, 5], []),
     ]
-    assert [(run["drafted"], run["accepted"], run["tokens"]) for run in runs] == [(0, 0, 5), (4, 1, 2), (1, 1, 2)]
+    assert [(run["drafted"], run["accepted"], run["tokens"]) for run in runs] == [(0, 0, 5), (6, 1, 2), (1, 1, 2)]
     assert target.asked[0].speculation.return_drafts
 
 
