@@ -157,8 +157,11 @@ def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monke
         wrong[5, word] += 40
         assert seen(states=wrong), word
     lost = buckets.copy()
-    lost[lost.nonzero()[0][0]] = 0
+    lost[buckets[:, loops.FIRST].nonzero()[0][0]] = 0
     assert seen(buckets=lost)
+    elsewhere = buckets.copy()
+    elsewhere[buckets[:, loops.FIRST].nonzero()[0][0], loops.GOAL_OF_FIRST] += 1
+    assert seen(buckets=elsewhere)
     for word in (loops.LABEL, loops.GOAL, loops.NEXT_OF_SOURCE):
         wrong = entries.copy()
         wrong[3, word] = 1
