@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.running_mesh import descendants, parent_of
 from mesh.supervisor import EXIT_CONFIG
 
 ROOT = Path(__file__).parents[2]
@@ -138,8 +139,9 @@ def test_as_first_process_of_a_container_it_forks_and_ends_as_anywhere(start: Ca
         pytest.skip("processes can't be given numbers of their own here")
     parent = start("wait", within)
     parent.worker()
-    [first] = _children(parent.process.pid)
-    [worker] = _children(first)
+    inside = descendants(parent.process.pid)
+    [worker] = [pid for pid in inside if parent_of(pid) in inside]
+    first = parent_of(worker)
     os.kill(worker, signal.SIGKILL)
     _, pid, its_parent, _ = parent.line("worker")
     assert its_parent == "1" and int(pid) > 2
@@ -148,7 +150,3 @@ def test_as_first_process_of_a_container_it_forks_and_ends_as_anywhere(start: Ca
     assert parent.line("asked") == ["asked", "SIGTERM"]
     os.kill(first, signal.SIGUSR1)
     assert parent.code() == 7
-
-
-def _children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
