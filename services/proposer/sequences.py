@@ -166,9 +166,14 @@ class Sequences:
             return False
         if not sequence.muted:
             tokens = _packed(item.tokens)
-            if tokens is None or sequence.view.tokens[start:] != tokens[: known - start]:
+            if tokens is None:
                 return False
-            sequence.view.tokens.extend(tokens[known - start :])
+            # Mostly all of them are new, and none has to be compared.
+            if start < known:
+                if sequence.view.tokens[start:] != tokens[: known - start]:
+                    return False
+                del tokens[: known - start]
+            sequence.view.tokens.extend(tokens)
             self.tokens += item.committed - known
         sequence.committed = item.committed
         return True
