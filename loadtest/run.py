@@ -30,6 +30,8 @@ from loadtest.workloads.session import Body, extended
 
 # A caller of a closed loop whose server does not even accept connections asks again after this.
 UNREACHABLE_PAUSE = 0.1
+# Requests of a run without a number, as many as are made before it begins.
+MADE_BEFORE = 1000
 
 
 @dataclass(slots=True)
@@ -132,6 +134,8 @@ async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:
 
 async def _point(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], first: int) -> int:
     """Returns the first index that was not used."""
+    # Prompts that come from a list are made before the clock runs: it would stand in the way of answers.
+    plan.workload.session(first + (arrivals.requests or MADE_BEFORE) - 1)
     if len(loads) == 1:
         await _block(plan, arrivals, loads[0], first)
         return max((outcome.index for outcome in loads[0].outcomes), default=first - 1) + 1

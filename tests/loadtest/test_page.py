@@ -43,7 +43,8 @@ async def test_a_comparison_over_loads_is_a_page_that_needs_nothing_else(
     assert "sk-secret" not in text + figures.read_text()
     for title in ("Time to the first token", "Throughput and first token", "Times as fast as", "Accepted, by place"):
         assert f">{title}" in text, title
-    assert text.count("<svg") == text.count("</svg>") >= 8 and "prefers-color-scheme: dark" in text
+    # Where all chunks of an answer come at one time there is nothing to plot between them.
+    assert text.count("<svg") == text.count("</svg>") >= 5 and "prefers-color-scheme: dark" in text
     report = json.loads(figures.read_text())
     assert len(report["runs"]) == 4 and len(report["comparisons"]) == 2 and report["verdict"] in text
     rows = list(csv.DictReader(table.read_text().splitlines()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Line, plot
@@ -57,6 +57,7 @@ def test_nothing_to_show_is_said() -> None:
     assert "nothing to show" in plot("T", Axis("x", log=True), Axis("y"), [Line("a", [(0, 1)])])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=20), st.booleans(), st.booleans())
 def test_whatever_is_drawn_is_xml_within_its_plane(points: list[tuple[float, float]], log_x: bool, log_y: bool) -> None:
     svg = plot("T", Axis("x", log=log_x), Axis("y", log=log_y), [Line("a", points, marks=True)])

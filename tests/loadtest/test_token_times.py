@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from heard import heard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.outcome import Outcome
@@ -41,6 +41,7 @@ def test_a_single_token_has_no_time_between() -> None:
     assert per_token(silent) is None and len(gaps(silent)) == 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=40), st.integers(0, 300))
 def test_all_tokens_find_a_chunk_and_no_chunk_is_empty(sizes: list[int], more: int) -> None:
     counts = per_chunk(heard(sizes, usage=len(sizes) + more))
