@@ -20,6 +20,7 @@ from services.streamer.delivery import Delivery
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.generation import Choice
+from services.streamer.namespace import Caller
 from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
 from services.streamer.sampling import check_ids, check_something_is_left
@@ -45,14 +46,14 @@ class Asked:
 
     request: Request
     answer_id: str
-    namespace: str
+    caller: Caller
     prediction: list[int]
     card: ModelCard
     vocabulary: Vocabulary
 
 
 async def choices_of(
-    request: Request, answer_id: str, namespace: str, peers: Peers, card: ModelCard, vocabulary: Vocabulary
+    request: Request, answer_id: str, caller: Caller, peers: Peers, card: ModelCard, vocabulary: Vocabulary
 ) -> list[Choice]:
     if request.bad_words:
         request = replace(request, sampling=await _forbidding(request, peers, card))
@@ -61,7 +62,7 @@ async def choices_of(
         *(_encode(request, prompt, peers, card) for prompt in request.prompts),
     )
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-    asked = Asked(request, answer_id, namespace, prediction, card, vocabulary)
+    asked = Asked(request, answer_id, caller, prediction, card, vocabulary)
     return [
         _choice(asked, number * request.n + answer, ids, seed_of(base, answer))
         for number, ids in enumerate(prompts)
@@ -171,8 +172,8 @@ def _choice(asked: Asked, index: int, ids: list[int], seed: int) -> Choice:
         ),
         acceptance=Acceptance(in_order=request.return_speculation_steps),
         priority=request.priority,
-        cache_salt=request.cache_salt,
-        namespace=asked.namespace,
+        cache_salt=asked.caller.cache_salt,
+        namespace=asked.caller.namespace,
         prediction=asked.prediction,
         predicted=None if request.prediction is None else Predicted(),
     )

@@ -34,7 +34,7 @@ from services.streamer.errors import ApiError
 from services.streamer.health import Readiness
 from services.streamer.mesh_map import MeshMap, parse_kill
 from services.streamer.metrics import DoorMetrics, Watch
-from services.streamer.namespace import Namespaces
+from services.streamer.namespace import Caller, Namespaces
 from services.streamer.openapi import document
 from services.streamer.pacing import PacedStream, frame_size
 from services.streamer.peers import Peers
@@ -142,9 +142,17 @@ class Door:
             raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
 
     def namespace(self, http: web.BaseRequest, cache_salt: str = "", name: str = "") -> str:
-        """The id of a namespace of whoever sent this. A key that nobody asked for makes no other caller."""
-        key = _authorization(http)[1] if self._key_hashes else b""
-        return self._namespaces.id_of(key, cache_salt, name)
+        """The id of a namespace of whoever sent this."""
+        return self._namespaces.id_of(self._key(http), cache_salt, name)
+
+    def caller(self, http: web.BaseRequest, cache_salt: str, name: str) -> Caller:
+        key = self._key(http)
+        named = self._namespaces
+        return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name))
+
+    def _key(self, http: web.BaseRequest) -> bytes:
+        """One that nobody asked for makes no other caller."""
+        return _authorization(http)[1] if self._key_hashes else b""
 
 
 # Handlers ---------------------------------------------------------------------------------------------
@@ -335,8 +343,8 @@ async def _answer(
     stream = _stream(door, http, request, answer_id) if request.stream else None
     try:
         async with ticket:
-            namespace = door.namespace(http, request.cache_salt, request.namespace)
-            return await _admitted(door, request, answer_id, namespace, ticket, stream, watch)
+            caller = door.caller(http, request.cache_salt, request.namespace)
+            return await _admitted(door, request, answer_id, caller, ticket, stream, watch)
     except asyncio.CancelledError:
         watch.failed("abort", request.choices)
         raise
@@ -364,13 +372,13 @@ def _stream(door: Door, http: web.BaseRequest, request: Request, answer_id: str)
 
 
 async def _admitted(
-    door: Door, request: Request, answer_id: str, namespace: str, ticket: Ticket, stream: EventStream | None,
+    door: Door, request: Request, answer_id: str, caller: Caller, ticket: Ticket, stream: EventStream | None,
     watch: Watch,
 ) -> web.StreamResponse:  # fmt: skip
     card = await door.peers.card()
     check_against(request, card)
     encoded_from = time.perf_counter()
-    choices = await choices_of(request, answer_id, namespace, door.peers, card, door.vocabulary)
+    choices = await choices_of(request, answer_id, caller, door.peers, card, door.vocabulary)
     watch.encoded()
     if request.return_timeline:
         open_timelines(choices, watch.started, encoded_from)

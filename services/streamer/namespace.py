@@ -1,4 +1,5 @@
 """Whose text a request's drafts may come from, and who may be drafted from its text: an opaque id (Generate.namespace).
+And who may use what was computed of whose prompt (Generate.cache_salt): how fast an answer begins tells of that, too.
 
 A caller's namespace is private. Callers are told apart by API key (a server without keys has one caller: itself),
 `cache_salt` separates a caller's requests further, and so does a name in `speculation.namespace`. Only a name that
@@ -12,6 +13,7 @@ both, and they say nothing of the key. Nobody but this file knows what an id is 
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 ID_BYTES = 16
 
@@ -19,6 +21,13 @@ ID_BYTES = 16
 OF_A_KEY = b"specmesh key"
 OF_A_PRIVATE = b"specmesh private"
 OF_A_SHARED = b"specmesh shared"
+
+
+class Caller(NamedTuple):
+    """What of a request's sender decides what it may see the traces of."""
+
+    namespace: str
+    cache_salt: str
 
 
 class Namespaces:
@@ -36,6 +45,13 @@ class Namespaces:
         # Keys may be longer than what blake2b takes for one.
         key = hashlib.blake2b(api_key, person=OF_A_KEY).digest()
         return _digest(OF_A_PRIVATE, key, cache_salt, name)
+
+    def salt_of(self, api_key: bytes, cache_salt: str = "", name: str = "") -> str:
+        """Computed prompts are shared by requests of one key and salt, whatever namespace they name, and by all who ask
+        for one shared namespace."""
+        if name in self._shared:
+            return self.id_of(api_key, cache_salt, name)
+        return self.id_of(api_key, cache_salt) if api_key else cache_salt
 
 
 def _digest(purpose: bytes, key: bytes, *parts: str) -> str:

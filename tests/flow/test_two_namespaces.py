@@ -1,8 +1,6 @@
 """Nothing that one API key is shown depends on what another said: drafts, where they came from, counts, the number of
-steps and of messages, listings, refusals. A says X in one mesh and Y in another; B asks the same in both.
-
-Only computed prompts are shared by all who have one salt (docs/http.md): `cached_tokens` of requests without one.
-Times are not compared.
+steps and of messages, how much of a prompt was computed already, listings, refusals. A says X in one mesh and Y in
+another; B asks the same in both. Times are not compared.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import pytest
 from running_mesh import RunningMesh, running_mesh
 from two_namespaces import (
     CORPUS,
-    OWN,
     SETTINGS,
     SHARED,
     VAULT,
@@ -67,10 +64,10 @@ async def play(mesh: RunningMesh, seed: int, attacked: list[Secret] | None = Non
         record: dict[str, Any] = {}
         async with tenant.saying():
             for what, asked in [*looks(attacked[0]), *attacks(attacked)]:
-                record[what] = comparable(asked[2], await b.shown(asked))
+                record[what] = await b.shown(asked)
         text = (await b.answer(request(attacked[0].half, speculation={"off": True})))["choices"][0]["text"]
         for what, asked in own_drafts(attacked[0], text):
-            record[what] = comparable(asked[2], await b.shown(asked))
+            record[what] = await b.shown(asked)
             if what.startswith("a corpus"):
                 await ready(b)
         record["corpora at the end"] = await b.shown(("GET", "/v1/corpora", {}))
@@ -81,13 +78,6 @@ async def play(mesh: RunningMesh, seed: int, attacked: list[Secret] | None = Non
         mesh_map = json.dumps(await b.shown(("GET", "/v1/mesh", {})))
         assert not any(name in mesh_map for name in (CORPUS, VAULT, A))
     return World(record, attacked, own, shared, of_b, [card["name"] for card in listed["data"]])
-
-
-def comparable(asked: dict[str, Any], shown: Any) -> Any:
-    """Prompts that others computed are found by whoever has the same salt."""
-    if isinstance(shown[2], dict) and "usage" in shown[2] and not asked.get("cache_salt", "").startswith(OWN):
-        del shown[2]["usage"]["prompt_tokens_details"]
-    return shown
 
 
 async def both_opt_in(a: Caller, b: Caller, secret: Secret) -> int:

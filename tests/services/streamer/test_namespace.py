@@ -48,6 +48,16 @@ def test_a_listed_name_is_one_namespace_for_all_who_ask_for_it() -> None:
         assert namespaces.id_of(b"a", "", name) != namespaces.id_of(b"b", "", name)
 
 
+def test_computed_prompts_are_shared_within_a_key_and_salt_and_by_those_who_agreed() -> None:
+    namespaces = Namespaces("team")
+    own = namespaces.salt_of(b"a", "", "")
+    assert own == namespaces.salt_of(b"a", "", "drafts-elsewhere")
+    assert len({own, namespaces.salt_of(b"a", "s"), namespaces.salt_of(b"b"), namespaces.salt_of(b"b", "s")}) == 4
+    assert namespaces.salt_of(b"a", "s", "team") == namespaces.salt_of(b"b", "", "team") != own
+    # Without keys there is one caller, and its salts are its own.
+    assert [namespaces.salt_of(b"", salt) for salt in ("", "s")] == ["", "s"]
+
+
 def test_the_empty_name_is_never_shared() -> None:
     for setting in ("", ",", " , "):
         namespaces = Namespaces(setting)
