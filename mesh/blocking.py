@@ -74,7 +74,7 @@ class Wire(Protocol):
 
 
 class Dealer:
-    """One DEALER. Raises Insecure."""
+    """One DEALER. Raises Insecure; PeerLost where the system has no socket left to give."""
 
     now = staticmethod(time.monotonic)
 
@@ -84,7 +84,11 @@ class Dealer:
         self._timeout = -1
         self._max_frames = limits.frames
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
+        try:
+            self._socket = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            self._context.term()
+            raise PeerLost(f"no socket for {endpoint}: {error}") from error
         set_limits(self._socket, limits)
         self._socket.setsockopt(zmq.ROUTING_ID, identity)
         self._socket.setsockopt(zmq.IMMEDIATE, 1)

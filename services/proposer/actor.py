@@ -231,7 +231,7 @@ class ProposerActor(Actor):
         return len(self._sequences)
 
     def figures(self) -> Figures:
-        now = {
+        now: dict[str, float] = {
             "running": len(self._sequences),
             "waiting": self._learning.waiting,
             "text_tokens": self._sequences.tokens,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import zmq
 
 from mesh.blocking import MAX_TICKETS, BlockingLink
 from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
@@ -204,3 +206,12 @@ async def test_a_closed_link_is_forgotten(zmq_mesh: Mesh, links: list[BlockingLi
     link.close()
     link.close()
     await until(lambda: not far._accepted)
+
+
+def test_where_the_system_has_no_socket_left_the_peer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(context: Any, kind: int) -> Any:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    monkeypatch.setattr(zmq.Context, "socket", none_left)
+    with pytest.raises(PeerLost, match="no socket"):
+        BlockingLink("ipc:///tmp/nobody", "witness", codec, "stepper")
