@@ -198,6 +198,8 @@ async def page(address: str) -> AsyncIterator[Page]:
             yield opened
         finally:
             await opened.close()
+            # Its tabs would go on asking the server.
+            await _asked(4, socket, "Target.disposeBrowserContext", browserContextId=context)
 
 
 async def _asked(number: int, socket: aiohttp.ClientWebSocketResponse, method: str, **params: Any) -> Any:

@@ -108,7 +108,7 @@ async def test_pointing_at_a_step_brackets_it_and_shows_what_was_rejected(opened
     note = await opened.run("document.getElementById('note').innerText")
     assert "drafted by" in note and "stood" in note
     fell = "[...document.querySelectorAll('#note .fell')].map((each) => each.textContent).join('')"
-    shown = (await opened.run(fell)).replace("\u00a0", " ").replace("␣", " ").replace("⏎", "\n")
+    shown = (await opened.run(fell)).replace("\u00a0", " ").replace("␣", " ")
     assert shown == ghost
     assert "gradient" in await opened.run("getComputedStyle(document.getElementById('rejected')).backgroundImage")
     visible = "getComputedStyle(document.querySelector('#rejected del')).display"
@@ -174,6 +174,7 @@ async def test_failures_are_said_in_words_and_can_be_tried_again(opened: Page) -
     await opened.call("Network.emulateNetworkConditions", offline=True, **offline)
     await opened.click(".failure button")
     await opened.until("document.querySelector('#turns .failure b')?.textContent === 'No connection'")
+    assert await opened.run("document.getElementById('turns').childElementCount") == 1
     await opened.until("!document.getElementById('gone').hidden", 20)
     await opened.call("Network.emulateNetworkConditions", offline=False, **offline)
     await opened.click(".failure button")

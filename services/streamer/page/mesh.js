@@ -51,7 +51,8 @@ export class MeshMap {
       byId("mesh-trouble").hidden = true;
       this.#draw();
     } catch (error) {
-      byId("mesh-trouble").hidden = false;
+      // Of a server that doesn't answer the whole page tells.
+      byId("mesh-trouble").hidden = error.status === 0;
       byId("mesh-trouble").textContent = error.status === 401
         ? "A key is needed: enter it in the playground’s form." : `Not seen now: ${error.message}`;
       byId("map").classList.add("stale");

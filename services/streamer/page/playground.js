@@ -96,7 +96,7 @@ export class Playground {
       this.#told(`Answer ended: ${counted(this.#answer.tokens.length, "token")}.`);
     } catch (error) {
       const stopped = error.name === "AbortError";
-      turn.append(stopped ? el("p", { class: "aside" }, "Stopped.") : this.#failure(error, text));
+      turn.append(stopped ? el("p", { class: "aside" }, "Stopped.") : this.#failure(error, text, turn));
       this.#told(stopped ? "Stopped." : error.message);
     } finally {
       this.#stopping = null;
@@ -125,9 +125,10 @@ export class Playground {
     return turn;
   }
 
-  #failure(error, text) {
+  #failure(error, text, turn) {
+    const answered = this.#answer.text !== "";
     const again = el("button", { type: "button", on: { click: () => {
-      box.remove();
+      (answered ? box : turn).remove();
       this.#prompt.value = text;
       this.#form.requestSubmit();
     } } }, "Try again");

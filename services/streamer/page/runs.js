@@ -50,7 +50,8 @@ export class Runs {
     if (this.#run?.step !== token.step) this.#begin(token.step);
     const { node } = this.#steps.at(-1);
     if (token.own && token.step.rejected.length) {
-      node.append(el("del", { class: "ghost", "aria-hidden": "true" }, token.step.rejected.join("")));
+      node.append(el("del", { class: "ghost", "aria-hidden": "true" },
+        token.step.rejected.join("").replaceAll("\n", "⏎")));
     }
     if (this.#run?.origin !== origin || this.#run.step !== token.step) {
       this.#run = { origin, step: token.step, node: el("span", { class: `origin ${origin}` }) };
@@ -98,6 +99,7 @@ const note = {
     this.node ??= document.getElementById("note");
     this.node.replaceChildren(...wordsOf(step, answer));
     this.node.hidden = false;
+    this.node.style.left = "0";  // where there is room for all its words: it is measured below
     const lines = near.getClientRects();
     const line = lines[lines.length - 1];
     const widest = document.documentElement.clientWidth - this.node.offsetWidth - 12;
