@@ -378,8 +378,8 @@ class LinkCard(Message, frozen=True):
 
 
 class Seen(Message, frozen=True):
-    """`figures` are what is true now. `totals` only ever grow; `earlier` is what they were `span` seconds ago. `pid`: who
-    answers; it may be another than the one that was started, which watches it."""
+    """`figures` are what is true now. `totals` only ever grow; `earlier` is what they were `span` seconds ago. `pid`:
+    who answers; it may be another than the one that was started, which watches it."""
 
     figures: dict[str, float] = {}
     totals: dict[str, float] = {}
