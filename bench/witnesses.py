@@ -122,7 +122,8 @@ def ours(folder: Path, url: str, options: argparse.Namespace) -> Seen:
 def guidellm(folder: Path, url: str, options: argparse.Namespace) -> Seen:
     file = folder / "guidellm.json"
     # Asked for usage with every chunk it would be told no by servers that don't know that.
-    body = {"stream_options": {"include_usage": True}, "ignore_eos": True, "temperature": 0, **limit(options)}
+    plain = {"include_usage": True, "continuous_usage_stats": False}
+    body = {"stream_options": plain, "ignore_eos": True, "temperature": 0, **limit(options)}
     backend = {
         "kind": "openai_http", "target": url, "model": options.model, "http2": False, "validate_backend": False,
         "request_format": "/v1/chat/completions", "extras": {"body": body},
@@ -136,7 +137,10 @@ def guidellm(folder: Path, url: str, options: argparse.Namespace) -> Seen:
         "--data", json.dumps({"kind": "json_file", "path": "guidellm.jsonl"}),
         "--output", json.dumps({"kind": "json", "path": str(file)}),
     )  # fmt: skip
-    metrics = json.loads(file.read_text())["benchmarks"][0]["metrics"]
+    found = json.loads(file.read_text())["benchmarks"][0]
+    metrics = found["metrics"]
+    if not metrics["time_to_first_token_ms"]["successful"]["count"]:
+        raise SystemExit(f"GuideLLM: no request succeeded: {json.dumps(found['requests']['errored'][:1])[:2000]}")
     ttft, itl = (metrics[name]["successful"] for name in ("time_to_first_token_ms", "inter_token_latency_ms"))
     return {
         "ttft_p50_ms": ttft["median"],
