@@ -28,7 +28,6 @@ class Live:
         self._history: list[float] = []
         self._point = -1
         self._seen: list[int] = []
-        self._tokens = 0
         self._failed = 0
         self._at = 0.0
 

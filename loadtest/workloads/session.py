@@ -35,12 +35,11 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`session(index)` for every whole number; those below 0 are for warming up. `times`: when a trace's begin."""
+    """`session(index)` for every whole number; those below 0 are for warming up. `times`: when those of a trace begin."""
 
     name: str
     session: Callable[[int], Session]
     times: tuple[float, ...] = ()
-    says: str = ""
 
 
 def alone(body: Mapping[str, Any]) -> Session:
