@@ -319,6 +319,7 @@ async def test_pictures_are_made_and_small(opened: Page, pictures: Path) -> None
     await raced(opened)
     await opened.run("scrollTo(0, 0)")
     taken["race"] = await opened.picture()
+    await opened.size(1280, 1080)
     await choose(opened, "mesh")
     await opened.click("#watch")
     await opened.until("document.querySelectorAll('#watched .step').length > 20", 60)

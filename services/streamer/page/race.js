@@ -161,7 +161,7 @@ export class Race {
     const same = off.answer.text === on.answer.text;
     if (on.lasted && off.lasted) {
       byId("multiplier").textContent = times(on.answer.rate / off.answer.rate);
-      byId("gain").textContent = `${duration(on.lasted)} instead of ${duration(off.lasted)} from the first text to the last`;
+      byId("gain").textContent = `${whole(on.answer.rate)} tokens a second instead of ${whole(off.answer.rate)}`;
     }
     const where = off.answer.chars.findIndex((character, place) => character !== on.answer.chars[place]);
     const differs = ` (they part at character ${whole((where < 0 ? off.answer.chars.length : where) + 1)})`;
