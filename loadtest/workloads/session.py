@@ -35,8 +35,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`session(index)` for every whole number; those below 0 are for warming up. `times`: when sessions of a trace begin.
-    """
+    """`session(index)` for every whole number, below 0 for warming up. `times`: when those of a trace begin."""
 
     name: str
     session: Callable[[int], Session]
