@@ -181,7 +181,7 @@ def _load(
         "requests": seen["requests"],
         "errors": seen["errors"],
         "ttft_ms": _milliseconds(seen["ttft_s"]),
-        "itl_ms": _milliseconds(seen["itl_s"]),
+        "itl_ms": _milliseconds(seen["chunk_gap_s"]),
         "acceptance": seen["acceptance"],
         "cpu_share": {role: round(seconds / wall, 3) for role, seconds in used.items()}
         | {"harness": round(seen["harness"]["cpu_share"], 3)},

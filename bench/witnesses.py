@@ -121,7 +121,7 @@ def ours(folder: Path, url: str, options: argparse.Namespace) -> Seen:
 
 def guidellm(folder: Path, url: str, options: argparse.Namespace) -> Seen:
     file = folder / "guidellm.json"
-    # Asked for usage with every chunk it would be told no by servers that don't know that.
+    # Usage with every chunk is its own wish; servers that don't know that would refuse all of its requests.
     plain = {"include_usage": True, "continuous_usage_stats": False}
     body = {"stream_options": plain, "ignore_eos": True, "temperature": 0, **limit(options)}
     backend = {

@@ -99,7 +99,8 @@ class Streamed:
         self._stream = stream
         self._watch = watch
         self._opening = responses.head(request, answer_id, int(time.time()))
-        self._plain = request.sampling.logprobs < 0 and not (request.return_token_ids or request.return_provenance)
+        asked = request.return_token_ids or request.return_provenance or request.continuous_usage
+        self._plain = request.sampling.logprobs < 0 and not asked
         self._forms = {
             each.index: ChunkForm(self._opening, each.index, chat=request.chat, usage_asked=request.include_usage)
             for each in choices
@@ -141,7 +142,8 @@ class Streamed:
         more: dict[str, Any] = {"stop_reason": ending.stop, **responses.ended(self._request, choice)}
         if self._request.return_token_ids:
             more["prompt_token_ids"] = choice.prompt
-        self._stream.write(self._forms[choice.index].finish(ending.reason, more))
+        usage = self._usage_of(choice, ending.completion_tokens)
+        self._stream.write(self._forms[choice.index].finish(ending.reason, more, usage))
 
     async def finish(self, endings: Sequence[Ending]) -> web.StreamResponse:
         if not (self._request.include_usage or self._request.return_timeline):
@@ -154,13 +156,19 @@ class Streamed:
     async def _begin(self, choice: Choice) -> None:
         self._begun.add(choice.index)
         await self._stream.start()
-        if role := self._forms[choice.index].role():
+        # What was generated comes with the chunk that shows it.
+        if role := self._forms[choice.index].role(self._usage_of(choice, 0)):
             self._stream.write(role)
+
+    def _usage_of(self, choice: Choice, generated: int | None = None) -> dict[str, int] | None:
+        if not self._request.continuous_usage:
+            return None
+        return responses.usage_so_far(choice, choice.delivery.count if generated is None else generated)
 
     def _rich(self, choice: Choice, piece: Piece) -> bytes:
         logprobs = responses.logprobs(self._request, piece, self._vocabulary)
         told = responses.tokens(self._request, piece, self._vocabulary)
-        return self._forms[choice.index].chunk(piece.text, logprobs, told)
+        return self._forms[choice.index].chunk(piece.text, logprobs, told, self._usage_of(choice))
 
 
 async def answer_streamed(

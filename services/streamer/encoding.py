@@ -167,7 +167,7 @@ def _choice(asked: Asked, index: int, ids: list[int], seed: int) -> Choice:
             asked.vocabulary.detokenizer(ids),
             request.stops,
             min_tokens=sampling.min_tokens,
-            tokens_shown=request.return_token_ids or sampling.logprobs >= 0,
+            tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
             origins_shown=request.return_provenance,
         ),
         acceptance=Acceptance(in_order=request.return_speculation_steps),

@@ -130,7 +130,10 @@ STREAM_OPTIONS: Schema = {
     "type": "object",
     "description": "Only with stream: true",
     "additionalProperties": False,
-    "properties": {"include_usage": boolean("A last chunk with the usage and no choices")},
+    "properties": {
+        "include_usage": boolean("A last chunk with the usage and no choices"),
+        "continuous_usage_stats": boolean("With include_usage: each chunk tells its choice's usage so far, too"),
+    },
 }
 MESSAGE: Schema = {
     "type": "object",

@@ -42,6 +42,7 @@ TOKENS_A_SECOND = 300
 TOKEN_ID_BYTES = 8
 LOGPROB_BYTES = 110  # of one token: its text, its number, its bytes
 ORIGIN_BYTES = 110  # of a run, which may be of one token
+USAGE_BYTES = 80  # of a choice so far
 DRAFT_BYTES = 90  # of a run: where its tokens begin, and some that don't stand
 
 COMMENT_LEAST = 3  # bytes of an empty comment and the line behind it
@@ -55,7 +56,8 @@ def frame_size(request: Request, pace: float) -> int:
     a_token += DRAFT_BYTES * request.speculation.return_drafts
     if request.sampling.logprobs >= 0:
         a_token += LOGPROB_BYTES * (1 + request.sampling.logprobs)
-    return size_class(request.choices * (ENVELOPE + len(request.model) + text + tokens * a_token))
+    envelope = ENVELOPE + len(request.model) + USAGE_BYTES * request.continuous_usage
+    return size_class(request.choices * (envelope + text + tokens * a_token))
 
 
 def size_class(wanted: int) -> int:

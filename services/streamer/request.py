@@ -77,6 +77,7 @@ class Request:
     n: int
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     stops: tuple[str, ...]
     bad_words: tuple[str, ...]
     sampling: Sampling
@@ -237,13 +238,15 @@ def _request(
         raise bad_value("n", f"times the number of prompts may be at most {MAX_CHOICES_IN_ALL}", "out_of_range")
     stream = fields.boolean("stream")
     speculation, namespace = read_speculation(fields)
+    include_usage, continuous_usage = _stream_options(fields, stream)
     request = Request(
         chat=chat,
         model=model,
         prompts=prompts,
         n=n,
         stream=stream,
-        include_usage=_stream_options(fields, stream),
+        include_usage=include_usage,
+        continuous_usage=continuous_usage,
         stops=_stops(fields, limits),
         bad_words=read_bad_words(fields),
         sampling=read_sampling(fields, max_tokens, logprobs),
@@ -275,18 +278,20 @@ def _model(fields: Fields) -> str:
     return model
 
 
-def _stream_options(fields: Fields, stream: bool) -> bool:
+def _stream_options(fields: Fields, stream: bool) -> tuple[bool, bool]:
+    """Whether the usage is wanted at the end, and whether with every chunk."""
     value = fields.get("stream_options")
     if value is None:
-        return False
+        return False, False
     if not stream:
         raise bad_value("stream_options", "needs stream: true")
     options = Fields(value, "stream_options")
     include_usage = options.boolean("include_usage")
     options.only("include_obfuscation", False)
-    options.only("continuous_usage_stats", False)
+    continuous = options.boolean("continuous_usage_stats")
     options.nothing_else()
-    return include_usage
+    # As with other servers it says how, not whether.
+    return include_usage, include_usage and continuous
 
 
 def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:

@@ -93,6 +93,11 @@ def ended(request: Request, choice: Choice) -> dict[str, Any]:
     return {"speculate_metrics": choice.acceptance.speculate_metrics(choice.longest_draft)}
 
 
+def usage_so_far(choice: Choice, generated: int) -> dict[str, int]:
+    prompt = len(choice.prompt)
+    return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+
+
 def usage(choices: Sequence[Choice], endings: Sequence[Ending]) -> dict[str, Any]:
     """Prompts count once, however many answers were asked for."""
     prompts = {id(choice.prompt): len(choice.prompt) for choice in choices}

@@ -47,6 +47,9 @@ def around_text(chunk: bytes) -> tuple[bytes, bytes, bytes] | None:
     return None if found is None else (found[1], found[2], found[3])
 
 
+Usage = dict[str, int] | None
+
+
 class ChunkForm:
     """The constant bytes of one choice's chunks."""
 
@@ -63,27 +66,31 @@ class ChunkForm:
         closed = b"}," if chat else b","
         self._after_text = closed + b'"logprobs":null,"finish_reason":null' + self._tail
 
-    def role(self) -> bytes:
-        """The first chunk of a chat choice; completions have none."""
+    def role(self, usage: Usage = None) -> bytes:
+        """The first chunk of a chat choice; completions have none. `usage`: here and below, of the choice so far, for
+        those who want it with every chunk."""
         if not self._chat:
             return b""
         delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
-        return self._before + delta + self._tail
+        return self._before + delta + self._end(usage)
 
     def text(self, text: str) -> bytes:
         return self._before_text + orjson.dumps(text) + self._after_text
 
-    def chunk(self, text: str, logprobs: dict[str, Any] | None, more: dict[str, Any]) -> bytes:
+    def chunk(self, text: str, logprobs: dict[str, Any] | None, more: dict[str, Any], usage: Usage = None) -> bytes:
         """A text chunk that carries more than text."""
         body = {"delta": {"content": text}} if self._chat else {"text": text}
-        return self._any({**body, "logprobs": logprobs, "finish_reason": None, **more})
+        return self._any({**body, "logprobs": logprobs, "finish_reason": None, **more}, usage)
 
-    def finish(self, reason: str, more: dict[str, Any]) -> bytes:
+    def finish(self, reason: str, more: dict[str, Any], usage: Usage = None) -> bytes:
         body: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        return self._any({**body, "logprobs": None, "finish_reason": reason, **more})
+        return self._any({**body, "logprobs": None, "finish_reason": reason, **more}, usage)
 
-    def _any(self, fields: dict[str, Any]) -> bytes:
-        return self._before + orjson.dumps(fields)[1:-1] + self._tail
+    def _any(self, fields: dict[str, Any], usage: Usage) -> bytes:
+        return self._before + orjson.dumps(fields)[1:-1] + self._end(usage)
+
+    def _end(self, usage: Usage) -> bytes:
+        return self._tail if usage is None else b'}],"usage":' + orjson.dumps(usage) + b"}\n\n"
 
 
 class EventStream:

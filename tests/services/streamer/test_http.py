@@ -89,6 +89,27 @@ async def test_usage_comes_last_and_only_when_asked_for(mesh: FakeMesh, http: ai
     assert all(chunk["usage"] is None for chunk in chunks)
 
 
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
+async def test_usage_so_far_comes_with_every_chunk_for_those_who_count_by_it(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str, body: dict[str, Any]
+) -> None:
+    await mesh.start_target(says("hello the fox", group=2))
+    await mesh.start_door()
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await streamed(http, mesh.url + path, {**body, "stream_options": options})
+    assert chunks.pop() == "[DONE]"
+    last = chunks.pop()
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 4
+    told = [chunk["usage"] for chunk in chunks]
+    assert [usage["completion_tokens"] for usage in told] == [0] * ("messages" in body) + [2, 3, 4]
+    assert all(usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] for usage in told)
+    assert {usage["prompt_tokens"] for usage in told} == {last["usage"]["prompt_tokens"]}
+    assert "token_ids" not in chunks[-2]["choices"][0]
+    # It says how, not whether.
+    silent = await streamed(http, mesh.url + path, {**body, "stream_options": {"continuous_usage_stats": True}})
+    assert all("usage" not in chunk for chunk in silent[:-1])
+
+
 async def test_unicode_split_over_tokens_never_breaks(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     text = "né 🦊中 fin"
     await mesh.start_target(says(list(text.encode())))

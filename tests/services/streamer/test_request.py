@@ -179,7 +179,7 @@ def test_values_that_ask_for_nothing_are_let_through() -> None:
         ({"ignore_eos": 1}, "ignore_eos"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "stream_options.continuous_usage_stats"),
         ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ({"stream": True, "stream_options": []}, "stream_options"),
         ({"speculation": {"x": 1}}, "speculation.x"),
