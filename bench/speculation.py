@@ -36,7 +36,7 @@ RESAMPLES = 2000
 
 
 class Method(NamedTuple):
-    """`name[:longest draft]`, as it was given; without a number the server's choice."""
+    """`name[:longest draft][+trees]`, as it was given; without a number the server's choice."""
 
     label: str
     speculation: dict[str, Any]
@@ -52,7 +52,9 @@ class Seen(NamedTuple):
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct", help="name, folder, GGUF file or hub id")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "int8"))
-    parser.add_argument("--methods", default="naive,ngram:5,suffix:8,auto", help="NAME[:LONGEST], comma-separated")
+    parser.add_argument(
+        "--methods", default="naive,ngram:5,suffix:8,auto", help="NAME[:LONGEST][+trees], comma-separated"
+    )
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated")
     parser.add_argument(
         "--lines", type=Path, action="append", default=[], help="a file of JSON lines as a workload more"
@@ -87,8 +89,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def method(label: str) -> Method:
-    name, colon, longest = label.partition(":")
-    return Method(label, {"method": name} | ({"num_speculative_tokens": int(longest)} if colon else {}))
+    chosen, plus, _ = label.partition("+trees")
+    name, colon, longest = chosen.partition(":")
+    length = {"num_speculative_tokens": int(longest)} if colon else {}
+    return Method(label, {"method": name} | length | ({"trees": True} if plus else {}))
 
 
 def settings(options: argparse.Namespace, store: str) -> dict[str, Any]:

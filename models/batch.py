@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+
+from models.branches import Branch, branches_of
 
 # Rows of a sequence that attention takes at once: they share the conversion of a page.
 TILE_ROWS = 16
@@ -14,17 +15,27 @@ TILE_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Neighbouring tokens of one sequence at positions start.. ; `pages` covers them and all before."""
+    """Neighbouring tokens of one sequence at positions start.. ; `pages` covers them and all before.
+
+    With `parents` the first token is followed by a tree of guesses: parents[i] is the guess that tokens[i + 1] follows,
+    -1 for the first token. `spare` are pages for its branches (models/branches.py), whose text is nobody's before
+    and after."""
 
     tokens: Sequence[int]
     start: int
     pages: Sequence[int]
     logits_from: int  # logits are wanted for tokens logits_from..
+    parents: Sequence[int] = ()
+    spare: Sequence[int] = ()
+
+
+_NO_PAIRS = np.empty(0, np.int32)
+_NO_SLOTS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one sequence stand together, in the order of their positions."""
+    """Rows of one sequence stand together, in the order of their positions. A branch of a tree is a sequence."""
 
     tokens: np.ndarray  # [R] int32
     positions: np.ndarray  # [R] int32
@@ -34,32 +45,131 @@ class Batch:
     tiles: np.ndarray  # [T · 3] int32: sequence, first row, rows
     tile_work: np.ndarray  # [T] int64: pages looked at by the rows of a tile
     wanted: np.ndarray  # [W] int64: rows whose logits are returned
+    # Pages to copy before anything is stored: from, to.
+    forks: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [F · 2] int32
+    # Rows whose key and value are kept in another slot, too.
+    also_rows: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [A] int32
+    also_slots: np.ndarray = field(default_factory=lambda: _NO_SLOTS)  # [A] int64
 
 
 def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
-    width = max(len(stretch.pages) for stretch in stretches)
-    tables = np.zeros((len(stretches), width), np.int32)
-    positions, slots, tiles, work, wanted = [], [], [], [], []
-    firsts = [0, *accumulate(len(stretch.tokens) for stretch in stretches)]
-    for index, (stretch, first) in enumerate(zip(stretches, firsts, strict=False)):
+    made = _Making(page_tokens)
+    for stretch in stretches:
+        if stretch.parents:
+            made.add_tree(stretch)
+        else:
+            made.add_chain(stretch)
+    return made.batch(max(len(stretch.pages) for stretch in stretches))
+
+
+def tree_slots(stretch: Stretch, page_tokens: int) -> np.ndarray:
+    """int64, by row: where the batch puts its key and value."""
+    slots = np.empty(len(stretch.tokens), np.int64)
+    for branch, table in _tables(stretch, page_tokens):
+        slots[branch.rows] = _slots(table, _places(stretch, branch), page_tokens)
+    return slots
+
+
+class _Making:
+    def __init__(self, page_tokens: int) -> None:
+        self._page_tokens = page_tokens
+        self._rows = 0
+        self._tables: list[np.ndarray] = []
+        self._tokens: list[Sequence[int]] = []
+        self._positions: list[np.ndarray] = []
+        self._slots: list[np.ndarray] = []
+        self._tiles: list[tuple[int, int, int]] = []
+        self._work: list[int] = []
+        self._wanted: list[np.ndarray] = []
+        self._forks: list[int] = []
+        self._also_rows: list[int] = []
+        self._also_slots: list[int] = []
+
+    def add_chain(self, stretch: Stretch) -> None:
         count = len(stretch.tokens)
-        table = np.asarray(stretch.pages, np.int32)
-        tables[index, : len(table)] = table
+        self._wanted.append(np.arange(self._rows + stretch.logits_from, self._rows + count))
         at = np.arange(stretch.start, stretch.start + count, dtype=np.int32)
-        positions.append(at)
-        slots.append(table[at // page_tokens].astype(np.int64) * page_tokens + at % page_tokens)
+        self._add(stretch.tokens, at, np.asarray(stretch.pages, np.int32))
+
+    def _add(self, tokens: Sequence[int], at: np.ndarray, table: np.ndarray) -> None:
+        count, start = len(tokens), int(at[0])
         for row in range(0, count, TILE_ROWS):
             rows = min(TILE_ROWS, count - row)
-            tiles.append((index, first + row, rows))
-            work.append(rows * ((stretch.start + row) // page_tokens + 1))
-        wanted.append(np.arange(first + stretch.logits_from, first + count))
-    return Batch(
-        tokens=np.fromiter((token for stretch in stretches for token in stretch.tokens), np.int32, firsts[-1]),
-        positions=np.concatenate(positions),
-        slots=np.concatenate(slots),
-        tables=tables.reshape(-1),
-        table_width=width,
-        tiles=np.asarray(tiles, np.int32).reshape(-1),
-        tile_work=np.asarray(work, np.int64),
-        wanted=np.concatenate(wanted),
-    )
+            self._tiles.append((len(self._tables), self._rows + row, rows))
+            self._work.append(rows * ((start + row) // self._page_tokens + 1))
+        self._tables.append(table)
+        self._tokens.append(tokens)
+        self._positions.append(at)
+        self._slots.append(_slots(table, at, self._page_tokens))
+        self._rows += count
+
+    def add_tree(self, stretch: Stretch) -> None:
+        """Its rows by branches; their logits come in the order of its tokens."""
+        main = np.asarray(stretch.pages, np.int32)
+        place = np.empty(len(stretch.tokens), np.int64)
+        kept = tree_slots(stretch, self._page_tokens)
+        for branch, table in _tables(stretch, self._page_tokens):
+            place[branch.rows] = np.arange(self._rows, self._rows + len(branch.rows))
+            if branch.parent >= 0:
+                self._fork(stretch, branch, table, main, place, kept)
+            self._add([stretch.tokens[row] for row in branch.rows], _places(stretch, branch), table)
+        self._wanted.append(place[stretch.logits_from :])
+
+    def _fork(
+        self, stretch: Stretch, branch: Branch, table: np.ndarray, main: np.ndarray, place: np.ndarray, kept: np.ndarray
+    ) -> None:
+        """What lies in a branch's first page before it, once more: the text's end, and the guesses it follows."""
+        first = stretch.start + branch.depth
+        page = first // self._page_tokens
+        begins = page * self._page_tokens
+        if begins < stretch.start:
+            self._forks += [int(main[page]), int(table[page])]
+        row = branch.rows[0]
+        for position in range(first - 1, max(begins, stretch.start) - 1, -1):
+            row = stretch.parents[row - 1] + 1
+            self._also_rows.append(int(place[row]))
+            self._also_slots.append(int(table[page]) * self._page_tokens + position - begins)
+
+    def batch(self, width: int) -> Batch:
+        tables = np.zeros((len(self._tables), width), np.int32)
+        for index, table in enumerate(self._tables):
+            tables[index, : len(table)] = table
+        return Batch(
+            tokens=np.fromiter((token for tokens in self._tokens for token in tokens), np.int32, self._rows),
+            positions=np.concatenate(self._positions),
+            slots=np.concatenate(self._slots),
+            tables=tables.reshape(-1),
+            table_width=width,
+            tiles=np.asarray(self._tiles, np.int32).reshape(-1),
+            tile_work=np.asarray(self._work, np.int64),
+            wanted=np.concatenate(self._wanted),
+            forks=np.asarray(self._forks, np.int32),
+            also_rows=np.asarray(self._also_rows, np.int32),
+            also_slots=np.asarray(self._also_slots, np.int64),
+        )
+
+
+def _tables(stretch: Stretch, page_tokens: int) -> Iterator[tuple[Branch, np.ndarray]]:
+    """Each branch with its pages."""
+    main = np.asarray(stretch.pages, np.int32)
+    tables: list[np.ndarray] = []
+    spare = 0
+    for branch in branches_of(stretch.parents):
+        table = main
+        own = branch.pages(stretch.start, page_tokens)
+        if own:
+            table = tables[branch.parent].copy()
+            assert spare + len(own) <= len(stretch.spare), "pages for every branch"
+            table[own.start : own.stop] = stretch.spare[spare : spare + len(own)]
+            spare += len(own)
+        tables.append(table)
+        yield branch, table
+
+
+def _places(stretch: Stretch, branch: Branch) -> np.ndarray:
+    first = stretch.start + branch.depth
+    return np.arange(first, first + len(branch.rows), dtype=np.int32)
+
+
+def _slots(table: np.ndarray, at: np.ndarray, page_tokens: int) -> np.ndarray:
+    return table[at // page_tokens].astype(np.int64) * page_tokens + at % page_tokens

@@ -86,6 +86,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens drafted besides those", low=-64.0, high=64.0, roles="proposer"),
     _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before the token at which it is less probable, by counts, than this", low=0.0, high=1.0, roles="proposer"),
     _row("suffix_decoding_learn_prompts", False, "suffix: prompts are learned, too, not only what was answered", roles="proposer"),
+    _row("suffix_decoding_trees", False, "suffix and auto: drafts may be trees, with several guesses for one place, in requests that don't say", roles="target"),
     _row("ngram_prefers", "recent", "ngram: of several places where an n-gram occurred, the last one or what followed most often", kind="choice", choices=("recent", "frequent"), roles="proposer"),
     _row("hybrid_first", "suffix", "hybrid: the method that drafts first", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
     _row("hybrid_then", "ngram", "hybrid: the method that goes on behind that draft, or drafts beside it", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),

@@ -103,6 +103,8 @@ class Speculation(Message, frozen=True):
     learn: bool = True
     # Whether tokens that were drafted and don't stand are told, too (Run.rejected).
     return_drafts: bool = False
+    # Whether drafts may be trees; None: the server's choice.
+    trees: bool | None = None
 
 
 # Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt, in characters.
@@ -151,6 +153,7 @@ class ProposeItem(Message, frozen=True):
     prediction: list[int] = []
     corpora: list[str] | None = None
     learn: bool = True
+    trees: bool = False  # the draft may be one
 
 
 class Ended(Message, frozen=True):

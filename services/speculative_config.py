@@ -40,6 +40,7 @@ KEYS: dict[str, str] = {
     "suffix_decoding_max_spec_factor": "suffix_decoding_max_spec_factor",
     "suffix_decoding_max_spec_offset": "suffix_decoding_max_spec_offset",
     "suffix_decoding_min_token_prob": "suffix_decoding_min_token_prob",
+    "suffix_decoding_trees": "suffix_decoding_trees",
 }
 
 # Row -> their value -> ours.

@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from kernels.cpu_program import POSITIONS, ROWS, SLOTS, op, op_chunks
+from kernels.cpu_program import ALSO_COUNT, ALSO_ROWS, ALSO_SLOTS, POSITIONS, ROWS, SLOTS, op, op_chunks
 from kernels.cpu_vectors import (
     LANES,
     float_in,
@@ -125,12 +125,27 @@ def _make_rotate(bfloat16: bool) -> Any:
             for i in range(head_dim):
                 store_i32(values, i, load_i32(value, i))
 
+    @compiled_for(kind, error_model="numpy")
+    def keep(args, step, row, slot):
+        heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
+        page_tokens = word(args, PAGE_TOKENS)
+        key_columns, value_columns = word(args, KEY_COLUMNS), word(args, VALUE_COLUMNS)
+        key_block, value_block = head_dim // pair * key_columns * 4, page_tokens // pair * value_columns * 4
+        key = word(args, QKV) + ((row * (heads + 2 * kv_heads)) + heads) * head_dim * size
+        page, offset = slot // page_tokens, slot % page_tokens
+        for head in range(kv_heads):
+            block = page * kv_heads + head
+            store_head(
+                key, key + kv_heads * head_dim * size,
+                word(args, KEYS) + block * key_block, word(args, VALUES) + block * value_block,
+                offset, head_dim, key_columns, value_columns,
+            )  # fmt: skip
+            key += head_dim * size
+
     @compiled_for(kind, inline="always")
     def rotate_and_store(args, step, chunk):
         heads, kv_heads, head_dim = word(args, HEADS), word(args, KV_HEADS), word(args, HEAD_DIM)
-        page_tokens, width, interleaved = word(args, PAGE_TOKENS), word(args, WIDTH), word(args, INTERLEAVED) != 0
-        key_columns, value_columns = word(args, KEY_COLUMNS), word(args, VALUE_COLUMNS)
-        key_block, value_block = head_dim // pair * key_columns * 4, page_tokens // pair * value_columns * 4
+        width, interleaved = word(args, WIDTH), word(args, INTERLEAVED) != 0
         rows, scale = word(step, ROWS), float_in(word(args, SCALE))
         share = _MANY_ROWS if rows >= _MANY else _FEW_ROWS
         head_bytes = head_dim * size
@@ -144,16 +159,10 @@ def _make_rotate(bfloat16: bool) -> Any:
                     x + head * head_bytes, head_dim, cos, sin, width, interleaved, scale if is_q else _ONE,
                     word(args, Q_NORM if is_q else K_NORM), float_in(word(args, Q_EPSILON if is_q else K_EPSILON)),
                 )  # fmt: skip
-            slot = word(word(step, SLOTS), row)
-            page, offset = slot // page_tokens, slot % page_tokens
-            for head in range(kv_heads):
-                block = page * kv_heads + head
-                key = x + (heads + head) * head_bytes
-                store_head(
-                    key, key + kv_heads * head_bytes,
-                    word(args, KEYS) + block * key_block, word(args, VALUES) + block * value_block,
-                    offset, head_dim, key_columns, value_columns,
-                )  # fmt: skip
+            keep(args, step, row, word(word(step, SLOTS), row))
+            for also in range(word(step, ALSO_COUNT)):
+                if load_i32(word(step, ALSO_ROWS), also) == row:
+                    keep(args, step, row, word(word(step, ALSO_SLOTS), also))
 
     return rotate_and_store
 

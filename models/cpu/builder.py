@@ -134,7 +134,7 @@ class Builder:
 
     def make_pages(self, words: int) -> torch.Tensor:
         """A layer's own, of so many words of 32 bits."""
-        pages = torch.empty(self.options.pages, words * 4, dtype=torch.uint8)
+        pages = torch.empty(self.options.pages + self.options.branch_pages, words * 4, dtype=torch.uint8)
         self.pages.append(pages)
         return pages
 

@@ -1,5 +1,6 @@
 """CpuExecutor: a network as a program of compiled loops. A step is one native call; Python only says which rows.
 
+    fork,
     embed, then per layer:  norm  qkv  rotate+store  attend  merge  output(+)  norm  gate·up  down(+)
     then:                   norm of the wanted rows, head                     (+): added into the residual
 
@@ -9,10 +10,17 @@ gives a row the same bits whatever its batch, so `strict` costs nothing here and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from kernels.cpu_program import (
+    ALSO_COUNT,
+    ALSO_ROWS,
+    ALSO_SLOTS,
+    FORK_COUNT,
+    FORKS,
     POSITIONS,
     ROWS,
     SLOTS,
@@ -25,10 +33,11 @@ from kernels.cpu_program import (
     WANTED_COUNT,
     Program,
 )
+from kernels.kv_store.cpu import fork_op, layers_of, move
 from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import Builder
-from models.cpu.layers import build, page_bytes, why_not
+from models.cpu.layers import build, page_bytes, page_shape, why_not
 from models.executor import Options
 from models.parameters import parameter_count
 from models.spec import Network
@@ -42,6 +51,7 @@ class CpuExecutor:
 
     strict = True
     max_rows = MAX_ROWS
+    branches = True
 
     def __init__(self, network: Network, weights: Weights, options: Options) -> None:
         self.parameters = parameter_count(network)
@@ -50,6 +60,9 @@ class CpuExecutor:
         ops = build(builder)
         linears.follow(ops)
         self._logits, self._pages = builder.logits, builder.pages
+        shapes = [page_shape(layer.attention, options) for layer in network.layers]
+        self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
+        ops.insert(0, fork_op(self._layers))
         self._program = Program(ops, options.threads)
         self._batch: Batch | None = None
 
@@ -70,6 +83,7 @@ class CpuExecutor:
         step = self._program.step
         step[ROWS], step[WANTED_COUNT], step[TILE_COUNT] = rows, wanted, len(batch.tile_work)
         step[TABLE_WIDTH] = batch.table_width
+        step[FORK_COUNT], step[ALSO_COUNT] = len(batch.forks) // 2, len(batch.also_rows)
         for word, array, dtype in (
             (TOKENS, batch.tokens, np.int32),
             (POSITIONS, batch.positions, np.int32),
@@ -77,6 +91,9 @@ class CpuExecutor:
             (TABLES, batch.tables, np.int32),
             (TILES, batch.tiles, np.int32),
             (WANTED, batch.wanted, np.int64),
+            (FORKS, batch.forks, np.int32),
+            (ALSO_ROWS, batch.also_rows, np.int32),
+            (ALSO_SLOTS, batch.also_slots, np.int64),
         ):
             assert array.flags.c_contiguous and array.dtype == dtype
             step[word] = array.ctypes.data
@@ -86,6 +103,9 @@ class CpuExecutor:
     def copy_page(self, source: int, target: int) -> None:
         for pages in self._pages:
             pages[target] = pages[source]
+
+    def move(self, slots: Sequence[tuple[int, int]]) -> None:
+        move(self._layers, slots)
 
     def close(self) -> None:
         """End the threads. Nothing may run."""

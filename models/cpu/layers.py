@@ -58,11 +58,15 @@ def shape_of(attention: Attention | LatentAttention, options: Options) -> Shape 
     return dense.shape_of(attention, dtype, options.page_tokens)
 
 
+def page_shape(attention: Attention | LatentAttention, options: Options) -> Shape:
+    """How keys and values lie in pages."""
+    shape = shape_of(attention, options)
+    return shape.attention if isinstance(shape, LatentShape) else shape
+
+
 def page_bytes(network: Network, options: Options) -> int:
     """Bytes that one page takes in all layers."""
-    shapes = [shape_of(layer.attention, options) for layer in network.layers]
-    shapes = [shape.attention if isinstance(shape, LatentShape) else shape for shape in shapes]
-    return sum(4 * sum(shape.page_words) for shape in shapes)
+    return sum(4 * sum(page_shape(layer.attention, options).page_words) for layer in network.layers)
 
 
 def why_not(network: Network, dtype: str) -> str:

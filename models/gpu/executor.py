@@ -58,6 +58,7 @@ class GpuExecutor:
     """models/executor.py's Executor."""
 
     max_rows = MAX_ROWS
+    branches = False
 
     def __init__(
         self, network: Network, weights: Weights, options: Options, device: str = "cuda", graphs: bool = True

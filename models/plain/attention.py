@@ -24,7 +24,7 @@ class PlainAttention:
         self._q_norm = PlainNorm(spec.q_norm, weights, options, device) if spec.q_norm else None
         self._k_norm = PlainNorm(spec.k_norm, weights, options, device) if spec.k_norm else None
         self._cos, self._sin = shared_tables(spec.rope, options.max_context, device)
-        shape = (options.pages, options.page_tokens, spec.kv_heads, spec.head_dim)
+        shape = (options.pages + options.branch_pages, options.page_tokens, spec.kv_heads, spec.head_dim)
         self._keys = torch.empty(shape, dtype=dtype_of(options), device=device)
         self._values = torch.empty_like(self._keys)
 
@@ -36,6 +36,10 @@ class PlainAttention:
         self._keys[target] = self._keys[source]
         self._values[target] = self._values[source]
 
+    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        for cache in (self._keys.flatten(0, 1), self._values.flatten(0, 1)):
+            cache[targets] = cache[sources]
+
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; keys and values of all rows go to their slots first."""
         spec = self._spec
@@ -44,9 +48,9 @@ class PlainAttention:
         q, k, v = (each.unflatten(-1, (-1, spec.head_dim)) for each in (q, k, v))  # [R, heads, D]
         q, k = self._q_norm(q) if self._q_norm else q, self._k_norm(k) if self._k_norm else k
         q, k = (rotated(each, self._cos[at], self._sin[at], spec.rope) for each in (q, k))
-        slots = torch.from_numpy(batch.slots).to(x.device)
-        self._keys.flatten(0, 1)[slots] = k.to(self._keys.dtype)
-        self._values.flatten(0, 1)[slots] = v
+        rows, slots = kept(batch, x.device)
+        self._keys.flatten(0, 1)[slots] = k[rows].to(self._keys.dtype)
+        self._values.flatten(0, 1)[slots] = v[rows]
         attended = torch.empty_like(q)
         for rows, table in sequences(batch):
             pages = torch.from_numpy(table).to(x.device)
@@ -68,6 +72,13 @@ class PlainAttention:
             hidden |= distance >= spec.window
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         return torch.einsum("hrl,lhd->rhd", weights, values)
+
+
+def kept(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and the slots they are kept in."""
+    rows = np.concatenate([np.arange(len(batch.slots)), batch.also_rows])
+    slots = np.concatenate([batch.slots, batch.also_slots])
+    return torch.from_numpy(rows).to(device), torch.from_numpy(slots).to(device)
 
 
 def sequences(batch: Batch) -> Iterator[tuple[slice, np.ndarray]]:

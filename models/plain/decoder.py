@@ -8,7 +8,7 @@ strict means that every row is computed alone: slow, and true.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class PlainExecutor:
     """models/executor.py's Executor on any device of torch."""
 
     max_rows = _MAX_ROWS
+    branches = True
 
     def __init__(self, network: Network, weights: Weights, options: Options, device: str = "cpu") -> None:
         if why := self.why_not(network, options.dtype):
@@ -63,8 +64,12 @@ class PlainExecutor:
     def forward(self, batch: Batch) -> torch.Tensor:
         """Logits of the wanted rows, float32 [W, vocab]; keys and values of all rows go to their slots."""
         assert 1 <= len(batch.tokens) <= self.max_rows
+        for source, target in batch.forks.reshape(-1, 2).tolist():
+            self.copy_page(source, target)
         if self.strict:
-            return torch.cat([self._logits(row) for row in _rows_alone(batch)])
+            logits = torch.cat([self._logits(row) for row in _rows_alone(batch)])
+            # They came in the order of the rows.
+            return logits[torch.from_numpy(np.argsort(np.argsort(batch.wanted))).to(self._device)]
         return self._logits(batch)
 
     def _logits(self, batch: Batch) -> torch.Tensor:
@@ -77,6 +82,13 @@ class PlainExecutor:
     def copy_page(self, source: int, target: int) -> None:
         for layer in self._layers:
             layer.attention.copy_page(source, target)
+
+    @torch.inference_mode()
+    def move(self, slots: Sequence[tuple[int, int]]) -> None:
+        if slots:
+            sources, targets = torch.tensor(slots, device=self._device).unbind(1)
+            for layer in self._layers:
+                layer.attention.move(sources, targets)
 
 
 class _Layer:
@@ -96,6 +108,7 @@ def _rows_alone(batch: Batch) -> Iterator[Batch]:
     wanted = set(batch.wanted.tolist())
     for rows, table in sequences(batch):
         for row in range(rows.start, rows.stop):
+            also = batch.also_rows == row
             yield Batch(
                 tokens=batch.tokens[row : row + 1],
                 positions=batch.positions[row : row + 1],
@@ -105,4 +118,6 @@ def _rows_alone(batch: Batch) -> Iterator[Batch]:
                 tiles=np.array([0, 0, 1], np.int32),
                 tile_work=np.ones(1, np.int64),
                 wanted=np.zeros(int(row in wanted), np.int64),
+                also_rows=np.zeros(int(also.sum()), np.int32),
+                also_slots=batch.also_slots[also],
             )

@@ -7,7 +7,7 @@ import torch
 from kernels.mla_attention.reference import absorb, attend, expand, split_up, store
 from models.batch import Batch
 from models.executor import Options
-from models.plain.attention import sequences
+from models.plain.attention import kept, sequences
 from models.plain.parts import PlainLinear, PlainNorm, dtype_of, rotated, shared_tables
 from models.spec import LatentAttention
 from models.weights import Weights
@@ -27,7 +27,7 @@ class PlainLatentAttention:
         self._key_up, self._value_up = split_up(kv_up, spec.heads, spec.nope_dim)
         self._output = PlainLinear(spec.output, weights, options, device)
         self._cos, self._sin = shared_tables(spec.rope, options.max_context, device)
-        shape = (options.pages, options.page_tokens, spec.latent_dim + spec.rope_dim)
+        shape = (options.pages + options.branch_pages, options.page_tokens, spec.latent_dim + spec.rope_dim)
         self._latents = torch.empty(shape, dtype=dtype_of(options), device=device)
 
     @staticmethod
@@ -37,16 +37,22 @@ class PlainLatentAttention:
     def copy_page(self, source: int, target: int) -> None:
         self._latents[target] = self._latents[source]
 
+    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        latents = self._latents.flatten(0, 1)
+        latents[targets] = latents[sources]
+
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden]; latents and rotated keys of all rows go to their slots first."""
         spec = self._spec
-        at, slots, tables = (
+        at, tables = (
             torch.from_numpy(array).to(x.device)
-            for array in (batch.positions, batch.slots, batch.tables.reshape(-1, batch.table_width))
+            for array in (batch.positions, batch.tables.reshape(-1, batch.table_width))
         )
+        rows, slots = kept(batch, x.device)
         starts = torch.tensor([rows.start for rows, _ in sequences(batch)] + [len(at)], dtype=torch.int32)
         latent, key = self._kv_down(x).split([spec.latent_dim, spec.rope_dim], dim=-1)
-        store(torch.cat([self._kv_norm(latent), self._turned(key[:, None], at)[:, 0]], dim=-1), self._latents, slots)
+        made = torch.cat([self._kv_norm(latent), self._turned(key[:, None], at)[:, 0]], dim=-1)
+        store(made[rows], self._latents, slots)
         seen = attend(absorb(self._queries(x, at), self._key_up), self._latents, tables, starts, at, spec.scale,
                       spec.latent_dim)  # fmt: skip
         return self._output(expand(seen, self._value_up).to(x.dtype))

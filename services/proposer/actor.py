@@ -130,7 +130,10 @@ class ProposerActor(Actor):
 
     def _drafts(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> list[DraftItem]:
         group = [(sequence, item) for sequence, item in group if not sequence.muted]
-        asks = [Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead) for sequence, item in group]
+        asks = [
+            Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, item.trees and compiling.can_branch())
+            for sequence, item in group
+        ]
         drafts = self._guess(method, asks)
         answers = [
             DraftItem(

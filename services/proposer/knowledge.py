@@ -20,7 +20,17 @@ from services.proposer import calibration
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
 from services.proposer.namespaces import Namespace, Namespaces, Segment
 from services.proposer.proposer import Ask, View
-from services.proposer.suffix_store import candidates, chances, guessing, layout, loops, predicting, scouting, step
+from services.proposer.suffix_store import (
+    branches,
+    candidates,
+    chances,
+    guessing,
+    layout,
+    loops,
+    predicting,
+    scouting,
+    step,
+)
 from services.proposer.suffix_store.automaton import Automaton
 
 assert layout.LONGEST == MAX_DRAFT_TOKENS
@@ -141,6 +151,27 @@ class Knowledge:
                 aheads.extend(ahead)
         told = self._step(array("q", flat), len(asks), aheads, sources, rule)
         return self._drafts(asks, told) if told else [EMPTY] * len(asks)
+
+    def branched(self, asks: Sequence[Ask], drafts: list[Draft]) -> list[Draft]:
+        """Drafts that have just been guessed, as trees where these are wanted."""
+        if not any(ask.trees for ask in asks):
+            return drafts
+        return [
+            branches.grown(draft, self._followers(ask.view), ask.ahead) if ask.trees and draft.tokens else draft
+            for ask, draft in zip(asks, drafts, strict=True)
+        ]
+
+    def _followers(self, view: View) -> list[int]:
+        """Addresses of those that stand at the text's end."""
+        text = self._texts[view.sequence_id]
+        row, namespace = self._rows[text.row], text.namespace
+        words = [layout.OWN_FOLLOWER]
+        if namespace is not None and row[layout.READ] == len(view.tokens):
+            reads = ((layout.NEW_READER, layout.READS_NEW, layout.NEW_SERIAL),
+                     (layout.OLD_READER, layout.READS_OLD, layout.OLD_SERIAL))  # fmt: skip
+            space = namespace.words
+            words += [word for word, reads_it, serial in reads if row[reads_it] and row[reads_it] == space[serial]]
+        return [int(row[word:].ctypes.data) for word in words]
 
     def follow(self, views: Iterable[View]) -> None:
         """What is new is taken in, and nothing is asked; of long texts a slice."""

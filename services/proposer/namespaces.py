@@ -51,12 +51,12 @@ class Namespace:
         # Requests that run.
         self.requests = 0
         self._segments_at = np.zeros(0, np.int64)
-        self._words = words
+        self.words = words
 
     def set_segments(self, segments: Sequence[Segment]) -> None:
         """Of what the namespace's requests have said, instead of those before."""
         addresses = np.array([segment.address for segment in segments], np.int64)
-        self._words[layout.SEGMENTS_AT], self._words[layout.SEGMENTS] = addresses.ctypes.data, len(addresses)
+        self.words[layout.SEGMENTS_AT], self.words[layout.SEGMENTS] = addresses.ctypes.data, len(addresses)
         self.segments, self._segments_at = list(segments), addresses
 
     def set_corpus(self, name: str, segments: Sequence[Segment]) -> None:

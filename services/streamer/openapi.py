@@ -101,6 +101,10 @@ SPECULATION: Schema = {
         ),
         "typical_epsilon": {**number("typical: a probability that suffices", 0, 1), **ABOVE_0},
         "typical_delta": {**number("typical: the factor of exp(-entropy) that does", 0, 1), **ABOVE_0},
+        "trees": {
+            "type": "boolean",
+            "description": "Drafts may be trees: several guesses for one place. Default: the server's choice",
+        },
         "corpus": {**NAMED, "description": "The corpus drafts may come from. Default: all of the namespace"},
         "corpora": {
             **list_of(NAMED, "The same for several; empty: from none"),

@@ -42,6 +42,7 @@ def read_speculation(fields: Fields) -> tuple[Speculation, str]:
         corpora=_corpora(wish),
         learn=wish.get("learn") is None or wish.boolean("learn"),
         return_drafts=return_drafts,
+        trees=None if wish.get("trees") is None else wish.boolean("trees"),
     )
     namespace = wish.get("namespace")
     name = "" if namespace is None else _name(namespace, wish.at("namespace"))

@@ -62,6 +62,7 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         method=method,
         verification=verification,
         draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
+        trees=limits.branch_pages > 0 and (limits.trees if asked.trees is None else asked.trees),
         tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
 

@@ -17,9 +17,11 @@ asked about whenever they have none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Items
 from typing import NamedTuple, get_args
 
 from services.messages import DraftItem
+from services.target import tree
 from services.target.draft_length import cumulated, lengths, modest
 from services.target.events import AskDrafts, DraftAsk, DraftsReady
 from services.target.lease import LONGEST_LEASE, Kind, Lease, lease_of
@@ -28,6 +30,7 @@ from services.target.runner import StepWork, Verdict
 from services.target.sequence import NO_DRAFT, Sequence
 from services.target.speculation_counts import SpeculationCounts
 from services.target.step_time import StepTime
+from services.target.tree import CHAIN
 from services.target.trust import Record, Trust, Worth, grades
 
 # Rows for drafts while nothing is known of what steps cost, and how far beyond what is known a step may go.
@@ -60,6 +63,8 @@ class _Judged(NamedTuple):
     grades: list[int]
     stood: bool
     ended: bool
+    # Of a tree, the grades of those that stood above, and of others that were compared here.
+    fallen: list[int]
 
 
 class Drafting:
@@ -78,7 +83,7 @@ class Drafting:
         self._left: list[tuple[Sequence, Lease]] = []
         # (source, drafted, accepted) of the last step's drafts, for the metrics.
         self._told: list[tuple[str, int, int]] = []
-        self._expected: list[tuple[Lease, int, int, list[float]]] = []
+        self._expected: list[tuple[Lease, int, int, list[float], float]] = []
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -99,7 +104,7 @@ class Drafting:
 
     def switch_off(self, sequence: Sequence) -> None:
         sequence.draft_length = 0
-        sequence.draft = NO_DRAFT
+        sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
         self._drop(sequence)
 
     def check_idle(self) -> None:
@@ -146,7 +151,7 @@ class Drafting:
                     lease.before = sequence.lease
                 else:
                     self._drop(sequence)
-                lease.grades = grades(lease.chances)
+                lease.grades = grades(lease.chances, tree.besides(len(lease.tokens), lease.parents))
                 sequence.lease = lease
                 asked.pop(sequence.id, None)
         for sequence in asked.values():
@@ -168,7 +173,7 @@ class Drafting:
         tokens = item.tokens
         if not tokens or min(tokens) < 0 or max(tokens) >= self._limits.vocab_size:
             return False
-        return not item.parents or item.parents == list(range(-1, len(tokens) - 1))
+        return tree.possible(tokens, item.parents)
 
     # Before a step --------------------------------------------------------------------------------------
 
@@ -177,21 +182,26 @@ class Drafting:
         weighed: list[Sequence] = []
         auto = False
         for sequence in running:
-            sequence.draft = NO_DRAFT
+            sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
             auto |= sequence.record is not None
             if not sequence.wants_draft:
                 continue
             if sequence.lease is None:
                 self.counts.came("none")
             elif sequence.record is None:
-                self._use(sequence, sequence.lease, sequence.longest_draft)
+                self._use(sequence, sequence.lease, sequence.longest_draft, sequence.lease.chances)
             else:
                 weighed.append(sequence)
         if auto:
             self._weigh(running, weighed)
 
-    def _use(self, sequence: Sequence, lease: Lease, count: int) -> None:
-        draft = lease.next(count)
+    def _use(self, sequence: Sequence, lease: Lease, count: int, chances: Items[float]) -> None:
+        """`count` tokens of it; `chances`: what makes a tree's tokens better than others."""
+        if lease.parents:
+            places = lease.best(lease.cumulated(chances), count, sequence.longest_draft)
+            draft, sequence.draft_parents = tree.chosen(lease.tokens, lease.parents, places)
+        else:
+            draft = lease.next(count)
         sequence.draft = draft
         sequence.source = lease.source
         sequence.match_length = lease.match_length
@@ -202,7 +212,7 @@ class Drafting:
         rows, certain, context = self._plain_step(running)
         leases = [lease for sequence in weighed if (lease := sequence.lease) is not None]
         longest = [
-            min(lease.left, sequence.longest_draft) if sequence.record is not None and sequence.record.solvent else 0
+            min(lease.tokens_left, sequence.longest_draft) if sequence.record and sequence.record.solvent else 0
             for sequence, lease in zip(weighed, leases, strict=True)
         ]
         model = self._step_time
@@ -225,11 +235,12 @@ class Drafting:
         for sequence, lease, value, most, chosen, count in zip(
             weighed, leases, values, longest, wanted, counts, strict=True
         ):
-            self._use(sequence, lease, count)
+            self._use(sequence, lease, count, self._chances(sequence, lease) if lease.parents else ())
             lease.excused |= not most or unknown or (not count and chosen > 0)
             lease.paid = a_row * count
             if count:
-                self._expected.append((lease, lease.at, count, value))
+                claims = lease.claims(count) if lease.parents else 0.0
+                self._expected.append((lease, lease.at, count, value, claims))
 
     def _afforded(self, weighed: list[Sequence], counts: list[int], curve: list[float]) -> list[int]:
         """Nobody stakes more than is in its purse; those who share one have equal parts."""
@@ -268,8 +279,17 @@ class Drafting:
     def _values(self, sequence: Sequence, lease: Lease, longest: int) -> list[float]:
         if not longest or sequence.record is None:
             return []
+        if lease.parents:
+            values = lease.cumulated(self._chances(sequence, lease))
+            return [values[place] for place in lease.best(values, longest, sequence.longest_draft)]
         rates = sequence.record.source(lease.source).rates
         return cumulated([rates[grade] for grade in lease.grades[lease.at : lease.at + longest]])
+
+    def _chances(self, sequence: Sequence, lease: Lease) -> list[float]:
+        """Of a tree's tokens, as they are believed."""
+        assert sequence.record is not None
+        rates = sequence.record.source(lease.source).rates
+        return [1.0] * lease.certain + [rates[grade] for grade in lease.grades[lease.certain :]]
 
     def _time_passes(self, running: list[Sequence]) -> None:
         """A little of it goes into the purses."""
@@ -279,11 +299,11 @@ class Drafting:
                 sequence.record.time_passed(self._step_seconds, part)
 
     def ahead(self, work: list[StepWork]) -> list[DraftAsk]:
-        """What to ask while this step runs: what follows if all of its drafts stand."""
+        """What to ask while this step runs: what follows if all of its drafts stand, of a tree the likeliest way."""
         asks: list[DraftAsk] = []
         weighed: list[DraftAsk] = []
         for item in work:
-            sequence, draft = item.sequence, item.draft
+            sequence, draft = item.sequence, tree.first_path(item.draft, item.parents)
             if not sequence.draft_length or not item.verify:
                 continue
             # Of the draft behind this one and the token after it; the last token is the target's own again.
@@ -302,35 +322,40 @@ class Drafting:
 
     # After a step ---------------------------------------------------------------------------------------
 
-    def judged(self, sequence: Sequence, verdict: Verdict, drafted: int) -> None:
+    def judged(self, item: StepWork, verdict: Verdict) -> None:
         """A verdict, before the text takes it."""
-        accepted = verdict.accepted
+        sequence, drafted, accepted = item.sequence, len(item.draft), verdict.accepted
         if drafted:
             self._told.append((sequence.source, drafted, accepted))
-            sequence.stood_whole = accepted >= drafted
+            sequence.stood_whole = accepted >= len(tree.first_path(item.draft, item.parents))
         lease = sequence.lease
         if lease is None:
             return
         used, lease.before = lease.before or lease, None
         paid, used.paid = used.paid, 0.0
-        begin = max(lease.at, lease.certain)
-        lives = lease.follow(verdict.tokens)
-        # The first one that was wrong is learned from, too.
-        wrong = not lives and lease.at < len(lease.tokens)
+        fallen = NO_DRAFT
+        if lease.parents:
+            compared, fallen = lease.judged(verdict.tokens)
+            lives, wrong = lease.follow(verdict.tokens), False
+        else:
+            begin = max(lease.at, lease.certain)
+            lives = lease.follow(verdict.tokens)
+            # The first one that was wrong is learned from, too.
+            wrong = not lives and lease.at < len(lease.tokens)
+            compared = lease.grades[begin : lease.at + wrong]
         if not lives:
             sequence.lease = None
-            self.counts.dropped += wrong
+            self.counts.dropped += wrong or bool(fallen)
         if sequence.record is not None:
-            compared = lease.grades[begin : lease.at + wrong]
             worth = self._token_seconds
             self._judged.append(
-                _Judged(sequence, lease, used, paid, worth, drafted, accepted, compared, not wrong, not lives)
+                _Judged(sequence, lease, used, paid, worth, drafted, accepted, compared, not wrong, not lives, fallen)
             )
 
     def settle(self) -> None:
         """Write down what the last step brought."""
-        for lease, at, count, values in self._expected:
-            self.counts.expected(lease, at, count, values)
+        for lease, at, count, values, claims in self._expected:
+            self.counts.expected(lease, at, count, values, claims)
         for source, drafted, accepted in self._told:
             self.counts.judged(source, drafted, accepted)
         for judged in self._judged:
@@ -351,6 +376,8 @@ class Drafting:
             self._settle(sequence, used)
         if judged.grades:
             record.source(lease.source).learn(judged.grades, judged.stood)
+        for grade in judged.fallen:
+            record.source(lease.source).learn([grade], False)
         if judged.ended:
             self._settle(sequence, lease)
 

@@ -24,6 +24,8 @@ class Limits:
     eos_token_ids: tuple[int, ...]
     page_tokens: int
     pages: int
+    # For branches of a step's drafts, besides the others; 0: drafts are chains.
+    branch_pages: int = 0
     max_sequences: int = 64
     max_step_tokens: int = 512
     max_waiting: int = 256
@@ -32,6 +34,8 @@ class Limits:
     # -1: by method.
     num_speculative_tokens: int = -1
     verification: Verification = AS_FITS
+    # Whether drafts may be trees, in requests that don't say.
+    trees: bool = False
     # Whether requests may ask for what changes their text, or its distribution.
     allow_lossy: bool = False
     prefix_cache: bool = True

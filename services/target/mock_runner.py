@@ -69,6 +69,7 @@ class MockFacts:
     eos_token_ids: tuple[int, ...]
     page_tokens: int
     pages: int
+    branch_pages: int = 1 << 20
     path: str = "mock engine"
     strict: bool = True
     vocabulary: str = "mock"
@@ -128,16 +129,19 @@ class MockRunner:
         earliest_end = sequence.min_length
         accept = sequence.verification.accept_policy
         tokens: list[int] = []
-        for drafted in draft:
-            own = self._next(key, position, last, earliest_end)
-            if accept == "reject_all" or (accept == "normal" and own != drafted):
-                tokens.append(own)
+        parents = item.parents or range(-1, len(draft) - 1)
+        at = -1
+        for place, drafted in enumerate(draft):
+            if accept == "reject_all":
                 break
+            if parents[place] != at:
+                continue
+            if accept == "normal" and drafted != self._next(key, position, last, earliest_end):
+                continue
             tokens.append(drafted)
-            last = drafted
+            at, last = place, drafted
             position += 1
-        else:
-            tokens.append(self._next(key, position, last, earliest_end))
+        tokens.append(self._next(key, position, last, earliest_end))
         logprobs = None
         if sequence.sampling.logprobs >= 0:
             logprobs = [_logprob(token, sequence.sampling.logprobs) for token in tokens]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import bisect
 
+from services.target import tree
 from services.target.events import CopyPage, is_replay
 from services.target.limits import Limits
 from services.target.rows import Rows
 from services.target.runner import StepWork
 from services.target.sequence import NO_DRAFT, Sequence, State
 from services.target.sharing import Found, Sharing
+from services.target.tree import CHAIN
 from services.target.waiting import Waiting
 
 # Waiting requests looked at before a step: more than one only where the first ones wait for each other's texts.
@@ -31,6 +33,8 @@ class Planner:
         self.waiting = Waiting()
         self.running: list[Sequence] = []  # by order
         self.preemptions = 0
+        # What is left of them in the step that is planned.
+        self._branch_pages = 0
 
     # Coming and going -----------------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class Planner:
     def plan(self) -> list[StepWork]:
         wanted = [len(s.draft) for s in self.running if s.draft]
         rows = Rows(self.running, wanted, self.limits.max_step_tokens)
+        self._branch_pages = self.limits.branch_pages
         work: list[StepWork] = []
         # The first in order first; only those behind it may lose their pages to it, and they aren't planned yet.
         index = 0
@@ -123,25 +128,34 @@ class Planner:
         text = sequence.token_ids
         start = sequence.computed
         missing = len(text) - start
-        draft = sequence.draft
-        sequence.draft = NO_DRAFT
+        draft, parents = sequence.draft, sequence.draft_parents
+        sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
         if missing > 1:
-            draft = NO_DRAFT
+            draft, parents = NO_DRAFT, CHAIN
             chunk = rows.for_chunk(sequence)
             if is_replay(sequence.stream):
                 chunk = min(chunk, REPLAY_ROWS)
         else:
             chunk = 1
             if draft:
-                draft = draft[: rows.for_draft(len(draft))]
-        end = start + chunk + len(draft)
+                given = rows.for_draft(len(draft))
+                draft, parents = draft[:given], parents[:given]
+            if parents:
+                page_tokens = self.limits.page_tokens
+                draft, parents, taken = tree.fitting(draft, parents, start, page_tokens, self._branch_pages)
+                self._branch_pages -= taken
+        reach = tree.reach(draft, parents)
+        end = start + chunk + reach
         if end > sequence.room:
             end = self._make_room(sequence, start + chunk, end)
             if sequence.state is not State.RUNNING:
                 return None
-            draft = draft[: end - start - chunk]
+            given = end - start - chunk
+            if given < reach:
+                # So many tokens reach no further than that.
+                draft, parents = draft[:given], parents[:given]
         tokens = text[start : start + chunk]
-        return StepWork(sequence, tokens + draft if draft else tokens, start, draft, chunk == missing)
+        return StepWork(sequence, tokens + draft if draft else tokens, start, draft, chunk == missing, parents)
 
     def _make_room(self, sequence: Sequence, least: int, wanted: int) -> int:
         """Pages for `wanted` tokens if they are there, for `least` whoever must go for it; how many fit."""

@@ -282,6 +282,7 @@ class ProposerLink:
                 budget=ask.budget,
                 method=sequence.method,
                 ahead=ask.ahead,
+                trees=sequence.trees,
             )
         generate = sequence.generate
         return ProposeItem(
@@ -293,6 +294,7 @@ class ProposerLink:
             budget=ask.budget,
             method=sequence.method,
             ahead=ask.ahead,
+            trees=sequence.trees,
             namespace=generate.namespace,
             prediction=generate.prediction,
             corpora=generate.speculation.corpora,

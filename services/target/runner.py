@@ -28,6 +28,10 @@ class Facts(Protocol):
     @property
     def pages(self) -> int: ...
     @property
+    def branch_pages(self) -> int:
+        """For all branches of a step's drafts; 0: drafts are chains."""
+        ...
+    @property
     def path(self) -> str: ...
     @property
     def strict(self) -> bool: ...
@@ -45,6 +49,10 @@ class StepWork(msgspec.Struct, gc=False):
         tokens               [. . . . . . d d d]
                              start       └ draft: rows from the one before it are verified
 
+    With `parents` the draft is a tree: parents[i] is the drafted token that draft[i] follows, -1 for the text; its
+    rows need pages for as many tokens as can stand, and its branches some that the runner has of its own
+    (models/branches.py), `Facts.branch_pages` in all.
+
     `verify` is False for a chunk of a prompt that ends before the text does: it gives no token.
     """
 
@@ -53,11 +61,12 @@ class StepWork(msgspec.Struct, gc=False):
     start: int
     draft: list[int]
     verify: bool
+    parents: list[int] = []
 
 
 class Verdict(msgspec.Struct, gc=False):
-    """The accepted part of the draft, then one token of the target's own. `failure`: this sequence can't go
-    on, and there are no tokens."""
+    """The accepted part of the draft (of a tree, a path from the text on), then one token of the target's own.
+    `failure`: this sequence can't go on, and there are no tokens."""
 
     tokens: list[int]
     accepted: int

@@ -85,8 +85,10 @@ class Sampler:
             self.counts.add(sequence.token_ids[self.counted :])
             self.counted = len(sequence.token_ids)
 
-    def forbidden(self, sequence: Sequence, draft: list[int]) -> list[list[int]]:
+    def forbidden(self, sequence: Sequence, draft: list[int], parents: list[int]) -> list[list[int]]:
         """By row: what may not follow the text and so much of the draft."""
+        if parents:
+            return self._forbidden_in_tree(sequence, draft, parents)
         rows = len(draft) + 1
         if not self.bad_words and not self.held_back:
             return [[]] * rows
@@ -99,6 +101,14 @@ class Sampler:
             ids = {word[-1] for word in self.bad_words if word[:-1] == text[max(0, end - len(word) + 1) : end]}
             found.append(sorted(ids.union(self.held_back) if row < held_rows else ids))
         return found
+
+
+    def _forbidden_in_tree(self, sequence: Sequence, draft: list[int], parents: list[int]) -> list[list[int]]:
+        """A row is the last one of the chain that leads to it."""
+        chains: list[list[int]] = [[]]
+        for token, parent in zip(draft, parents, strict=True):
+            chains.append([*chains[parent + 1], token])
+        return [self.forbidden(sequence, chain, [])[-1] for chain in chains]
 
 
 def _rule(sequence: Sequence) -> Rule:
@@ -130,8 +140,10 @@ def questions_of(work: Items[StepWork], facts: Facts) -> Questions:
     drafted = np.full(begins[-1], -1, np.int32)
     parents = np.arange(-1, begins[-1] - 1, dtype=np.int32)
     parents[begins[:-1]] = -1
-    for begin, draft in zip(begins.tolist(), drafts, strict=False):
-        drafted[begin + 1 : begin + 1 + len(draft)] = draft
+    for begin, item in zip(begins.tolist(), work, strict=False):
+        drafted[begin + 1 : begin + 1 + len(item.draft)] = item.draft
+        if item.parents:
+            parents[begin + 1 : begin + 1 + len(item.draft)] = np.array(item.parents, np.int32) + (begin + 1)
     rules = np.stack([sampler.words for sampler in samplers])
     starts = (item.start + len(item.tokens) - len(item.draft) for item in work)
     rules[:, ask.POSITION : ask.POSITION + 2] = np.fromiter(starts, np.int64, len(work))[:, None].view(np.int32)
@@ -158,7 +170,7 @@ def _edits(work: Items[StepWork], samplers: list[Sampler]) -> Edits:
     seen_counts = [_NO_IDS if each.counts is None else each.counts.counts for each in samplers]
     bias_ids = [each.bias_ids for each in samplers]
     forbidden = [ids for item, each in zip(work, samplers, strict=True)
-                 for ids in each.forbidden(item.sequence, item.draft)]  # fmt: skip
+                 for ids in each.forbidden(item.sequence, item.draft, item.parents)]  # fmt: skip
     return Edits(
         seen_begins=_begins(seen_ids),
         seen_ids=torch.from_numpy(np.concatenate([_NO_IDS, *seen_ids])),

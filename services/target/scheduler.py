@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from models.branches import branches_of
 from services.messages import Finished
 from services.target.advice import Advice
 from services.target.arrival import failed, make_sequence, refusal
@@ -50,6 +51,7 @@ from services.target.planning import Planner
 from services.target.runner import StepWork
 from services.target.sequence import NO_DRAFT, Sequence, State, Tally
 from services.target.step_time import StepTime
+from services.target.tree import CHAIN
 from services.target.waiting import Queue
 
 # Of the time that a step is expected to run elsewhere, so much may be waited for what was asked ahead.
@@ -179,7 +181,7 @@ class Scheduler:
     def _draft_no_more(self) -> None:
         for sequence in self._streams.values():
             sequence.draft_length = 0
-            sequence.draft = NO_DRAFT
+            sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
             sequence.lease = sequence.record = None
 
     def _pages_lost(self, event: PagesLost) -> None:
@@ -238,8 +240,8 @@ class Scheduler:
                 self.planner.sharing.distrust(sequence)
                 self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
                 continue
-            self.advice(self.drafting.judged, sequence, verdict, len(item.draft))
-            tokens = sequence.commit(verdict, len(item.draft), item.draft)
+            self.advice(self.drafting.judged, item, verdict)
+            tokens = sequence.commit(verdict, len(item.draft), item.draft, item.parents)
             self.planner.advanced(sequence)
             if tokens is not None:
                 if not is_replay(sequence.stream):
@@ -314,5 +316,11 @@ class Scheduler:
 
 
 def _size(work: list[StepWork]) -> tuple[int, int]:
-    """Rows of a step, and the context that they look back on."""
-    return sum(len(item.tokens) for item in work), sum(item.start + len(item.tokens) for item in work)
+    """Rows of a step, and the context that they look back on; each branch of a tree looks at the text anew."""
+    rows = context = 0
+    for item in work:
+        count = len(item.tokens)
+        rows += count
+        text = item.start + count
+        context += text * len(branches_of(item.parents)) if item.parents else text
+    return rows, context

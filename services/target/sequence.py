@@ -14,8 +14,10 @@ from __future__ import annotations
 import enum
 
 from services.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
+from services.target import tree
 from services.target.lease import Lease
 from services.target.runner import Verdict
+from services.target.tree import CHAIN
 from services.target.trust import Record, Worth
 from services.target.verify.policy import Verification
 
@@ -52,6 +54,7 @@ class Sequence:
         "deadline",
         "draft",
         "draft_length",
+        "draft_parents",
         "drafted_at",
         "empty_steps",
         "end_reason",
@@ -83,6 +86,7 @@ class Sequence:
         "stream",
         "tally",
         "token_ids",
+        "trees",
         "verification",
         "verifying",
         "worth",
@@ -102,6 +106,7 @@ class Sequence:
         verification: Verification,
         draft_length: int,
         tally: Tally,
+        trees: bool = False,
     ) -> None:
         self.id = id
         self.stream = stream
@@ -138,9 +143,11 @@ class Sequence:
         self.method = method
         self.verification = verification
         self.draft_length = draft_length
+        self.trees = trees
         # What may be verified next comes from the lease; the draft is what will be.
         self.lease: Lease | None = None
         self.draft: list[int] = NO_DRAFT
+        self.draft_parents: list[int] = CHAIN
         # Whether all of the last draft stood.
         self.stood_whole = True
         # For services/target/drafting.py: what its namespace knows of drafts, and what questions bring here. None
@@ -193,7 +200,7 @@ class Sequence:
         """Preempted: the pages it held. Its text will be computed again."""
         assert self.state is State.RUNNING
         self.state = State.WAITING
-        self.draft = NO_DRAFT
+        self.draft, self.draft_parents = NO_DRAFT, CHAIN
         self.computed = 0
         self.verifying = False
         return self._take_pages()
@@ -213,8 +220,11 @@ class Sequence:
         """A part of the text was computed and gave no token."""
         self.computed += count
 
-    def commit(self, verdict: Verdict, drafted: int, draft: list[int] = NO_DRAFT) -> Tokens | None:
-        """Take a verdict: the tokens to send, or None when there are none to see. Sets `end_reason`.
+    def commit(
+        self, verdict: Verdict, drafted: int, draft: list[int] = NO_DRAFT, parents: list[int] = CHAIN
+    ) -> Tokens | None:
+        """Take a verdict on so many drafted tokens (with `parents` a tree): the tokens to send, or None when there are
+        none to see. Sets `end_reason`.
 
         What stands is cut where naive decoding would have ended: at the limit, and at a stop id, which is
         not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text. The
@@ -233,7 +243,7 @@ class Sequence:
         # Drafts behind the cut were never reached.
         accepted = min(verdict.accepted, seen)
         if self.verifying:
-            self._count(drafted, accepted)
+            self._count(drafted, accepted, parents)
         self.verifying = True
         text += tokens
         self.computed = len(text) - 1
@@ -253,11 +263,19 @@ class Sequence:
                     accepted=accepted,
                     source=self.source if drafted else "",
                     match_length=self.match_length if drafted else 0,
-                    rejected=draft[accepted:] if self.generate.speculation.return_drafts else NO_DRAFT,
+                    rejected=self._rejected(draft, parents, tokens[:accepted]),
                 )
             ],
             logprobs=None if logprobs is None else logprobs[: len(tokens)],
         )
+
+    def _rejected(self, draft: list[int], parents: list[int], accepted: list[int]) -> list[int]:
+        if not self.generate.speculation.return_drafts:
+            return NO_DRAFT
+        if not parents:
+            return draft[len(accepted) :]
+        path = set(tree.walk(draft, parents, accepted))
+        return [token for place, token in enumerate(draft) if place not in path]
 
     def _until_stop(self, tokens: list[int], before: int) -> list[int]:
         for index, token in enumerate(tokens):
@@ -267,7 +285,7 @@ class Sequence:
                 return tokens[:index]
         return tokens
 
-    def _count(self, drafted: int, accepted: int) -> None:
+    def _count(self, drafted: int, accepted: int, parents: list[int]) -> None:
         tally = self.tally
         self.steps += 1
         tally.steps += 1
@@ -278,15 +296,17 @@ class Sequence:
         tally.drafts += 1
         tally.drafted += drafted
         tally.accepted += accepted
-        for counts, count in (
-            (self.drafted_at, drafted),
-            (self.accepted_at, accepted),
-            (tally.accepted_at, accepted),
+        # A position is how many drafted tokens stand up to there: of a tree it may have several.
+        for counts, depths in (
+            (self.drafted_at, tree.depths(drafted, parents)),
+            (self.accepted_at, range(1, accepted + 1)),
+            (tally.accepted_at, range(1, accepted + 1)),
         ):
-            if len(counts) < count:
-                counts += [0] * (count - len(counts))
-            for position in range(count):
-                counts[position] += 1
+            most = max(depths, default=0)
+            if len(counts) < most:
+                counts += [0] * (most - len(counts))
+            for depth in depths:
+                counts[depth - 1] += 1
 
     def stats(self) -> SpeculationStats:
         return SpeculationStats(

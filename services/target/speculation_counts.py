@@ -52,10 +52,13 @@ class SpeculationCounts:
     def came(self, way: str) -> None:
         self.ways[way] += 1
 
-    def expected(self, lease: Lease, at: int, count: int, values: list[float]) -> None:
-        """So many tokens of the lease were to be verified, from `at` on."""
+    def expected(self, lease: Lease, at: int, count: int, values: list[float], claims: float = 0.0) -> None:
+        """So many tokens of the lease were to be verified, from `at` on; of a tree that many, which claimed so much."""
         source = self.source(lease.source)
         source.believed += sum(values[:count])
+        if claims:
+            source.claimed += claims
+            return
         claimed = 1.0
         for chance in lease.chances[at : at + count]:
             claimed *= chance

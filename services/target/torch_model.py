@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import torch
 
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.verify.questions import Asked, Rule, gather
-from models.batch import Stretch, make_batch
+from models.batch import Stretch, make_batch, tree_slots
+from models.branches import own_pages
 from models.check import check_context
 from models.choose import Choice, choose
 from models.config import read_network
@@ -28,9 +29,12 @@ from models.sources import ModelError, check_folder
 from models.spec import Network
 from models.weights import Weights
 from services.target.cache.size import available_bytes, kv_cache_bytes
+from services.target.tree import depths
 from services.target.verify.verifier import Verifier, verifier
 
 GPU_ROOM = 2 << 30
+# For branches of a step's drafts, of all the pages there is memory for; a sixteenth of them at most.
+BRANCH_PAGES = 64
 # Bytes of a weight.
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 
@@ -38,12 +42,14 @@ BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 @dataclass(slots=True)
 class ForwardRows:
     """Tokens of one sequence at positions start..start+len-1. `pages` covers all positions up to the last
-    of them; logits are wanted for tokens logits_from.. (== len(tokens): none)."""
+    of them; logits are wanted for tokens logits_from.. (== len(tokens): none). With `parents` the first token is
+    followed by a tree (models/batch.py), and `pages` covers as many positions as can stand of it."""
 
     tokens: list[int]
     start: int
     pages: list[int]
     logits_from: int
+    parents: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class ModelFacts:
     strict: bool = True
     # Names what token ids mean.
     vocabulary: str = ""
+    # For branches of drafts, behind the others.
+    branch_pages: int = 0
 
 
 class TorchModel:
@@ -73,6 +81,8 @@ class TorchModel:
         self.verifier = verifier
         self.elsewhere = elsewhere
         self._executor = executor
+        # Of the last call: the trees, by their place in it.
+        self._trees: dict[int, Stretch] = {}
 
     def forward(self, rows: Sequence[ForwardRows]) -> torch.Tensor:
         """Logits of the wanted rows, in the given order: float32 [wanted, vocab_size].
@@ -82,7 +92,8 @@ class TorchModel:
         """
         for item in rows:
             self._assert_covered(item)
-        parts = _parts(rows, self._executor.max_rows)
+        self._trees = self._with_branches(rows)
+        parts = _parts(rows, self._trees, self._executor.max_rows)
         if not parts:
             return torch.empty(0, self.facts.vocab_size)
         if len(parts) == 1:
@@ -93,11 +104,36 @@ class TorchModel:
     def _forward(self, part: list[Stretch]) -> torch.Tensor:
         return self._executor.forward(make_batch(part, self.facts.page_tokens))
 
+    def _with_branches(self, rows: Sequence[ForwardRows]) -> dict[int, Stretch]:
+        found: dict[int, Stretch] = {}
+        spare = self.facts.pages
+        for index, item in enumerate(rows):
+            if item.parents:
+                needed = own_pages(item.parents, item.start, self.facts.page_tokens)
+                own = range(spare, spare + needed)
+                found[index] = Stretch(item.tokens, item.start, item.pages, item.logits_from, item.parents, own)
+                spare += needed
+        assert spare <= self.facts.pages + self.facts.branch_pages
+        return found
+
+    def keep(self, paths: Sequence[tuple[int, list[int]]]) -> None:
+        """Of trees of the last call, by their place in it, these rows stand, one behind the other: what was computed of
+        them goes into the sequence's own pages, where that of a chain is."""
+        size = self.facts.page_tokens
+        moves: list[tuple[int, int]] = []
+        for index, path in paths:
+            tree = self._trees[index]
+            slots = tree_slots(tree, size)[path].tolist()
+            places = range(tree.start + 1, tree.start + 1 + len(path))
+            own = [tree.pages[place // size] * size + place % size for place in places]
+            moves += [move for move in zip(slots, own, strict=True) if move[0] != move[1]]
+        self._executor.move(moves)
+
     def copy_page(self, source: int, target: int) -> None:
         self._executor.copy_page(source, target)
 
     def _assert_covered(self, item: ForwardRows) -> None:
-        end = item.start + len(item.tokens)
+        end = item.start + (1 + max(depths(len(item.parents), item.parents)) if item.parents else len(item.tokens))
         assert item.tokens and item.start >= 0 and end <= self.facts.max_context
         assert len(item.pages) * self.facts.page_tokens >= end
         assert min(item.pages) >= 0 and max(item.pages) < self.facts.pages
@@ -105,11 +141,19 @@ class TorchModel:
         assert 0 <= item.logits_from <= len(item.tokens)
 
 
-def _parts(rows: Sequence[ForwardRows], limit: int) -> list[list[Stretch]]:
-    """Cut the rows into calls of at most `limit`; a sequence may go on in the next one."""
+def _parts(rows: Sequence[ForwardRows], trees: Mapping[int, Stretch], limit: int) -> list[list[Stretch]]:
+    """Cut the rows into calls of at most `limit`; a sequence may go on in the next one, a tree may not."""
     parts: list[list[Stretch]] = []
     room = 0
-    for item in rows:
+    for index, item in enumerate(rows):
+        if index in trees:
+            assert len(item.tokens) <= limit
+            if room < len(item.tokens):
+                parts.append([])
+                room = limit
+            parts[-1].append(trees[index])
+            room -= len(item.tokens)
+            continue
         first = 0
         while first < len(item.tokens):
             if room == 0:
@@ -157,8 +201,11 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
     )
     torch.set_num_threads(options.threads)
     pages = _pages(wanted, network, options, choice)
+    branch_pages = min(BRANCH_PAGES, pages // 16) if choice.executor.branches else 0
+    pages -= branch_pages
     # Tables of rotations reach as far as pages do: a config may say any number.
-    options = replace(options, pages=pages, max_context=min(options.max_context, pages * options.page_tokens))
+    context = min(options.max_context, pages * options.page_tokens)
+    options = replace(options, pages=pages, branch_pages=branch_pages, max_context=context)
     # Its own process, because the first start compiles for long: another core has nothing to do meanwhile.
     ahead = _compile_verifier() if choice.name == "compiled" else None
     executor: Executor = choice.executor(network, Weights(folder), options)
@@ -174,6 +221,7 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         path=_path(executor.path, choice),
         strict=executor.strict,
         vocabulary=vocabulary_of(folder),
+        branch_pages=options.branch_pages,
     )
     on_device = choice.name == "triton" and torch.cuda.is_available()
     model = TorchModel(executor, facts, verifier(choice.name), on_device)

@@ -34,6 +34,7 @@ class Model(Protocol):
         ...
     def forward(self, rows: Items[ForwardRows]) -> torch.Tensor: ...
     def copy_page(self, source: int, target: int) -> None: ...
+    def keep(self, paths: Items[tuple[int, list[int]]]) -> None: ...
 
 
 class TorchRunner:
@@ -69,9 +70,21 @@ class TorchRunner:
         begins: list[int] = questions.begins.tolist()
         verdicts = iter(_verdicts(answers, begins))
         found = [next(verdicts) if item.verify else None for item in work]
+        if any(item.parents for item in judged):
+            self._keep(work, answers, begins)
         if any(item.sequence.sampling.logprobs >= 0 for item in judged):
             self._add_logprobs(logits, work, found, answers, begins)
         return found
+
+    def _keep(self, work: Items[StepWork], answers: Answers, begins: list[int]) -> None:
+        """What stands of a tree goes where a chain's keys and values are."""
+        judged = (index for index, item in enumerate(work) if item.verify)
+        accepted, rows = answers.accepted.tolist(), answers.rows.tolist()
+        self._model.keep([
+            (index, [row - begin for row in rows[begin + 1 : begin + 1 + count]])
+            for index, begin, count in zip(judged, begins, accepted, strict=False)
+            if work[index].parents
+        ])
 
     def _add_logprobs(
         self,
@@ -116,4 +129,4 @@ def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
 
 def _rows(item: StepWork) -> ForwardRows:
     wanted_from = len(item.tokens) - len(item.draft) - 1 if item.verify else len(item.tokens)
-    return ForwardRows(item.tokens, item.start, item.sequence.pages, wanted_from)
+    return ForwardRows(item.tokens, item.start, item.sequence.pages, wanted_from, item.parents)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable
 
 # Claims up to each of these are of one grade; those of certainty are kept apart finely: long drafts are made of them.
 GRADES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
@@ -45,10 +46,10 @@ class Source:
     __slots__ = ("rates", "_seen", "_stood")  # noqa: RUF023
 
     def __init__(self) -> None:
-        self._seen = [0.0] * len(_MIDDLES)
-        self._stood = [0.0] * len(_MIDDLES)
+        self._seen = [0.0] * (2 * len(_MIDDLES))
+        self._stood = [0.0] * (2 * len(_MIDDLES))
         # Corrected chances, by grade.
-        self.rates = [middle * DISCOUNT for middle in _MIDDLES]
+        self.rates = [middle * DISCOUNT for middle in _MIDDLES] * 2
 
     def learn(self, grades: list[int], stood: bool) -> None:
         """Tokens of these grades came to be compared; all but the last stood, and the last as said."""
@@ -58,7 +59,7 @@ class Source:
             self._seen[grade] = self._seen[grade] * keep + 1.0
             self._stood[grade] = self._stood[grade] * keep + (stood or index < last)
         for grade in set(grades):
-            prior = CLAIM_WEIGHS * DISCOUNT * _MIDDLES[grade]
+            prior = CLAIM_WEIGHS * DISCOUNT * _MIDDLES[grade % len(_MIDDLES)]
             self.rates[grade] = (self._stood[grade] + prior) / (self._seen[grade] + CLAIM_WEIGHS)
 
 
@@ -139,5 +140,11 @@ class Trust:
         return found
 
 
-def grades(chances: list[float]) -> list[int]:
-    return [bisect_right(GRADES, chance) for chance in chances]
+def grades(chances: list[float], beside: Iterable[bool] = ()) -> list[int]:
+    """`beside`: in a tree, those that another guess for the same place comes before. Their claims are of grades of
+    their own: where both are right, the text goes the other's way."""
+    found = [bisect_right(GRADES, chance) for chance in chances]
+    for place, second in enumerate(beside):
+        if second:
+            found[place] += len(_MIDDLES)
+    return found

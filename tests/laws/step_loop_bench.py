@@ -115,7 +115,7 @@ class EngineRoom:
                 max_context=facts.max_context,
                 eos_token_ids=tuple(facts.eos_token_ids),
                 page_tokens=facts.page_tokens,
-                **{"pages": facts.pages, "method": "ngram", **limits},
+                **{"pages": facts.pages, "branch_pages": facts.branch_pages, "method": "ngram", **limits},
             )
         )
         self._delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()

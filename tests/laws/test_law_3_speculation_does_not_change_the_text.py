@@ -91,6 +91,61 @@ def oracle(answers: dict[tuple[int, ...], list[int]]) -> Callable[[DraftAsk], Dr
     return guess
 
 
+def random_tree_guess(ask: DraftAsk) -> DraftItem:
+    """Tokens of the text, in trees of every shape: mostly wrong."""
+    chance = random.Random(ask.sequence.length * 104729 + ask.sequence.id)
+    text = ask.sequence.token_ids
+    tokens: list[int] = []
+    parents: list[int] = []
+    bushy = chance.random()
+    for _ in range(chance.randint(1, 12)):
+        parent = len(tokens) - 1 if chance.random() > bushy else chance.randrange(-1, len(tokens))
+        token = chance.choice(text)
+        if (parent, token) not in zip(parents, tokens, strict=True):
+            tokens.append(token)
+            parents.append(parent)
+    return draft(ask, tokens, parents=parents, chances=[chance.random() for _ in tokens])
+
+
+def oracle_tree(answers: dict[tuple[int, ...], list[int]]) -> Callable[[DraftAsk], DraftItem | None]:
+    """What the target will say, on ways that branch off at every token and come after wrong ones."""
+    right = oracle(answers)
+
+    def guess(ask: DraftAsk) -> DraftItem | None:
+        item = right(ask)
+        if item is None:
+            return None
+        tokens, parents, chances, above = [], [], [], -1
+        for place, token in enumerate(item.tokens[:5]):
+            wrong = ask.sequence.token_ids[place % ask.sequence.length]
+            wrong_first = wrong != token and place % 2 == 1
+            tokens += [wrong, token] if wrong_first else [token, token ^ 1]
+            parents += [above, above]
+            chances += [0.9, 0.8]
+            above = len(tokens) - (1 if wrong_first else 2)
+        return draft(ask, tokens, parents=parents, chances=chances)
+
+    return guess
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+def test_text_with_trees_is_that_of_naive_decoding_alone(engine: Callable[..., EngineRoom], kind: str) -> None:
+    wanted = requests(kind)
+    plain = run(engine(prefix_cache=False), wanted, together=False)
+    for together in (False, True):
+        assert run(engine(DraftsBy(random_tree_guess)), wanted, together=together) == plain, "random trees"
+
+    answers = {tuple(each["prompt"]): text for each, text in zip(wanted, plain, strict=True)}
+    for limits in ({}, {"num_speculative_tokens": 16}, {"branch_pages": 3}, {"branch_pages": 0}, {"pages": 22}):
+        believing = engine(DraftsBy(oracle_tree(answers)), **limits)
+        assert run(believing, wanted, together=True) == plain, f"the right way among wrong ones, {limits}"
+        accepted = sum(tally.accepted for tally in believing.scheduler.tallies.values())
+        assert accepted > (0 if limits.get("branch_pages") == 0 else 60)
+
+    fed = engine(DraftsBy(oracle_tree(answers)), method="auto")
+    assert run(fed, wanted, together=True) == plain, "chosen by their chances"
+
+
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
 def test_text_is_that_of_naive_decoding_alone(engine: Callable[..., EngineRoom], kind: str) -> None:
     wanted = requests(kind)

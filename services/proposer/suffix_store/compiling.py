@@ -10,13 +10,16 @@ from array import array
 from collections.abc import Callable
 
 from kernels.cpu_cache import on_disk
+from services.proposer.draft import Draft
 from services.proposer.knowledge import OWN, Knowledge, Rule
 from services.proposer.namespaces import Namespaces
 from services.proposer.proposer import Ask, View
+from services.proposer.suffix_store import branches
 from services.proposer.suffix_store.step import step
 
 log = logging.getLogger(__name__)
 _compiled = threading.Event()
+_branching = threading.Event()
 _to_tell: list[Callable[[], None]] = []
 
 
@@ -24,6 +27,11 @@ def is_compiled() -> bool:
     """Starts it when nobody has."""
     start()
     return _compiled.is_set()
+
+
+def can_branch() -> bool:
+    """Whether chains can become trees, which is compiled last: until then they stay chains."""
+    return _branching.is_set()
 
 
 @functools.cache
@@ -53,6 +61,12 @@ def _compile() -> None:
         log.exception("the proposers' loops can't be compiled: there are no drafts")
         return
     _compiled.set()
+    try:
+        branches.grown(Draft([1], "", 0, chances=[0.5]), [], [])
+    except Exception:
+        log.exception("what makes trees of drafts can't be compiled: they stay chains")
+    else:
+        _branching.set()
     if on_disk(step):
         for tell in _to_tell:
             tell()

@@ -62,7 +62,7 @@ def sequence_of(generate: Generate, verification: Verification, facts: Any) -> S
 
 def limits_of(runner: Runner, **more: Any) -> Limits:
     facts = runner.facts
-    fixed = ("vocab_size", "max_context", "eos_token_ids", "page_tokens", "pages")
+    fixed = ("vocab_size", "max_context", "eos_token_ids", "page_tokens", "pages", "branch_pages")
     return Limits(**{"method": "ngram", **{name: getattr(facts, name) for name in fixed}, **more})
 
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
+from models.branches import own_pages
 from services.target.mock_runner import MockFacts
 from services.target.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
+from services.target.tree import reach, walk
 
 VOCABULARY = 50
 EOS = 0
 START = 7
+BRANCH_PAGES = 6
 
 
 def after(value: int, token: int) -> int:
@@ -64,9 +67,10 @@ class PagedFake:
     def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
         meanwhile(False)
         for item in work:
-            for offset, token in enumerate(item.tokens):
+            for offset, token in enumerate(item.tokens[: -len(item.draft)] if item.parents else item.tokens):
                 self._write(item, item.start + offset, token)
         # All has been written before anything is read: a page with two texts shows.
+        assert sum(own_pages(item.parents, item.start, self.facts.page_tokens) for item in work) <= BRANCH_PAGES
         return [self._verdict(item) if item.verify else self._look(item) for item in work]
 
     def _write(self, item: StepWork, position: int, token: int) -> None:
@@ -87,7 +91,7 @@ class PagedFake:
         """Do its pages hold its own text, under its own salt?"""
         sequence, value = item.sequence, START
         text = sequence.token_ids[: item.start + len(item.tokens) - len(item.draft)]
-        for position, token in enumerate([*text, *item.draft]):
+        for position, token in enumerate(text if item.parents else [*text, *item.draft]):
             value = after(value, token)
             assert self._at(item, position) == (sequence.generate.cache_salt, value, token), "somebody else's page"
 
@@ -95,6 +99,8 @@ class PagedFake:
         self._look(item)
         position = item.start + len(item.tokens) - len(item.draft) - 1
         tokens: list[int] = []
+        if item.parents:
+            return self._verdict_on_tree(item, position)
         for drafted in [*item.draft, None]:
             _, value, last = self._at(item, position)
             tokens.append(token_after(value, last, self._eos_every))
@@ -102,3 +108,15 @@ class PagedFake:
                 break
             position += 1
         return Verdict(tokens, len(tokens) - 1)
+
+    def _verdict_on_tree(self, item: StepWork, position: int) -> Verdict:
+        """What stands is written where a chain would be; there has to be room for the longest way."""
+        assert item.start + 1 + reach(item.draft, item.parents) <= len(item.sequence.pages) * self.facts.page_tokens
+        tokens: list[int] = []
+        while True:
+            _, value, last = self._at(item, position)
+            tokens.append(token_after(value, last, self._eos_every))
+            if len(walk(item.draft, item.parents, tokens)) < len(tokens):
+                return Verdict(tokens, len(tokens) - 1)
+            position += 1
+            self._write(item, position, tokens[-1])

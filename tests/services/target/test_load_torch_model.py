@@ -52,7 +52,7 @@ def test_facts_are_the_models_own(tmp_path: Path) -> None:
     assert (facts.vocab_size, facts.max_context, facts.page_tokens, facts.dtype) == (101, 100, 16, "float32")
     assert facts.eos_token_ids == (7, 8) and facts.path_name == tmp_path.name
     assert facts.parameters == sum(p.numel() for p in theirs.parameters())
-    assert facts.pages == (8 << 20) // PAGE_BYTES
+    assert facts.pages + facts.branch_pages == (8 << 20) // PAGE_BYTES
 
 
 def test_pages_from_free_memory_are_no_more_than_the_sequences_can_use(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class World:
 
 def text_of(id: int, text: list[int], **fields: Any) -> Any:
     generate = replace(request(text[:3]), **fields)
-    return SimpleNamespace(id=id, token_ids=text, prompt_tokens=3, method="ngram", generate=generate)
+    return SimpleNamespace(id=id, token_ids=text, prompt_tokens=3, method="ngram", trees=False, generate=generate)
 
 
 def good(message: Propose) -> Proposed:

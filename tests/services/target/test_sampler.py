@@ -265,6 +265,19 @@ def test_the_last_id_of_a_bad_word_may_not_follow_the_others(
         assert forbidden(asked(step(generated, draft))) == expected
 
 
+def test_a_row_of_a_tree_asks_as_the_last_row_of_the_chain_that_leads_to_it() -> None:
+    draft, parents = [7, 8, 9, 10, 9], [-1, -1, 0, 2, 1]
+    settings: dict[str, Any] = {"bad_words": [[7, 9, 3], [8, 9, 4], [8, 5], [9, 10, 6]], "min_tokens": 3}
+    of = sequence([5], so_far=[6], **settings)
+    questions = asked(step(sequence([5]), [1]), StepWork(of, [6, *draft], of.length - 1, draft, True, parents))
+    assert questions.parents.tolist() == [-1, 0, -1, 2, 2, 3, 5, 4]
+    assert questions.drafted.tolist() == [-1, 1, -1, *draft]
+    of_rows = forbidden(questions)[3:]
+    for row, chain in enumerate(([7], [8], [7, 9], [7, 9, 10], [8, 9])):
+        assert of_rows[row] == forbidden(asked(step(of, chain)))[-1]
+    assert of_rows[2] == [EOS, 3][1:] and of_rows[4] == [4] and of_rows[1] == [EOS, 5]
+
+
 def test_bad_words_that_share_their_end_forbid_it_once() -> None:
     one = sequence([5, 6], bad_words=[[6, 9], [5, 6, 9], [5, 6, 8], [6, EOS]], min_tokens=5)
     assert forbidden(asked(step(one))) == [[EOS, 8, 9]]

@@ -195,7 +195,7 @@ def test_accepted_count_zero_emits_the_targets_own_token_alone() -> None:
         draft(2, 4, [5]),
         draft(-1, 4, [5]),
         draft(1, 4, [5, 6], parents=[-1]),
-        draft(1, 4, [5, 6], parents=[-1, -1]),
+        draft(1, 4, [5, 5], parents=[-1, -1]),
         draft(1, 4, [5], parents=[7]),
     ],
 )
@@ -209,6 +209,17 @@ def test_a_chain_may_say_its_parents() -> None:
     scheduler = started()
     scheduler.handle(draft(1, 4, [5, 6], parents=[-1, 0]))
     assert step(scheduler) == [([4, 5, 6], 3, [5, 6], True)]
+
+
+def test_of_a_tree_only_the_first_way_is_verified_where_there_are_no_pages_for_branches() -> None:
+    tree = draft(1, 4, [5, 6, 7], parents=[-1, -1, 0], chances=[0.9, 0.1, 0.9])
+    scheduler = started()
+    scheduler.handle(tree)
+    assert step(scheduler) == [([4, 5, 7], 3, [5, 7], True)]
+    scheduler = started(branch_pages=2)
+    scheduler.handle(tree)
+    # The likeliest first.
+    assert step(scheduler) == [([4, 5, 7, 6], 3, [5, 7, 6], True)]
 
 
 def test_a_draft_is_cut_to_its_length_and_before_max_tokens() -> None:

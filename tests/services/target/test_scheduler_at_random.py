@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mesh_around import request
 from msgspec.structs import replace
-from paged_fake import EOS, VOCABULARY, PagedFake, alone, next_token
+from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token
 
 from services.messages import DraftItem, Failed, Finished
 from services.target.events import (
@@ -62,6 +62,7 @@ class World:
                 eos_token_ids=(EOS,),
                 page_tokens=page_tokens,
                 pages=pages,
+                branch_pages=chance.choice([0, 1, BRANCH_PAGES]),
                 max_sequences=chance.choice([1, 3, 32]),
                 max_step_tokens=chance.choice([16, 33, 512]),
                 max_waiting=1000,
@@ -165,16 +166,37 @@ class World:
             right = next_token(text, self.eos_every)
             tokens.append(right if chance.random() < 0.85 else chance.randrange(-1, VOCABULARY + 1))
             text.append(tokens[-1])
+        parents: list[int] = []
+        if tokens and chance.random() < 0.5:
+            tokens, parents = self.branched(tokens)
         # What they claim is nonsense now and then.
         chances = [chance.choice([0.99, 0.5, 0.0, -3.0, 7.0, float("nan"), float("inf")]) for _ in tokens]
         return DraftItem(
             sequence_id=ask.sequence.id + (chance.random() < 0.02),
             committed=committed,
             tokens=tokens,
+            parents=parents if chance.random() < 0.95 else [chance.randrange(-2, 5) for _ in tokens],
             source=chance.choice(["s", "t", str(chance.random())]),
             chances=chance.choice([[], chances, chances[:1]]),
             match_length=chance.choice([0, 5, -7]),
         )
+
+    def branched(self, chain: list[int]) -> tuple[list[int], list[int]]:
+        """With other tokens beside these, before and after them."""
+        chance, above = self.chance, -1
+        tokens: list[int] = []
+        parents: list[int] = []
+        for right in chain:
+            others = [token for token in range(3) if token != right and chance.random() < 0.3]
+            level = [*others, right] if chance.random() < 0.5 else [right, *others]
+            below = len(tokens) + level.index(right)
+            tokens += level
+            parents += [above] * len(level)
+            if others and chance.random() < 0.3:
+                tokens.append(chance.randrange(VOCABULARY))
+                parents.append(below - 1 if level[0] != right else below + 1)
+            above = below
+        return tokens, parents
 
     def turn(self) -> None:
         self.now += 1
@@ -189,6 +211,7 @@ class World:
             self.turn()
             turns += 1
             assert turns < 20_000, "somebody waits for ever"
+        assert not self.scheduler.advice.failed
         self.scheduler.check_idle()
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ def test_it_starts_once_and_is_told_when_it_is_done() -> None:
     thread = compiling.start()
     assert compiling.start() is thread
     thread.join()
-    assert compiling.is_compiled()
+    assert compiling.is_compiled() and compiling.can_branch()
 
 
 def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(

@@ -1,0 +1,176 @@
+"""A chain becomes a tree: beside its tokens, what else followed the same contexts, and what followed that.
+
+    chain       a b c            the text ended like this 5 times: 3 times a followed, 2 times d
+    tree      ┬ a b c            after a it was b 4 times, x once
+              │ └ x
+              └ d e
+
+Only what automata counted is looked at; the chain may come from anywhere. A token beside another is worth something
+only where that one doesn't stand, so its chance is at most what the chain's token leaves. Compiled; knows addresses
+and ints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from services.proposer.draft import Draft
+from services.proposer.suffix_store.layout import AS_READER
+from services.proposer.suffix_store.loops import (
+    AUTOMATON,
+    BEST_COUNT,
+    BEST_TOKEN,
+    COUNT,
+    END,
+    FOLLOWER_WORDS,
+    GOAL,
+    LABEL,
+    LEN,
+    LENGTH,
+    NEXT_OF_SOURCE,
+    OTHERS,
+    STATE,
+    TARGET,
+    TOKEN,
+    link_of,
+    opened,
+    read,
+    shortened,
+    target_of,
+)
+from services.proposer.suffix_store.native import Doubles, Ints, Longs, carray, ints_at, kept, longs_at, loop
+
+# Nodes of a tree, its chain's among them.
+MOST = 64
+# Of the chain's tokens, beside how many others are looked for; and at each place of how many contexts, with how many
+# things that followed each, at most.
+PLACES, CONTEXTS, FOLLOWED = 8, 6, 24
+# A guess that isn't likelier than this by itself is none; nor one whose whole way is less likely than that.
+LEAST, LEAST_IN_ALL = 0.02, 0.015
+# How far what stands beside the chain is followed.
+BEYOND = 6
+# Counts are little; one more time, in which something else followed.
+_DOUBT = 0.5
+
+
+@loop
+def _beside(tokens: Ints, parents: Ints, count: int, parent: int, token: int) -> int:
+    """Where the token already follows `parent`; -1: nowhere."""
+    for place in range(parent + 1, count):
+        if parents[place] == parent and tokens[place] == token:
+            return place
+    return -1
+
+
+@loop
+def _consider(
+    rows: Ints, words: Longs, entries: Ints, buckets: Ints, target: int, token: int, share: float, ahead: float,
+    parent: int, tokens: Ints, parents: Ints, chances: Doubles, count: int,
+) -> int:  # fmt: skip
+    """A token that followed joins the tree, with what most often came behind it. How many nodes there are now."""
+    if share < LEAST or ahead * share < LEAST_IN_ALL or count >= MOST:
+        return count
+    if _beside(tokens, parents, count, parent, token) >= 0:
+        return count
+    tokens[count], parents[count], chances[count] = token, parent, share
+    count += 1
+    ahead *= share
+    state = target
+    for _ in range(BEYOND):
+        if count >= MOST or not state or not rows[state, BEST_COUNT]:
+            break
+        share = rows[state, BEST_COUNT] / (rows[state, COUNT] + _DOUBT)
+        ahead *= share
+        if share < LEAST or ahead < LEAST_IN_ALL:
+            break
+        token = rows[state, BEST_TOKEN]
+        tokens[count], parents[count], chances[count] = token, count - 1, share
+        count += 1
+        state = target_of(words, rows, entries, buckets, state, token)
+    return count
+
+
+@loop
+def _others(
+    words: Longs, rows: Ints, entries: Ints, buckets: Ints, follower: Longs, left: float, ahead: float, parent: int,
+    itself: int, tokens: Ints, parents: Ints, chances: Doubles, count: int,
+) -> int:  # fmt: skip
+    """What followed the follower's contexts, the longest first: all of them have what the chain leaves, the first one
+    as much as it says."""
+    length = follower[LENGTH]
+    state = shortened(rows, follower[STATE], length)
+    for _ in range(CONTEXTS):
+        if not state or count >= MOST:
+            break
+        times = rows[state, COUNT] - itself + _DOUBT
+        target, entry = np.int64(rows[state, TARGET]), rows[state, OTHERS]
+        token = rows[state, TOKEN]
+        for _ in range(FOLLOWED):
+            if not target:
+                break
+            share = left * rows[target, COUNT] / times
+            count = _consider(
+                rows, words, entries, buckets, target, token, share, ahead, parent, tokens, parents, chances, count
+            )
+            if not entry:
+                break
+            token, target = entries[entry, LABEL], np.int64(entries[entry, GOAL])
+            entry = entries[entry, NEXT_OF_SOURCE]
+        state = link_of(rows, state)
+        if state:
+            length = rows[state, LEN]
+    return count
+
+
+@kept
+def _grow(
+    followers_at: int, count: int, ahead_at: int, aheads: int, chain: int, nodes_at: int, chances: Doubles
+) -> int:
+    """`followers_at`: addresses of followers that stand at the text's end, before what is ahead of it. The first
+    `chain` nodes are there: tokens, and behind MOST of them their parents."""
+    addresses = carray(longs_at(followers_at), count)
+    aheads_of = carray(ints_at(ahead_at), aheads)
+    nodes = carray(ints_at(nodes_at), 2 * MOST)
+    tokens, parents = nodes[:MOST], nodes[MOST:]
+    found = chain
+    copy = np.empty(FOLLOWER_WORDS, np.int64)
+    for which in range(count):
+        follower = carray(longs_at(addresses[which]), FOLLOWER_WORDS)
+        copy[:] = follower
+        itself = 0 if follower[END] == AS_READER or aheads else 1
+        copy[END] = AS_READER
+        words, rows, entries, buckets = opened(copy[AUTOMATON])
+        for at in range(aheads):
+            read(words, rows, entries, buckets, copy, aheads_of[at])
+        ahead = 1.0
+        for place in range(min(chain, PLACES)):
+            found = _others(
+                words, rows, entries, buckets, copy, 1.0 - chances[place], ahead, place - 1, itself, tokens, parents,
+                chances, found,
+            )  # fmt: skip
+            ahead *= chances[place]
+            if ahead < LEAST_IN_ALL:
+                break
+            read(words, rows, entries, buckets, copy, tokens[place])
+            itself = 0
+    return found
+
+
+def grown(draft: Draft, followers: Sequence[int], ahead: Sequence[int]) -> Draft:
+    """The draft, a chain, with what else there was; `followers`: addresses."""
+    chain = len(draft.tokens)
+    nodes, chances = np.empty(2 * MOST, np.int32), np.empty(MOST)
+    nodes[:chain], nodes[MOST : MOST + chain], chances[:chain] = draft.tokens, range(-1, chain - 1), draft.chances
+    ahead_of: Any = np.array(ahead, np.int32)
+    addresses = np.array(followers, np.int64)
+    count = _grow(
+        addresses.ctypes.data, len(addresses), ahead_of.ctypes.data, len(ahead_of), chain, nodes.ctypes.data,
+        chances,
+    )  # fmt: skip
+    if count == chain:
+        return draft
+    tokens, parents = nodes[:count].tolist(), nodes[MOST : MOST + count].tolist()
+    return Draft(tokens, draft.source, draft.match_length, parents, None, chances[:count].tolist())
