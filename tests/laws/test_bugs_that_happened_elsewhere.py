@@ -68,6 +68,8 @@ V, EOS = 60, 0
 class ByLastToken:
     """Logits that depend on the last token only: what a model needs of its pages is then nothing."""
 
+    elsewhere = False
+
     def __init__(self, logits: Callable[[int], torch.Tensor]) -> None:
         self.facts = MockFacts(V, 512, (EOS,), 16, 256)
         self.verifier = verifier("compiled")
