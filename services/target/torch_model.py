@@ -33,8 +33,8 @@ from services.target.tree import depths
 from services.target.verify.verifier import Verifier, verifier
 
 GPU_ROOM = 2 << 30
-# For branches of a step's drafts, of all the pages there is memory for; a sixteenth of them at most.
-BRANCH_PAGES = 64
+# For branches of a step's drafts, besides the others; for every so many of those one at most.
+BRANCH_PAGES, PAGES_A_BRANCH_PAGE = 64, 16
 # Bytes of a weight.
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 
@@ -201,7 +201,7 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
     )
     torch.set_num_threads(options.threads)
     pages = _pages(wanted, network, options, choice)
-    branch_pages = min(BRANCH_PAGES, pages // 16) if choice.executor.branches else 0
+    branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
     pages -= branch_pages
     # Tables of rotations reach as far as pages do: a config may say any number.
     context = min(options.max_context, pages * options.page_tokens)
@@ -265,6 +265,8 @@ def _pages(wanted: Wanted, network: Network, options: Options, choice: Choice) -
     free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
     page_bytes = int(choice.executor.page_bytes(network, options))
     needed = wanted.max_sequences * options.max_context
+    if choice.executor.branches:
+        needed += min(BRANCH_PAGES * options.page_tokens, needed // PAGES_A_BRANCH_PAGE)
     try:
         size = kv_cache_bytes(wanted.kv_cache_mb, max(0, free - weights), page_bytes, needed, options.page_tokens)
     except ValueError as error:
