@@ -22,7 +22,6 @@ from typing import NamedTuple, get_args
 
 from services.messages import DraftItem
 from services.target import tree
-from services.target.draft_length import cumulated, lengths, modest
 from services.target.events import AskDrafts, DraftAsk, DraftsReady
 from services.target.lease import LONGEST_LEASE, Kind, Lease, lease_of
 from services.target.limits import AUTO, Limits
@@ -32,10 +31,8 @@ from services.target.speculation_counts import SpeculationCounts
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
 from services.target.trust import Record, Trust, Worth, grades
+from services.target.weighing import Entry, Plan, Size, chances, plan
 
-# Rows for drafts while nothing is known of what steps cost, and how far beyond what is known a step may go.
-MODEST_ROWS = 4
-FURTHER = 2
 # A lease with less than this left behind the draft is renewed.
 FEW_LEFT = 4
 # Questions that don't pay are asked all the same, for this part of the time: texts change.
@@ -67,6 +64,16 @@ class _Judged(NamedTuple):
     fallen: list[int]
 
 
+class _Foreseen(NamedTuple):
+    entries: list[Entry]
+    size: Size
+    plan: Plan
+
+    def is_of(self, entries: list[Entry], size: Size) -> bool:
+        """Whether it came as was assumed."""
+        return self.size == size and self.entries == entries
+
+
 class Drafting:
     def __init__(self, limits: Limits, step_time: StepTime) -> None:
         self.counts = SpeculationCounts()
@@ -84,6 +91,7 @@ class Drafting:
         # (source, drafted, accepted) of the last step's drafts, for the metrics.
         self._told: list[tuple[str, int, int]] = []
         self._expected: list[tuple[Lease, int, int, list[float], float]] = []
+        self._foreseen: _Foreseen | None = None
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -98,6 +106,7 @@ class Drafting:
 
     def left(self, sequence: Sequence) -> None:
         self._open.pop(sequence.id, None)
+        self._foreseen = None
         lease, sequence.lease = sequence.lease, None
         if lease is not None:
             self._left.append((sequence, lease))
@@ -179,7 +188,7 @@ class Drafting:
 
     def choose(self, running: list[Sequence]) -> None:
         """What is verified of each lease in the next step."""
-        weighed: list[Sequence] = []
+        entries: list[Entry] = []
         auto = False
         for sequence in running:
             sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
@@ -191,9 +200,10 @@ class Drafting:
             elif sequence.record is None:
                 self._use(sequence, sequence.lease, sequence.longest_draft, sequence.lease.chances)
             else:
-                weighed.append(sequence)
+                lease = sequence.lease
+                entries.append(Entry(sequence, lease, lease.at, sequence.longest_draft))
         if auto:
-            self._weigh(running, weighed)
+            self._weigh(running, entries)
 
     def _use(self, sequence: Sequence, lease: Lease, count: int, chances: Items[float]) -> None:
         """`count` tokens of it; `chances`: what makes a tree's tokens better than others."""
@@ -208,64 +218,46 @@ class Drafting:
         self.counts.came("none" if not draft else "lease" if lease.used else lease.kind)
         lease.used |= bool(draft)
 
-    def _weigh(self, running: list[Sequence], weighed: list[Sequence]) -> None:
-        rows, certain, context = self._plain_step(running)
-        leases = [lease for sequence in weighed if (lease := sequence.lease) is not None]
-        longest = [
-            min(lease.tokens_left, sequence.longest_draft) if sequence.record and sequence.record.solvent else 0
-            for sequence, lease in zip(weighed, leases, strict=True)
-        ]
-        model = self._step_time
-        unknown = rows < model.least_rows or not model.steps
-        known = MODEST_ROWS if unknown else max(MODEST_ROWS, FURTHER * model.most_rows - rows)
-        most = max(0, min(sum(longest), self._limits.max_step_tokens - rows, known))
-        curve = model.curve(rows, most, context)
-        values = [self._values(*each) for each in zip(weighed, leases, longest, strict=True)]
-        if curve:
-            self._step_seconds = curve[0]
-            self._token_seconds = curve[0] / max(1, certain)
-            self._time_passes(running)
-            wanted = lengths(values, certain, curve)
-            counts = self._afforded(weighed, wanted, curve)
+    def _weigh(self, running: list[Sequence], entries: list[Entry]) -> None:
+        size = self._plain_step(running)
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and foreseen.is_of(entries, size):
+            chosen = foreseen.plan
         else:
-            wanted = counts = modest(longest, most)
-        total = sum(counts)
-        # What the rows cost, shared by those who wanted them.
-        a_row = (curve[total] - curve[0]) / total if curve and total else 0.0
-        for sequence, lease, value, most, chosen, count in zip(
-            weighed, leases, values, longest, wanted, counts, strict=True
+            chosen = plan(entries, size, self._step_time, self._limits)
+        if chosen.step_seconds:
+            self._step_seconds = chosen.step_seconds
+            self._token_seconds = chosen.step_seconds / max(1, size.certain)
+            self._time_passes(running)
+        for entry, longest, value, wanted, count in zip(
+            entries, chosen.longest, chosen.values, chosen.wanted, chosen.counts, strict=True
         ):
-            self._use(sequence, lease, count, self._chances(sequence, lease) if lease.parents else ())
-            lease.excused |= not most or unknown or (not count and chosen > 0)
-            lease.paid = a_row * count
+            sequence, lease = entry.sequence, entry.lease
+            self._use(sequence, lease, count, chances(sequence, lease) if lease.parents else ())
+            lease.excused |= not longest or chosen.unknown or (not count and wanted > 0)
+            lease.paid = chosen.a_row * count
             if count:
                 claims = lease.claims(count) if lease.parents else 0.0
                 self._expected.append((lease, lease.at, count, value, claims))
 
-    def _afforded(self, weighed: list[Sequence], counts: list[int], curve: list[float]) -> list[int]:
-        """Nobody stakes more than is in its purse; those who share one have equal parts."""
-        total = sum(counts)
-        if not total:
-            return counts
-        a_row = (curve[total] - curve[0]) / total
-        if a_row <= 0.0:
-            return counts
-        sharing: dict[int, list[int]] = {}
-        for index, sequence in enumerate(weighed):
-            sharing.setdefault(id(sequence.record), []).append(index)
-        afforded = list(counts)
-        for indices in sharing.values():
-            record = weighed[indices[0]].record
-            wanted = [counts[index] for index in indices]
-            if record is None or record.purse is None or sum(wanted) * a_row <= record.purse:
-                continue
-            rows = max(1, int(max(0.0, record.purse) / a_row))
-            for index, count in zip(indices, modest(wanted, rows), strict=True):
-                afforded[index] = count
-        return afforded
+    def foresee(self, work: list[StepWork], running: list[Sequence]) -> None:
+        """While a step runs elsewhere: what is to be verified in the next one if all of this one's drafts stand."""
+        entries: list[Entry] = []
+        context = 0
+        for item in work:
+            sequence, more = item.sequence, len(item.draft) + 1
+            lease, length = sequence.lease, len(sequence.token_ids) + more
+            if not item.verify or item.parents or sequence.record is None or (lease is not None and lease.parents):
+                return
+            context += length
+            room = min(sequence.draft_length, sequence.limit - length - 1)
+            if lease is not None and lease.left > more and room > 0:
+                entries.append(Entry(sequence, lease, lease.at + more, room))
+        if entries and len(work) == len(running):
+            size = Size(len(work), len(work), context)
+            self._foreseen = _Foreseen(entries, size, plan(entries, size, self._step_time, self._limits))
 
-    def _plain_step(self, running: list[Sequence]) -> tuple[int, int, int]:
-        """Rows, tokens that come of it and context of the step without drafts that are weighed, about."""
+    def _plain_step(self, running: list[Sequence]) -> Size:
         certain = context = chunks = drafts = 0
         for sequence in running:
             missing = len(sequence.token_ids) - sequence.computed
@@ -274,22 +266,7 @@ class Drafting:
             chunks += missing - 1
             certain += missing == 1
         rows = len(running) + drafts
-        return rows + max(0, min(chunks, self._limits.max_step_tokens - rows)), certain, context
-
-    def _values(self, sequence: Sequence, lease: Lease, longest: int) -> list[float]:
-        if not longest or sequence.record is None:
-            return []
-        if lease.parents:
-            values = lease.cumulated(self._chances(sequence, lease))
-            return [values[place] for place in lease.best(values, longest, sequence.longest_draft)]
-        rates = sequence.record.source(lease.source).rates
-        return cumulated([rates[grade] for grade in lease.grades[lease.at : lease.at + longest]])
-
-    def _chances(self, sequence: Sequence, lease: Lease) -> list[float]:
-        """Of a tree's tokens, as they are believed."""
-        assert sequence.record is not None
-        rates = sequence.record.source(lease.source).rates
-        return [1.0] * lease.certain + [rates[grade] for grade in lease.grades[lease.certain :]]
+        return Size(rows + max(0, min(chunks, self._limits.max_step_tokens - rows)), certain, context)
 
     def _time_passes(self, running: list[Sequence]) -> None:
         """A little of it goes into the purses."""

@@ -55,6 +55,10 @@ class TimeToSpare(msgspec.Struct, frozen=True):
     it."""
 
 
+class Foresee(msgspec.Struct, frozen=True):
+    """The step runs elsewhere, and there is still time: the next one may be thought of."""
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True):
     now: float
 
@@ -86,6 +90,7 @@ Event = (
     | StepWanted
     | StepDone
     | TimeToSpare
+    | Foresee
     | DeadlinePassed
     | Drain
     | PagesLost

@@ -36,6 +36,7 @@ from services.target.events import (
     Event,
     Fail,
     Finish,
+    Foresee,
     Forget,
     Instruction,
     PagesLost,
@@ -214,6 +215,9 @@ class Scheduler:
             expected = self.step_time.predict(*_size(self._in_flight))
             self._instructions.append(AskAhead(asks, SPARE_SHARE * expected))
 
+    def _foresee(self, event: Foresee) -> None:
+        self.advice(self.drafting.foresee, self._in_flight, self.running)
+
     def _learn_from(self, work: list[StepWork], done: StepDone) -> None:
         self.step_time.learn(*_size(work), done.seconds)
         self.advice(self.drafting.time_passed, done.seconds)
@@ -307,6 +311,7 @@ class Scheduler:
         StepWanted: _step_wanted,
         StepDone: _step_done,
         TimeToSpare: _time_to_spare,
+        Foresee: _foresee,
         DeadlinePassed: _deadline_passed,
         Drain: _drain,
         PagesLost: _pages_lost,

@@ -32,6 +32,7 @@ from services.target.events import (
     Event,
     Fail,
     Finish,
+    Foresee,
     Forget,
     Instruction,
     RunStep,
@@ -288,6 +289,7 @@ class StepLoop:
         if elsewhere:
             if self._wait_ahead > 0:
                 self._take(self._drafts.wait_ahead(self._wait_ahead))
+            self._route(self.scheduler.handle(Foresee()))
         else:
             self._began = self._now()
         self._wait_ahead = 0.0

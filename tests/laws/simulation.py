@@ -46,20 +46,24 @@ COSTS: dict[str, Cost] = {
 
 
 class PricedRunner(MockRunner):
-    """Its text follows a cycle where it `stays` on it, and jumps about otherwise."""
+    """Its text follows a cycle where it `stays` on it, and jumps about otherwise. `elsewhere`: as on a GPU, what its
+    thread does meanwhile takes no time of the step."""
 
-    def __init__(self, cost: Cost, clock: Clock, stays: Callable[[int], bool]) -> None:
+    def __init__(self, cost: Cost, clock: Clock, stays: Callable[[int], bool], elsewhere: bool = False) -> None:
         super().__init__(Profile(acceptance=1.0), pages=4096)
         self._cost = cost
         self._clock = clock
         self._on_cycle = stays
+        self._elsewhere = elsewhere
         self.rows = 0
 
     def step(self, work: Any, meanwhile: Any) -> Any:
         rows = sum(len(item.tokens) for item in work)
         self.rows += rows
-        meanwhile(False)
-        self._clock.sleep(self._cost(rows))
+        began = self._clock.now
+        meanwhile(self._elsewhere)
+        until = (began if self._elsewhere else self._clock.now) + self._cost(rows)
+        self._clock.now = max(self._clock.now, until)
         return super().step(work)
 
     def _next(self, key: int, position: int, last: int, earliest_end: int) -> int:
@@ -140,6 +144,15 @@ class Wire:
         clock.now = max(clock.now, at) + READ
         return reply
 
+    def arrived(self, ticket: int, timeout: float) -> bool:
+        clock = self.simulation.clock
+        at, reply = self.answers[ticket]
+        if reply is None or at > clock.now + timeout:
+            clock.sleep(timeout)
+            return False
+        clock.now = max(clock.now, at)
+        return True
+
     def give_up(self, ticket: int) -> None:
         self.answers.pop(ticket, None)
         self.simulation.clock.sleep(READ)
@@ -158,6 +171,7 @@ class Simulation:
         dead: bool = False,
         namespace: str = "n",
         batch: int = 16,
+        elsewhere: bool = False,
         connect: Callable[[Clock], Link] | None = None,
     ) -> None:
         """`connect` makes another line than `Wire`, whose texts come from `guesser`."""
@@ -165,7 +179,7 @@ class Simulation:
         self.guesser = guesser or (lambda *_: None)
         self.dead = dead
         self.chance = random.Random(7)
-        self.runner = PricedRunner(COSTS[cost], self.clock, stays)
+        self.runner = PricedRunner(COSTS[cost], self.clock, stays, elsewhere)
         facts = self.runner.facts
         self.scheduler = Scheduler(
             Limits(

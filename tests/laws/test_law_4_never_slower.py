@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from simulation import COSTS, Guess, Guesser, Simulation
 
+from services.target import drafting
 from services.target.sequence import Sequence
 
 LOST_AT_MOST = 1.02
@@ -100,6 +101,26 @@ def test_a_proposer_that_is_no_good_costs_a_fiftieth_at_most(guesser: Guesser, c
 @pytest.mark.parametrize("cost", COSTS)
 def test_nor_does_one_that_is_dead(cost: str, batch: int) -> None:
     assert ratio(cost, silent, batch, dead=True) <= LOST_AT_MOST
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("guesser", [*BAD, half_right])
+def test_nor_where_steps_run_elsewhere_and_answers_are_waited_for_meanwhile(guesser: Guesser, batch: int) -> None:
+    assert ratio("nearly free rows", guesser, batch, elsewhere=True) <= LOST_AT_MOST
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_there_one_that_is_right_costs_nothing_between_steps(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was thought of while a step ran is what the next one verifies."""
+    came: list[bool] = []
+    is_of = drafting._Foreseen.is_of
+    monkeypatch.setattr(drafting._Foreseen, "is_of", lambda *given: came.append(is_of(*given)) or came[-1])
+    assert ratio("a fast engine", oracle, batch, elsewhere=True) <= ratio("a fast engine", oracle, batch)
+    assert len(came) > 10 and sum(came) > 0.9 * len(came)
+    # And where texts go another way, it is thought of anew.
+    came.clear()
+    assert ratio("dear rows", half_right, batch, elsewhere=True) <= LOST_AT_MOST
+    assert 0 < sum(came) < len(came)
 
 
 @pytest.mark.parametrize("guesser", [garbage, right_until_trusted, late, silent])

@@ -1,0 +1,110 @@
+"""How much of each lease is verified in a step: as many rows as bring the most tokens per second, by what a step costs
+and by what is believed of the leases' claims, and no more than the purses can pay (trust.py). Changes nothing; knows
+no questions and no answers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.target.draft_length import cumulated, lengths, modest
+from services.target.lease import Lease
+from services.target.limits import Limits
+from services.target.sequence import Sequence
+from services.target.step_time import StepTime
+
+# Rows for drafts while nothing is known of what steps cost, and how far beyond what is known a step may go.
+MODEST_ROWS = 4
+FURTHER = 2
+
+
+class Size(NamedTuple):
+    """Rows, tokens that come of it, and context of a step without the drafts that are weighed, about."""
+
+    rows: int
+    certain: int
+    context: int
+
+
+class Entry(NamedTuple):
+    """A lease of which the text is (or will be) at `at`; the draft has room for so many tokens."""
+
+    sequence: Sequence
+    lease: Lease
+    at: int
+    room: int
+
+
+class Plan(NamedTuple):
+    """By entry: the most that could be verified, what that is worth token by token, how much was to be verified, and
+    how much can be paid. A step without drafts takes `step_seconds`, a row more `a_row`; 0: nobody knows."""
+
+    longest: list[int]
+    values: list[list[float]]
+    wanted: list[int]
+    counts: list[int]
+    unknown: bool
+    step_seconds: float
+    a_row: float
+
+
+def plan(entries: list[Entry], size: Size, model: StepTime, limits: Limits) -> Plan:
+    longest = [
+        min(len(lease.tokens) - at, room) if sequence.record is not None and sequence.record.solvent else 0
+        for sequence, lease, at, room in entries
+    ]
+    unknown = size.rows < model.least_rows or not model.steps
+    known = MODEST_ROWS if unknown else max(MODEST_ROWS, FURTHER * model.most_rows - size.rows)
+    most = max(0, min(sum(longest), limits.max_step_tokens - size.rows, known))
+    curve = model.curve(size.rows, most, size.context)
+    values = [_values(entry, count) for entry, count in zip(entries, longest, strict=True)]
+    if not curve:
+        wanted = modest(longest, most)
+        return Plan(longest, values, wanted, wanted, unknown, 0.0, 0.0)
+    wanted = lengths(values, size.certain, curve)
+    counts = _afforded(entries, wanted, curve)
+    total = sum(counts)
+    # What the rows cost, shared by those who wanted them.
+    a_row = (curve[total] - curve[0]) / total if total else 0.0
+    return Plan(longest, values, wanted, counts, unknown, curve[0], a_row)
+
+
+def chances(sequence: Sequence, lease: Lease) -> list[float]:
+    """Of a tree's tokens, as they are believed."""
+    assert sequence.record is not None
+    rates = sequence.record.source(lease.source).rates
+    return [1.0] * lease.certain + [rates[grade] for grade in lease.grades[lease.certain :]]
+
+
+def _values(entry: Entry, longest: int) -> list[float]:
+    sequence, lease, at, room = entry
+    if not longest or sequence.record is None:
+        return []
+    if lease.parents:
+        values = lease.cumulated(chances(sequence, lease))
+        return [values[place] for place in lease.best(values, longest, room)]
+    rates = sequence.record.source(lease.source).rates
+    return cumulated([rates[grade] for grade in lease.grades[at : at + longest]])
+
+
+def _afforded(entries: list[Entry], counts: list[int], curve: list[float]) -> list[int]:
+    """Nobody stakes more than is in its purse; those who share one have equal parts."""
+    total = sum(counts)
+    if not total:
+        return counts
+    a_row = (curve[total] - curve[0]) / total
+    if a_row <= 0.0:
+        return counts
+    sharing: dict[int, list[int]] = {}
+    for index, entry in enumerate(entries):
+        sharing.setdefault(id(entry.sequence.record), []).append(index)
+    afforded = list(counts)
+    for indices in sharing.values():
+        record = entries[indices[0]].sequence.record
+        wanted = [counts[index] for index in indices]
+        if record is None or record.purse is None or sum(wanted) * a_row <= record.purse:
+            continue
+        rows = max(1, int(max(0.0, record.purse) / a_row))
+        for index, count in zip(indices, modest(wanted, rows), strict=True):
+            afforded[index] = count
+    return afforded
