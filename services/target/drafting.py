@@ -160,7 +160,7 @@ class Drafting:
                     lease.before = sequence.lease
                 else:
                     self._drop(sequence)
-                lease.grades = grades(lease.chances, tree.besides(len(lease.tokens), lease.parents))
+                lease.grades = grades(lease.chances, tree.besides(lease.parents) if lease.parents else ())
                 sequence.lease = lease
                 asked.pop(sequence.id, None)
         for sequence in asked.values():
@@ -280,9 +280,11 @@ class Drafting:
         asks: list[DraftAsk] = []
         weighed: list[DraftAsk] = []
         for item in work:
-            sequence, draft = item.sequence, tree.first_path(item.draft, item.parents)
+            sequence, draft = item.sequence, item.draft
             if not sequence.draft_length or not item.verify:
                 continue
+            if item.parents:
+                draft = tree.first_path(draft, item.parents)
             # Of the draft behind this one and the token after it; the last token is the target's own again.
             room = sequence.limit - len(sequence.token_ids) - len(draft) - 2
             lease = sequence.lease
@@ -304,7 +306,8 @@ class Drafting:
         sequence, drafted, accepted = item.sequence, len(item.draft), verdict.accepted
         if drafted:
             self._told.append((sequence.source, drafted, accepted))
-            sequence.stood_whole = accepted >= len(tree.first_path(item.draft, item.parents))
+            whole = len(tree.first_places(item.parents)) if item.parents else drafted
+            sequence.stood_whole = accepted >= whole
         lease = sequence.lease
         if lease is None:
             return

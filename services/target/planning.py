@@ -144,7 +144,7 @@ class Planner:
                 page_tokens = self.limits.page_tokens
                 draft, parents, taken = tree.fitting(draft, parents, start, page_tokens, self._branch_pages)
                 self._branch_pages -= taken
-        reach = tree.reach(draft, parents)
+        reach = tree.reach(draft, parents) if parents else len(draft)
         end = start + chunk + reach
         if end > sequence.room:
             end = self._make_room(sequence, start + chunk, end)

@@ -244,7 +244,8 @@ class Scheduler:
                 self.planner.sharing.distrust(sequence)
                 self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
                 continue
-            self.advice(self.drafting.judged, item, verdict)
+            if item.draft or sequence.lease is not None:
+                self.advice(self.drafting.judged, item, verdict)
             tokens = sequence.commit(verdict, len(item.draft), item.draft, item.parents)
             self.planner.advanced(sequence)
             if tokens is not None:

@@ -77,6 +77,7 @@ class Sequence:
         "room",
         "sampler",
         "sampling",
+        "shows_rejected",
         "source",
         "state",
         "steps",
@@ -140,6 +141,7 @@ class Sequence:
         self.stop_token: int | None = None
         self.end_reason: FinishReason | None = None
         # Speculation.
+        self.shows_rejected = generate.speculation.return_drafts
         self.method = method
         self.verification = verification
         self.draft_length = draft_length
@@ -263,15 +265,13 @@ class Sequence:
                     accepted=accepted,
                     source=self.source if drafted else "",
                     match_length=self.match_length if drafted else 0,
-                    rejected=self._rejected(draft, parents, tokens[:accepted]),
+                    rejected=self._rejected(draft, parents, tokens[:accepted]) if self.shows_rejected else NO_DRAFT,
                 )
             ],
             logprobs=None if logprobs is None else logprobs[: len(tokens)],
         )
 
     def _rejected(self, draft: list[int], parents: list[int], accepted: list[int]) -> list[int]:
-        if not self.generate.speculation.return_drafts:
-            return NO_DRAFT
         if not parents:
             return draft[len(accepted) :]
         path = set(tree.walk(draft, parents, accepted))
@@ -296,17 +296,16 @@ class Sequence:
         tally.drafts += 1
         tally.drafted += drafted
         tally.accepted += accepted
+        _count_to(self.accepted_at, accepted)
+        _count_to(tally.accepted_at, accepted)
+        if not parents:
+            _count_to(self.drafted_at, drafted)
+            return
         # A position is how many drafted tokens stand up to there: of a tree it may have several.
-        for counts, depths in (
-            (self.drafted_at, tree.depths(drafted, parents)),
-            (self.accepted_at, range(1, accepted + 1)),
-            (tally.accepted_at, range(1, accepted + 1)),
-        ):
-            most = max(depths, default=0)
-            if len(counts) < most:
-                counts += [0] * (most - len(counts))
-            for depth in depths:
-                counts[depth - 1] += 1
+        depths = tree.depths(drafted, parents)
+        _count_to(self.drafted_at, max(depths), 0)
+        for depth in depths:
+            self.drafted_at[depth - 1] += 1
 
     def stats(self) -> SpeculationStats:
         return SpeculationStats(
@@ -320,3 +319,11 @@ class Sequence:
             drafted_per_position=self.drafted_at,
             lossless=self.verification.lossless,
         )
+
+
+def _count_to(counts: list[int], count: int, more: int = 1) -> None:
+    """So many more at each of the first `count` positions."""
+    if len(counts) < count:
+        counts += [0] * (count - len(counts))
+    for position in range(count):
+        counts[position] += more

@@ -68,14 +68,14 @@ def first_places(parents: Items[int]) -> list[int]:
     return found
 
 
-def besides(count: int, parents: Items[int]) -> list[bool]:
-    """Of each token, whether another one comes before it behind the same."""
+def besides(parents: Items[int]) -> list[bool]:
+    """Of each token of a tree, whether another one comes before it behind the same."""
     led: set[int] = set()
     found: list[bool] = []
     for parent in parents:
         found.append(parent in led)
         led.add(parent)
-    return found or [False] * count
+    return found
 
 
 def chosen(tokens: Items[int], parents: Items[int], places: Items[int]) -> tuple[list[int], list[int]]:
