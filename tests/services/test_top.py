@@ -149,8 +149,8 @@ async def test_a_server_that_is_gone_is_said_and_when_it_is_back_it_goes_on(serv
         await terminal.until(lambda: "all ready" in terminal.screen[0])
         await server.down()
         await terminal.until(lambda: "nothing answers" in terminal.screen[0] or "broke" in terminal.screen[0])
-        # What was seen last is still there.
-        assert any(line.startswith("target") for line in terminal.screen)
+        # What was seen last is still there, once all of it is drawn.
+        await terminal.until(lambda: any(line.startswith("target") for line in terminal.screen))
         await server.up()
         await terminal.until(lambda: "all ready" in terminal.screen[0])
 
