@@ -81,10 +81,6 @@ class Lease:
         """How far it goes beyond the text."""
         return tree.reach(self.tokens, self.parents) if self.parents else len(self.tokens) - self.at
 
-    @property
-    def tokens_left(self) -> int:
-        return len(self.tokens) - self.at
-
     def next(self, count: int) -> list[int]:
         """Of a chain."""
         return self.tokens[self.at : self.at + count]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from models.branches import branches_of
 from services.messages import TokenLogprob
 
 if TYPE_CHECKING:
@@ -62,6 +63,17 @@ class StepWork(msgspec.Struct, gc=False):
     draft: list[int]
     verify: bool
     parents: list[int] = []
+
+
+def size_of(work: Items[StepWork]) -> tuple[int, int]:
+    """Rows of a step, and the context that they look back on; each branch of a tree looks at the text anew."""
+    rows = context = 0
+    for item in work:
+        count = len(item.tokens)
+        rows += count
+        text = item.start + count
+        context += text * len(branches_of(item.parents)) if item.parents else text
+    return rows, context
 
 
 class Verdict(msgspec.Struct, gc=False):

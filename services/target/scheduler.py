@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from models.branches import branches_of
 from services.messages import Finished
 from services.target.advice import Advice
 from services.target.arrival import failed, make_sequence, refusal
@@ -49,7 +48,7 @@ from services.target.events import (
 )
 from services.target.limits import Limits
 from services.target.planning import Planner
-from services.target.runner import StepWork
+from services.target.runner import StepWork, size_of
 from services.target.sequence import NO_DRAFT, Sequence, State, Tally
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
@@ -212,14 +211,14 @@ class Scheduler:
             self._learn_from(work, done)
         self.advice(self.drafting.settle)
         if self._in_flight and (asks := self.advice(self.drafting.ahead, self._in_flight)):
-            expected = self.step_time.predict(*_size(self._in_flight))
+            expected = self.step_time.predict(*size_of(self._in_flight))
             self._instructions.append(AskAhead(asks, SPARE_SHARE * expected))
 
     def _foresee(self, event: Foresee) -> None:
         self.advice(self.drafting.foresee, self._in_flight, self.running)
 
     def _learn_from(self, work: list[StepWork], done: StepDone) -> None:
-        self.step_time.learn(*_size(work), done.seconds)
+        self.step_time.learn(*size_of(work), done.seconds)
         self.advice(self.drafting.time_passed, done.seconds)
         self.advice(self.drafting.counts.took, work, done.verdicts, done.seconds, self.step_time)
 
@@ -319,14 +318,3 @@ class Scheduler:
         SwitchOff: _switch_off,
         EngineFailed: _engine_failed,
     }
-
-
-def _size(work: list[StepWork]) -> tuple[int, int]:
-    """Rows of a step, and the context that they look back on; each branch of a tree looks at the text anew."""
-    rows = context = 0
-    for item in work:
-        count = len(item.tokens)
-        rows += count
-        text = item.start + count
-        context += text * len(branches_of(item.parents)) if item.parents else text
-    return rows, context

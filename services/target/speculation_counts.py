@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from services.target.lease import LONGEST_LEASE, Kind, Lease
-from services.target.runner import StepWork, Verdict
+from services.target.runner import StepWork, Verdict, size_of
 from services.target.step_time import StepTime
 from services.target.trust import MOST_SOURCES, OTHERS
 
@@ -82,8 +82,7 @@ class SpeculationCounts:
         drafted = sum(len(item.draft) for item in work)
         if not drafted:
             return
-        rows = sum(len(item.tokens) for item in work)
-        context = sum(item.start + len(item.tokens) for item in work)
+        rows, context = size_of(work)
         deciding = sum(item.verify for item in work)
         if deciding < model.least_rows:
             return

@@ -64,7 +64,7 @@ def item(committed: int = 3, **more: object) -> DraftItem:
 
 def test_of_a_lease_the_likeliest_are_chosen_with_what_they_follow() -> None:
     lease = lease_of(item(), [], TEXT, "asked")
-    assert lease is not None and lease.left == 3 and lease.tokens_left == 6
+    assert lease is not None and lease.left == 3 and len(lease.tokens) - lease.at == 6
     values = lease.cumulated(lease.chances)
     assert [round(value, 2) for value in values] == [0.6, 0.3, 0.3, 0.24, 0.27, 0.3]
     assert tree.chosen(lease.tokens, lease.parents, lease.best(values, 4, 3)) == ([5, 9, 6, 7], [-1, -1, 0, 2])
@@ -132,4 +132,4 @@ def test_a_lease_of_any_tree_follows_a_text_as_a_walk_in_it_does(seed: int) -> N
         at = where if where >= 0 else -2
         assert lives == any(parent == at for parent in parents)
         if lives:
-            assert lease.tokens_left == len(tree.below(len(tokens), parents, at))
+            assert len(lease.tokens) - lease.at == len(tree.below(len(tokens), parents, at))
