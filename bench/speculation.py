@@ -60,7 +60,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
         "--lines", type=Path, action="append", default=[], help="a file of JSON lines as a workload more"
     )
     parser.add_argument("--concurrency", default="1,4,16", help="comma-separated")
-    parser.add_argument("--requests", type=int, default=12, help="of a workload; at least twice the concurrency")
+    parser.add_argument("--requests", type=int, default=12, help="of a workload")
+    parser.add_argument("--waves", type=int, default=2, help="several at a time: at least so many times as many")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--quick", action="store_true", help="5 requests, one round, one stream: 2 minutes with 3 methods"
@@ -78,7 +79,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         warm_up(mesh, methods)
         for workload in [*options.workloads.split(","), *map(str, options.lines)]:
             for concurrency in map(int, options.concurrency.split(",")):
-                bodies = requests_of(workload, max(options.requests, 2 * concurrency if concurrency > 1 else 0))
+                least = options.waves * concurrency if concurrency > 1 else 0
+                bodies = requests_of(workload, max(options.requests, least))
                 passes = measured(mesh, workload, bodies, methods, concurrency, options.rounds)
                 seen = compare(passes)
                 print("\n".join(lines(workload, concurrency, seen)), flush=True)
