@@ -6,7 +6,8 @@ over HTTP the same step happens behind scheduler, proposer, bus, streamer and SS
 And what guessing adds between two steps: a step loop in this process asks the mesh's proposer over ipc, and the time
 from the end of a step to the beginning of the next is sorted by how the next one's draft came: left over from an
 earlier one (lease), asked for while the step ran (ahead), waited for (asked), or not (none). The same loop without
-speculation is the measure; runs of both alternate. Beside it stands what nothing over ZeroMQ can beat here: the round
+speculation is the measure; runs of both alternate. Like the thread that drives a GPU this one polls for the end of a
+step and doesn't sleep (`--wait sleep`: it does, and finds its caches cold, whatever it has to do). Beside it stands what nothing over ZeroMQ can beat here: the round
 trip of an empty message between two processes that do nothing else, as seldom as steps come.
 """
 
@@ -50,6 +51,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", type=float, default=5.0, help="of the mock engine")
     parser.add_argument("--tokens", type=int, default=600)
     parser.add_argument("--only", choices=("http", "between"), help="one half of it")
+    parser.add_argument("--wait", choices=("poll", "sleep"), default="poll", help="between: for the end of a step")
     parser.add_argument("--methods", default="suffix,auto", help="whose steps are looked between")
 
 
@@ -159,10 +161,16 @@ class _Between:
     def after_step(self, rows: int, seconds: float) -> None: ...
 
 
+def _poll(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
 def _gaps(endpoint: str, method: str, options: argparse.Namespace, seed: int) -> dict[str, list[float]]:
     """Seconds between the steps of one stream whose text repeats itself for the most part, by how drafts came."""
     profile = {"step_ms": options.step_ms, "row_us": ROW_US, "acceptance": 0.97, "vocab_size": 49152, "seed": seed}
-    watched = _Between(MockRunner(Profile.parse(profile)))
+    watched = _Between(MockRunner(Profile.parse(profile), sleep=_poll if options.wait == "poll" else time.sleep))
     facts = watched.facts
     limits = Limits(facts.vocab_size, facts.max_context, facts.eos_token_ids, facts.page_tokens, facts.pages)
     scheduler = watched.scheduler = Scheduler(limits)

@@ -16,7 +16,7 @@ asked about whenever they have none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
 from typing import NamedTuple, get_args
 
@@ -365,19 +365,19 @@ class Drafting:
         for kind in self._since:
             self._since[kind] += seconds
 
-    def urgent(self, running: list[Sequence], share: int) -> AskDrafts | None:
-        """What the next step may wait for; `share`: rows that a draft of fixed length can have in it."""
-        asks: list[DraftAsk] = []
+    def urgent(self, running: list[Sequence], share: Callable[[list[int]], int]) -> AskDrafts | None:
+        """What the next step may wait for; `share` says of drafts of these lengths how many rows each can have in it."""
+        without: list[Sequence] = []
         weighed: list[DraftAsk] = []
         for sequence in running:
             if sequence.lease is not None or not sequence.wants_draft:
                 continue
             if sequence.record is None:
-                if share:
-                    asks.append(DraftAsk(sequence, min(sequence.longest_draft, share)))
+                without.append(sequence)
             else:
                 room = sequence.limit - len(sequence.token_ids) - 1
                 weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room)))
+        asks = self._of_fixed_length(without, running, share) if without else []
         fixed = bool(asks)
         asks += self._worth_asking("asked", weighed, fixed)
         if not asks:
@@ -387,6 +387,13 @@ class Drafting:
         if self._step_seconds:
             wait = min(wait, WAIT_SHARE * self._step_seconds)
         return AskDrafts(self._opened(asks), 0.0 if fixed else wait)
+
+    def _of_fixed_length(
+        self, without: list[Sequence], running: list[Sequence], share: Callable[[list[int]], int]
+    ) -> list[DraftAsk]:
+        """Those that have drafts already want rows, too."""
+        most = share([s.longest_draft for s in running if s.record is None and s.wants_draft])
+        return [DraftAsk(s, min(s.longest_draft, most)) for s in without] if most else []
 
     def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:
         if not asks:

@@ -136,7 +136,7 @@ class _Counts(Collector):
             drafts.add_metric(where, tally.drafts)
             drafted.add_metric(where, tally.drafted)
             accepted.add_metric(where, tally.accepted)
-            for position, count in enumerate(list(tally.accepted_at)):
+            for position, count in enumerate(tally.accepted_at.counts()):
                 per_position.add_metric([*where, str(position)], count)
         yield from (steps, empty, drafts, drafted, accepted, per_position)
 
@@ -158,7 +158,7 @@ class _Counts(Collector):
             accepted.add_metric(where, counts.accepted)
             claimed.add_metric(where, counts.claimed)
             expected.add_metric(where, counts.believed)
-            for position, count in enumerate(list(counts.accepted_at)):
+            for position, count in enumerate(counts.accepted_at.counts()):
                 places.add_metric([*where, str(position)], count)
         yield from (drafts, drafted, accepted, claimed, expected, places)
 

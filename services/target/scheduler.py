@@ -245,7 +245,7 @@ class Scheduler:
                 continue
             if item.draft or sequence.lease is not None:
                 self.advice(self.drafting.judged, item, verdict)
-            tokens = sequence.commit(verdict, len(item.draft), item.draft, item.parents)
+            tokens = sequence.commit(verdict, item.draft, item.parents)
             self.planner.advanced(sequence)
             if tokens is not None:
                 if not is_replay(sequence.stream):
@@ -257,8 +257,7 @@ class Scheduler:
         self._ask_drafts()
 
     def _ask_drafts(self) -> None:
-        fixed = [s.longest_draft for s in self.running if s.record is None and s.draft_length and s.wants_draft]
-        asked = self.advice(self.drafting.urgent, self.running, self.planner.draft_share(fixed) if fixed else 0)
+        asked = self.advice(self.drafting.urgent, self.running, self.planner.draft_share)
         if asked is not None:
             self._instructions.append(asked)
 

@@ -16,6 +16,7 @@ import enum
 from services.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
 from services.target import tree
 from services.target.lease import Lease
+from services.target.positions import Positions
 from services.target.runner import Verdict
 from services.target.tree import CHAIN
 from services.target.trust import Record, Worth
@@ -41,11 +42,12 @@ class Tally:
         self.drafts = 0
         self.drafted = 0
         self.accepted = 0
-        self.accepted_at: list[int] = []
+        self.accepted_at = Positions()
 
 
 class Sequence:
     __slots__ = (
+        "accepted",
         "accepted_at",
         "arrival_length",
         "attempt",
@@ -55,6 +57,7 @@ class Sequence:
         "draft",
         "draft_length",
         "draft_parents",
+        "drafted",
         "drafted_at",
         "empty_steps",
         "end_reason",
@@ -161,8 +164,10 @@ class Sequence:
         self.tally = tally
         self.steps = 0
         self.empty_steps = 0
-        self.accepted_at: list[int] = []
-        self.drafted_at: list[int] = []
+        self.drafted = 0
+        self.accepted = 0
+        self.accepted_at = Positions()
+        self.drafted_at = Positions()
         # The first token of an attempt comes out of its prompt, not out of a verify step.
         self.verifying = False
         # A runner's own notes on how this sequence is sampled; None until it first looks.
@@ -222,16 +227,14 @@ class Sequence:
         """A part of the text was computed and gave no token."""
         self.computed += count
 
-    def commit(
-        self, verdict: Verdict, drafted: int, draft: list[int] = NO_DRAFT, parents: list[int] = CHAIN
-    ) -> Tokens | None:
-        """Take a verdict on so many drafted tokens (with `parents` a tree): the tokens to send, or None when there are
-        none to see. Sets `end_reason`.
+    def commit(self, verdict: Verdict, draft: list[int] = NO_DRAFT, parents: list[int] = CHAIN) -> Tokens | None:
+        """Take a verdict on a draft (with `parents` a tree): the tokens to send, or None when there are none to see.
+        Sets `end_reason`.
 
         What stands is cut where naive decoding would have ended: at the limit, and at a stop id, which is
-        not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text. The
-        `draft` itself is for those who want to see what of it was rejected.
+        not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text.
         """
+        drafted = len(draft)
         tokens = verdict.tokens
         text = self.token_ids
         before = len(text)
@@ -296,16 +299,16 @@ class Sequence:
         tally.drafts += 1
         tally.drafted += drafted
         tally.accepted += accepted
-        _count_to(self.accepted_at, accepted)
-        _count_to(tally.accepted_at, accepted)
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_at.reach(accepted)
+        tally.accepted_at.reach(accepted)
         if not parents:
-            _count_to(self.drafted_at, drafted)
+            self.drafted_at.reach(drafted)
             return
         # A position is how many drafted tokens stand up to there: of a tree it may have several.
-        depths = tree.depths(drafted, parents)
-        _count_to(self.drafted_at, max(depths), 0)
-        for depth in depths:
-            self.drafted_at[depth - 1] += 1
+        for depth in tree.depths(drafted, parents):
+            self.drafted_at.add(depth)
 
     def stats(self) -> SpeculationStats:
         return SpeculationStats(
@@ -313,17 +316,9 @@ class Sequence:
             verify_strategy=self.verification.strategy,
             steps=self.steps,
             empty=self.empty_steps,
-            drafted=sum(self.drafted_at),
-            accepted=sum(self.accepted_at),
-            accepted_per_position=self.accepted_at,
-            drafted_per_position=self.drafted_at,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            accepted_per_position=self.accepted_at.counts(),
+            drafted_per_position=self.drafted_at.counts(),
             lossless=self.verification.lossless,
         )
-
-
-def _count_to(counts: list[int], count: int, more: int = 1) -> None:
-    """So many more at each of the first `count` positions."""
-    if len(counts) < count:
-        counts += [0] * (count - len(counts))
-    for position in range(count):
-        counts[position] += more

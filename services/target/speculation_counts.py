@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 
 from services.target.lease import LONGEST_LEASE, Kind, Lease
+from services.target.positions import Positions
 from services.target.runner import StepWork, Verdict, size_of
 from services.target.step_time import StepTime
 from services.target.trust import MOST_SOURCES, OTHERS
@@ -21,7 +22,7 @@ class SourceCounts:
         self.drafts = 0
         self.drafted = 0
         self.accepted = 0
-        self.accepted_at: list[int] = []
+        self.accepted_at = Positions()
         # Tokens of weighed drafts that were to stand, by what the proposer said and by what was made of it.
         self.claimed = 0.0
         self.believed = 0.0
@@ -70,11 +71,7 @@ class SpeculationCounts:
         source.drafts += 1
         source.drafted += drafted
         source.accepted += accepted
-        at = source.accepted_at
-        if len(at) < accepted:
-            at += [0] * (accepted - len(at))
-        for position in range(accepted):
-            at[position] += 1
+        source.accepted_at.reach(accepted)
 
     def took(self, work: Items[StepWork], verdicts: Items[Verdict | None], seconds: float, model: StepTime) -> None:
         """Without its drafts the step would have been as much shorter as `model` says, and each draft token that stood

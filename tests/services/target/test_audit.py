@@ -39,9 +39,9 @@ def ended(
     limits = LIMITS if server == "auto" and policy == "normal" else _limits(Verification(server, policy))
     sequence = make_sequence(Arrived(generate, stream), 1, limits, {})
     sequence.waiting_to_running(list(range(30000)), 4, 0)
-    sequence.commit(Verdict(tokens[:1], 0), 0)
+    sequence.commit(Verdict(tokens[:1], 0))
     if tokens[1:]:
-        sequence.commit(Verdict(tokens[1:], len(tokens) - 2 if drafted else 0), len(tokens) - 2 if drafted else 0)
+        sequence.commit(Verdict(tokens[1:], len(tokens) - 2 if drafted else 0), tokens[1:-1] if drafted else [])
     return sequence
 
 

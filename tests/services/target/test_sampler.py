@@ -159,7 +159,7 @@ def test_seeds_are_the_requests_own_in_full_length() -> None:
 def test_positions_grow_with_the_text_and_the_rest_of_a_rule_does_not() -> None:
     one = sequence([5, 6], temperature=0.7, seed=9)
     before = asked(step(one, [7, 8]))
-    one.commit(Verdict([7, 8, 3], 2), 2)
+    one.commit(Verdict([7, 8, 3], 2), [7, 8])
     after = asked(step(one))
     assert (two_words(before, ask.POSITION), two_words(after, ask.POSITION)) == ([2], [5])
     same = [word for word in range(ask.WORDS) if word not in (ask.POSITION, ask.POSITION + 1)]
@@ -177,7 +177,7 @@ def test_where_nothing_is_edited_there_are_no_arrays_for_it() -> None:
 def test_counts_say_how_often_an_id_was_generated_and_know_the_prompts() -> None:
     one = sequence([5, 6, 5], repetition_penalty=1.2)
     assert seen(asked(step(one))) == [{5: 0, 6: 0}]
-    one.commit(Verdict([6], 0), 0)
+    one.commit(Verdict([6], 0))
     assert seen(asked(step(one))) == [{5: 0, 6: 1}]
 
 
@@ -185,9 +185,9 @@ def test_drafts_count_when_they_are_committed_and_only_what_stands() -> None:
     one = sequence([5], presence_penalty=0.5)
     # The rows of a draft count it for themselves: kernels/verify adds the path to a row.
     assert seen(asked(step(one, [7, 7, 8]))) == [{5: 0}]
-    one.commit(Verdict([7, 7, 9], 2), 3)
+    one.commit(Verdict([7, 7, 9], 2), [7, 7, 8])
     assert seen(asked(step(one, [9, 9]))) == [{5: 0, 7: 2, 9: 1}]
-    one.commit(Verdict([9, 9, 5], 2), 2)
+    one.commit(Verdict([9, 9, 5], 2), [9, 9])
     assert seen(asked(step(one))) == [{5: 1, 7: 2, 9: 3}]
 
 
@@ -198,7 +198,7 @@ def test_what_an_earlier_attempt_delivered_was_generated() -> None:
 def test_counts_of_a_preempted_sequence_stay() -> None:
     one = sequence([5], frequency_penalty=0.1)
     one.waiting_to_running([0], 4, 0)
-    one.commit(Verdict([7], 0), 0)
+    one.commit(Verdict([7], 0))
     asked(step(one))
     one.running_to_waiting()
     assert seen(asked(StepWork(one, list(one.token_ids), 0, [], True))) == [{5: 0, 7: 1}]
@@ -230,7 +230,7 @@ def test_the_end_is_held_back_in_those_rows_of_a_draft_that_lie_before_min_token
     one = sequence([5], so_far=[6], min_tokens=3, stop_token_ids=[40])
     # One token is there: rows 0 and 1 judge the second and the third.
     assert forbidden(asked(step(one, [7, 8, 9]))) == [[EOS, 40], [EOS, 40], [], []]
-    one.commit(Verdict([7, 8], 1), 3)
+    one.commit(Verdict([7, 8], 1), [7, 8, 9])
     assert forbidden(asked(step(one, [9]))) == [[], []]
 
 
@@ -286,7 +286,7 @@ def test_bad_words_that_share_their_end_forbid_it_once() -> None:
 def test_rejected_drafts_leave_nothing_behind() -> None:
     one = sequence([5], bad_words=BAD, min_tokens=2, presence_penalty=1.0)
     asked(step(one, [10, 11, 12]))
-    one.commit(Verdict([6], 0), 3)
+    one.commit(Verdict([6], 0), [10, 11, 12])
     questions = asked(step(one, [7, 7]))
     assert seen(questions) == [{5: 0, 6: 1}]
     assert forbidden(questions) == [[EOS], [], []]
@@ -393,7 +393,7 @@ def test_the_arrays_of_texts_that_grow_are_those_of_their_plain_lists(seed: int)
         assert all(t.dtype == torch.int32 for t in (arrays.rules, arrays.begins, arrays.drafted, arrays.parents))
         for each, draft in zip(running, drafts, strict=True):
             stands = chance.randint(0, len(draft))
-            each.commit(Verdict([*draft[:stands], chance.randrange(12)], stands), len(draft))
+            each.commit(Verdict([*draft[:stands], chance.randrange(12)], stands), draft)
         if chance.random() < 0.3:
             running.append(anything(chance))
         if len(running) > 1 and chance.random() < 0.3:
