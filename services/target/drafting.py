@@ -366,7 +366,7 @@ class Drafting:
             self._since[kind] += seconds
 
     def urgent(self, running: list[Sequence], share: Callable[[list[int]], int]) -> AskDrafts | None:
-        """What the next step may wait for; `share` says of drafts of these lengths how many rows each can have in it."""
+        """What the next step may wait for; `share` says of drafts so long how many rows each of them can have in it."""
         without: list[Sequence] = []
         weighed: list[DraftAsk] = []
         for sequence in running:
