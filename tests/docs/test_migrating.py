@@ -1,0 +1,102 @@
+"""docs/migrating.md against the code: each key, flag and field it names is taken, refused or missing as it says.
+
+Settings that docs/tuning.md, choosing.md and security.md name exist, too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from fences import ROOT
+
+from services.config import ROWS, load_settings
+from services.speculative_config import KEYS, KEYS_TO_COME, METHODS_TO_COME, translate
+from services.streamer.errors import ApiError
+from services.streamer.request import Limits, parse_chat, parse_completion
+
+PAGE = (ROOT / "docs" / "migrating.md").read_text()
+CODE = re.compile(r"`([^`]+)`")
+# What a client would send that means it. Fields that aren't here are refused, whatever they hold.
+WISHES: dict[str, Any] = {
+    "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1, "min_tokens": 1, "ignore_eos": True, "stop_token_ids": [1],
+    "bad_words": ["a"], "bad_words_token_ids": [1, [2, 3]], "allowed_token_ids": [1], "priority": 1, "cache_salt": "a",
+    "return_token_ids": True, "temperature": 2, "top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.1,
+    "logit_bias": {"1": 1}, "logprobs": 1, "seed": 1, "stop": ["a"], "n": 2, "max_tokens": 5,
+    "prediction": {"type": "content", "content": "a"}, "return_speculate_metrics": True, "user": "a",
+    "metadata": {"enable_thinking": False}, "safety_identifier": "a", "tools": [{"type": "function"}],
+    "response_format": {"type": "json_object"}, "reasoning_effort": "low", "suffix": "a", "store": True, "echo": True,
+}  # fmt: skip
+
+
+def rows(name: str) -> list[list[str]]:
+    """Of the table behind the comment of that name, without its head."""
+    (table,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def test_every_key_is_told_as_it_is_translated() -> None:
+    told = {key: here for keys, _, here in rows("keys") for key in CODE.findall(keys)}
+    assert {*KEYS_TO_COME} == {key for key, here in told.items() if here.startswith("refused")}
+    # Their older names, and the names of settings themselves, are in docs/settings.md.
+    ours = {key for key in KEYS if key.startswith(("speculate_", "typical_")) or key == "suffix_decoding_trees"}
+    assert {key for key, here in told.items() if not here.startswith("refused")} == {*KEYS} - ours
+    for key, here in told.items():
+        if not here.startswith(("refused", "the same")):
+            assert KEYS[key] in CODE.findall(here), key
+
+
+def test_methods_to_come_are_refused_and_the_others_taken() -> None:
+    (here,) = [here for keys, _, here in rows("keys") if keys == "`method`"]
+    for name in CODE.findall(here):
+        translated, problems = translate({"method": name})
+        assert bool(problems) == (name in METHODS_TO_COME), name
+        assert problems or translated["method"][1] in ("ngram", "suffix", "naive")
+
+
+def test_each_flag_to_write_is_one_and_others_are_no_aliases() -> None:
+    for *theirs, here in rows("flags"):
+        ours = {*re.findall(r"--[a-z-]+", here)}
+        names = {flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in ours}
+        assert names <= {*ROWS}, names - {*ROWS}
+        for flag in {*re.findall(r"--[a-z-]+", " ".join(theirs))} - ours:
+            assert flag.removeprefix("--").replace("-", "_") not in ROWS, flag
+
+
+def outcome(field: str) -> set[str]:
+    """Of both routes together: taken, or refused with its name."""
+    found = set()
+    for parse, base in (
+        (parse_chat, {"model": "m", "messages": [{"role": "user", "content": "a"}]}),
+        (parse_completion, {"model": "m", "prompt": "a"}),
+    ):
+        wish = WISHES.get(field, "a")
+        value = True if field == "logprobs" and parse is parse_chat else wish
+        try:
+            parse({**base, field: value}, Limits())
+            found.add("taken")
+        except ApiError as error:
+            assert error.status == 400 and error.param == field
+            found.add("refused")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("field", "here"), [(field, here) for fields, here in rows("fields") for field in CODE.findall(fields)]
+)
+def test_a_field_is_taken_or_refused_as_the_page_says(field: str, here: str) -> None:
+    assert outcome(field) == {re.split(r"\W", here)[0]}
+
+
+def test_a_flag_nobody_knows_stops_the_start() -> None:
+    with pytest.raises(ValueError, match="--max-model-len: no such setting"):
+        load_settings({"max_model_len": "10"}, {}, None)
+
+
+@pytest.mark.parametrize("name", ["tuning.md", "choosing.md", "security.md", "not-promised.md"])
+def test_settings_these_pages_name_exist(name: str) -> None:
+    page = (ROOT / "docs" / name).read_text()
+    named = {word for cell in re.findall(r"^\| (`[a-z_`, ]+`) \|", page, re.MULTILINE) for word in CODE.findall(cell)}
+    assert named <= {*ROWS}, named - {*ROWS}
+    assert len(named) > 20 or name != "tuning.md"
