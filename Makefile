@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev model up test test-all check fmt docs load bench clean
+.PHONY: help venv dev model up test test-all check fmt docs load bench bench-gpu clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -13,7 +13,8 @@ BIN := .venv/bin
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws'."
+	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws',"
+	@echo "  make bench ARGS=full (the long form, hours), make bench ARGS='engine --dtype int8'."
 	@echo "  TORCH_INDEX=URL takes torch from that index (the one of its CPU builds: no CUDA packages)."
 
 venv:
@@ -42,18 +43,26 @@ check: model docs-fresh ## lint, types, docs in step with the code, tests
 .PHONY: docs-fresh
 docs-fresh: dev
 	@$(BIN)/python deploy/docs.py --check
+	@$(BIN)/python deploy/dashboards.py --check
+	@$(BIN)/python -m bench results --check
 
 fmt: dev ## sort imports and apply ruff's safe fixes
 	@$(BIN)/ruff check --fix .
 
-docs: dev ## remake docs/settings.md, docs/metrics.md and docs/messages.md from the code
+docs: dev ## remake the tables of docs/, docs/results.md and the dashboards from code and rows
 	@$(BIN)/python deploy/docs.py
+	@$(BIN)/python deploy/dashboards.py
+	@$(BIN)/python -m bench results
 
 load: venv ## load a running mesh and print latencies and throughput
 	@$(BIN)/specmesh load $(ARGS)
 
-bench: dev ## the benchmarks; rows go to bench/results/
+bench: model ## the benchmarks of this machine, 15 minutes; rows go to bench/results/, docs/results.md is made
 	@$(BIN)/python -m bench $(ARGS)
+
+# With the Python that is there: a machine with a GPU may have torch and triton, and reach nothing to install from.
+bench-gpu: ## the benchmarks of a GPU, 9 minutes; torch and triton are enough
+	@$(PYTHON) -m bench on_gpu $(ARGS)
 
 clean: ## remove the virtual environment and caches (models stay)
 	@rm -rf .venv build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

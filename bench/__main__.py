@@ -1,7 +1,10 @@
-"""`python -m bench` runs those in ALL; `python -m bench NAME [flags]` one; `python -m bench list` lists them.
+"""`python -m bench` runs the suite of this machine (bench/suite.py); `full` and `on_gpu` are its other forms.
+`python -m bench NAME [flags]` runs one benchmark, `list` lists them, `results` makes docs/results.md from all rows.
 
-A benchmark prints its figures, appends them as a row to bench/results/NAME.jsonl, and exits 1 when a bar it
-knows was missed (`missed` in the figures).
+A benchmark prints its figures, appends them as a row to bench/results/NAME.jsonl, and tells which of them are worse
+than in the row before. Exit code 1: a bar it knows was missed (`missed` in the figures); 2: it failed.
+
+It needs nothing that a benchmark doesn't need itself: on a machine with a GPU there may be torch and little else.
 """
 
 from __future__ import annotations
@@ -10,64 +13,76 @@ import argparse
 import importlib
 import json
 import sys
+import traceback
+from collections.abc import Callable
 from types import ModuleType
 
-from bench import rows
+from bench import regressions, results_page, rows, suite
 
-# Name -> module; in the order in which they run, a few minutes in all.
-ALL = {
-    "harness": "bench.harness",
-    "bus": "bench.bus",
-    "step_overhead": "bench.step_overhead",
-    "mesh": "bench.mesh",
-}
-# Need more than this machine may have (a model, peers): run by name.
-BY_NAME = {
-    "peers": "bench.peers",
-    "engine": "bench.engine",
-    "verify": "bench.verify",
-    "serving": "bench.serving",
-    "same_text": "bench.same_text",
-    "losslessness": "bench.losslessness",
-    "gpu": "bench.gpu",
-    "proposer": "bench.proposer",
-    "speculation": "bench.speculation",
-    "segments": "bench.segments",
-    "faults": "bench.faults",
-    "restart": "bench.restart",
-}
+# Each a module of this folder.
+NAMES = (
+    "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "serving",
+    "peers", "restart", "faults", "same_text", "losslessness", "parity", "gpu", "gpu_verify",
+)  # fmt: skip
+MISSED, FAILED = 1, 2
 
 
 def main(argv: list[str]) -> int:
-    if argv and argv[0] in ("-h", "--help", "list"):
+    name, flags = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (suite.SHORT, argv)
+    if name == "list":
         return _list()
-    name, flags = argv[0] if argv else "all", argv[1:]
-    if name == "all":
-        codes = [_run(each, flags) for each in ALL]
-        return max(codes)
-    if name not in ALL | BY_NAME:
-        print(f"no benchmark named {name!r}; there are {', '.join(ALL | BY_NAME)}", file=sys.stderr)
-        return 2
-    module = _module(name)
-    if hasattr(module, "main"):
-        return int(module.main(flags) or 0)
+    if name == "results":
+        return results_page.main(flags)
+    if name in suite.FORMS:
+        return suite.main(name, flags)
+    if name not in NAMES:
+        print(f"no benchmark named {name!r}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return FAILED
     return _run(name, flags)
 
 
 def _list() -> int:
-    print("python -m bench [NAME [flags]]; without a name these run:")
-    for name in ALL:
-        print(f"  {name:<14} {_module(name).HELP}")
-    print("by name only: " + ", ".join(BY_NAME))
+    print("python -m bench [FORM | NAME [flags] | results | list]; forms of the suite:")
+    for form, parts in suite.FORMS.items():
+        print(f"  {form:<14} {suite.minutes(parts)} minutes at most: {', '.join(dict.fromkeys(p.name for p in parts))}")
+    print("by name:")
+    for name in NAMES:
+        try:
+            said = load(name).HELP
+        except ImportError as missing:
+            said = f"not here: {missing}"
+        print(f"  {name:<14} {said}")
     return 0
 
 
+def load(name: str) -> ModuleType:
+    return importlib.import_module(f"bench.{name}")
+
+
 def _run(name: str, flags: list[str]) -> int:
-    module = _module(name)
-    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=module.HELP)
-    parser.add_argument("--no-row", action="store_true", help="print only, append nothing to bench/results")
-    module.flags(parser)
-    options = parser.parse_args(flags)
+    earlier = rows.read(name)
+    try:
+        code = _measured(name, flags)
+    except SystemExit as ended:
+        # A sentence why it can't run; the others come from argparse.
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+            return FAILED
+        raise
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+    for row in rows.read(name)[len(earlier) :]:
+        print("\n".join(["", *regressions.worse(name, row, earlier)]).strip())
+    return code
+
+
+def _measured(name: str, flags: list[str]) -> int:
+    module = load(name)
+    own: Callable[[list[str]], int | None] | None = getattr(module, "main", None)
+    if own is not None:
+        return int(own(flags) or 0)
+    options = parser(name, module).parse_args(flags)
     print(f"== {name}", flush=True)
     figures = module.measure(options)
     print(json.dumps(figures, indent=2))
@@ -75,11 +90,14 @@ def _run(name: str, flags: list[str]) -> int:
         rows.append(name, [name, *flags], figures)
     for missed in figures.get("missed", []):
         print(f"MISSED {name}: {missed}")
-    return 1 if figures.get("missed") else 0
+    return MISSED if figures.get("missed") else 0
 
 
-def _module(name: str) -> ModuleType:
-    return importlib.import_module((ALL | BY_NAME)[name])
+def parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog=f"python -m bench {name}", description=module.HELP)
+    made.add_argument("--no-row", action="store_true", help="print only, append nothing to bench/results")
+    module.flags(made)
+    return made
 
 
 if __name__ == "__main__":

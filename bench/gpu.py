@@ -129,7 +129,7 @@ def copy_gb_s(device: torch.device, size: int = 1 << 32) -> float:
     """Bytes read and written by copies of memory that no cache holds."""
     source = torch.ones(size // 4, dtype=torch.int32, device=device)
     target = torch.empty_like(source)
-    times = _device_ms(lambda: target.copy_(source), 10, device)
+    times = device_ms(lambda: target.copy_(source), 10, device)
     return 2 * size / min(times) / 1e6
 
 
@@ -177,10 +177,10 @@ def _attention_ms(executor: Any, tables: list[list[int]], turns: int, device: to
     queries = torch.randn(rows, spec.heads, spec.head_dim, device=device).to(executor._dtype)
     out = torch.empty_like(queries)
     with torch.inference_mode():
-        return statistics.median(_device_ms(_captured(run, device), turns, device))
+        return statistics.median(device_ms(captured(run, device), turns, device))
 
 
-def _captured(run: Callable[[], None], device: torch.device) -> Callable[[], Any]:
+def captured(run: Callable[[], None], device: torch.device) -> Callable[[], Any]:
     """Launches cost the host more than the device: replayed, they don't."""
     if device.type != "cuda":
         return run
@@ -217,7 +217,7 @@ def _prefill(executor: Any, table: list[int], device: torch.device, context: int
     return count / statistics.median(times[1:])
 
 
-def _device_ms(call: Callable[[], Any], turns: int, device: torch.device) -> list[float]:
+def device_ms(call: Callable[[], Any], turns: int, device: torch.device) -> list[float]:
     if device.type != "cuda":
         times = []
         for _ in range(turns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -15,15 +16,22 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 FLAGS_OF_INTEREST = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "amx_int8")
-PACKAGES = ("aiohttp", "msgspec", "numpy", "pyzmq", "tokenizers", "torch", "uvloop")
+PACKAGES = ("aiohttp", "msgspec", "numba", "numpy", "pyzmq", "tokenizers", "torch", "triton", "uvloop")
+# Where figures and what is made of them go: they don't change what is measured.
+NOT_MEASURED = (":!bench/results", ":!docs")
+# Says which commit a copy without git is of.
+COMMIT = "BENCH_COMMIT"
+
+Row = dict[str, Any]
+Hardware = tuple[str, int, tuple[str, ...], str]
 
 
-def append(name: str, command: list[str], figures: dict[str, Any], folder: Path = RESULTS) -> dict[str, Any]:
+def append(name: str, command: list[str], figures: dict[str, Any], folder: Path = RESULTS) -> Row:
     """Adds one row and returns it."""
-    row = {
+    row: Row = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": _git("rev-parse", "--short=12", "HEAD") or os.environ.get(COMMIT, ""),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_MEASURED)),
         "command": shlex.join(["python", "-m", "bench", *command]),
         "hardware": hardware(),
         "versions": versions(),
@@ -33,6 +41,23 @@ def append(name: str, command: list[str], figures: dict[str, Any], folder: Path 
     with (folder / f"{name}.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     return row
+
+
+def read(name: str, folder: Path = RESULTS) -> list[Row]:
+    """All rows of a benchmark, the oldest first; none where it never ran."""
+    path = folder / f"{name}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sorted((json.loads(line) for line in lines if line.strip()), key=lambda row: str(row["date"]))
+
+
+def read_all(folder: Path = RESULTS) -> dict[str, list[Row]]:
+    return {path.stem: read(path.stem, folder) for path in sorted(folder.glob("*.jsonl"))}
+
+
+def machine(row: Row) -> Hardware:
+    """What has to be the same for figures of two rows to be compared."""
+    own = row["hardware"]
+    return own["cpu"], own["cores"], tuple(own["flags"]), own.get("gpu", "")
 
 
 def hardware() -> dict[str, Any]:
@@ -45,7 +70,7 @@ def hardware() -> dict[str, Any]:
         "flags": [flag for flag in FLAGS_OF_INTEREST if flag in present],
         # Figures taken while others used the machine are worth less: say so in the row.
         "load_average": round(os.getloadavg()[0], 2),
-    }
+    } | ({"gpu": gpu} if (gpu := _gpu()) else {})
 
 
 def versions() -> dict[str, str]:
@@ -56,6 +81,17 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+@functools.lru_cache
+def _gpu() -> str:
+    """By the driver's own tool: most benchmarks do without torch."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ", ".join(told.split("\n")).strip(", ")
 
 
 def _cpu_fields() -> dict[str, str]:

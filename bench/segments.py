@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.proposer import PROMPT, corpus
+from bench.kinds import texts_of
+from bench.replay import PROMPT
 from services.proposer.suffix_store.segment import DEPTH, Segment, merge
 from services.proposer.suffix_store.segment_loops import DRAFTED, MATCHED, guess_alone
 
@@ -45,8 +46,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    texts = corpus(options.real, HELD_OUT)
-    real, held_out = texts[:-HELD_OUT], texts[-HELD_OUT:]
+    texts = texts_of("python", options.real, HELD_OUT)
+    if texts is None:
+        raise SystemExit(f"the standard library has less than {options.real} tokens and {HELD_OUT} files more")
+    real, held_out = texts
     compiled()
     figures: dict[str, Any] = {"real_tokens": sum(map(len, real)), "sizes": []}
     for tokens in options.tokens:

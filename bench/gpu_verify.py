@@ -1,0 +1,139 @@
+"""Verification on a GPU beside reading the logits once: kernels/verify/fused.py in a CUDA graph, for a vocabulary of
+128 256, by sequences and drafted tokens.
+
+Every call of a graph reads other logits than the one before, so many that no cache holds them. Drafts are the
+likeliest tokens, as a good proposer's; every row is read, whatever stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from bench.gpu import captured, copy_gb_s, device_ms
+from kernels.verify import fused
+from kernels.verify.on_device import needs_of
+from kernels.verify.questions import REJECTION, Asked, Edits, Questions, Rule, gather
+
+HELP = "microseconds of verification on a GPU by kind, sequences and drafts, against reading the logits once"
+VOCABULARY = 128256
+# More than any cache, and no more copies than this.
+UNCACHED_BYTES, MOST_COPIES = 1 << 29, 64
+_SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 20}
+RULES = {
+    "greedy": Rule(),
+    "target_match": Rule(**_SAMPLED),
+    "top_k, top_p": Rule(**_SAMPLED, top_k=50, top_p=0.95),
+    "rejection": Rule(**_SAMPLED, strategy=REJECTION),
+    "penalties": Rule(**_SAMPLED, repetition_penalty=1.1, presence_penalty=0.2),
+}
+# Times of reading the logits once, and microseconds on top; and one sequence with four drafted tokens, microseconds.
+BARS = {"greedy": 1.35, "target_match": 1.35, "top_k, top_p": 2.5, "rejection": 2.5}
+ON_TOP_US, ALONE_US = 5.0, 10.0
+ALONE = ("greedy", "1 x 4")
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"), help="of the logits")
+    parser.add_argument("--sequences", default="1,16,64,256", help="of a batch, comma-separated")
+    # Each size and kind is compiled anew: all that the bars are for takes minutes.
+    parser.add_argument("--drafts", default="4", help="tokens of a draft, comma-separated; the bars are for 1, 4, 8")
+    parser.add_argument("--turns", type=int, default=20, help="graphs replayed, of each kind and size")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    if not torch.cuda.is_available():
+        raise SystemExit("bench gpu_verify: torch sees no GPU on this machine, and nothing else can stand in for one")
+    device = torch.device("cuda")
+    read = max(copy_gb_s(device), read_gb_s(device))
+    figures: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(),
+        "dtype": options.dtype,
+        "vocabulary": VOCABULARY,
+        "read_gb_s": round(read, 1),
+    }
+    counts, lengths = (list(map(int, told.split(","))) for told in (options.sequences, options.drafts))
+    sizes = [(sequences, drafts) for sequences in counts for drafts in lengths]
+    figures |= timed(getattr(torch, options.dtype), VOCABULARY, sizes, options.turns, read, device)
+    return figures | {"missed": missed(figures)}
+
+
+def timed(
+    dtype: torch.dtype, vocabulary: int, sizes: list[tuple[int, int]], turns: int, read: float, device: torch.device
+) -> dict[str, Any]:
+    """Kind -> size -> microseconds of a call, and how often the logits could have been read in that time."""
+    us: dict[str, dict[str, float]] = {kind: {} for kind in RULES}
+    floor: dict[str, dict[str, float]] = {kind: {} for kind in RULES}
+    for sequences, drafts in sizes:
+        for kind, rule in RULES.items():
+            copies = made(dtype, vocabulary, sequences * (drafts + 1), device)
+            seen = call_us(copies, rule, sequences, drafts, turns)
+            size = f"{sequences} x {drafts}"
+            us[kind][size] = round(seen, 2)
+            floor[kind][size] = round(seen / (copies[0].nbytes / read / 1e3), 2)
+    return {"us": us, "times_floor": floor}
+
+
+def made(dtype: torch.dtype, vocabulary: int, rows: int, device: torch.device) -> list[torch.Tensor]:
+    """Logits, again and again until no cache holds them all."""
+    chance = torch.Generator(device).manual_seed(0)
+    size = rows * vocabulary * torch.empty(0, dtype=dtype).element_size()
+    count = min(MOST_COPIES, -(-UNCACHED_BYTES // size)) if device.type == "cuda" else 1
+    drawn = (torch.randn(rows, vocabulary, generator=chance, device=device) * 3 for _ in range(count))
+    return [logits.to(dtype) for logits in drawn]
+
+
+def call_us(copies: list[torch.Tensor], rule: Rule, sequences: int, drafts: int, turns: int) -> float:
+    calls = list(prepared(copies, rule, sequences, drafts))
+
+    def run() -> None:
+        for logits, questions, work, needs in calls:
+            fused.verify(logits, questions, work, needs)
+
+    times = device_ms(captured(run, copies[0].device), turns, copies[0].device)
+    return statistics.median(times) * 1e3 / len(calls)
+
+
+def prepared(
+    copies: list[torch.Tensor], rule: Rule, sequences: int, drafts: int
+) -> Iterator[tuple[torch.Tensor, Questions, fused.Workspace, fused.Needs]]:
+    work = None
+    for logits in copies:
+        likely = logits.view(sequences, drafts + 1, -1).argmax(-1)[:, :-1].tolist()
+        seen = dict.fromkeys(range(64), 1) if rule.penalised else None
+        questions = gather([Asked(rule, 300, draft, seen=seen) for draft in likely], logits.shape[1])
+        # Calls of a graph run one after the other: they may share their memory.
+        work = work or fused.workspace_for(logits, questions)
+        yield logits, there(questions, logits.device), work, needs_of(questions)
+
+
+def there(questions: Questions, device: torch.device) -> Questions:
+    edits = questions.edits
+    if edits is not None:
+        edits = replace(edits, **{each.name: getattr(edits, each.name).to(device) for each in fields(Edits)})
+    arrays = {name: getattr(questions, name).to(device) for name in ("rules", "begins", "drafted", "parents")}
+    return replace(questions, **arrays, edits=edits)
+
+
+def read_gb_s(device: torch.device, size: int = 1 << 32) -> float:
+    """Of a sum over memory that no cache holds."""
+    data = torch.ones(size // 4, device=device)
+    return size / min(device_ms(data.sum, 10, device)) / 1e6
+
+
+def missed(figures: dict[str, Any]) -> list[str]:
+    found = []
+    for kind, bar in BARS.items():
+        for size, us in figures["us"][kind].items():
+            most = bar * us / figures["times_floor"][kind][size] + ON_TOP_US
+            if us > most:
+                found.append(f"{kind}, {size}: {us} us, the bar is {most:.1f}")
+    kind, size = ALONE
+    if (alone := figures["us"][kind].get(size, 0.0)) > ALONE_US:
+        found.append(f"{kind}, {size}: {alone} us, the bar is {ALONE_US}")
+    return found

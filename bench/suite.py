@@ -1,0 +1,181 @@
+"""The suite: which benchmarks run one after the other on a machine, with what flags, and how long each may take.
+
+Each part is a process of its own with an allowance that is said before it starts. A part that fails or takes longer is
+told at the end, and the others run all the same. Each writes its own row; docs/results.md is made of them at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from bench import regressions, results_page, rows
+
+SHORT, FULL, ON_GPU = "short", "full", "on_gpu"
+# How long a part that is stopped has for taking down what it started.
+STOPPING_SECONDS = 20.0
+
+
+class Part(NamedTuple):
+    name: str
+    flags: str
+    seconds: int  # allowance
+
+    @property
+    def command(self) -> list[str]:
+        return [self.name, *shlex.split(self.flags)]
+
+
+FORMS: dict[str, tuple[Part, ...]] = {
+    # All that a change may make worse, in a quarter of an hour on two cores.
+    SHORT: (
+        Part("engine", "--turns 20", 40),
+        Part("engine", "--turns 20 --dtype int8", 40),
+        Part("verify", "--turns 5", 60),
+        Part("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 120),
+        Part("bus", "", 20),
+        Part("step_overhead", "", 60),
+        Part("mesh", "--seconds 8", 70),
+        Part("harness", "--seconds 5", 60),
+        Part("speculation", "--methods naive,ngram:5,auto --concurrency 1,8,32 --requests 4 --waves 1 --rounds 1", 360),
+        Part("peers", "--rounds 1 --tokens 64", 60),
+    ),
+    # What docs/results.md is best made of.
+    FULL: (
+        Part("engine", "", 60),
+        Part("engine", "--dtype int8", 60),
+        Part("verify", "", 150),
+        Part("proposer", "", 900),
+        Part("segments", "", 600),
+        Part("bus", "", 20),
+        Part("step_overhead", "", 90),
+        Part("mesh", "", 120),
+        Part("harness", "", 90),
+        Part("serving", "", 180),
+        Part("speculation", "--concurrency 1,2,4,8,16,32 --rounds 1", 2400),
+        Part("restart", "", 300),
+        Part("faults", "--workloads chat --seconds 25", 700),
+        Part("peers", "", 240),
+        Part("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
+    ),
+    # One call on a machine that has a GPU, torch and triton, and little else. What is wrong isn't worth timing: first
+    # the kernels are held to their references there.
+    ON_GPU: (
+        Part("parity", "--seconds 200", 220),
+        Part("gpu", "", 170),
+        Part("gpu_verify", "", 150),
+    ),
+}
+ENDS = {0: "every bar is met", 1: "missed a bar", 2: "failed"}
+OVERRAN = 124
+
+
+class Ended(NamedTuple):
+    part: Part
+    code: int
+    seconds: float
+
+    @property
+    def how(self) -> str:
+        if self.code == OVERRAN:
+            return f"took longer than its {self.part.seconds} s, and was stopped"
+        return ENDS.get(self.code, f"ended with {self.code}")
+
+
+def main(form: str, argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m bench {form}", description="The suite of this machine.")
+    parser.add_argument("--only", default="", metavar="NAMES", help="these parts alone, comma-separated")
+    parser.add_argument("--no-row", action="store_true", help="print only: no rows, and docs/results.md stays")
+    parser.add_argument("--arctic", default="", metavar="PYTHON", help="an interpreter that has arctic-inference")
+    options = parser.parse_args(argv)
+    if form == ON_GPU and (why := without_gpu()):
+        print(f"bench {form}: {why}", file=sys.stderr)
+        return 2
+    only = [name for name in options.only.split(",") if name]
+    parts = [with_flags(part, options) for part in FORMS[form] if not only or part.name in only]
+    print(f"{len(parts)} parts, at most {minutes(parts)} minutes", flush=True)
+    before = rows.read_all()
+    ended = [one(part, start) for part in parts]
+    print("\n".join(told(ended)))
+    if not options.no_row:
+        print("\n".join(worse_figures(before)))
+        results_page.main([])
+    return int(any(each.code for each in ended))
+
+
+def with_flags(part: Part, options: argparse.Namespace) -> Part:
+    more = ["--no-row"] if options.no_row else []
+    if part.name == "proposer" and options.arctic:
+        more += ["--arctic", options.arctic]
+    return part._replace(flags=" ".join([part.flags, shlex.join(more)]).strip())
+
+
+def without_gpu() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "there is no torch here"
+    return "" if torch.cuda.is_available() else "torch sees no GPU on this machine, and nothing can stand in for one"
+
+
+def minutes(parts: Sequence[Part]) -> int:
+    return -(-sum(part.seconds for part in parts) // 60)
+
+
+# Running --------------------------------------------------------------------------------------------------
+
+
+def one(part: Part, begin: Callable[[Sequence[str]], subprocess.Popen[bytes]]) -> Ended:
+    print(f"\n==== {shlex.join(['python', '-m', 'bench', *part.command])}: at most {part.seconds} s", flush=True)
+    started = time.monotonic()
+    process = begin(part.command)
+    try:
+        code = process.wait(part.seconds)
+    except subprocess.TimeoutExpired:
+        stop(process)
+        code = OVERRAN
+    except BaseException:
+        stop(process)
+        raise
+    return Ended(part, code, time.monotonic() - started)
+
+
+def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """In a group of its own: what it started is found when it has to be stopped."""
+    return subprocess.Popen([sys.executable, "-m", "bench", *command], cwd=rows.ROOT, start_new_session=True)
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = STOPPING_SECONDS) -> None:
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+# Telling --------------------------------------------------------------------------------------------------
+
+
+def told(ended: Sequence[Ended]) -> list[str]:
+    whole = sum(each.seconds for each in ended)
+    lines = [f"{each.seconds:6.0f} s of {each.part.seconds:<5} {each.part.name:<14} {each.how}" for each in ended]
+    return ["", "==== all parts", *lines, f"{whole:6.0f} s in all"]
+
+
+def worse_figures(before: dict[str, list[rows.Row]]) -> list[str]:
+    """Of the rows that came since."""
+    found = []
+    for name, now in rows.read_all().items():
+        earlier = before.get(name, [])
+        for at in range(len(earlier), len(now)):
+            found += [f"{name}: {line}" for line in regressions.worse(name, now[at], now[:at])]
+    return found
