@@ -170,7 +170,7 @@ class Watched {
       const { usage, tokens } = this.#answer;
       this.say(`The answer ended well: all ${counted(usage?.completion_tokens ?? tokens.length, "token")} came.`);
     } catch (error) {
-      this.say(error.name === "AbortError" ? "The answer was stopped." : `The answer failed: ${error.message}`);
+      this.say(error.name === "AbortError" ? "The answer was stopped." : `The answer failed: ${error.words ?? error.message}`);
     } finally {
       this.#stopping = null;
       byId("watch").textContent = "Start a long answer";

@@ -97,7 +97,7 @@ export class Playground {
     } catch (error) {
       const stopped = error.name === "AbortError";
       turn.append(stopped ? el("p", { class: "aside" }, "Stopped.") : this.#failure(error, text, turn));
-      this.#told(stopped ? "Stopped." : error.message);
+      this.#told(stopped ? "Stopped." : error.words ?? error.message);
     } finally {
       this.#stopping = null;
       this.#busy(false);
@@ -134,8 +134,7 @@ export class Playground {
     } } }, "Try again");
     const heading = { 0: "No connection", 401: "A key is needed", 429: "The server is busy", 503: "Not ready" };
     const box = el("div", { class: "failure" },
-      el("p", {}, el("b", {}, heading[error.status] ?? `Refused (${error.status})`), ` ${error.message}`,
-        error.retryAfter ? ` It asks to wait ${counted(error.retryAfter, "second")}.` : null),
+      el("p", {}, el("b", {}, heading[error.status] ?? `Refused (${error.status})`), ` ${error.words ?? error.message}`),
       error.status === 401 ? el("p", {}, "Enter it under “Key” in the form.") : again);
     if (error.status === 401) byId("key").closest("details").open = true;
     return box;

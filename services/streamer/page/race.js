@@ -98,7 +98,7 @@ export class Race {
       this.#ended();
     } catch (error) {
       this.#stopping.abort();
-      this.#verdict(error.name === "AbortError" ? "Stopped." : error.message, "bad");
+      this.#verdict(error.name === "AbortError" ? "Stopped." : error.words ?? error.message, "bad");
     } finally {
       this.#stopping = null;
       this.#busy(false);

@@ -1,11 +1,19 @@
 // Talking to the server: one question and its answer, or a stream of server-sent events read by fetch (EventSource
 // cannot post). Every failure becomes a ServerError with words for a person.
 
+import { counted } from "./dom.js";
+
 export class ServerError extends Error {
   constructor(message, { status = 0, retryAfter = null } = {}) {
     super(message);
     this.status = status;
     this.retryAfter = retryAfter;
+  }
+
+  // For a person: a sentence, and how long the server asks to wait.
+  get words() {
+    const said = /[.!?]$/.test(this.message) ? this.message : `${this.message}.`;
+    return this.retryAfter ? `${said} It asks to wait ${counted(this.retryAfter, "second")}.` : said;
   }
 }
 
