@@ -5,12 +5,23 @@ The plot itself is the load harness's (loadtest/plots.py); a page gives that its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.plots import STYLE, Axis, Line, plot
 
-__all__ = ["Axis", "Line", "at", "picture", "write_picture"]
+__all__ = ["Axis", "Line", "at", "doubling", "picture", "write_picture"]
+
+
+class _Doubling(Axis):
+    def ticks(self, low: float, high: float) -> list[float]:
+        return [2.0**power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+
+
+def doubling(title: str, low: float | None = None, high: float | None = None) -> Axis:
+    """An axis for what is measured at 1, 2, 4, 8 and so on."""
+    return _Doubling(title, log=True, low=low, high=high)
 
 
 def at(x: float, name: str, low: float, high: float) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any
 
-from bench.plot import Axis, Line
+from bench.plot import Axis, Line, doubling
 from bench.rows import Row
 from bench.section import Section, covering, number, percent, source, table, times
 
@@ -16,7 +16,7 @@ NAIVE, AUTO = "naive", "auto"
 METHODS = (NAIVE, "ngram:5", "suffix:8", AUTO)
 # Method -> what a picture is named after, and what it is called there.
 DRAWN = {AUTO: ("auto", "auto"), "ngram:5": ("ngram", "a fixed n-gram of 5")}
-AT_A_TIME = Axis("requests at a time", log=True, low=1, high=32)
+AT_A_TIME = doubling("requests at a time", low=1, high=32)
 
 
 # Speculation ----------------------------------------------------------------------------------------------
@@ -117,8 +117,9 @@ SERVED = {
 def peers(own: Rows) -> Section | None:
     rows = own.get("peers", [])
     shown = covering(rows, lambda figures: {(figures["dtype"], name) for name in figures.get("tokens_per_second", ())})
+    served = covering(rows, lambda figures: {"served"} if "servers" in figures else set())
     serving = covering(own.get("serving", []), lambda figures: {*SERVED} & {*figures})
-    if not shown and not serving:
+    if not shown and not serving and not served:
         return None
     section = Section("One greedy stream beside peers")
     section.say("Tokens a second of a whole request, its prompt included; peers of one table took turns.")
@@ -126,6 +127,9 @@ def peers(own: Rows) -> Section | None:
         section.say(_peers_table(row["figures"]), source("peers", row, rows))
     for row in serving:
         section.say(_serving_table(row["figures"]), source("serving", row, own["serving"]))
+    for row in served:
+        section.say("Servers under the load harness, which sends them the same requests in turns.")
+        section.say(_served_table(row["figures"]), source("peers", row, rows))
     return section
 
 
@@ -145,6 +149,21 @@ def _serving_table(figures: Figures) -> str:
     return table([figures["dtype"], "seen"], lines)
 
 
+def _served_table(figures: Figures) -> str:
+    """Of figures by bench/peers_served.py: a list of servers for each workload."""
+    named = {
+        "tokens_per_s": "tokens/s", "ttft_p50_ms": "first token p50, ms", "ttft_p99_ms": "p99, ms",
+        "tpot_p50_ms": "a token p50, ms", "e2e_p50_ms": "a request p50, ms", "failed": "failed",
+    }  # fmt: skip
+    lines = [
+        [f"{name}, {seen['concurrency']} at a time", seen["server"], *(number(seen[each]) for each in named)]
+        for name, found in figures.items()
+        if isinstance(found, list) and name not in ("servers", "missed")
+        for seen in found
+    ]
+    return table(["request", "server", *named.values()], lines)
+
+
 def engine(own: Rows) -> Section | None:
     rows = own.get("engine", [])
     shown = covering(rows, lambda figures: {figures["path"]} if "ceilings" in figures else set())
@@ -153,7 +172,7 @@ def engine(own: Rows) -> Section | None:
     section = Section("A step of the model by rows")
     section.say("Milliseconds. *Rows* are of one sequence, as in verification; *sequences* have one row each.")
     lines = [Line(row["figures"]["dtype"], list(_by_rows(row["figures"]["step_ms"])), marks=True) for row in shown]
-    section.draw("engine", "A step by rows", Axis("rows", log=True), Axis("ms", low=0), lines)
+    section.draw("engine", "A step by rows", doubling("rows"), Axis("ms", low=0), lines)
     for row in shown:
         figures, ceilings = row["figures"], row["figures"]["ceilings"]
         head = [f"{figures['dtype']}, {'strict' if figures['strict'] else 'fast'}", *figures["step_ms"]]
@@ -192,7 +211,7 @@ def verify(own: Rows) -> Section | None:
         Line(kind, [(at, 100 * each["share"]) for at, each in _by_rows(seen)], marks=True)
         for kind, seen in shown[0]["figures"][dtype]["verify"].items()
     ]
-    section.draw("verify", f"Verification, % of a step ({dtype})", Axis("rows", log=True), Axis("%", low=0), lines)
+    section.draw("verify", f"Verification, % of a step ({dtype})", doubling("rows"), Axis("%", low=0), lines)
     for row in shown:
         for dtype in DTYPES:
             if dtype in row["figures"]:

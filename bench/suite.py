@@ -37,15 +37,16 @@ class Part(NamedTuple):
 FORMS: dict[str, tuple[Part, ...]] = {
     # All that a change may make worse, in a quarter of an hour on two cores.
     SHORT: (
-        Part("engine", "--turns 20", 40),
-        Part("engine", "--turns 20 --dtype int8", 40),
-        Part("verify", "--turns 5", 60),
-        Part("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 120),
+        Part("engine", "--turns 20", 50),
+        Part("engine", "--turns 20 --dtype int8", 50),
+        Part("verify", "--turns 5", 80),
+        Part("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 100),
         Part("bus", "", 20),
-        Part("step_overhead", "", 60),
-        Part("mesh", "--seconds 8", 70),
+        Part("step_overhead", "--tokens 300", 65),
+        Part("mesh", "--seconds 8", 65),
         Part("harness", "--seconds 5", 60),
-        Part("speculation", "--methods naive,ngram:5,auto --concurrency 1,8,32 --requests 4 --waves 1 --rounds 1", 360),
+        Part("speculation", "--methods naive,ngram:5,auto --concurrency 1,4,16 --requests 4 --waves 1 --rounds 1", 310),
+        Part("serving", "--only speed --rounds 1 --tokens 64", 40),
         Part("peers", "--rounds 1 --tokens 64", 60),
     ),
     # What docs/results.md is best made of.

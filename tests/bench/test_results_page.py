@@ -58,7 +58,7 @@ def test_speculation_is_a_table_by_requests_at_a_time_and_two_pictures() -> None
         place = f"pictures/results-some-cpu-2-speculation-{name}.svg"
         assert f"]({place})" in text
         words = {each.text for each in ElementTree.fromstring(files[place]).iter(f"{SVG}text")}
-        assert {"edit", "chat", "requests at a time"} <= words
+        assert {"edit", "chat", "requests at a time", "1", "2", "4", "8", "16", "32"} <= words
 
 
 def test_texts_that_differ_and_bars_that_are_missed_are_not_hidden() -> None:
@@ -100,6 +100,15 @@ def test_verification_on_a_gpu_and_its_parity_stand_beside_each_other() -> None:
     )
     assert "| greedy | 21 (1.25 ×) |" in text
     assert "| tests/a.py | 40 | 1 | 2 |" in text and "- missed: tests/a.py: test_x failed" in text
+
+
+def test_servers_side_by_side_are_a_table_by_request() -> None:
+    seen = {
+        "server": "a peer", "concurrency": 4, "tokens_per_s": 90.0, "ttft_p50_ms": 30.0, "ttft_p99_ms": 50.0,
+        "tpot_p50_ms": 11.0, "e2e_p50_ms": 900.0, "ok": 12, "failed": 0, "output_tokens": 900,
+    }  # fmt: skip
+    text = page(peers=[row("peers", {"servers": ["a peer"], "tokens": 64, "chat": [seen]}), row("peers", PEERS, day=2)])
+    assert "| chat, 4 at a time | a peer | 90 | 30 | 50 | 11 | 900 | 0 |" in text and "| int8 | tokens/s |" in text
 
 
 def test_machines_that_differ_in_little_have_pictures_of_their_own() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from bench import rows
 
@@ -14,3 +17,44 @@ def test_a_row_carries_what_its_figures_were_measured_on(tmp_path: Path) -> None
     assert first["command"] == "python -m bench bus --items 10"
     assert first["hardware"]["cores"] >= 1 and first["hardware"]["memory_gb"] > 0
     assert first["versions"]["pyzmq"] and first["commit"] and isinstance(first["dirty"], bool)
+
+
+def test_rows_are_read_the_oldest_first_and_a_benchmark_that_never_ran_has_none(tmp_path: Path) -> None:
+    for number in (1, 2):
+        rows.append("bus", ["bus"], {"number": number}, folder=tmp_path)
+    [first, second] = rows.read("bus", tmp_path)
+    # Two machines' files, put together.
+    (tmp_path / "bus.jsonl").write_text(f"{json.dumps(second | {'date': '2099'})}\n{json.dumps(first)}\n\n")
+    assert [each["figures"]["number"] for each in rows.read("bus", tmp_path)] == [1, 2]
+    assert rows.read("mesh", tmp_path) == [] and list(rows.read_all(tmp_path)) == ["bus"]
+
+
+def test_figures_and_pages_made_of_them_do_not_make_a_commit_dirty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or the second part of a suite would not be of the commit that the first was of."""
+    for words in (["init", "-q"], ["config", "user.email", "a@b"], ["config", "user.name", "a"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    for name in ("code.py", "bench/results/bus.jsonl", "docs/results.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one\n")
+    subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "commit", "-qm", "all"], cwd=tmp_path, check=True)
+    monkeypatch.setattr(rows, "ROOT", tmp_path)
+
+    def dirty() -> bool:
+        found: bool = rows.append("mesh", ["mesh"], {}, folder=tmp_path / "elsewhere")["dirty"]
+        return found
+
+    (tmp_path / "bench" / "results" / "bus.jsonl").write_text("two\n")
+    (tmp_path / "docs" / "results.md").write_text("two\n")
+    assert not dirty()
+    (tmp_path / "code.py").write_text("two\n")
+    assert dirty()
+
+
+def test_a_copy_without_git_may_be_told_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rows, "ROOT", tmp_path)
+    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["commit"] == ""
+    monkeypatch.setenv(rows.COMMIT, "abc123")
+    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["commit"] == "abc123"
