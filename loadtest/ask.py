@@ -81,19 +81,22 @@ class Side:
 
 def side(text: str) -> Side:
     """`name=value`, several joined by `;`. `speculation=NAME[:LONGEST]` is short for its method, `off` for none;
-    `url=` names another server; other names are fields of the body (`a.b=` a field within one), values JSON or words.
+    `url=` names another server, `label=` the side itself; other names are fields of the body (`a.b=` a field within
+    one), values JSON or words.
     """
     fields: dict[str, Any] = {}
-    url = ""
+    label, url = text, ""
     for part in text.split(";"):
         name, equals, value = part.strip().partition("=")
         if not equals or not name:
             raise ValueError(f"{part!r} of {text!r} is not name=value")
         if name == "url":
             url = value
+        elif name == "label":
+            label = value
         else:
             _put(fields, name.split("."), speculation(value) if name == "speculation" else json_or_word(value))
-    return Side(text, fields, url)
+    return Side(label, fields, url)
 
 
 def speculation(text: str) -> dict[str, Any]:

@@ -62,6 +62,10 @@ def test_a_side_may_be_another_server() -> None:
     )
 
 
+def test_a_side_may_have_a_name() -> None:
+    assert side("label=a peer;url=http://peer:1;top_p=1") == Side("a peer", {"top_p": 1}, "http://peer:1")
+
+
 @pytest.mark.parametrize("text", ["", "speculation", "=1", "speculation=no good", "speculation=ngram:x", "a=1;a.b=2"])
 def test_a_side_of_something_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError):

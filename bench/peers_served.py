@@ -1,0 +1,74 @@
+"""Servers beside each other: `specmesh load` sends them the same requests in turns. One table a workload.
+
+    python -m bench peers --served 'label=specmesh;url=http://127.0.0.1:8000' 'label=peer;url=http://127.0.0.1:8101'
+
+Starts no server. A server is what `specmesh load --ab` takes for a side: `label=` is its name in table and row,
+`model=` spares asking for its list of models, any other field goes into its requests. All requests go to the chat
+route, greedy. A server that sends no usage has its chunks counted as tokens: `without_usage` says of how many requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.running_mesh import ROOT
+from loadtest.ask import side
+
+LATENCIES = {"ttft_p50_ms": ("ttft_s", "p50"), "ttft_p99_ms": ("ttft_s", "p99"), "tpot_p50_ms": ("tpot_s", "p50"),
+             "e2e_p50_ms": ("e2e_s", "p50")}  # fmt: skip
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--served", nargs="+", default=[], metavar="SIDE", help="servers, and nothing else")
+    parser.add_argument("--workloads", default="chat,edit", help="of --served")
+    parser.add_argument("--concurrency", default="1,4", help="of --served")
+    parser.add_argument("--requests", type=int, default=12, help="of --served: a server's, for each concurrency")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {"servers": [side(text).label for text in options.served], "tokens": options.tokens}
+    for name in options.workloads.split(","):
+        figures[name] = [row(run) for run in loaded(name, options)["runs"]]
+    return figures
+
+
+def loaded(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One run of the harness; it shows its table itself."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+        file = Path(folder) / "figures.json"
+        words = command(name, options)
+        print("== python " + " ".join(words), flush=True)
+        # A server that fails is seen in its row.
+        subprocess.run([sys.executable, *words, f"--json={file}", "--max-error-rate=1"], cwd=ROOT, check=True)
+        seen: dict[str, Any] = json.loads(file.read_text())
+    return seen
+
+
+def command(name: str, options: argparse.Namespace) -> list[str]:
+    return [
+        "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", options.concurrency, "--requests",
+        str(options.requests), "--max-tokens", str(options.tokens), "--ab", *options.served,
+    ]  # fmt: skip
+
+
+def row(run: dict[str, Any]) -> dict[str, Any]:
+    """A server at a concurrency."""
+    times = {name: run[table] and round(run[table][which] * 1e3, 2) for name, (table, which) in LATENCIES.items()}
+    drafts = run["acceptance"]
+    return {
+        "server": run["side"],
+        "concurrency": run["load"]["concurrency"],
+        "tokens_per_s": round(run["throughput"]["output_tokens_per_s"], 1),
+        **times,
+        "ok": run["requests"]["ok"],
+        "failed": run["requests"]["failed"],
+        "output_tokens": run["tokens"]["output"],
+        "without_usage": run["tokens"]["requests_without_usage"],
+        "accepted_per_step": drafts and drafts["accepted_per_step"],
+    }
