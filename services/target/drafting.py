@@ -227,7 +227,7 @@ class Drafting:
             chosen = plan(entries, size, self._step_time, self._limits)
         if chosen.step_seconds:
             self._step_seconds = chosen.step_seconds
-            self._token_seconds = chosen.step_seconds / max(1, size.certain)
+            self._token_seconds = chosen.token_seconds
             self._time_passes(running)
         for entry, longest, value, wanted, count in zip(
             entries, chosen.longest, chosen.values, chosen.wanted, chosen.counts, strict=True
@@ -263,10 +263,13 @@ class Drafting:
             missing = len(sequence.token_ids) - sequence.computed
             context += len(sequence.token_ids)
             drafts += len(sequence.draft)
-            chunks += missing - 1
-            certain += missing == 1
-        rows = len(running) + drafts
-        return Size(rows + max(0, min(chunks, self._limits.max_step_tokens - rows)), certain, context)
+            if missing == 1:
+                certain += 1
+            else:
+                chunks += missing
+        decoding = certain + drafts
+        chunks = max(0, min(chunks, self._limits.max_step_tokens - decoding))
+        return Size(decoding + chunks, certain, context, chunks)
 
     def _time_passes(self, running: list[Sequence]) -> None:
         """A little of it goes into the purses."""

@@ -19,11 +19,13 @@ FURTHER = 2
 
 
 class Size(NamedTuple):
-    """Rows, tokens that come of it, and context of a step without the drafts that are weighed, about."""
+    """Rows, tokens that come of it, and context of a step without the drafts that are weighed, about; and how many of
+    the rows are of prompts, and bring nothing yet."""
 
     rows: int
     certain: int
     context: int
+    chunks: int = 0
 
 
 class Entry(NamedTuple):
@@ -37,7 +39,8 @@ class Entry(NamedTuple):
 
 class Plan(NamedTuple):
     """By entry: the most that could be verified, what that is worth token by token, how much was to be verified, and
-    how much can be paid. A step without drafts takes `step_seconds`, a row more `a_row`; 0: nobody knows."""
+    how much can be paid. A step without drafts takes `step_seconds`, a row more `a_row`, and a token saves
+    `token_seconds`; 0: nobody knows."""
 
     longest: list[int]
     values: list[list[float]]
@@ -46,6 +49,7 @@ class Plan(NamedTuple):
     unknown: bool
     step_seconds: float
     a_row: float
+    token_seconds: float
 
 
 def plan(entries: list[Entry], size: Size, model: StepTime, limits: Limits) -> Plan:
@@ -60,13 +64,19 @@ def plan(entries: list[Entry], size: Size, model: StepTime, limits: Limits) -> P
     values = [_values(entry, count) for entry, count in zip(entries, longest, strict=True)]
     if not curve:
         wanted = modest(longest, most)
-        return Plan(longest, values, wanted, wanted, unknown, 0.0, 0.0)
+        return Plan(longest, values, wanted, wanted, unknown, 0.0, 0.0, 0.0)
+    step_seconds = curve[0]
+    if size.chunks:
+        # Prompts have to be computed anyway. A token saves its part of a later step, which is not as long as this one.
+        alone = model.curve(size.rows - size.chunks, 0, size.context)[0]
+        curve = [alone + seconds - step_seconds for seconds in curve]
+    token_seconds = curve[0] / max(1, size.certain)
     wanted = lengths(values, size.certain, curve)
     counts = _afforded(entries, wanted, curve)
     total = sum(counts)
     # What the rows cost, shared by those who wanted them.
     a_row = (curve[total] - curve[0]) / total if total else 0.0
-    return Plan(longest, values, wanted, counts, unknown, curve[0], a_row)
+    return Plan(longest, values, wanted, counts, unknown, step_seconds, a_row, token_seconds)
 
 
 def chances(sequence: Sequence, lease: Lease) -> list[float]:

@@ -1,0 +1,68 @@
+"""services/target/weighing.py: how much of a lease pays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from services.messages import Generate, Sampling
+from services.target.arrival import make_sequence
+from services.target.events import Arrived
+from services.target.lease import Lease
+from services.target.limits import Limits
+from services.target.sequence import Sequence
+from services.target.step_time import StepTime
+from services.target.trust import Record, grades
+from services.target.weighing import Entry, Plan, Size, plan
+
+LIMITS = Limits(vocab_size=100, max_context=4096, eos_token_ids=(0,), page_tokens=16, pages=1024)
+
+
+def model() -> StepTime:
+    """A step takes 10 ms, and 1 ms a row."""
+    known = StepTime()
+    for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512):
+        for _ in range(5):
+            known.learn(rows, 100, 0.010 + 0.001 * rows)
+    return known
+
+
+def planned(chance: float, size: Size, tokens: int = 8) -> Plan:
+    lease = Lease([7] * tokens, [chance] * tokens, "suffix", 4, "ahead")
+    lease.grades = grades(lease.chances)
+    record = Record(shared=False)
+    # What it claims is what came of it.
+    drawn = random.Random(1)
+    for _ in range(400):
+        record.source("suffix").learn([lease.grades[0]], drawn.random() < chance)
+    record.purse = 100.0
+    sequence = sequence_of()
+    sequence.record = record
+    return plan([Entry(sequence, lease, 0, tokens)], size, model(), LIMITS)
+
+
+def sequence_of() -> Sequence:
+    generate = Generate(
+        request_id="r", attempt=1, token_ids=[1, 2, 3], prompt_tokens=3, sampling=Sampling(max_tokens=100)
+    )
+    arrived = Arrived(generate, 1)
+    return make_sequence(arrived, 1, LIMITS, {})
+
+
+def test_prompts_that_are_computed_in_the_same_step_make_no_token_dearer() -> None:
+    """The prompts' rows make the step long, and a token per second of it worth much: but they have to be computed
+    anyway, and a draft's rows take as much longer there as elsewhere."""
+    for chance in (0.25, 0.5, 0.75, 0.93):
+        alone = planned(chance, Size(4, 4, 100))
+        beside = planned(chance, Size(504, 4, 100, chunks=500))
+        assert beside.wanted == alone.wanted
+        assert beside.a_row == pytest.approx(alone.a_row)
+        assert beside.token_seconds == pytest.approx(alone.token_seconds)
+        # It does take longer.
+        assert beside.step_seconds > 10 * alone.step_seconds
+
+
+def test_the_likelier_the_longer() -> None:
+    wanted = [planned(chance, Size(4, 4, 100)).wanted[0] for chance in (0.05, 0.5, 0.75, 0.93)]
+    assert wanted == sorted(wanted) and wanted[0] == 0 and wanted[-1] > 4
