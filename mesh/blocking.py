@@ -1,18 +1,20 @@
 """Asking an actor from a plain thread: own socket, same envelopes, no event loop. About half the round trip.
 
 Not thread-safe: one link, one thread. The far side cannot tell it from a node that only asks.
-Every message is led by a Hello, so a restarted peer is met at the first ask; the hidden queue of the socket
-stays empty while there is no connection (IMMEDIATE), so nothing old is sent to a successor. Tests give it another wire
-than a socket: mesh/memory_wire.py.
+Every message is led by a Hello, so a restarted peer is met at the first ask. Nothing is sent where no connection
+stands, and a lost one is made anew with an empty queue, so nothing old is sent to a successor. Tests give it another
+wire than a socket: mesh/memory_wire.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import zmq
@@ -38,7 +40,7 @@ from mesh.envelope import (
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
 from mesh.metrics import BusMetrics
 from mesh.transport import Frame, Limits, Security
-from mesh.zmq_transport import RECONNECT_MAX_MS, RECONNECT_MS, receive_frames, send_frames, set_limits, unlock
+from mesh.zmq_socket import Connection, Pace, receive_frames, send_frames
 
 # Asks sent and not yet received or given up.
 MAX_TICKETS = 1024
@@ -74,33 +76,32 @@ class Wire(Protocol):
 
 
 class Dealer:
-    """One DEALER. Raises Insecure; PeerLost where the system has no socket left to give."""
+    """A DEALER, and another when its connection is over. Raises Insecure; PeerLost where the system has no socket
+    left to give."""
 
     now = staticmethod(time.monotonic)
 
     def __init__(self, endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> None:
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, keys is not None, "dial")
+        curve = keys.client(endpoint) if parsed.needs_keys and keys is not None else None
         self._timeout = -1
         self._max_frames = limits.frames
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._connect = partial(Connection, self._context, endpoint, identity, limits, curve)
+        self._pace = Pace()
+        self._retry_at = math.inf
         try:
-            self._socket = self._context.socket(zmq.DEALER)
+            self._connection = self._connect()
         except zmq.ZMQError as error:
             self._context.term()
             raise PeerLost(f"no socket for {endpoint}: {error}") from error
-        set_limits(self._socket, limits)
-        self._socket.setsockopt(zmq.ROUTING_ID, identity)
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        if parsed.needs_keys and keys is not None:
-            unlock(self._socket, keys, endpoint)
-        self._socket.connect(endpoint)
 
     def send(self, frames: Sequence[Frame]) -> bool:
+        if not self._is_up():
+            return False
         try:
-            send_frames(self._socket, frames)
+            send_frames(self._connection.socket, frames)
         except zmq.Again:
             return False
         return True
@@ -108,18 +109,46 @@ class Dealer:
     def receive(self, timeout: float) -> Sequence[bytes] | None:
         milliseconds = math.ceil(timeout * 1000)
         if milliseconds != self._timeout:
-            self._socket.setsockopt(zmq.RCVTIMEO, milliseconds)
+            self._connection.socket.setsockopt(zmq.RCVTIMEO, milliseconds)
             self._timeout = milliseconds
         try:
-            return receive_frames(self._socket, self._max_frames, flags=0)
+            return receive_frames(self._connection.socket, self._max_frames, flags=0)
         except zmq.Again:
             return None
 
     def wait_until_open(self, timeout: float) -> bool:
-        return bool(self._socket.poll(max(0, math.ceil(timeout * 1000)), zmq.POLLOUT))
+        until = self.now() + timeout
+        while not self._is_up():
+            now = self.now()
+            if now >= until:
+                return False
+            self._connection.news.poll(max(0, math.ceil((min(until, self._retry_at) - now) * 1000)))
+        return True
+
+    def _is_up(self) -> bool:
+        """Whether one can send; on the way, what happened meanwhile is seen to."""
+        connection = self._connection
+        if not connection.over:
+            connection.take_news()
+            if connection.up:
+                self._pace.reset()
+            elif connection.over:
+                # What has arrived can be read until then.
+                self._retry_at = self.now() + self._pace.next()
+        if self.now() >= self._retry_at:
+            self._reopen()
+        return self._connection.up
+
+    def _reopen(self) -> None:
+        """Another attempt, or its time when there is no socket left for one."""
+        self._retry_at = self.now() + self._pace.next()
+        with contextlib.suppress(zmq.ZMQError):
+            connection = self._connect()
+            self._connection.close()
+            self._connection, self._timeout, self._retry_at = connection, -1, math.inf
 
     def close(self) -> None:
-        self._socket.close(100)
+        self._connection.close(100)
         self._context.term()
 
 

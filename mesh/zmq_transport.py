@@ -1,4 +1,4 @@
-"""ZeroMQ under the mesh: one ROUTER bound, one DEALER per endpoint dialled, read straight from the event loop.
+"""ZeroMQ under the mesh: one ROUTER bound, one DEALER a connection dialled, read straight from the event loop.
 
 Knows sockets, options and CURVE; knows no envelopes. The loop watches each socket's file descriptor, which is
 edge-triggered: after every wake-up, and after every send, the socket is asked again whether it has mail.
@@ -10,41 +10,31 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from mesh.address import Endpoint, require_keys
 from mesh.transport import CurveServer, Door, Frame, Limits, LineOwner, Security, Sent
+from mesh.zmq_socket import (
+    EVENTS,
+    HANDSHAKE_FAILED,
+    POLLIN,
+    POLLOUT,
+    Connection,
+    Pace,
+    event_of,
+    news_of,
+    receive_frames,
+    send_frames,
+    set_limits,
+)
 
 log = logging.getLogger("mesh")
 
 # Messages read in one go before the loop gets its turn.
 READ_BUDGET = 16
-# Frames above this are handed over without a copy.
-COPY_BELOW = 65536
-# Off, and not by oversight: libzmq (4.3.5 and later) aborts the process when a heartbeat falls due on a
-# connection whose peer has left while our queue was full. A peer with open work is watched by Hello and
-# Welcome instead (mesh/session.py, `silence`), an idle one over tcp by the kernel's keepalive.
-HEARTBEAT_MS = 0
-KEEPALIVE_IDLE_S = 10
-KEEPALIVE_INTERVAL_S = 3
-KEEPALIVE_PROBES = 3
-HANDSHAKE_MS = 3000
-RECONNECT_MS = 10
-# As plain integers: combining pyzmq's enums costs more than a send.
-NOBLOCK = int(zmq.NOBLOCK)
-NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
-_RCVMORE = int(zmq.RCVMORE)
-_POLLIN = int(zmq.POLLIN)
-_POLLOUT = int(zmq.POLLOUT)
-RECONNECT_MAX_MS = 500
-_HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 
 
 class ZmqTransport:
@@ -61,8 +51,9 @@ class ZmqTransport:
     async def bind(self, endpoint: str, door: Door) -> str:
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, self._security is not None, "bind")
-        socket = self._socket(zmq.ROUTER)
+        socket = self._context.socket(zmq.ROUTER)
         try:
+            set_limits(socket, self._limits)
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             # A dialler that reconnects before we noticed its loss takes its place over.
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -78,27 +69,15 @@ class ZmqTransport:
         resolved = bound.rstrip(b"\0").decode()
         if parsed.scheme == "ipc" and not parsed.rest.startswith(("@", "*")):
             os.chmod(parsed.rest, 0o600)
-        self._door = _ZmqDoor(socket, door, self._limits)
+        self._door = _ZmqDoor(self._context, socket, door, self._limits)
         return resolved
 
     def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> ZmqLine:
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, self._security is not None, "dial")
-        socket = self._socket(zmq.DEALER)
-        try:
-            socket.setsockopt(zmq.ROUTING_ID, routing_id)
-            # Nothing is queued for a connection that does not stand: our outbox is bounded, theirs is hidden.
-            socket.setsockopt(zmq.IMMEDIATE, 1)
-            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-            if parsed.needs_keys:
-                assert self._security is not None
-                unlock(socket, self._security, endpoint)
-            line = ZmqLine(socket, owner, self._limits, self._lines.discard)
-            socket.connect(endpoint)
-        except BaseException:
-            socket.close(0)
-            raise
+        keys = self._security.client(endpoint) if parsed.needs_keys and self._security else None
+        connect = partial(Connection, self._context, endpoint, routing_id, self._limits, keys)
+        line = ZmqLine(connect, owner, self._limits.frames, self._lines.discard)
         self._lines.add(line)
         return line
 
@@ -118,11 +97,6 @@ class ZmqTransport:
         # Waits for the lingering bytes, so not on the loop.
         await asyncio.get_running_loop().run_in_executor(None, self._context.term)
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        set_limits(socket, self._limits)
-        return socket
-
     def _lock(self, socket: zmq.Socket[bytes], keys: CurveServer, door: Door) -> None:
         """Only clients on the list get through the handshake."""
         if self._gate is None:
@@ -132,28 +106,6 @@ class ZmqTransport:
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public_key)
         socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret_key)
         socket.setsockopt(zmq.ZAP_DOMAIN, keys.domain.encode())
-
-
-def set_limits(socket: zmq.Socket[bytes], limits: Limits) -> None:
-    """The options every socket of the mesh has."""
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes)
-    socket.setsockopt(zmq.SNDHWM, limits.queued_messages)
-    socket.setsockopt(zmq.RCVHWM, limits.queued_messages)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL_S)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-
-
-def unlock(socket: zmq.Socket[bytes], security: Security, endpoint: str) -> None:
-    """Give a dialling socket its keys."""
-    keys = security.client(endpoint)
-    socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_key)
-    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public_key)
-    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret_key)
 
 
 class _Watched:
@@ -195,15 +147,19 @@ class _Watched:
         else:
             sent = Sent.SENT
         # Sending may have taken the wake-up that announced mail.
-        if not self._again and self._events() & _POLLIN:
+        if not self._again and self._events() & POLLIN:
             self._read_soon()
         return sent
 
-    def close(self, linger: int) -> None:
+    def leave(self) -> None:
+        """Watch no longer. Repeat-safe."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._fd)
-            self.socket.close(linger)
+
+    def close(self, linger: int) -> None:
+        self.leave()
+        self.socket.close(linger)
 
     def _read_soon(self) -> None:
         if not self._again and not self._closed:
@@ -217,7 +173,7 @@ class _Watched:
         # Asking before each read is cheaper than the exception of a read in vain.
         events = self._events()
         budget = READ_BUDGET
-        while events & _POLLIN and budget:
+        while events & POLLIN and budget:
             budget -= 1
             frames = receive_frames(self.socket, self._max_frames)
             if frames:
@@ -227,13 +183,13 @@ class _Watched:
             if self._closed:
                 return
             events = self._events()
-        if self._full and events & _POLLOUT:
+        if self._full and events & POLLOUT:
             self._full = False
             self._on_writable()
             if self._closed:
                 return
             events = self._events()
-        if events & _POLLIN:
+        if events & POLLIN:
             self._read_soon()
 
     def _deliver(self, frames: list[bytes]) -> None:
@@ -245,105 +201,107 @@ class _Watched:
             self._on_refused("internal")
 
     def _events(self) -> int:
-        return self.socket.getsockopt(_EVENTS)  # type: ignore[return-value]
-
-
-def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
-    """Without waiting. Raises zmq.Again before the first frame or not at all."""
-    for frame in frames[:-1]:
-        socket.send(frame, NOBLOCK_MORE, copy=len(frame) < COPY_BELOW)
-    socket.send(frames[-1], NOBLOCK, copy=len(frames[-1]) < COPY_BELOW)
-
-
-def receive_frames(socket: zmq.Socket[bytes], most: int, flags: int = NOBLOCK) -> list[bytes]:
-    """A message; empty when it has too many frames. Raises zmq.Again when none is here."""
-    frames = [socket.recv(flags)]
-    while socket.getsockopt(_RCVMORE):
-        frame = socket.recv(NOBLOCK)
-        if len(frames) <= most:
-            frames.append(frame)
-    return frames if len(frames) <= most else []
-
-
-class _Monitor:
-    """A socket's own news: connections made and lost."""
-
-    def __init__(self, socket: zmq.Socket[bytes], events: int, on_event: Callable[[int], None]) -> None:
-        self._watched_socket = socket
-        self._on_event = on_event
-        monitor: Any = socket.get_monitor_socket(events)
-        self._watched = _Watched(monitor, 2, self._event, lambda reason: None, lambda: None)
-
-    def close(self) -> None:
-        self._watched_socket.disable_monitor()
-        self._watched.close(0)
-
-    def _event(self, frames: list[bytes]) -> None:
-        if len(frames) == 2:
-            self._on_event(parse_monitor_message(frames)["event"])
+        return self.socket.getsockopt(EVENTS)  # type: ignore[return-value]
 
 
 class ZmqLine:
-    """A DEALER. Implements mesh.transport.Line."""
+    """A DEALER, and another when its connection is over. Implements mesh.transport.Line."""
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        connect: Callable[[], Connection],
         owner: LineOwner,
-        limits: Limits,
+        max_frames: int,
         forget: Callable[[ZmqLine], None],
     ) -> None:
+        self._connect = connect
         self._owner = owner
+        self._max_frames = max_frames
         self._forget = forget
         self._closed = False
-        self._monitor = _Monitor(
-            socket, zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED, self._event
-        )
-        self._watched = _Watched(socket, limits.frames, owner.received, owner.refused, owner.writable)
+        self._pace = Pace()
+        self._retry: asyncio.TimerHandle | None = None
+        self._attend(connect())
+
+    def _attend(self, connection: Connection) -> None:
+        owner = self._owner
+        self._connection = connection
+        self._news = _Watched(connection.news, 2, self._event, lambda reason: None, lambda: None)
+        self._mail = _Watched(connection.socket, self._max_frames, owner.received, owner.refused, owner.writable)
 
     def send(self, frames: Sequence[Frame]) -> Sent:
-        return Sent.GONE if self._closed else self._watched.send(frames)
+        if self._closed:
+            return Sent.GONE
+        # libzmq would keep it for whoever comes: our outbox is bounded and knows its peer, that queue is hidden.
+        return self._mail.send(frames) if self._connection.up else Sent.FULL
 
     def close(self, linger: int = 0) -> None:
         if not self._closed:
             self._closed = True
             self._forget(self)
-            self._monitor.close()
-            self._watched.close(linger)
+            if self._retry is not None:
+                self._retry.cancel()
+            self._leave(linger)
 
-    def _event(self, event: int) -> None:
-        if self._closed:
+    def _leave(self, linger: int = 0) -> None:
+        self._news.leave()
+        self._mail.leave()
+        self._connection.close(linger)
+
+    def _event(self, frames: list[bytes]) -> None:
+        if self._closed or self._connection.over:
             return
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        event = event_of(frames)
+        was_up = self._connection.up
+        self._connection.take(event)
+        if self._connection.up:
+            self._pace.reset()
             self._owner.connected()
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._owner.disconnected("disconnected")
-        else:
+            return
+        # What has arrived is read on until then.
+        self._retry = asyncio.get_running_loop().call_later(self._pace.next(), self._reopen)
+        if event & HANDSHAKE_FAILED:
             self._owner.refused("handshake")
             self._owner.disconnected("handshake failed")
+        elif was_up:
+            self._owner.disconnected("disconnected")
+
+    def _reopen(self) -> None:
+        """Another attempt, or its time when there is no socket left for one."""
+        try:
+            connection = self._connect()
+        except zmq.ZMQError as error:
+            log.warning("no socket to connect with: %s", error)
+            self._retry = asyncio.get_running_loop().call_later(self._pace.next(), self._reopen)
+        else:
+            self._leave()
+            self._attend(connection)
 
 
 class _ZmqDoor:
     """A ROUTER."""
 
-    def __init__(self, socket: zmq.Socket[bytes], door: Door, limits: Limits) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], door: Door, limits: Limits
+    ) -> None:
         self._door = door
-        self._monitor = _Monitor(socket, zmq.EVENT_DISCONNECTED | _HANDSHAKE_FAILED, self._event)
+        news = news_of(context, socket, zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
+        self._news = _Watched(news, 2, self._event, lambda reason: None, lambda: None)
         self._watched = _Watched(socket, limits.frames + 1, self._message, door.refused, door.writable)
-        self._endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
 
     def reply(self, routing_id: bytes, frames: Sequence[Frame]) -> Sent:
         return self._watched.send([routing_id, *frames])
 
     def close(self, linger: int) -> None:
-        self._monitor.close()
+        self._watched.socket.disable_monitor()
+        self._news.close(0)
         self._watched.close(linger)
 
     def _message(self, frames: list[bytes]) -> None:
         self._door.received(frames[0], frames[1:])
 
-    def _event(self, event: int) -> None:
-        if event == zmq.EVENT_DISCONNECTED:
+    def _event(self, frames: list[bytes]) -> None:
+        if event_of(frames) == zmq.EVENT_DISCONNECTED:
             self._door.disconnected()
         else:
             self._door.refused("handshake")

@@ -231,7 +231,7 @@ def _handshake(address: str, security: Security) -> str:
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
-    from mesh.zmq_transport import unlock
+    from mesh.zmq_socket import unlock
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as dialler:
         dialler.linger = 0

@@ -318,7 +318,7 @@ async def test_a_fault_of_ours_costs_one_message_not_the_socket(
 FLOODED = """
 import sys, time, zmq
 from mesh.transport import Limits
-from mesh.zmq_transport import set_limits
+from mesh.zmq_socket import set_limits
 door, flood = zmq.Context(), zmq.Context()
 router, dealer = door.socket(zmq.ROUTER), flood.socket(zmq.DEALER)
 for socket in (router, dealer):

@@ -1,0 +1,165 @@
+"""Sockets of ZeroMQ as the mesh wants them: options, keys, frames, and a DEALER that serves one connection.
+
+Knows no event loop and no envelopes: mesh/zmq_transport.py watches these sockets from a loop, mesh/blocking.py waits
+on them in a plain thread.
+
+Why a DEALER is made anew for every connection, instead of left to reconnect by itself: with IMMEDIATE, libzmq (4.3.5)
+takes the queue of a lost connection away at once, from under a message of which some frames have been read, and
+aborts the process (`Assertion failed: !_more`): whoever sent many frames and left ended us. Without IMMEDIATE it
+would keep what is sent meanwhile for whoever comes next. And after bytes that are no ZMTP it never tries again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from mesh.transport import CurveClient, Frame, Limits, Security
+
+# Frames above this are handed over without a copy.
+COPY_BELOW = 65536
+# Off, and not by oversight: libzmq (4.3.5 and later) aborts the process when a heartbeat falls due on a
+# connection whose peer has left while our queue was full. A peer with open work is watched by Hello and
+# Welcome instead (mesh/session.py, `silence`), an idle one over tcp by the kernel's keepalive.
+HEARTBEAT_MS = 0
+KEEPALIVE_IDLE_S = 10
+KEEPALIVE_INTERVAL_S = 3
+KEEPALIVE_PROBES = 3
+HANDSHAKE_MS = 3000
+# A socket connects once; three weeks are for ever.
+NEVER_MS = 2**31 - 1
+# From one attempt to the next.
+FIRST_DELAY = 0.01
+LONGEST_DELAY = 0.5
+# As plain integers: combining pyzmq's enums costs more than a send.
+NOBLOCK = int(zmq.NOBLOCK)
+NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+EVENTS = int(zmq.EVENTS)
+POLLIN = int(zmq.POLLIN)
+POLLOUT = int(zmq.POLLOUT)
+_RCVMORE = int(zmq.RCVMORE)
+HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_CONNECTION_NEWS = zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+_monitors = itertools.count(1)
+
+
+def set_limits(socket: zmq.Socket[bytes], limits: Limits) -> None:
+    """The options every socket of the mesh has."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes)
+    socket.setsockopt(zmq.SNDHWM, limits.queued_messages)
+    socket.setsockopt(zmq.RCVHWM, limits.queued_messages)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+
+
+def unlock(socket: zmq.Socket[bytes], security: Security, endpoint: str) -> None:
+    """Give a dialling socket its keys."""
+    use_keys(socket, security.client(endpoint))
+
+
+def use_keys(socket: zmq.Socket[bytes], keys: CurveClient) -> None:
+    socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_key)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public_key)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret_key)
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> None:
+    """Without waiting. Raises zmq.Again before the first frame or not at all."""
+    for frame in frames[:-1]:
+        socket.send(frame, NOBLOCK_MORE, copy=len(frame) < COPY_BELOW)
+    socket.send(frames[-1], NOBLOCK, copy=len(frames[-1]) < COPY_BELOW)
+
+
+def receive_frames(socket: zmq.Socket[bytes], most: int, flags: int = NOBLOCK) -> list[bytes]:
+    """A message; empty when it has too many frames. Raises zmq.Again when none is here."""
+    frames = [socket.recv(flags)]
+    while socket.getsockopt(_RCVMORE):
+        frame = socket.recv(NOBLOCK)
+        if len(frames) <= most:
+            frames.append(frame)
+    return frames if len(frames) <= most else []
+
+
+def news_of(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """Where libzmq says what happens to a socket's connections. To be asked for before it binds or connects."""
+    # An address of our own: the one pyzmq makes from the descriptor may still be that of a socket closed just now.
+    address = f"inproc://news-{next(_monitors)}"
+    socket.monitor(address, events)
+    news = context.socket(zmq.PAIR)
+    news.connect(address)
+    return news
+
+
+def event_of(frames: list[bytes]) -> int:
+    """What a message of `news_of` is about."""
+    found: Any = parse_monitor_message(frames)["event"] if len(frames) == 2 else 0
+    return int(found)
+
+
+class Connection:
+    """A DEALER that connects once. `up`: one can send. `over`: it will never be up again.
+
+    What arrived before the end can be read until it is closed. Raises zmq.ZMQError where the system has no socket left.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        identity: bytes,
+        limits: Limits,
+        keys: CurveClient | None,
+    ) -> None:
+        self.up = self.over = False
+        self.socket = context.socket(zmq.DEALER)
+        try:
+            set_limits(self.socket, limits)
+            self.socket.setsockopt(zmq.ROUTING_ID, identity)
+            self.socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
+            if keys is not None:
+                use_keys(self.socket, keys)
+            self.news = news_of(context, self.socket, _CONNECTION_NEWS)
+            self.socket.connect(endpoint)
+        except BaseException:
+            self.socket.close(0)
+            raise
+
+    def take(self, event: int) -> None:
+        """A piece of news."""
+        self.up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED and not self.over
+        self.over |= not self.up
+
+    def take_news(self) -> None:
+        """All there is, without waiting."""
+        while self.news.getsockopt(EVENTS) & POLLIN:  # type: ignore[operator]
+            self.take(event_of(receive_frames(self.news, 2)))
+
+    def close(self, linger: int = 0) -> None:
+        self.socket.disable_monitor()
+        self.news.close(0)
+        self.socket.close(linger)
+
+
+class Pace:
+    """Seconds from one attempt to connect to the next: longer and longer, and from the beginning after a success."""
+
+    def __init__(self) -> None:
+        self._delay = FIRST_DELAY
+
+    def next(self) -> float:
+        delay, self._delay = self._delay, min(2 * self._delay, LONGEST_DELAY)
+        return delay
+
+    def reset(self) -> None:
+        self._delay = FIRST_DELAY
