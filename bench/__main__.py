@@ -73,7 +73,8 @@ def _run(name: str, flags: list[str]) -> int:
         traceback.print_exc()
         return FAILED
     for row in rows.read(name)[len(earlier) :]:
-        print("\n".join(["", *regressions.worse(name, row, earlier)]).strip())
+        for line in regressions.worse(name, row, earlier):
+            print(line)
     return code
 
 

@@ -101,13 +101,16 @@ def main(form: str, argv: Sequence[str]) -> int:
         print(f"bench {form}: {why}", file=sys.stderr)
         return 2
     only = [name for name in options.only.split(",") if name]
+    if unknown := set(only) - {part.name for part in FORMS[form]}:
+        parser.error(f"{form} has no part named {', '.join(sorted(unknown))}")
     parts = [with_flags(part, options) for part in FORMS[form] if not only or part.name in only]
     print(f"{len(parts)} parts, at most {minutes(parts)} minutes", flush=True)
     before = rows.read_all()
     ended = [one(part, start) for part in parts]
     print("\n".join(told(ended)))
     if not options.no_row:
-        print("\n".join(worse_figures(before)))
+        for line in worse_figures(before):
+            print(line)
         results_page.main([])
     return int(any(each.code for each in ended))
 

@@ -110,6 +110,33 @@ def test_parts_can_be_chosen_and_all_is_well_when_they_are(monkeypatch: pytest.M
     assert list(begun[0][-3:]) == ["--no-row", "--arctic", "/some where/python"]
 
 
+def test_a_part_that_is_not_there_is_not_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        suite.main(SHORT, ["--no-row", "--only", "bus,buss"])
+    assert "no part named buss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "runs"),
+    [
+        ("bench", "-m bench "),
+        ("bench-gpu", "python3 -m bench on_gpu"),
+        ("docs", "deploy/dashboards.py"),
+        ("docs", "-m bench results"),
+        ("docs-fresh", "-m bench results --check"),
+    ],
+)
+def test_make_knows_how(target: str, runs: str) -> None:
+    said = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert runs in said
+
+
+def test_make_lists_the_benchmarks() -> None:
+    said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"make bench     the benchmarks of this machine, {suite.minutes(FORMS[SHORT])} minutes" in said
+    assert f"make bench-gpu the benchmarks of a GPU, {suite.minutes(FORMS[ON_GPU])} minutes" in said
+
+
 def test_at_the_end_what_got_worse_is_told_and_the_page_is_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
