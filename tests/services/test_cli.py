@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +53,25 @@ def test_every_help_has_text(command: str, capsys: pytest.CaptureFixture[str]) -
         assert len(re.split(r"\s{2,}|\n\s*", line.strip())) >= 2, line
 
 
-def test_help_lists_every_command_and_comes_at_once() -> None:
-    best = min(_timed_help() for _ in range(3))
-    assert best < 0.3
-
-
-def _timed_help() -> float:
-    started = time.perf_counter()
+def test_help_lists_every_command() -> None:
     done = run("--help")
-    took = time.perf_counter() - started
     assert done.returncode == 0
     assert all(f"\n    {command} " in done.stdout for command in COMMANDS)
-    return took
 
 
-def test_starting_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_comes_at_once_for_it_imports_nothing_heavy(command: str) -> None:
+    heavy = {"torch", "numba", "zmq", "aiohttp", "tokenizers", "prometheus_client", "jinja2"}
+    # Figures are its business.
+    heavy |= {"numpy", "asyncio"} if command != "load" else set()
     code = (
-        "import sys, services.cli; services.cli.parser()\n"
-        "heavy = {'torch', 'numpy', 'zmq', 'aiohttp', 'tokenizers', 'prometheus_client', 'jinja2', 'asyncio'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+        "import sys, services.cli\n"
+        "try: services.cli.main(sys.argv[1:])\n"
+        f"finally: print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    words = [*([command] if command else []), "--help"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("usage: ") and done.stderr == "[]\n"
 
 
 # Flags
