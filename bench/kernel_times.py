@@ -41,7 +41,7 @@ class Stream:
         for event in self._events.feed(self._response.feed(data)):
             if b'"text":"' not in event or b'"text":""' in event:
                 continue
-            if self.last is not None:
+            if self.last is not None and came is not None:
                 self.gaps.append(came - self.last)
             self.last = came
         if self._response.complete:
@@ -56,13 +56,14 @@ class Stream:
         self.socket.sendall(self._request)
 
 
-def arrival(notes: list[tuple[int, int, bytes]]) -> float:
-    """Seconds since 1970 at which the kernel had the bytes."""
+def arrival(notes: list[tuple[int, int, bytes]]) -> float | None:
+    """Seconds since 1970 at which the kernel had the bytes. It begins to note them a moment after the first socket
+    asked for it: None before."""
     for level, kind, data in notes:
         if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
             return float(seconds) + float(nanoseconds) * 1e-9
-    raise OSError("the kernel noted no time: no Linux, or no SO_TIMESTAMPNS for streams")
+    return None
 
 
 def read_streams(port: int, body: Mapping[str, Any], count: int, stop: Callable[[], bool]) -> list[float]:
