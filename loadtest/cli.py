@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = _run(plan, live=not options.quiet and sys.stderr.isatty())
     except ServerUnusable as problem:
-        print(f"specmesh load: {plan.url}: {problem}", file=sys.stderr)
+        print(f"specmesh load: {problem}", file=sys.stderr)
         return NO_SERVER
     except KeyboardInterrupt:
         return INTERRUPTED

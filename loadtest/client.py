@@ -176,6 +176,7 @@ class Client:
     """Keeps idle connections to one server and runs exchanges over them."""
 
     def __init__(self, url: str, *, api_key: str = "", timeout: float = 600.0, connect_timeout: float = 10.0) -> None:
+        self.url = url
         self.origin = Origin.of(url)
         self.timeout = timeout
         self.connect_timeout = connect_timeout
@@ -224,9 +225,9 @@ class Client:
             async with asyncio.timeout(timeout):
                 return await self._get(path)
         except TimeoutError:
-            raise ServerUnusable(f"GET {path}: no answer in {timeout:g} s") from None
+            raise ServerUnusable(f"{self.url}: GET {path}: no answer in {timeout:g} s") from None
         except (OSError, BadResponse, asyncio.IncompleteReadError) as problem:
-            raise ServerUnusable(f"GET {path}: {problem}") from None
+            raise ServerUnusable(f"{self.url}: GET {path}: {problem}") from None
 
     def close(self) -> None:
         while self._idle:
@@ -286,7 +287,7 @@ class Client:
         finally:
             writer.close()
         if reader.status != 200:
-            raise ServerUnusable(f"GET {path}: HTTP {reader.status} {_error_of(bytes(body))}")
+            raise ServerUnusable(f"{self.url}: GET {path}: HTTP {reader.status} {_error_of(bytes(body))}")
         return bytes(body)
 
 

@@ -114,7 +114,7 @@ async def first_model(client: Client) -> str:
     try:
         return str(orjson.loads(body)["data"][0]["id"])
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
-        raise ServerUnusable("GET /v1/models: no model in the answer; name one with --model") from None
+        raise ServerUnusable(f"{client.url}: GET /v1/models: no model in the answer; name one with --model") from None
 
 
 async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:

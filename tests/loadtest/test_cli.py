@@ -111,7 +111,7 @@ async def test_the_servers_counters_are_read_before_and_after(server: ScriptedSe
 
 async def test_without_a_server_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert await load("http://127.0.0.1:9", "--requests=1") == NO_SERVER
-    assert "/v1/models" in capsys.readouterr().err
+    assert "http://127.0.0.1:9: GET /v1/models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
