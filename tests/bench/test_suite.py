@@ -3,6 +3,7 @@ as they are told, since only how long they take and how they end matters here.""
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -76,10 +77,14 @@ def test_what_a_part_started_is_stopped_with_it() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
-    assert process.stdout is not None and process.stdout.readline() == b"here\n"
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == b"here\n"
     suite.stop(process, seconds=0.1)
-    assert process.stdout.read() == b""
-    process.stdout.close()
+    try:
+        assert select.select([process.stdout], [], [], 10)[0] and process.stdout.read() == b""
+    finally:
+        process.stdin.close()
+        process.stdout.close()
 
 
 def test_a_part_that_fails_does_not_end_the_others(
