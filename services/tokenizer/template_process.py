@@ -2,13 +2,15 @@
 it runs: a loop inside Python can't be stopped from a thread, a process can.
 
 Parent and child exchange one frame each way: four bytes of length, then JSON. The child arms a timer that
-kills it in the kernel at the deadline, holds no secrets in its environment, and ends when its input closes.
+kills it in the kernel at the deadline, holds no secrets in its environment, and ends when its input closes or its
+parent dies.
 It knows nothing of tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -18,6 +20,7 @@ from typing import IO
 
 import msgspec
 
+from mesh.processes import tied
 from services.messages import ChatTurn
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
 
@@ -100,10 +103,10 @@ class TemplateProcess:
     async def _living_child(self) -> asyncio.subprocess.Process:
         if self._child is not None and self._child.returncode is None:
             return self._child
+        await self._end_child()
         child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            __name__,
+            # Our death ends it at once, also while it starts or renders and reads nothing.
+            *tied((sys.executable, "-m", __name__)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=_child_environment(),
@@ -117,15 +120,18 @@ class TemplateProcess:
         child, self._child = self._child, None
         if child is None:
             return None
-        if child.returncode is None:
-            assert child.stdin is not None
-            child.stdin.close()
-            try:
-                async with asyncio.timeout(0.5):
-                    await child.wait()
-            except TimeoutError:
-                child.kill()
-        return await child.wait()
+        assert child.stdin is not None
+        child.stdin.close()
+        try:
+            async with asyncio.timeout(0.5):
+                await child.wait()
+        except TimeoutError:
+            child.kill()
+        status = await child.wait()
+        # What a dead child could not be told is no news; unless it is asked for, some Pythons complain of it at exit.
+        with contextlib.suppress(OSError):
+            await child.stdin.wait_closed()
+        return status
 
     def _too_slow(self) -> TemplateDeadline:
         return TemplateDeadline(f"the model's chat template took longer than {self._setup.deadline:g} s")

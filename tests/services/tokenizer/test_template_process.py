@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from mesh.testing import until
 from services.messages import ChatTurn
 from services.tokenizer.chat_template import TemplateError, TemplateSource
 from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
@@ -44,6 +47,14 @@ def pid_of(process: TemplateProcess) -> int:
 
 def exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def lives(pid: int) -> bool:
+    """And isn't only waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def environment_of(pid: int) -> bytes:
@@ -100,6 +111,51 @@ async def test_a_killed_process_costs_at_most_the_call_it_was_killed_in() -> Non
         except TemplateError as error:
             assert "died" in str(error)
         assert await process.render(HI, True) == "ann user: hi"
+
+
+async def test_of_a_dead_process_nothing_is_left_to_complain_of_later() -> None:
+    """Asked of it before the loop has noticed: what is written to it then breaks."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    async with running(ECHO) as process:
+        await process.render(HI, True)
+        pid = pid_of(process)
+        os.kill(pid, signal.SIGKILL)
+        while lives(pid):
+            pass
+        with pytest.raises(TemplateError, match="died"):
+            await process.render(HI, True)
+        assert await process.render(HI, True) == "ann user: hi"
+    gc.collect()
+    assert complaints == []
+
+
+PARENT = """
+import asyncio, sys
+from services.messages import ChatTurn
+from services.tokenizer.chat_template import TemplateSource
+from services.tokenizer.template_process import TemplateProcess
+
+async def main():
+    process = TemplateProcess(TemplateSource(sys.argv[1], {}), max_chars=1 << 20, deadline=600.0)
+    await process.start()
+    await process.render([ChatTurn(role="user", content="hi", name="ann")], True)
+    print(process._child.pid, flush=True)
+    await process.render([ChatTurn(role="user", content="loop", name="ann")], True)
+
+asyncio.run(main())
+"""
+
+
+async def test_it_dies_with_its_parent_also_in_the_middle_of_an_endless_template() -> None:
+    arguments = [sys.executable, "-c", PARENT, LOOP_ON_DEMAND]
+    parent = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    assert lives(pid)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not lives(pid))
 
 
 async def test_a_caller_that_goes_away_does_not_shift_the_answers_of_the_others() -> None:
