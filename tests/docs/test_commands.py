@@ -28,7 +28,7 @@ from services.flags import read_settings, spelled_out
 ELSEWHERE = {"docs/load.md": "tests/loadtest/test_docs.py"}
 RUN = {"specmesh", "curl", "git", "cd", "echo", "grep"}
 STARTS_A_MESH = re.compile(r"specmesh (up|run \w+)\b")
-PATIENCE = 120  # s, for a command: where tests run, other work runs beside them
+PATIENCE = 300  # s, for a command: where tests run, other work runs beside them
 # Pages ask for what a measurement needs; here it is enough that it works.
 SHORTER_LOAD = " --requests=4 --max-tokens=6 --warmup=0 --timeout=60"
 BLOCKS = blocks()
