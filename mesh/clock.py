@@ -1,4 +1,5 @@
-"""Time as the mesh sees it: monotonic seconds and timers. Tests pass a FakeClock and move it by hand."""
+"""Time as the mesh sees it: monotonic seconds and timers. Tests pass a FakeClock and move it by hand, or let a
+SteppedClock be moved by who waits."""
 
 from __future__ import annotations
 
@@ -36,6 +37,19 @@ class SystemClock:
 
     async def sleep(self, delay: float) -> None:
         await asyncio.sleep(delay)
+
+
+class SteppedClock:
+    """For one thread without an event loop, in simulated time: it is moved by who waits. Called, it tells the time."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self.now = start
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 class _FakeTimer:

@@ -1,46 +1,27 @@
 """A network within one process: same seam as ZeroMQ, no sockets, and faults on request, repeatable by seed.
 
-Knows frames, endpoints and chance. With a FakeClock the tests decide when anything arrives.
+Knows frames and endpoints; what is lost is drawn in mesh/faults.py. With a FakeClock the tests decide when anything
+arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 from collections.abc import Callable, Sequence
 
 from mesh.address import Endpoint
 from mesh.clock import Clock, SystemClock
+from mesh.faults import Faults
 from mesh.transport import Door, Frame, LineOwner, Sent
 
 
-class MemoryNetwork:
-    """The air between MemoryTransports. Probabilities are per message; delays in seconds.
+class MemoryNetwork(Faults):
+    """The air between MemoryTransports."""
 
-    drop: it never arrives. duplicate: it arrives twice. reorder: it arrives up to `jitter` later than
-    others sent after it.
-    """
-
-    def __init__(
-        self,
-        seed: int = 0,
-        *,
-        delay: float = 0.0,
-        drop: float = 0.0,
-        duplicate: float = 0.0,
-        reorder: float = 0.0,
-        jitter: float = 0.01,
-        clock: Clock | None = None,
-    ) -> None:
-        self.delay = delay
-        self.drop = drop
-        self.duplicate = duplicate
-        self.reorder = reorder
-        self.jitter = jitter
-        self.carried = 0
-        self.dropped = 0
-        self._chance = random.Random(seed)
+    def __init__(self, seed: int = 0, *, clock: Clock | None = None, **faults: float) -> None:
+        """`faults` are those of mesh/faults.py."""
+        super().__init__(seed, **faults)
         self._clock: Clock = clock or SystemClock()
         self._doors: dict[str, Door] = {}
         self._lines: set[MemoryLine] = set()
@@ -108,16 +89,10 @@ class MemoryNetwork:
 
     def carry(self, endpoint: str, deliver: Callable[[list[bytes]], None], frames: Sequence[Frame]) -> None:
         """Bring frames to where they go, or not, once or twice, now or later."""
-        copy = [bytes(frame) for frame in frames]
-        if endpoint in self._silent or (self.drop and self._chance.random() < self.drop):
+        if endpoint in self._silent:
             self.dropped += 1
             return
-        times = 2 if self.duplicate and self._chance.random() < self.duplicate else 1
-        for _ in range(times):
-            late = self.delay
-            if self.reorder and self._chance.random() < self.reorder:
-                late += self._chance.random() * self.jitter
-            self.carried += 1
+        for late, copy in self.arrivals(frames):
             if late:
                 self._clock.call_later(late, deliver, copy)
             else:

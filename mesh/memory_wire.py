@@ -6,18 +6,18 @@ are repeatable by seed. What memory_transport.py is for nodes.
                        └───────────────────────────────────────────────────────────────────────┘
 
 Time passes only while somebody waits, or says that something took him so long. What arrived meanwhile is seen to
-afterwards, in its order and as of its moment. Knows frames, records and chance; what is asked is the codec's business.
+afterwards, in its order and as of its moment. Knows frames and records; what is asked is the codec's business.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from mesh.clock import SteppedClock
 from mesh.codec import Codec
 from mesh.envelope import (
     Ask,
@@ -31,43 +31,20 @@ from mesh.envelope import (
     raw_frames,
 )
 from mesh.errors import Malformed, MeshError, Refuse
+from mesh.faults import Faults
 from mesh.session import SeenIds
 from mesh.transport import Frame
 
 
-class SteppedClock(Protocol):
-    """Moved by who waits."""
+class Air(Faults):
+    """Between a wire and its far end."""
 
-    def __call__(self) -> float: ...
-    def sleep(self, seconds: float) -> None: ...
-
-
-class Air:
-    """Between a wire and its far end. Probabilities are per message; delays in seconds.
-
-    drop: it never arrives. duplicate: it arrives twice. reorder: it arrives up to `jitter` later than others sent after
-    it. damage: some of its bytes are others, or it is cut, or something is behind it.
-    """
-
-    def __init__(
-        self,
-        clock: SteppedClock,
-        seed: int = 0,
-        *,
-        delay: float = 0.0,
-        drop: float = 0.0,
-        duplicate: float = 0.0,
-        reorder: float = 0.0,
-        damage: float = 0.0,
-        jitter: float = 0.01,
-    ) -> None:
+    def __init__(self, clock: SteppedClock, seed: int = 0, **faults: float) -> None:
+        """`faults` are those of mesh/faults.py."""
+        super().__init__(seed, **faults)
         self.clock = clock
-        self.delay, self.drop, self.duplicate = delay, drop, duplicate
-        self.reorder, self.damage, self.jitter = reorder, damage, jitter
         # Nobody is at the other end, and a wire notices.
         self.cut = False
-        self.carried = self.dropped = self.damaged = 0
-        self._chance = random.Random(seed)
         self._arrivals: list[tuple[float, int, Callable[[list[bytes]], None], list[bytes]]] = []
         self._order = itertools.count()
         # While something arrives: when that was.
@@ -75,35 +52,14 @@ class Air:
 
     def carry(self, frames: Sequence[Frame], arrive: Callable[[list[bytes]], None], after: float = 0.0) -> None:
         """They go on their way in `after` seconds from now."""
-        chance = self._chance
         leaves = after + (self.clock() if self._moment is None else self._moment)
-        if chance.random() < self.drop:
-            self.dropped += 1
-            return
-        for _ in range(2 if chance.random() < self.duplicate else 1):
-            late = self.delay + (chance.uniform(0.0, self.jitter) if chance.random() < self.reorder else 0.0)
-            copy = [bytes(frame) for frame in frames]
-            if chance.random() < self.damage:
-                self.damaged += 1
-                copy[0] = self._damaged(copy[0])
+        for late, copy in self.arrivals(frames):
             heapq.heappush(self._arrivals, (leaves + late, next(self._order), arrive, copy))
-
-    def _damaged(self, data: bytes) -> bytes:
-        chance, way = self._chance, self._chance.randrange(3)
-        if way == 0:
-            return data[: chance.randrange(len(data) + 1)]
-        if way == 1:
-            return data + chance.randbytes(chance.randint(1, 64))
-        found = bytearray(data)
-        for _ in range(chance.randint(1, 8) if found else 0):
-            found[chance.randrange(len(found))] = chance.randrange(256)
-        return bytes(found)
 
     def settle(self) -> None:
         """What is due by now arrives."""
         while self._arrivals and self._arrivals[0][0] <= self.clock():
             self._moment, _, arrive, frames = heapq.heappop(self._arrivals)
-            self.carried += 1
             arrive(frames)
         self._moment = None
 

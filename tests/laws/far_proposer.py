@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
-from simulation import READ, SEND, THINK, Clock
+from simulation import READ, SEND, THINK
 
 from mesh.blocking import BlockingLink
-from mesh.clock import FakeClock
+from mesh.clock import FakeClock, SteppedClock
 from mesh.codec import Codec
 from mesh.memory_wire import Air, FarEnd, MemoryWire
 from services.config import Settings
@@ -70,7 +70,7 @@ class World:
         self._actors: list[ProposerActor] = []
         self.air: Air | None = None
 
-    def connect(self, clock: Clock) -> BlockingLink:
+    def connect(self, clock: SteppedClock) -> BlockingLink:
         chance = random.Random(self._seed)
         self.air = Air(clock, self._seed, **self._faults)
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from mesh.clock import SteppedClock
 from mesh.errors import DeadlineExceeded, PeerLost
 from services.messages import DraftItem, Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
 from services.target.events import Arrived, Emit, Finish
@@ -24,17 +25,6 @@ SEND, READ, THINK = 40e-6, 20e-6, 120e-6
 DEADLINE = 0.02
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 # Seconds by rows.
 Cost = Callable[[int], float]
 COSTS: dict[str, Cost] = {
@@ -49,7 +39,7 @@ class PricedRunner(MockRunner):
     """Its text follows a cycle where it `stays` on it, and jumps about otherwise. `elsewhere`: as on a GPU, what its
     thread does meanwhile takes no time of the step."""
 
-    def __init__(self, cost: Cost, clock: Clock, stays: Callable[[int], bool], elsewhere: bool = False) -> None:
+    def __init__(self, cost: Cost, clock: SteppedClock, stays: Callable[[int], bool], elsewhere: bool = False) -> None:
         super().__init__(Profile(acceptance=1.0), pages=4096)
         self._cost = cost
         self._clock = clock
@@ -172,10 +162,10 @@ class Simulation:
         namespace: str = "n",
         batch: int = 16,
         elsewhere: bool = False,
-        connect: Callable[[Clock], Link] | None = None,
+        connect: Callable[[SteppedClock], Link] | None = None,
     ) -> None:
         """`connect` makes another line than `Wire`, whose texts come from `guesser`."""
-        self.clock = Clock()
+        self.clock = SteppedClock()
         self.guesser = guesser or (lambda *_: None)
         self.dead = dead
         self.chance = random.Random(7)

@@ -69,6 +69,8 @@ async def test_each_fault_is_what_its_name_says() -> None:
     assert len(doubled) > 200 and set(doubled) == set(everything)
     mixed = await carried(1, reorder=0.3)
     assert mixed != everything and sorted(mixed) == sorted(everything)
+    damaged = await carried(1, damage=0.3)
+    assert len(damaged) == 200 and 20 < sum(now != then for now, then in zip(damaged, everything, strict=True)) < 100
 
 
 async def test_a_line_hears_of_its_door_opening_and_closing() -> None:

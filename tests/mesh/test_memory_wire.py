@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from mesh.blocking import BlockingLink
+from mesh.clock import SteppedClock
 from mesh.codec import Codec
 from mesh.errors import DeadlineExceeded, MeshError, PeerLost, Refuse
 from mesh.memory_wire import Air, FarEnd, MemoryWire
@@ -27,20 +28,9 @@ CODEC = Codec({"question": Question, "reply": Reply})
 THINK = 0.25
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def __call__(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-
-
 class World:
     def __init__(self, seed: int = 1, answering: Callable[[Any], Any] | None = None, **faults: float) -> None:
-        self.clock = Clock()
+        self.clock = SteppedClock(0.0)
         self.asked: list[int] = []
         self.air = Air(self.clock, seed, **faults)
         self.far = FarEnd(self.air, CODEC, answering or self.answer)
@@ -59,7 +49,7 @@ class World:
 def test_an_ask_is_answered_when_its_time_has_passed() -> None:
     world = World(delay=0.1)
     assert world.ask(5) == -5
-    assert world.clock.time == pytest.approx(0.1 + THINK + 0.1)
+    assert world.clock.now == pytest.approx(0.1 + THINK + 0.1)
 
 
 def test_what_is_sent_is_answered_while_the_thread_does_something_else() -> None:
@@ -67,14 +57,14 @@ def test_what_is_sent_is_answered_while_the_thread_does_something_else() -> None
     ticket = world.link.send(Question(1), timeout=1.0)
     world.clock.sleep(3.0)
     assert world.link.receive(ticket, 0.0) == Reply(-1)
-    assert world.clock.time == 3.0
+    assert world.clock.now == 3.0
 
 
 def test_who_isnt_answered_has_waited_for_as_long_as_he_said() -> None:
     world = World(drop=1.0)
     with pytest.raises(DeadlineExceeded):
         world.ask(1, timeout=2.0)
-    assert world.clock.time == pytest.approx(2.0)
+    assert world.clock.now == pytest.approx(2.0)
     assert world.air.dropped >= 1 and not world.asked
 
 
@@ -128,7 +118,7 @@ def test_where_nobody_is_nothing_is_sent() -> None:
     world.air.cut = True
     with pytest.raises(PeerLost):
         world.ask(1, timeout=0.5)
-    assert world.clock.time == pytest.approx(0.5)
+    assert world.clock.now == pytest.approx(0.5)
     world.air.cut = False
     assert world.ask(2) == -2
 
@@ -150,6 +140,6 @@ def test_a_seed_is_a_world(seed: int) -> None:
         for number in range(50):
             with suppress(MeshError):
                 world.ask(number)
-        return world.asked, world.clock.time
+        return world.asked, world.clock.now
 
     assert run() == run()

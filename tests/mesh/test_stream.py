@@ -317,13 +317,13 @@ async def drive(clock: FakeClock, work: Awaitable[Any], *, step: float = 0.02, l
 async def test_exactly_once_in_order_over_a_network_that_loses_repeats_and_reorders(
     still_node: MakeNode, clock: FakeClock, seed: int
 ) -> None:
-    network = MemoryNetwork(seed, delay=0.001, drop=0.15, duplicate=0.15, reorder=0.5, jitter=0.05, clock=clock)
+    network = MemoryNetwork(seed, delay=0.001, drop=0.3, duplicate=0.3, reorder=0.5, jitter=0.05, clock=clock)
     far = await still_node(network, "far", timing=PATIENT)
     near = await still_node(network, "near", timing=PATIENT)
     await far.spawn(Witness(), "witness")
 
     async def read(start: int) -> list[int]:
-        stream = near.ref(far.endpoint, "witness").stream(Count(start + 60, start, pad=50), timeout=500.0, window=500)
+        stream = near.ref(far.endpoint, "witness").stream(Count(start + 60, start, pad=50), timeout=500.0, window=200)
         async with stream:
             return [item.number async for item in stream]
 
