@@ -1,29 +1,46 @@
 """Other people's load tools beside ours: GuideLLM, AIPerf and `specmesh load` on one closed loop against one server.
 
-    python -m bench.witnesses --guidellm VENV --aiperf VENV [--url URL]
+    python -m bench.witnesses --guidellm VENV --aiperf VENV [--engine torch | --url URL]
 
 Both tools live in virtual environments of their own, given by path (`pip install guidellm`, `pip install aiperf`);
 neither is a dependency. They get the same prompts, the same limits and a folder with the model's tokenizer: nothing
 is fetched. The tools take turns, `--rounds` of them, so that what disturbs the machine disturbs all; a figure is the
-median of its rounds, and a ratio that of two tools' medians. All prompts were asked once before: caches are as warm for
-the first tool as for the last. Without `--url` a mesh is started, without drafts: a chunk is a token then, mostly.
+median of its rounds, and a ratio that of two tools' medians. Each tool's first round isn't kept: it warms the server's
+caches and the disk's. A mesh is started without drafts (a chunk is a token then, mostly), and with the mock engine
+unless said otherwise: this is about figures, and its steps last what they are told to.
 
-What the tools call inter-token latency is (last token - first token) / (tokens - 1) of a request: our `tpot`.
+What they mean by the same words, all of it from the times at which chunks with text came:
+
+ttft          ours: from when a caller's request was due, which in a closed loop is when its last answer ended. AIPerf:
+              from before the request goes to the connection pool. GuideLLM: from the first byte of its header. The
+              frame that only names a role counts for none of them.
+tpot          (last chunk - first chunk) / (tokens - 1), of each request; both call it inter-token latency.
+tokens_per_s  ours and AIPerf: all tokens / (last end - first start). GuideLLM spreads each request's tokens evenly
+              between its first and last chunk, and weighs rates with the time they lasted: the same mean.
+
+What is left differs because the tools do: a caller that takes 20 ms to ask again leaves the server that much idler, and
+its request arrives elsewhere in the server's step. So first tokens are compared where they take many steps (`--workload
+long-prompt`, in pieces of `--piece` tokens, nothing cached), and answers are long beside what a tool needs between two.
+There is one caller unless said otherwise: several with answers of one length end in one step and queue with their next
+prompts, and the median of their first tokens jumps from place to place in that queue; their mean and throughput don't.
+`turnaround_ms` is that time, of the tools that keep the times of each request.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import heapq
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bench import rows
 from bench.running_mesh import ROOT, running_mesh
 from loadtest.workloads import workload
 from loadtest.workloads.session import as_completion
@@ -31,6 +48,7 @@ from loadtest.workloads.session import as_completion
 MODEL = "smollm2-135m-instruct"
 BAR = 0.05
 FIGURES = ("ttft_p50_ms", "ttft_mean_ms", "tpot_p50_ms", "tpot_mean_ms", "tokens_per_s")
+PROFILE = {"step_ms": 5, "row_us": 200, "vocab_size": 49152}
 OURS = "specmesh load"
 
 Seen = dict[str, float]
@@ -44,14 +62,23 @@ def main(argv: list[str]) -> int:
     seen: dict[str, list[Seen]] = {name: [] for name in tools}
     with tempfile.TemporaryDirectory(prefix="witnesses-") as folder, server(options) as url:
         prepare(Path(folder), options)
-        ours(Path(folder), url, options)  # warms all caches, and isn't kept
-        for turn in range(options.rounds):
+        for turn in range(-1, options.rounds):
             for name in rotated(list(tools), turn):
-                seen[name].append(tools[name](Path(folder), url, options))
-    medians = {name: median(rows) for name, rows in seen.items()}
+                found = tools[name](Path(folder), url, options)
+                print(f"round {turn + 1}, {name}: {json.dumps(rounded(found))}", flush=True)
+                if turn >= 0:
+                    seen[name].append(found)
+    medians = {name: median(each) for name, each in seen.items()}
     print(table(medians))
     missed = too_far(medians)
     print("\n".join(f"MISSED {each}" for each in missed))
+    if not options.no_row:
+        told_of = {name: getattr(options, name) for name in ("engine", "workload", "concurrency", "requests", "piece")}
+        versions = {name: version(name, venv) for name, venv in environments(options).items()}
+        rows.append("witnesses", ["witnesses", *shown(argv)], {
+            **told_of, "versions": versions, "figures": {name: rounded(each) for name, each in medians.items()},
+            "rounds_seen": {name: [rounded(one) for one in each] for name, each in seen.items()}, "missed": missed,
+        })  # fmt: skip
     return 1 if missed else 0
 
 
@@ -62,11 +89,14 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--url", default="", help="a server that runs; else a mesh is started")
     parser.add_argument("--model", default=MODEL, help="its name for requests, and of the mesh that is started")
     parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json; else the cache's of the model")
-    parser.add_argument("--engine", default="torch", choices=("torch", "mock"), help="of the mesh that is started")
-    parser.add_argument("--concurrency", type=int, default=4, help="callers")
-    parser.add_argument("--requests", type=int, default=48, help="of each tool in each round")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of each answer, exactly")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each tool")
+    parser.add_argument("--engine", default="mock", choices=("torch", "mock"), help="of the mesh that is started")
+    parser.add_argument("--workload", default="long-prompt", help="one of specmesh load's, each prompt of it once")
+    parser.add_argument("--piece", type=int, default=128, help="max_step_tokens of the mesh that is started")
+    parser.add_argument("--concurrency", type=int, default=1, help="callers")
+    parser.add_argument("--requests", type=int, default=16, help="of each tool in each round")
+    parser.add_argument("--max-tokens", type=int, default=192, help="of each answer, exactly")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each tool, after one that isn't kept")
+    parser.add_argument("--no-row", action="store_true", help="print only, append nothing to bench/results")
     return parser
 
 
@@ -75,15 +105,16 @@ def server(options: argparse.Namespace) -> Iterator[str]:
     if options.url:
         yield options.url.rstrip("/")
         return
-    profile = '{"step_ms": 10, "vocab_size": 49152}'
-    settings = {"engine": options.engine, "mock_profile": profile} if options.engine == "mock" else {}
-    with running_mesh(model=options.model, method="naive", **settings) as mesh:
+    settings = {"model": options.model, "method": "naive", "max_step_tokens": options.piece, "prefix_cache": False}
+    if options.engine == "mock":
+        settings |= {"engine": "mock", "mock_profile": json.dumps(PROFILE)}
+    with running_mesh(**settings) as mesh:
         yield mesh.url
 
 
 def prepare(folder: Path, options: argparse.Namespace) -> None:
     """The same prompts in each tool's form, and the tokenizer at a relative path, which no tool takes for a hub."""
-    made = workload("questions", 1).session
+    made = workload(options.workload, 1).session
     prompts = [as_completion(made(index).turns[0].body)["prompt"] for index in range(options.requests)]
     for name, field in (("ours.jsonl", "prompt"), ("guidellm.jsonl", "prompt"), ("aiperf.jsonl", "text")):
         (folder / name).write_text("".join(json.dumps({field: prompt}) + "\n" for prompt in prompts))
@@ -103,12 +134,13 @@ def tokenizer_of(model: str) -> Path:
 
 
 def ours(folder: Path, url: str, options: argparse.Namespace) -> Seen:
-    file = folder / "ours.json"
+    file, records = folder / "ours.json", folder / "records.jsonl"
     told(
         folder, sys.executable, "-m", "loadtest", url, f"--json={file}", "--quiet", "--workload=ours.jsonl",
         "--endpoint=chat", "--ignore-eos", f"--model={options.model}", f"--concurrency={options.concurrency}",
-        f"--requests={options.requests}", f"--max-tokens={options.max_tokens}",
+        f"--requests={options.requests}", f"--max-tokens={options.max_tokens}", f"--records={records}",
     )  # fmt: skip
+    each = [json.loads(line) for line in records.read_text().splitlines()]
     figures = json.loads(file.read_text())
     return {
         "ttft_p50_ms": figures["ttft_s"]["p50"] * 1e3,
@@ -116,6 +148,7 @@ def ours(folder: Path, url: str, options: argparse.Namespace) -> Seen:
         "tpot_p50_ms": figures["tpot_s"]["p50"] * 1e3,
         "tpot_mean_ms": figures["tpot_s"]["mean"] * 1e3,
         "tokens_per_s": figures["throughput"]["output_tokens_per_s"],
+        "turnaround_ms": turnaround_ms((one["started"], one["ended"]) for one in each),
     }
 
 
@@ -148,6 +181,9 @@ def guidellm(folder: Path, url: str, options: argparse.Namespace) -> Seen:
         "tpot_p50_ms": itl["median"],
         "tpot_mean_ms": itl["mean"],
         "tokens_per_s": metrics["output_tokens_per_second"]["successful"]["mean"],
+        "turnaround_ms": turnaround_ms(
+            (each["request_start_time"], each["request_end_time"]) for each in found["requests"]["successful"]
+        ),
     }
 
 
@@ -171,6 +207,32 @@ def aiperf(folder: Path, url: str, options: argparse.Namespace) -> Seen:
         "tpot_mean_ms": itl["avg"],
         "tokens_per_s": figures["output_token_throughput"]["avg"],
     }
+
+
+def turnaround_ms(spans: Iterable[tuple[float, float]]) -> float:
+    """From the end of an answer to the next request, the median: a request follows the earliest end that nobody
+    followed yet."""
+    ends: list[float] = []
+    found: list[float] = []
+    for start, end in sorted(spans):
+        if ends and ends[0] <= start:
+            found.append(start - heapq.heappop(ends))
+        heapq.heappush(ends, end)
+    return statistics.median(found) * 1e3 if found else 0.0
+
+
+def environments(options: argparse.Namespace) -> dict[str, Path]:
+    return {name: venv for name in ("guidellm", "aiperf") if (venv := getattr(options, name))}
+
+
+def version(name: str, venv: Path) -> str:
+    asked = f"import importlib.metadata as metadata; print(metadata.version({name!r}))"
+    return subprocess.run([venv / "bin" / "python", "-c", asked], capture_output=True, text=True).stdout.strip()
+
+
+def shown(argv: list[str]) -> list[str]:
+    """The command without anyone's folders."""
+    return [Path(word).name if "/" in word and "://" not in word else word for word in argv]
 
 
 def limit(options: argparse.Namespace) -> dict[str, int]:
@@ -198,7 +260,11 @@ def rotated(names: list[str], by: int) -> list[str]:
 
 
 def median(rows: list[Seen]) -> Seen:
-    return {name: statistics.median(row[name] for row in rows) for name in FIGURES}
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def rounded(seen: Seen) -> Seen:
+    return {name: round(value, 2) for name, value in seen.items()}
 
 
 def table(medians: dict[str, Seen]) -> str:

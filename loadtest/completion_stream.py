@@ -39,7 +39,8 @@ class CompletionStream:
         outcome = self.outcome
         if outcome.error:
             return
-        if not self.done:
+        # transformers serve ends without [DONE], and with usage in its last chunk: that is an end, too.
+        if not self.done and not (outcome.finish and outcome.completion_tokens is not None):
             outcome.error, outcome.detail = "truncated", "the stream ended without [DONE]"
         elif not outcome.finish:
             outcome.error, outcome.detail = "unfinished", "[DONE] came without a finish_reason"

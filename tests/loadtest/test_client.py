@@ -144,6 +144,7 @@ async def test_an_answer_other_than_200_is_named_by_its_status(raw_server: RawSe
         ([b'data: {"choices": [], "usage": {"x": 1}}\n\n'], "bad_json"),
         ([b"<html>\n\n"], "bad_http"),
         ([chunk("a"), chunk(finish="stop")], "truncated"),
+        ([chunk("a"), usage(1)], "truncated"),
         ([chunk("a"), DONE], "unfinished"),
     ],
 )
@@ -153,6 +154,12 @@ async def test_a_stream_that_is_not_whole_or_not_understood_is_an_error(
     server.script = writes(*pieces)
     outcome = await ask(client)
     assert outcome.error == kind
+
+
+async def test_a_stream_that_ends_with_usage_and_without_done_is_whole(server: ScriptedServer, client: Client) -> None:
+    server.script = writes(chunk("a"), chunk("b"), chunk(finish="stop"), usage(3))
+    outcome = await ask(client)
+    assert outcome.ok and outcome.completion_tokens == 3
 
 
 async def test_a_broken_stream_does_not_spoil_the_next_request(server: ScriptedServer, client: Client) -> None:
