@@ -1,8 +1,9 @@
-"""The best of all sources: what stood of their guesses so far, by context and counts, says what new ones are worth.
+"""All sources together, a token at a time: what stood of what each said so far, by context and counts, tells which one
+is believed, and what it means that others say the same, or something else.
 
-Every source guesses each time, and what it guessed is compared with what was said, also where another was chosen: so
-none is ever given up. The draft goes on as long as there is any hope; how much of it is verified is the target's to
-decide, which knows the price.
+Every source is asked each time, and what it said is compared with how the text went on, also where another was
+believed: so none is ever given up. The draft goes on as long as there is any hope; how much of it is verified is the
+target's to decide, which knows the price.
 """
 
 from __future__ import annotations

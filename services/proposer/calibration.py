@@ -12,11 +12,17 @@ from services.proposer.suffix_store.chances import (
     CELL_WORDS,
     CELLS,
     CHANCE,
+    GRADES,
     LENGTHS,
     NGRAM,
+    OF_SOURCES,
     PREDICTION,
     SHARES,
     SOURCES,
+    SURE,
+    TOKENS,
+    TOKENS_AT,
+    VIEWS_AT,
     cell_of,
 )
 
@@ -40,13 +46,17 @@ def chance(table: Table, source: int, length: int, share: float) -> float:
 
 def _beliefs() -> Table:
     table = np.zeros((CELLS, CELL_WORDS), np.float32)
-    share = (np.arange(SHARES) + 0.5) / SHARES
+    share = np.array([*((np.arange(10) + 0.5) / 10), 0.96, 0.99])
     # Twice the same of two says more than one of one, and both more than one of two.
     by_share = np.minimum(1.0, 0.2 * share + (share + 0.05) / 0.8)
-    chances = table[:, CHANCE].reshape(SOURCES, LENGTHS, SHARES)
+    chances = table[:OF_SOURCES, CHANCE].reshape(SOURCES, LENGTHS, SHARES)
     for source in range(SOURCES):
         by_length = np.array(_PREDICTED if source == PREDICTION else _BY_LENGTH)
         chances[source] = by_length[:, None] * by_share * (_RECENT if source == NGRAM else 1.0)
+    # Nobody knows better than the surest one yet.
+    sure = (np.arange(GRADES) + 0.5) / GRADES
+    table[VIEWS_AT:TOKENS_AT, CHANCE] = np.repeat(sure, SURE * SURE)
+    table[TOKENS_AT:, CHANCE] = np.tile(sure, 2 * TOKENS)
     return table
 
 

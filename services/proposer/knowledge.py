@@ -21,6 +21,7 @@ from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
 from services.proposer.namespaces import Namespace, Namespaces, Segment
 from services.proposer.proposer import Ask, View
 from services.proposer.suffix_store import (
+    blending,
     branches,
     candidates,
     chances,
@@ -109,7 +110,9 @@ class Knowledge:
             layout.TOLD_AT: np.zeros(guessing.TOLD_WORDS, np.int64),
             layout.DRAFT_AT: np.zeros(layout.LONGEST, np.int32),
             layout.RATIOS_AT: np.zeros(layout.LONGEST, np.float64),
-            layout.CELLS_AT: np.zeros(layout.LONGEST, np.int32),
+            # One more than there are: that of a guess that may become one.
+            layout.LINES_AT: np.zeros((blending.LINES + 1, 2 * layout.LONGEST), np.int32),
+            layout.SPEAKERS_AT: np.zeros((blending.SPEAKERS + 1, blending.SPEAKER_WORDS), np.int64),
             layout.COPY_AT: np.zeros(_SCRATCH, np.int64),
             layout.CONTEXT_AT: np.zeros(depth, np.int32),
             layout.BELIEFS_AT: self._beliefs,

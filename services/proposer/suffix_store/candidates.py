@@ -1,57 +1,59 @@
-"""What each source guessed last for a text, chosen or not, until the text has gone on and it is known what stood.
-Compiled into the one call of step.py.
+"""What every source said of each token of a draft, until the text has gone on and it is known who was right. Compiled
+into the one call of step.py.
 
-A source has two candidates: the one made while a draft is verified, behind that draft, and the one before it. Tokens
-that a guess was made behind are part of it, without a cell: they are only waited for. A guess counts up to its first
-wrong token, and not at all where the text hasn't come to it, or was asked about anew.
+A text has two records: that of the draft made while another is verified, behind that one, and that of the one before.
+Tokens that a draft was made behind are part of it, and nobody said them: they are only waited for. A record counts up
+to the draft's first wrong token, and that one, too; not at all where the text hasn't come to it, or was asked about
+anew.
 """
 
 from __future__ import annotations
 
-from services.proposer.suffix_store.chances import SOURCES, seen
+from services.proposer.suffix_store.chances import seen
 from services.proposer.suffix_store.native import Floats, Ints, loop
 
 LONGEST = 64
-# A candidate's words: behind how much text it was made and how many tokens ahead of it, its tokens, how many of them
-# are compared with the text; then tokens and cells.
-MADE_AT, AHEAD, COUNT, COMPARED = range(4)
-_HEAD = 4
-CANDIDATE_WORDS = _HEAD + 2 * 2 * LONGEST
-# Candidates of a text, and behind them which of a source's two is the later one.
-OF_A_TEXT = 2 * SOURCES
-TEXT_WORDS = OF_A_TEXT * CANDIDATE_WORDS + SOURCES
+# A record's words: behind how much text it was made and how many tokens ahead of it, how many tokens it has, how many
+# of them are compared with the text, and how many sources there were.
+MADE_AT, AHEAD, COUNT, COMPARED, SPEAKERS = range(5)
+HEAD = 5
+# Then for each token what it is, three cells of the draft's chance, and for each source its own token and cell.
+MOST_SPEAKERS = 7
+SAID_WORDS = 4 + 2 * MOST_SPEAKERS
+RECORD_WORDS = HEAD + LONGEST * SAID_WORDS
+# Records of a text, and behind them which of the two is the later one.
+TEXT_WORDS = 2 * RECORD_WORDS + 1
 
 
 @loop
-def compare(candidates: Ints, text: Ints, table: Floats) -> None:
+def compare(records: Ints, text: Ints, table: Floats) -> None:
     """With what the text has become."""
-    for which in range(OF_A_TEXT):
-        one = candidates[which * CANDIDATE_WORDS : (which + 1) * CANDIDATE_WORDS]
+    for which in range(2):
+        one = records[which * RECORD_WORDS : (which + 1) * RECORD_WORDS]
         while one[COMPARED] < one[COUNT] and one[MADE_AT] + one[COMPARED] < text.size:
-            at = one[COMPARED]
+            at, token = one[COMPARED], text[one[MADE_AT] + one[COMPARED]]
             one[COMPARED] += 1
-            stood = text[one[MADE_AT] + at] == one[_HEAD + at]
-            cell = one[_HEAD + 2 * LONGEST + at]
-            if cell >= 0:
-                seen(table, cell, stood)
-            if not stood:
+            said = one[HEAD + at * SAID_WORDS : HEAD + (at + 1) * SAID_WORDS]
+            if at >= one[AHEAD]:
+                for word in range(1, 4):
+                    seen(table, said[word], said[0] == token)
+                for word in range(4, 4 + 2 * one[SPEAKERS], 2):
+                    if said[word + 1] >= 0:
+                        seen(table, said[word + 1], said[word] == token)
+            if said[0] != token:
                 one[COUNT] = 0
 
 
 @loop
-def remember(candidates: Ints, source: int, made_at: int, ahead: Ints, tokens: Ints, cells: Ints, count: int) -> None:
-    """In the place of the earlier of the source's two, or of one that was made for the same."""
-    later = candidates[OF_A_TEXT * CANDIDATE_WORDS + source : OF_A_TEXT * CANDIDATE_WORDS + source + 1]
-    begin = (2 * source + later[0]) * CANDIDATE_WORDS
-    if candidates[begin + MADE_AT] != made_at or candidates[begin + AHEAD] != ahead.size:
+def begun(records: Ints, made_at: int, ahead: Ints, speakers: int) -> Ints:
+    """An empty record, in the place of the earlier of the two, or of one that was made for the same."""
+    later = records[2 * RECORD_WORDS : 2 * RECORD_WORDS + 1]
+    begin = later[0] * RECORD_WORDS
+    if records[begin + MADE_AT] != made_at or records[begin + AHEAD] != ahead.size:
         later[0] = 1 - later[0]
-        begin = (2 * source + later[0]) * CANDIDATE_WORDS
-    one = candidates[begin : begin + CANDIDATE_WORDS]
-    one[MADE_AT], one[AHEAD], one[COMPARED], one[COUNT] = made_at, ahead.size, 0, 0
-    if not count or ahead.size > LONGEST:
-        return
-    one[COUNT] = ahead.size + count
-    for at in range(ahead.size):
-        one[_HEAD + at], one[_HEAD + 2 * LONGEST + at] = ahead[at], -1
-    for at in range(count):
-        one[_HEAD + ahead.size + at], one[_HEAD + 2 * LONGEST + ahead.size + at] = tokens[at], cells[at]
+        begin = later[0] * RECORD_WORDS
+    one = records[begin : begin + RECORD_WORDS]
+    one[MADE_AT], one[AHEAD], one[COMPARED], one[COUNT], one[SPEAKERS] = made_at, ahead.size, 0, 0, speakers
+    for at in range(min(LONGEST, ahead.size)):
+        one[HEAD + at * SAID_WORDS] = ahead[at]
+    return one

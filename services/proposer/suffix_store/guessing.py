@@ -1,15 +1,14 @@
 """Guesses from an automaton: what followed a follower's contexts most often, or when they occurred last. Compiled into
 the one call of step.py; knows nothing of whose text it is.
 
-A guess is tokens, and for each the share: of the times its context occurred, how often the token followed. Where
-guesses are calibrated, a share becomes the chance at which such tokens stood so far (chances.py).
+A guess is tokens, and for each the share: of the times its context occurred, how often the token followed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.suffix_store.chances import CHANCE, cell_of
+from services.proposer.suffix_store.chances import counted
 from services.proposer.suffix_store.loops import (
     BEFORE,
     BEFORE_LENGTH,
@@ -29,47 +28,34 @@ from services.proposer.suffix_store.loops import (
     shortened,
     target_of,
 )
-from services.proposer.suffix_store.native import Doubles, Floats, Ints, Longs, Table, loop
+from services.proposer.suffix_store.native import Doubles, Ints, Longs, Table, loop
 
 # What is told of a guess: how many tokens, and the length of its context.
 DRAFTED, MATCHED = 1, 2
 TOLD_WORDS = 3
 # A score this close to the best may be the best: the bound isn't rounded as the sum is.
 _NEARLY = 1 - 1e-9
-# A context that occurred twice and was followed by the same token twice says more than one that occurred once.
-_DOUBT = 0.5
 # Not Python's own, of which numba would make two functions.
 _NO, _YES = np.bool_(False), np.bool_(True)
-# A shorter context is looked at where its first token is so much likelier.
-_LIKELIER = 1.1
-
-
-@loop
-def _chance(table: Floats, cell: int) -> float:
-    return float(table[cell, CHANCE])
 
 
 @loop
 def _walk(
     words: Longs, rows: Table, entries: Table, buckets: Table, state: int, length: int, limit: int, budget: int,
-    least: float, enough: float, table: Floats, source: int, itself: int, tokens: Ints, shares: Doubles, cells: Ints,
-    keeps: bool,
+    least: float, enough: float, tokens: Ints, shares: Doubles, keeps: bool,
 ) -> tuple[int, float]:  # fmt: skip
     """(tokens, score) of the most frequent tokens behind the context, as long as their probability is at least
     `least`, and as long as the score may still become `enough`. Beyond `limit` the context is its own last `limit`
-    tokens. `source` -1: shares are what counts say. `itself`: the context's occurrences that nothing can follow."""
+    tokens."""
     drafted, score, probability = 0, 0.0, 1.0
     while drafted < budget and rows[state, BEST_COUNT]:
-        share, cell = rows[state, BEST_COUNT] / rows[state, COUNT], 0
-        if source >= 0:
-            cell = cell_of(source, length + drafted, rows[state, BEST_COUNT] / (rows[state, COUNT] - itself + _DOUBT))
-            share, itself = _chance(table, cell), 0
+        share = rows[state, BEST_COUNT] / rows[state, COUNT]
         probability *= share
         if probability < least or score + probability * (budget - drafted) < enough:
             break
         token = rows[state, BEST_TOKEN]
         if keeps:
-            tokens[drafted], shares[drafted], cells[drafted] = token, share, cell
+            tokens[drafted], shares[drafted] = token, share
         drafted += 1
         score += probability
         state = target_of(words, rows, entries, buckets, state, token)
@@ -81,36 +67,26 @@ def _walk(
 @loop
 def most_frequent(
     words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, limit: int, longest: int, factor: float,
-    offset: float, least: float, table: Floats, source: int, tokens: Ints, shares: Doubles, cells: Ints, told: Longs,
+    offset: float, least: float, tokens: Ints, shares: Doubles, told: Longs,
 ) -> float:  # fmt: skip
     """The best draft of all contexts of up to `limit` tokens that the follower's ends with.
 
     Contexts of one state have been followed by the same tokens as often: the longest of them has the largest budget,
     and so the best score. That leaves one context a state. No draft's score is above its length times its first
-    token's probability, and budgets shrink with the context: that bounds what has to be looked at. Calibrated guesses
-    have the same budget all; of those, a shorter context is only looked at for the sake of its first token.
+    token's probability, and budgets shrink with the context: that bounds what has to be looked at.
     """
     length = min(follower[LENGTH], limit)
     state = shortened(rows, follower[STATE], length)
-    itself = 0 if follower[END] == READER else 1
-    best_state, best_length, best_budget, best, likeliest = 0, 0, 0, 0.0, 0.0
+    best_state, best_length, best_budget, best = 0, 0, 0, 0.0
     while state:
-        budget, enough = longest, best * _NEARLY
-        if source < 0:
-            budget = min(longest, int(length * factor + offset + 1e-6))
-            first = rows[state, BEST_COUNT] / rows[state, COUNT]
-        else:
-            share = rows[state, BEST_COUNT] / (rows[state, COUNT] - itself + _DOUBT)
-            first = _chance(table, cell_of(source, length, share)) if rows[state, BEST_COUNT] else 0.0
+        budget, enough = min(longest, int(length * factor + offset + 1e-6)), best * _NEARLY
         if budget <= best:
             break
-        if first >= least and first * budget > enough and first > likeliest:
-            if source >= 0:
-                likeliest = first * _LIKELIER
+        first = rows[state, BEST_COUNT] / rows[state, COUNT]
+        if first >= least and first * budget > enough:
             _, score = _walk(
-                words, rows, entries, buckets, state, length, limit, budget, least, enough, table, source, itself,
-                tokens, shares, cells, _NO,
-            )  # fmt: skip
+                words, rows, entries, buckets, state, length, limit, budget, least, enough, tokens, shares, _NO
+            )
             if score > best:
                 best, best_state, best_length, best_budget = score, state, length, budget
         state = link_of(rows, state)
@@ -118,9 +94,8 @@ def most_frequent(
     told[DRAFTED], told[MATCHED] = 0, best_length
     if best_state:
         told[DRAFTED], _ = _walk(
-            words, rows, entries, buckets, best_state, best_length, limit, best_budget, least, 0.0, table, source,
-            itself, tokens, shares, cells, _YES,
-        )  # fmt: skip
+            words, rows, entries, buckets, best_state, best_length, limit, best_budget, least, 0.0, tokens, shares, _YES
+        )
     return best
 
 
@@ -138,10 +113,11 @@ def _place_before(words: Longs, rows: Table, follower: Longs) -> tuple[int, int]
 @loop
 def most_recent(
     words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, least_size: int, longest: int,
-    text: Ints, ahead: Ints, table: Floats, source: int, tokens: Ints, shares: Doubles, cells: Ints, told: Longs,
+    text: Ints, ahead: Ints, counts: bool, tokens: Ints, shares: Doubles, told: Longs,
 ) -> None:  # fmt: skip
     """What came behind the last earlier occurrence of the text's last few tokens. At the end it goes on with its own
-    guess: a match that near to the end is a text that repeats itself, and the repetition goes on.
+    guess: a match that near to the end is a text that repeats itself, and the repetition goes on. `counts`:
+    shares are those that chances are learned by.
 
         text  x y z x y z        the place is the second x  ->  x y z x y
                     ^
@@ -168,11 +144,9 @@ def most_recent(
             target = target_of(words, rows, entries, buckets, state, token)
         times = rows[state, COUNT] if state else words[TOKENS]
         share = rows[target, COUNT] / times if target else 0.0
-        if source >= 0:
-            share = rows[target, COUNT] / (times - itself + _DOUBT) if target else 0.0
-            cell = cell_of(source, size + at, share)
-            cells[at] = cell
-            share, itself = _chance(table, cell), 0
+        if counts:
+            share = counted(rows[target, COUNT], times - itself) if target else 0.0
+            itself = 0
         tokens[at], shares[at] = token, share
         length = min(length + 1, words[DEPTH]) if target else 0
         state = shortened(rows, target, length)
@@ -181,7 +155,7 @@ def most_recent(
 @loop
 def most_frequent_of_few(
     words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, least_size: int, longest: int,
-    table: Floats, source: int, tokens: Ints, shares: Doubles, cells: Ints, told: Longs,
+    tokens: Ints, shares: Doubles, told: Longs,
 ) -> None:  # fmt: skip
     """What came most often behind the longest earlier occurrence of the text's last few tokens, however rarely."""
     length = min(follower[LENGTH], words[LOOKED_UP])
@@ -191,11 +165,9 @@ def most_frequent_of_few(
         length = rows[state, LEN]
     told[DRAFTED], told[MATCHED] = 0, length
     if state and length >= least_size:
-        itself = 0 if follower[END] == READER else 1
         told[DRAFTED], _ = _walk(
-            words, rows, entries, buckets, state, length, words[LOOKED_UP], longest, 0.0, 0.0, table, source, itself,
-            tokens, shares, cells, _YES,
-        )  # fmt: skip
+            words, rows, entries, buckets, state, length, words[LOOKED_UP], longest, 0.0, 0.0, tokens, shares, _YES
+        )
 
 
 @loop

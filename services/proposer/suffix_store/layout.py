@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.suffix_store import candidates, predicting
+from services.proposer.suffix_store import blending, candidates, predicting
 from services.proposer.suffix_store.loops import FOLLOWER_WORDS, READER
 
 # What can be asked for, as bits: a source's, and whether shares are calibrated and learned from.
@@ -13,11 +13,11 @@ CALIBRATED = 1 << 10
 LONGEST = candidates.LONGEST
 # Words of the whole: where everything lies, what was set, and what is left of what one call may take.
 # fmt: off
-(ROWS_AT, ROWS, SPACES_AT, SPACES, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, CELLS_AT,
+(ROWS_AT, ROWS, SPACES_AT, SPACES, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, LINES_AT,
  COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH,
- SCOUTS_AT) = range(22)
+ SCOUTS_AT, SPEAKERS_AT) = range(23)
 # fmt: on
-WORDS = 22
+WORDS = 23
 # Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
 # needs memory for candidates or chances.
 DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))
@@ -46,3 +46,4 @@ SPACE_WORDS = 8
 # What is passed on is no number of Python's: numba would compile each function once for each such number.
 BEGIN, AT_ROOT, ONLY = np.int64(0), np.int64(0), np.int64(0)
 AS_READER, ALL_OF_FOLLOWER, ALL_OF_PREDICTION = map(np.int64, (READER, FOLLOWER_WORDS, predicting.PREDICTION_WORDS))
+ALL_OF_SPEAKER = np.int64(blending.SPEAKER_WORDS)

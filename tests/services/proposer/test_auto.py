@@ -27,9 +27,10 @@ def auto(**more: int | None) -> AutoProposer:
 
 
 def table(held: Knowledge, name: str = "all") -> calibration.Table:
+    """What is known of each source; of all together it is another part."""
     namespace = held.namespaces.get(name)
     assert namespace is not None
-    return namespace.chances
+    return namespace.chances[: chances.OF_SOURCES]
 
 
 def of_prediction(held: Knowledge, length: int) -> float:
@@ -164,3 +165,42 @@ def test_chances_tell_how_often_guesses_stand() -> None:
                 one.tokens.append(token)
         proposer.forget(number + 1)
     assert stood > 1000 and abs(claimed / stood - 1) < 0.1
+
+
+def test_where_one_source_ends_another_goes_on() -> None:
+    proposer = auto()
+    say(proposer, view(1, [1], 1, "all"), [20, 21, 22])
+    draft = guess(proposer, view(2, [1], 1, "all", [5, 6, 7, 8, 20]), 16)
+    assert draft.tokens == [5, 6, 7, 8, 20, 21, 22]
+    assert draft.source == "prediction"
+
+
+def test_what_two_sources_expect_is_likelier_than_what_they_contradict_each_other_in() -> None:
+    """The namespace says 11 behind 10. What is predicted is that, which comes true, or something else: then neither is
+    often right."""
+    proposer, chance = auto(), random.Random(4)
+    claimed: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(400):
+        agrees = chance.random() < 0.5
+        one = view(number + 1, [1], 1, "all", [10, 11 if agrees else 500 + number])
+        draft = say(proposer, one, [10], 1)
+        if number >= 200 and draft.tokens == [11]:
+            claimed[agrees] += draft.chances
+        say(proposer, one, [11 if agrees or chance.random() < 0.4 else 9000 + number])
+        proposer.forget(number + 1)
+    together, apart = (sum(each) / len(each) for each in (claimed[True], claimed[False]))
+    assert together > 0.9 and apart < 0.6, (together, apart)
+
+
+def test_a_source_that_was_never_right_is_listened_to_again_when_it_is() -> None:
+    """Its tokens aren't drafted any more; still they are compared."""
+    proposer = auto()
+    for number in range(900):
+        truth, is_true = noise(number, 4), number >= 600
+        one = view(number + 1, [1], 1, "all", truth if is_true else noise(5000 + number, 4))
+        draft = guess(proposer, one, 4)
+        if number == 599:
+            assert draft == EMPTY
+        say(proposer, one, truth)
+        proposer.forget(number + 1)
+    assert len(draft.tokens) == 4
