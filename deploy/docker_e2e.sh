@@ -205,7 +205,7 @@ say "a fault: the proposer stands still"
 compose pause proposer
 checks --fires ProposerDown
 compose unpause proposer
-# It was taken for lost, so it ends, and is started again.
+# If it was taken for lost, it ends and is started again.
 checks --ends ProposerDown
 
 say "stopping"
