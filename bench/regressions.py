@@ -95,6 +95,7 @@ WATCHED: dict[str, tuple[Watched, ...]] = {
     "step_overhead": (
         Watched("*/itl_p50_ms", LOWER, OF_RATIOS),
         Watched("between_steps_us/*/*/p50", LOWER, OF_TIMES),
+        Watched("step_thread_cpu_us/*/*/added_p50", LOWER, OF_TIMES),
     ),
     "verify": (
         Watched("call_us", LOWER, OF_TIMES),

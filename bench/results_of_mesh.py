@@ -97,6 +97,12 @@ def _overhead(figures: Figures) -> str:
         for way, seen in found.items():
             where = f"`{method}`, {way}" if way else method
             lines.append([f"between two steps, {where}: p50, µs", number(seen["p50"])])
+    for method, ways in figures.get("step_thread_cpu_us", {}).items():
+        if method == "naive":
+            lines.append(["processor time of the step thread there, caches warm, µs", number(ways)])
+            continue
+        for way, seen in ways.items():
+            lines.append([f"the same with `{method}`, {way}: more, µs", number(seen["added_p50"])])
     return table([f"a step of {number(figures['step_ms'])} ms", "seen"], lines)
 
 

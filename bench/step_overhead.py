@@ -7,8 +7,9 @@ And what guessing adds between two steps: a step loop in this process asks the m
 from the end of a step to the beginning of the next is sorted by how the next one's draft came: left over from an
 earlier one (lease), asked for while the step ran (ahead), waited for (asked), or not (none). The same loop without
 speculation is the measure; runs of both alternate. Like the thread that drives a GPU this one polls for the end of a
-step and doesn't sleep (`--wait sleep`: it does, and finds its caches cold, whatever it has to do). Beside it stands what nothing over ZeroMQ can beat here: the round
-trip of an empty message between two processes that do nothing else, as seldom as steps come.
+step and doesn't sleep (`--wait sleep`: it does). Beside it stands what nothing over ZeroMQ can beat here: the round
+trip of an empty message between two processes that do nothing else, as seldom as steps come. And the thread's own work
+there, in processor time with warm caches (bench/step_thread.py): what stays of it on a machine without neighbours.
 """
 
 from __future__ import annotations
@@ -26,23 +27,19 @@ import numpy as np
 import zmq
 
 from bench.running_mesh import ROOT, running_mesh
-from mesh.address import new_epoch
+from bench.step_thread import PROFILE, added, between_steps
 from mesh.blocking import BlockingLink
-from services.messages import Generate, Sampling, Speculation
+from services.messages import Generate, Sampling
 from services.process import mesh_codec
 from services.target.events import Arrived, RunStep, StepDone, StepWanted
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
-from services.target.proposer_link import ProposerLink
 from services.target.scheduler import Scheduler
-from services.target.step_loop import StepLoop
 
 HELP = "milliseconds the mesh adds to a step of a single stream, against the same runner in process"
 BAR_MS = 1.0
 # Microseconds between two steps that guessing may add, p50, by how the draft came.
 BARS_US = {"lease": 20.0, "ahead": 20.0, "asked": 150.0}
-# Rows are dear enough that drafts are short, and a continuation lasts for some steps.
-ROW_US = 400.0
 ROUNDS = 6
 BARE = 300
 
@@ -61,6 +58,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         _over_http(options, figures)
     if options.only != "http":
         _between_steps(options, figures)
+        _of_the_thread(options, figures)
     return figures
 
 
@@ -107,6 +105,17 @@ def _between_steps(options: argparse.Namespace, figures: dict[str, Any]) -> None
                 figures["missed"].append(f"{method}, {way}: adds {p50 - plain:.0f} us, the bar is {BARS_US[way]:g}")
 
 
+def _of_the_thread(options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    methods = options.methods.split(",")
+    found = figures["step_thread_cpu_us"] = added(methods)
+    for method in methods:
+        for way in ("lease", "ahead"):
+            more = found[method].get(way, {}).get("added_p50", 0.0)
+            if more > BARS_US[way]:
+                told = f"{method}, {way}: {more:.0f} us of processor time, the bar is {BARS_US[way]:g}"
+                figures["missed"].append(told)
+
+
 ECHO = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.ROUTER)
@@ -133,34 +142,6 @@ def _bare_round_trip(pause: float) -> list[float]:
     return took[1:]
 
 
-class _Between:
-    """A runner that looks at the clock as steps begin and end, and the loop's observer."""
-
-    def __init__(self, runner: MockRunner) -> None:
-        self.facts = runner.facts
-        self._runner = runner
-        self.scheduler: Scheduler | None = None
-        self.gaps: dict[str, list[float]] = {}
-        self._ended = 0.0
-        self._ways: dict[str, int] = {}
-
-    def step(self, work: Any, meanwhile: Any) -> Any:
-        began = time.perf_counter()
-        assert self.scheduler is not None
-        ways = dict(self.scheduler.drafting.counts.ways)
-        way = next((name for name, count in ways.items() if count > self._ways.get(name, 0)), "none")
-        if self._ended and len(work[0].tokens) - len(work[0].draft) == 1:
-            self.gaps.setdefault(way, []).append(began - self._ended)
-        self._ways = ways
-        verdicts = self._runner.step(work, meanwhile)
-        self._ended = time.perf_counter()
-        return verdicts
-
-    def copy_page(self, source: int, target: int) -> None: ...
-
-    def after_step(self, rows: int, seconds: float) -> None: ...
-
-
 def _poll(seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -168,40 +149,14 @@ def _poll(seconds: float) -> None:
 
 
 def _gaps(endpoint: str, method: str, options: argparse.Namespace, seed: int) -> dict[str, list[float]]:
-    """Seconds between the steps of one stream whose text repeats itself for the most part, by how drafts came."""
-    profile = {"step_ms": options.step_ms, "row_us": ROW_US, "acceptance": 0.97, "vocab_size": 49152, "seed": seed}
-    watched = _Between(MockRunner(Profile.parse(profile), sleep=_poll if options.wait == "poll" else time.sleep))
-    facts = watched.facts
-    limits = Limits(facts.vocab_size, facts.max_context, facts.eos_token_ids, facts.page_tokens, facts.pages)
-    scheduler = watched.scheduler = Scheduler(limits)
-    name, epoch = f"bench-{method}-{seed}", new_epoch()
-    link = ProposerLink(
-        lambda at: BlockingLink(at, "proposer", mesh_codec(), name, epoch),
-        target=name,
-        epoch=epoch,
-        deadline=0.02,
-        now=time.monotonic,
-        vocabulary=facts.vocabulary,
-    )
-    loop = StepLoop(
-        scheduler, watched, link,
-        deliver=lambda delivery: loop.taken(), failed=print, observer=watched, now=time.monotonic,
-    )  # fmt: skip
-    link.move_to(endpoint)
-    time.sleep(0.1)
-    prompt = [100 + k % 32 for k in range(200)]
-    sampling = Sampling(max_tokens=options.tokens, ignore_eos=True)
-    generate = Generate(
-        request_id=name, attempt=1, token_ids=prompt, prompt_tokens=len(prompt), sampling=sampling,
-        speculation=Speculation(method=method),
-    )  # fmt: skip
-    loop.post(Arrived(generate, 1))
-    loop.start()
-    while not scheduler.ends:
-        time.sleep(0.01)
-    loop.stop()
-    loop.join(5.0)
-    return watched.gaps
+    """Seconds between the steps of one stream, by how drafts came."""
+    profile = PROFILE | {"step_ms": options.step_ms, "seed": seed}
+    runner = MockRunner(Profile.parse(profile), sleep=_poll if options.wait == "poll" else time.sleep)
+
+    def connect(name: str, epoch: int) -> BlockingLink:
+        return BlockingLink(endpoint, "proposer", mesh_codec(), name, epoch)
+
+    return between_steps(runner, connect, endpoint, method, options.tokens)
 
 
 def in_process(profile: dict[str, Any], steps: int) -> float:

@@ -1,0 +1,184 @@
+"""A step thread of one stream, seen between its steps; for bench/step_overhead.py, whose proposer is a real one.
+
+And what the thread itself does there, in microseconds of processor time with warm caches: the steps take no time, they
+move a clock, and the proposer is a line in the same thread that answers at once, with drafts of which most stand. So
+nothing is waited for and nothing else runs meanwhile. What becomes of a processor's caches in the milliseconds of a
+real step comes on top of that.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mesh.address import new_epoch
+from services.messages import DraftItem, Generate, Propose, Proposed, Sampling, Speculation
+from services.target.events import Arrived
+from services.target.limits import Limits
+from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
+from services.target.proposer_link import Link, ProposerLink
+from services.target.scheduler import Scheduler
+from services.target.step_loop import StepLoop
+
+# Rows are dear enough that drafts are short, and a continuation lasts for some steps.
+PROFILE = {"step_ms": 5.0, "row_us": 400.0, "acceptance": 0.97, "vocab_size": 49152, "seed": 1}
+TOKENS, ROUNDS = 2000, 6
+# Of the proposer that answers at once.
+LONGEST, CHANCE = 24, 0.9
+
+
+def added(methods: list[str]) -> dict[str, Any]:
+    """Of steps without speculation, and by method and by how the draft came what it adds to them."""
+    plain = float(np.median(_spent("naive")["none"]))
+    told: dict[str, Any] = {"naive": round(plain, 1)}
+    for method in methods:
+        told[method] = {
+            way: {"added_p50": round(float(np.median(spent)) - plain, 1), "steps": len(spent)}
+            for way, spent in _spent(method).items()
+        }
+    return told
+
+
+def _spent(method: str) -> dict[str, list[float]]:
+    """Microseconds, by how the next step's draft came."""
+    found: dict[str, list[float]] = {}
+    gc.disable()
+    try:
+        for _ in range(ROUNDS):
+            for way, spent in _in_one_thread(method).items():
+                found.setdefault(way, []).extend(each * 1e6 for each in spent)
+    finally:
+        gc.enable()
+    return found
+
+
+def _in_one_thread(method: str) -> dict[str, list[float]]:
+    moment = [0.0]
+
+    def now() -> float:
+        return moment[0]
+
+    def passes(seconds: float) -> None:
+        moment[0] += seconds
+
+    runner = MockRunner(Profile.parse(PROFILE), sleep=passes, now=now)
+    return between_steps(
+        runner, lambda name, epoch: _AnswersAtOnce(), "inproc://bench", method, TOKENS, now=now, clock=time.thread_time
+    )
+
+
+def between_steps(
+    runner: MockRunner,
+    connect: Callable[[str, int], Link],
+    endpoint: str,
+    method: str,
+    tokens: int,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """What `clock`, looked at from the step thread, says of the time from the end of a step to the beginning of the
+    next: of one stream, by how the next step's draft came. `connect(name, epoch)` makes the line to the proposer."""
+    facts = runner.facts
+    scheduler = Scheduler(
+        Limits(facts.vocab_size, facts.max_context, facts.eos_token_ids, facts.page_tokens, facts.pages)
+    )
+    watched = _Watched(runner, scheduler.drafting.counts.ways, clock)
+    epoch = new_epoch()
+    name = f"bench-{method}-{epoch}"
+    link = ProposerLink(
+        lambda at: connect(name, epoch),
+        target=name,
+        epoch=epoch,
+        deadline=0.02,
+        now=now,
+        vocabulary=facts.vocabulary,
+    )
+    loop = StepLoop(
+        scheduler, watched, link,
+        deliver=lambda delivery: loop.taken(), failed=print, observer=watched, now=now,
+    )  # fmt: skip
+    link.move_to(endpoint)
+    # A socket connects.
+    time.sleep(0.1)
+    loop.post(Arrived(_request(name, method, tokens), 1))
+    loop.start()
+    while not scheduler.ends:
+        time.sleep(0.01)
+    loop.stop()
+    loop.join(5.0)
+    return watched.seconds
+
+
+class _Watched:
+    """The runner, with a look at the clock as steps begin and end; and the loop's observer."""
+
+    def __init__(self, runner: MockRunner, ways: dict[str, int], clock: Callable[[], float]) -> None:
+        self._runner = runner
+        self._ways, self._before = ways, dict(ways)
+        self._clock = clock
+        self._ended = 0.0
+        self.seconds: dict[str, list[float]] = {}
+
+    def step(self, work: Any, meanwhile: Any) -> Any:
+        began = self._clock()
+        way = next((name for name, count in self._ways.items() if count > self._before[name]), "none")
+        self._before = dict(self._ways)
+        if self._ended and len(work[0].tokens) - len(work[0].draft) == 1:
+            self.seconds.setdefault(way, []).append(began - self._ended)
+        verdicts = self._runner.step(work, meanwhile)
+        self._ended = self._clock()
+        return verdicts
+
+    def copy_page(self, source: int, target: int) -> None: ...
+
+    def after_step(self, rows: int, seconds: float) -> None: ...
+
+
+class _AnswersAtOnce:
+    """A link to a proposer that knows how the mock engine's text goes on when it goes on as it did."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, list[int]] = {}
+
+    def send(self, message: Propose, *, timeout: float) -> Propose:
+        return message
+
+    def arrived(self, ticket: Propose, timeout: float) -> bool:
+        return True
+
+    def receive(self, ticket: Propose, timeout: float) -> Proposed:
+        drafts = []
+        for item in ticket.items:
+            known = self._texts.get(item.sequence_id, [])
+            text = self._texts[item.sequence_id] = known[: item.committed - len(item.tokens)] + item.tokens
+            last = (text + item.ahead)[-1] - FIRST
+            count = min(item.budget, LONGEST)
+            drafts.append(
+                DraftItem(
+                    sequence_id=item.sequence_id,
+                    committed=item.committed + len(item.ahead),
+                    tokens=[FIRST + (last + place) % CYCLE for place in range(1, count + 1)],
+                    source="suffix",
+                    match_length=9,
+                    chances=[CHANCE] * count,
+                )
+            )
+        return Proposed(step=ticket.step, drafts=drafts)
+
+    def give_up(self, ticket: Propose) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _request(name: str, method: str, tokens: int) -> Generate:
+    """Whose text repeats itself for the most part."""
+    prompt = [100 + place % 32 for place in range(200)]
+    return Generate(
+        request_id=name, attempt=1, token_ids=prompt, prompt_tokens=len(prompt),
+        sampling=Sampling(max_tokens=tokens, ignore_eos=True), speculation=Speculation(method=method),
+    )  # fmt: skip
