@@ -22,7 +22,7 @@ What is left differs because the tools do: a caller that takes 20 ms to ask agai
 its request arrives elsewhere in the server's step. So first tokens are compared where they take many steps (`--workload
 long-prompt`, in pieces of `--piece` tokens, nothing cached), and answers are long beside what a tool needs between two.
 There is one caller unless said otherwise: several with answers of one length end in one step and queue with their next
-prompts, and the median of their first tokens jumps from place to place in that queue; their mean and throughput don't.
+prompts, and the median of their first tokens jumps from place to place in that queue.
 `turnaround_ms` is that time, of the tools that keep the times of each request.
 """
 

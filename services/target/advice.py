@@ -75,8 +75,8 @@ class AdvisedBy:
     def collect(self) -> DraftsReady | None:
         return self._advice(self.line.collect)
 
-    def rest(self) -> None:
-        self._advice(self.line.rest)
+    def rest(self) -> bool:
+        return bool(self._advice(self.line.rest))
 
     def close(self) -> None:
         """Also after a fault: what it holds of the system is given back."""

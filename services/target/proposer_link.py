@@ -219,13 +219,14 @@ class ProposerLink:
             left = 0.0
         return self._receive(now, max(0.0, left))
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in
-        coming; if it doesn't hear, the next question says it again."""
+        coming. Whether it hasn't heard yet and is to be told again, a little later; else the next question says it."""
         self.collect()
-        if (self._forget or self._ended) and not self.gave_up:
+        if self._forget or self._ended:
             self.ask([])
             self.collect()
+        return bool(self._endpoint) and bool(self._forget or self._ended)
 
     # The question ----------------------------------------------------------------------------------------
 

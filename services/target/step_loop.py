@@ -8,6 +8,7 @@ replay at a time, and gives way as soon as a request arrives.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -50,6 +51,8 @@ log = logging.getLogger("specmesh.target")
 
 # Steps handed over and not yet taken. One would do; a few keep the thread from waiting for a busy loop.
 HANDED_OVER = 4
+# While there is nothing to do, a proposer that didn't hear what has ended is told again so often, in seconds.
+TELL_AGAIN = 0.5
 
 Delivery = list[Emit | Finish | Fail]
 
@@ -77,7 +80,7 @@ class Drafts(Protocol):
     def wait_ahead(self, seconds: float) -> DraftsReady | None: ...
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
     def collect(self) -> DraftsReady | None: ...
-    def rest(self) -> None: ...
+    def rest(self) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -173,8 +176,7 @@ class StepLoop:
         if not self.scheduler.has_work:
             self.scheduler.check_idle()
             self._progress_at = None
-            self._drafts.rest()
-            self._wait()
+            self._wait(again=self._drafts.rest())
         while True:
             try:
                 event = self._mail.get_nowait()
@@ -184,13 +186,14 @@ class StepLoop:
         if self._progress_at is None and self.scheduler.has_work:
             self._progress_at = self._now()
 
-    def _wait(self) -> None:
-        """For mail. As long as there is none, the audit may have the machine."""
+    def _wait(self, again: bool) -> None:
+        """For mail. As long as there is none, the audit may have the machine. `again`: the proposer didn't hear all."""
         replay = self._audit.begin(self._now()) if self._mail.empty() else None
         if replay is not None:
             self._tell([replay])
-        else:
-            self._dispatch_mail(self._mail.get())
+            return
+        with contextlib.suppress(queue.Empty):
+            self._dispatch_mail(self._mail.get(timeout=TELL_AGAIN if again else None))
 
     def _dispatch_mail(self, event: Event | ProposerAt | CandidateAt | None) -> None:
         if isinstance(event, ProposerAt):

@@ -146,10 +146,11 @@ class Succession:
     def collect(self) -> DraftsReady | None:
         return self._heard(self.link.collect())
 
-    def rest(self) -> None:
-        self.link.rest()
+    def rest(self) -> bool:
+        unsaid = self.link.rest()
         if self._candidate is not None:
-            self._candidate.rest()
+            unsaid |= self._candidate.rest()
+        return unsaid
 
     def close(self) -> None:
         self.link.close()

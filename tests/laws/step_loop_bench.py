@@ -45,7 +45,8 @@ class NoDrafts:
     def collect(self) -> DraftsReady | None:
         return None
 
-    def rest(self) -> None: ...
+    def rest(self) -> bool:
+        return False
     def close(self) -> None: ...
 
 

@@ -301,10 +301,36 @@ def test_at_rest_the_proposer_hears_of_the_last_sequences_at_once() -> None:
     world.step(good)
     world.link.forget([1], [])
     world.wire.answers.append(good)
-    world.link.rest()
+    assert not world.link.rest()
     assert [(message.items, message.forget) for message in world.wire.sent[1:]] == [([], [1])]
-    world.link.rest()
+    assert not world.link.rest()
     assert len(world.wire.sent) == 2, "said once"
+
+
+def test_a_proposer_that_did_not_hear_at_rest_is_told_again_until_it_has() -> None:
+    world = World()
+    world.step(good)
+    world.link.forget([1], [])
+    for _ in range(20):
+        # The answer doesn't come; after a few of them nobody waits for it any more.
+        assert world.link.rest()
+        world.now += DEADLINE
+    assert world.link.gave_up
+    world.now += PROBE_SECONDS
+    world.wire.answers.append(good)
+    until = world.now + 1.0
+    while world.link.rest():
+        world.now += DEADLINE
+        assert world.now < until, "it has answered"
+    assert world.wire.sent[-1].forget == [1] and not world.link.gave_up
+
+
+def test_nobody_is_told_again_where_there_is_no_proposer() -> None:
+    world = World()
+    world.step(good)
+    world.link.move_to("")
+    world.link.forget([1], [])
+    assert not world.link.rest()
 
 
 # Asked ahead ------------------------------------------------------------------------------------------------

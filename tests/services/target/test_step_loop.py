@@ -14,6 +14,7 @@ from mesh_around import request
 from paged_fake import PagedFake
 
 from services.messages import DraftItem
+from services.target import step_loop
 from services.target.audit import MOST_TRIES, Audit
 from services.target.events import (
     Arrived,
@@ -64,6 +65,7 @@ class World:
         self.changed = threading.Condition()
         self.eager = eager
         self.closed = False
+        self.rests = self.rests_unheard = 0
         self.loop = StepLoop(
             self.scheduler,
             self.runner,
@@ -113,7 +115,11 @@ class World:
         self.asked.append(asks)
         self.open = DraftsReady([self.draft(ask) for ask in asks])
 
-    def rest(self) -> None: ...
+    def rest(self) -> bool:
+        with self.changed:
+            self.rests += 1
+            self.changed.notify_all()
+            return self.rests < self.rests_unheard
 
     def collect(self) -> DraftsReady | None:
         found, self.open = self.open, None
@@ -222,6 +228,19 @@ def test_it_sleeps_when_there_is_nothing_to_do() -> None:
     world.until(lambda: world.moves == ["ipc://x"])
     assert len(world.steps) == before[1]
     assert world.loop.progress_age() == 0.0
+    world.stop()
+
+
+def test_a_proposer_that_did_not_hear_what_ended_is_told_again_though_nothing_else_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_loop, "TELL_AGAIN", 0.005)
+    world = World()
+    world.until(lambda: world.rests > 0)
+    world.rests_unheard = world.rests + 4
+    world.loop.post(Arrived(request(max_tokens=3), 1))
+    world.until(lambda: world.rests >= world.rests_unheard)
+    assert len(world.ends()) == 1
     world.stop()
 
 

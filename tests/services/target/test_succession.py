@@ -55,8 +55,8 @@ class Line:
 
     collect = look
 
-    def rest(self) -> None:
-        pass
+    def rest(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.closed = True
