@@ -32,7 +32,7 @@ def append(name: str, command: list[str], figures: dict[str, Any], folder: Path 
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short=12", "HEAD") or os.environ.get(COMMIT, ""),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_MEASURED)),
-        "command": shlex.join(["python", "-m", "bench", *command]),
+        "command": shlex.join(["python", "-m", "bench", *map(_without_folders, command)]),
         "hardware": hardware(),
         "versions": versions(),
         "figures": figures,
@@ -112,3 +112,8 @@ def _git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def _without_folders(word: str) -> str:
+    """Where somebody's environment lies says nothing about a figure."""
+    return Path(word).name if word.startswith("/") else word

@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     if not options.no_row:
         told_of = {name: getattr(options, name) for name in ("engine", "workload", "concurrency", "requests", "piece")}
         versions = {name: version(name, venv) for name, venv in environments(options).items()}
-        rows.append("witnesses", ["witnesses", *shown(argv)], {
+        rows.append("witnesses", ["witnesses", *argv], {
             **told_of, "versions": versions, "figures": {name: rounded(each) for name, each in medians.items()},
             "rounds_seen": {name: [rounded(one) for one in each] for name, each in seen.items()}, "missed": missed,
         })  # fmt: skip
@@ -228,11 +228,6 @@ def environments(options: argparse.Namespace) -> dict[str, Path]:
 def version(name: str, venv: Path) -> str:
     asked = f"import importlib.metadata as metadata; print(metadata.version({name!r}))"
     return subprocess.run([venv / "bin" / "python", "-c", asked], capture_output=True, text=True).stdout.strip()
-
-
-def shown(argv: list[str]) -> list[str]:
-    """The command without anyone's folders."""
-    return [Path(word).name if "/" in word and "://" not in word else word for word in argv]
 
 
 def limit(options: argparse.Namespace) -> dict[str, int]:

@@ -19,6 +19,12 @@ def test_a_row_carries_what_its_figures_were_measured_on(tmp_path: Path) -> None
     assert first["versions"]["pyzmq"] and first["commit"] and isinstance(first["dirty"], bool)
 
 
+def test_a_row_has_no_folders_of_its_machine(tmp_path: Path) -> None:
+    words = ["witnesses", "--guidellm", "/home/someone/tools/guide", "--url", "http://127.0.0.1:8000", "--rounds=2"]
+    row = rows.append("witnesses", words, {}, folder=tmp_path)
+    assert row["command"] == "python -m bench witnesses --guidellm guide --url http://127.0.0.1:8000 --rounds=2"
+
+
 def test_rows_are_read_the_oldest_first_and_a_benchmark_that_never_ran_has_none(tmp_path: Path) -> None:
     for number in (1, 2):
         rows.append("bus", ["bus"], {"number": number}, folder=tmp_path)

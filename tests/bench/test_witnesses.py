@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.witnesses import FIGURES, OURS, flags, median, prepare, rotated, shown, table, too_far, turnaround_ms
+from bench.witnesses import FIGURES, OURS, flags, median, prepare, rotated, table, too_far, turnaround_ms
 
 
 def row(**changed: float) -> dict[str, float]:
@@ -41,8 +41,3 @@ def test_a_request_follows_the_earliest_end_that_nobody_followed() -> None:
     spans = [(0.0, 1.0), (0.0, 1.1), (1.01, 2.0), (1.13, 2.5), (2.02, 3.0)]
     assert round(turnaround_ms(reversed(spans)), 6) == 20.0
     assert turnaround_ms([(0.0, 1.0), (0.5, 2.0)]) == 0.0
-
-
-def test_a_row_has_no_folders_of_its_machine() -> None:
-    argv = ["--guidellm", "/home/someone/tools/guide", "--url", "http://127.0.0.1:8000", "--rounds=2"]
-    assert shown(argv) == ["--guidellm", "guide", "--url", "http://127.0.0.1:8000", "--rounds=2"]
