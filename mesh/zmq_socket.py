@@ -20,8 +20,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from mesh.transport import CurveClient, Frame, Limits, Security
 
-# Frames above this are handed over without a copy. For that pyzmq keeps a thread and a context of its own, from the first
-# such frame on, and asks it for each; up to the 256 KB of a bundle a copy takes no longer.
+# Frames above this are handed over without a copy. For that pyzmq keeps a thread and a context of its own, from the
+# first such frame on, and asks it for each; up to the 256 KB of a bundle a copy takes no longer.
 COPY_BELOW = 1 << 20
 # Off, and not by oversight: libzmq (4.3.5 and later) aborts the process when a heartbeat falls due on a
 # connection whose peer has left while our queue was full. A peer with open work is watched by Hello and
