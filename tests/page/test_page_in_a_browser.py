@@ -51,9 +51,10 @@ async def fill_in(tab: Page, selector: str, text: str) -> None:
     await tab.run(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
 
 
-async def answered(tab: Page, chip: int = 2, tokens: int = 96) -> None:
+async def answered(tab: Page, chip: int = 2, tokens: int = 96, method: str = "") -> None:
     """A prompt of the page's own is taken and sent by mouse; the answer is waited for."""
     await fill_in(tab, "#ask [name=max_tokens]", str(tokens))
+    await tab.run(f"document.querySelector('#ask [name=method]').value = '{method}'")
     await tab.click(f"#samples .chip:nth-child({chip})")
     await tab.click("#send")
     await tab.until(ENDED, 120)
@@ -99,9 +100,14 @@ async def test_an_answer_is_shown_as_it_is_with_every_tokens_origin(mesh: Runnin
 
 
 async def test_pointing_at_a_step_brackets_it_and_shows_what_was_rejected(opened: Page) -> None:
-    await answered(opened)
+    # One that drafts eight tokens, whatever they are worth: some of them are wrong.
+    await answered(opened, method="ngram")
     assert await opened.run("document.getElementById('note').hidden") is not False
-    await opened.run(f"{SHOWN}.querySelector('.step:has(del)').id = 'rejected'")
+    # One that can be pointed at: the middle of its first run of tokens lies on it.
+    await opened.run(
+        f"[...{SHOWN}.querySelectorAll('.step:has(del)')].find((step) => {{ const run = step.querySelector('.origin');"
+        " return run.getClientRects().length === 1 && run.textContent.trim(); }).id = 'rejected'"
+    )
     ghost = await opened.run("document.querySelector('#rejected del').textContent")
     await opened.point_at("#rejected .origin")
     await opened.until("document.getElementById('note').hidden === false")
@@ -307,7 +313,8 @@ async def test_pictures_are_made_and_small(opened: Page, pictures: Path) -> None
     await opened.size(1280, 860)
     await answered(opened, chip=2, tokens=128)
     await opened.run("document.activeElement.blur(); scrollTo(0, 0)")
-    await opened.run(f"{SHOWN}.querySelector('.step:has(del):has(.suffix)').id = 'pictured'")
+    wanted = (".step:has(del):has(.suffix)", ".step:has(del)", ".step:has(.origin:not(.plain, .bonus))")
+    await opened.run(f"({' || '.join(f'{SHOWN}.querySelector({each!r})' for each in wanted)}).id = 'pictured'")
     await opened.point_at("#pictured .origin")
     await opened.until("document.getElementById('note').hidden === false")
     taken["playground"] = await opened.picture()
