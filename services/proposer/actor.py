@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 # What a library holds of before is known so much later than it could be: a restarted proposer begins without it.
 TEND_EVERY = 0.1  # s
+# A text that has ended is learned when its message has been answered: who asks next may be drafted from it.
+LEARN_AFTER = 0.002  # s
 SWITCH_EVERY = 0.0005  # s
 
 
@@ -71,6 +73,7 @@ class ProposerActor(Actor):
         self._directory = context.directory
         self._totals = {"batches": 0.0, "drafts": 0.0, "drafted": 0.0}
         self._draining = False
+        self._learns_soon = False
         self._is_candidate: bool = settings.successor
         self._tending: asyncio.Task[None] | None = None
 
@@ -127,6 +130,16 @@ class ProposerActor(Actor):
         if ended.first:
             view.namespace = joined(message.vocabulary, ended.namespace)
         self._learning.ended(view)
+        if not self._learns_soon:
+            self._learns_soon = True
+            self._clock.call_later(LEARN_AFTER, self._learn)
+
+    def _learn(self) -> None:
+        """A slice; the rest has time."""
+        self._learns_soon = False
+        stopped = self._tending is None or self._tending.done()
+        if self._learning.waiting and compiling.is_compiled() and not stopped:
+            self._learning.work()
 
     def _drafts(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> list[DraftItem]:
         group = [(sequence, item) for sequence, item in group if not sequence.muted]
