@@ -101,7 +101,7 @@ def _soak(mesh: RunningMesh, options: argparse.Namespace, figures: dict[str, Any
 
 def _disconnects(mesh: RunningMesh, options: argparse.Namespace, figures: dict[str, Any]) -> None:
     # Once before, so that what is opened once and kept is not taken for a leak.
-    _load(mesh, options, requests=min(500, options.disconnects), disconnect=1.0)
+    _load(mesh, options, requests=2 * options.streams, disconnect=0.9)
     before = _settled(mesh, None)
     run = _load(mesh, options, requests=options.disconnects, disconnect=1.0)
     after = _settled(mesh, before)

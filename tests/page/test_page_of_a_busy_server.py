@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from browser import Page, executable, page
+from browser import Page, executable
 from running_mesh import RunningMesh, running_mesh
 
 pytestmark = [
@@ -34,14 +34,6 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     folder = tmp_path_factory.mktemp("mesh")
     with running_mesh(folder, engine="mock", mock_profile=SLOW, max_waiting=1) as running:
         yield running
-
-
-@pytest.fixture
-async def opened(mesh: RunningMesh, browser: str) -> AsyncIterator[Page]:
-    async with page(browser) as tab:
-        await tab.goto(mesh.url)
-        await tab.until("document.getElementById('model').value !== ''")
-        yield tab
 
 
 @asynccontextmanager
