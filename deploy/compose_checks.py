@@ -128,7 +128,7 @@ def check_dashboards(prometheus: str) -> None:
                 del empty[where]
         return not empty
 
-    wait("panels with data", all_answer, lambda: "\n".join(f"{where}: {what}" for where, what in empty.items()), 180)
+    wait("panels with data", all_answer, lambda: "\n".join(f"{where}: {what}" for where, what in empty.items()), 90)
     for _, expression, _ in asked:
         query(prometheus, expression)
     print(f"   {len(asked)} dashboard expressions answered")

@@ -179,7 +179,7 @@ docker compose -f compose.yaml -f compose.gpu.yaml config --quiet
 say "docker compose up"
 : >"$WORK/up"
 started=$SECONDS
-compose up -d --no-build --wait --wait-timeout 900
+compose up -d --no-build --wait --wait-timeout 300
 say "all healthy after $((SECONDS - started)) s"
 compose ps --format 'table {{.Service}}\t{{.Status}}'
 
