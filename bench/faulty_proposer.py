@@ -11,6 +11,7 @@ import asyncio
 import os
 import random
 import sys
+from typing import ClassVar
 
 from mesh.actor import Call
 from services.config import load_settings
@@ -25,13 +26,16 @@ IDS = 256
 
 
 class SlowActor(ProposerActor):
-    async def propose(self, message: Propose, call: Call) -> Proposed:
+    answers: ClassVar = {}
+    handlers: ClassVar = {**ProposerActor.handlers, Propose: "propose_late"}
+
+    async def propose_late(self, message: Propose, call: Call) -> Proposed:
         await asyncio.sleep(LATE)
-        return await super().propose(message, call)
+        return self.propose(message, call)
 
 
 class GarbageActor(ProposerActor):
-    async def propose(self, message: Propose, call: Call) -> Proposed:
+    def propose(self, message: Propose, call: Call) -> Proposed:
         chance = random.Random(message.step)
         return Proposed(
             step=message.step,

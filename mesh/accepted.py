@@ -82,12 +82,13 @@ class AcceptedPeer:
         self.heard = self._node.clock.now()
         self.gone_since = None
         raw = raw_frames(bundle.records, frames) if len(frames) > 1 else None
+        answered = False
         for position, record in enumerate(bundle.records):
             given = raw.get(position, ()) if raw else ()
             if type(record) is Acks:
                 self._acks(record.numbers)
             elif type(record) is Ask:
-                self._ask(record, given)
+                answered |= self._ask(record, given)
             elif type(record) is Open:
                 self._open(record, given)
             elif type(record) is Tell:
@@ -99,6 +100,9 @@ class AcceptedPeer:
                 self._node.farewell_from(self)
             if self.outbox.closed:
                 return
+        if answered:
+            # Somebody waits for it; the end of the tick is far for those who count in microseconds.
+            self.outbox.flush()
 
     def greeted(self, hello: Hello) -> None:
         """The dialler said Hello, for the first time or to show that it lives."""
@@ -127,21 +131,23 @@ class AcceptedPeer:
 
     # Records ---------------------------------------------------------------------------------------------
 
-    def _ask(self, record: Ask, raw: Sequence[bytes]) -> None:
+    def _ask(self, record: Ask, raw: Sequence[bytes]) -> bool:
+        """Whether it has been answered already."""
         if not self._seen.first(record.id):
             self._metrics.drop("duplicate_ask")
-            return
+            return False
         self._metrics.received(self._node.codec.known(record.kind), len(record.body))
         mail = self._mail(record, raw)
         self.calls[record.id] = mail
         try:
             if record.kind == STOP:
                 self._node.stop_for(self, record.id, record.actor)
-                return
-            self._node.cell(record.actor).deliver(mail)
+                return False
+            return self._node.cell(record.actor).deliver(mail)
         except MeshError as error:
             self._metrics.refuse(error.reason)
             self.fail_call(record.id, error)
+            return False
 
     def _open(self, record: Open, raw: Sequence[bytes]) -> None:
         id = record.id

@@ -251,7 +251,8 @@ class Node:
 
     def _greet(self, identity: bytes, peer: AcceptedPeer | None, hello: Hello) -> AcceptedPeer | None:
         """The session this Hello opens or continues; None when it is refused."""
-        if not identity.startswith(f"{hello.name}|{hello.epoch:x}|".encode()):
+        agrees = peer is not None and (peer.name, peer.epoch) == (hello.name, hello.epoch)
+        if not agrees and not identity.startswith(f"{hello.name}|{hello.epoch:x}|".encode()):
             self.metrics.refuse("identity")
             return None
         newest = self._newest.get(hello.name, 0)

@@ -49,13 +49,12 @@ SWITCH_EVERY = 0.0005  # s
 
 
 class ProposerActor(Actor):
+    answers = {Propose: "propose"}  # noqa: RUF012
     handlers = {  # noqa: RUF012
-        Propose: "propose",
         AddCorpus: "add_corpus",
         RemoveCorpus: "remove_corpus",
         ListCorpora: "list_corpora",
     }
-    # A target has one question open at a time; what doesn't fit here would be too late anyway.
     mailbox_size = 256
     concurrency = 1
 
@@ -90,7 +89,7 @@ class ProposerActor(Actor):
         # It writes to disk what was learned last.
         await asyncio.to_thread(self._learning.close)
 
-    async def propose(self, message: Propose, call: Call) -> Proposed:
+    def propose(self, message: Propose, call: Call) -> Proposed:
         if not message.shadow:
             self._is_candidate = False
         self._totals["batches"] += 1

@@ -95,7 +95,7 @@ def whole(sequence_id: int, tokens: list[int], budget: int = 4, method: str = ""
 
 async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more: Any) -> Proposed:
     message = Propose(step=7, epoch=epoch, target=more.pop("target", "t"), items=list(items), **more)
-    return await actor.propose(message, CALL)
+    return actor.propose(message, CALL)
 
 
 async def test_a_draft_says_where_it_belongs_and_where_it_comes_from() -> None:
