@@ -72,20 +72,18 @@ class ProposerActor(Actor):
         self._directory = context.directory
         self._totals = {"batches": 0.0, "drafts": 0.0, "drafted": 0.0}
         self._draining = False
-        self._learns_soon = False
         self._is_candidate: bool = settings.successor
-        self._tending: asyncio.Task[None] | None = None
+        self._started = self._learns_soon = False
 
     async def on_start(self) -> None:
         # The library's threads would keep a question waiting for ten times as long.
         sys.setswitchinterval(SWITCH_EVERY)
         self._directory.on_change(self._drop_lost_targets)
-        self._tending = asyncio.create_task(self._tend())
+        self._started = True
+        self._tend()
 
     async def on_stop(self) -> None:
-        if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.wait({self._tending})
+        self._started = False
         # It writes to disk what was learned last.
         await asyncio.to_thread(self._learning.close)
 
@@ -129,16 +127,7 @@ class ProposerActor(Actor):
         if ended.first:
             view.namespace = joined(message.vocabulary, ended.namespace)
         self._learning.ended(view)
-        if not self._learns_soon:
-            self._learns_soon = True
-            self._clock.call_later(LEARN_AFTER, self._learn)
-
-    def _learn(self) -> None:
-        """A slice; the rest has time."""
-        self._learns_soon = False
-        stopped = self._tending is None or self._tending.done()
-        if self._learning.waiting and compiling.is_compiled() and not stopped:
-            self._learning.work()
+        self._learn_soon(LEARN_AFTER)
 
     def _drafts(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> list[DraftItem]:
         group = [(sequence, item) for sequence, item in group if not sequence.muted]
@@ -197,14 +186,24 @@ class ProposerActor(Actor):
 
     # What was learned -----------------------------------------------------------------------------------
 
-    async def _tend(self) -> None:
-        """Texts that wait are taken in between two batches, and what the library has made since is looked for."""
-        while True:
+    def _tend(self) -> None:
+        """What the library has made since is looked for, and what waits to be learned."""
+        if self._started:
+            self._clock.call_later(TEND_EVERY, self._tend)
             self._learning.refresh()
-            while self._learning.waiting and compiling.is_compiled():
-                self._learning.work()
-                await asyncio.sleep(0)
-            await self._clock.sleep(TEND_EVERY)
+            self._learn_soon(0.0)
+
+    def _learn_soon(self, delay: float) -> None:
+        if self._learning.waiting and self._started and not self._learns_soon:
+            self._learns_soon = True
+            self._clock.call_later(delay, self._learn)
+
+    def _learn(self) -> None:
+        """Texts that wait, a slice of them: questions come in between."""
+        self._learns_soon = False
+        if self._started and compiling.is_compiled():
+            self._learning.work()
+            self._learn_soon(0.0)
 
     async def add_corpus(self, message: AddCorpus, call: Call) -> Corpora:
         library, namespace = self._library(message)
