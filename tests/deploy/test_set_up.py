@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,17 +12,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.deploy_script import deploy_script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def venv_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("venv_script", ROOT / "deploy" / "venv.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return deploy_script("venv")
 
 
 @pytest.fixture

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from services.config import SETTINGS
 from services.messages import KINDS
 from services.speculative_config import ALIASES, KEYS
+from tests.deploy_script import deploy_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"),
@@ -23,15 +22,6 @@ PAGES = sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.m
 # What was so when it was written.
 HISTORIES = ("CHANGELOG.md", "log.md")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-
-
-def docs_maker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_maker", ROOT / "deploy" / "docs.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def parsers() -> Iterator[argparse.ArgumentParser]:
@@ -45,7 +35,7 @@ def parsers() -> Iterator[argparse.ArgumentParser]:
 
 
 def commands() -> list[str]:
-    return [name for name, _ in docs_maker().subcommands()]
+    return [name for name, _ in deploy_script("docs").subcommands()]
 
 
 def without_fences(page: Path) -> str:
@@ -53,14 +43,14 @@ def without_fences(page: Path) -> str:
 
 
 def test_the_tables_of_docs_are_what_the_code_says() -> None:
-    maker = docs_maker()
+    maker = deploy_script("docs")
     stale = [page.name for page in maker.pages() if page.read_text() != maker.remade(page.read_text())]
     assert stale == [], "run `make docs`"
     assert {page.name for page in maker.pages()} >= {"settings.md", "metrics.md", "messages.md", "commands.md"}
 
 
 def test_a_stale_table_is_noticed_and_remade_and_the_words_around_it_stay() -> None:
-    maker = docs_maker()
+    maker = deploy_script("docs")
     page = "Before.\n\n<!-- made: commands -->\n| old |\n<!-- end -->\nAfter.\n"
     remade = maker.remade(page)
     assert "| old |" not in remade and "specmesh up" in remade
@@ -144,7 +134,8 @@ def test_each_promise_is_linked_to_the_tests_of_its_law() -> None:
 
 def test_metrics_named_in_the_docs_dashboards_and_rules_exist() -> None:
     """A name that was changed in the code leaves an empty panel behind, or an alert that never fires."""
-    known = {name for build in docs_maker().PROCESSES.values() for name, *_ in docs_maker().families(build)}
+    docs = deploy_script("docs")
+    known = {name for build in docs.PROCESSES.values() for name, *_ in docs.families(build)}
     known |= {f"{name}{part}" for name in set(known) for part in ("_bucket", "_count", "_sum")}
     rules = ROOT / "deploy" / "prometheus"
     recorded = set(re.findall(r"record: (\S+)", (rules / "rules.yml").read_text()))
