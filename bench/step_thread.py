@@ -125,12 +125,13 @@ class _Watched:
         self.seconds: dict[str, list[float]] = {}
 
     def step(self, work: Any, meanwhile: Any) -> Any:
-        began = self._clock()
+        began, ended = self._clock(), self._ended
+        verdicts = self._runner.step(work, meanwhile)
+        # How a step's draft came is counted while it runs.
         way = next((name for name, count in self._ways.items() if count > self._before[name]), "none")
         self._before = dict(self._ways)
-        if self._ended and len(work[0].tokens) - len(work[0].draft) == 1:
-            self.seconds.setdefault(way, []).append(began - self._ended)
-        verdicts = self._runner.step(work, meanwhile)
+        if ended and len(work[0].tokens) - len(work[0].draft) == 1:
+            self.seconds.setdefault(way, []).append(began - ended)
         self._ended = self._clock()
         return verdicts
 

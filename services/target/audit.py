@@ -105,7 +105,7 @@ class Audit:
         """Kept for a replay if it is one of the share, drafts were verified in it, and its text must be the same."""
         if self._closed or is_replay(sequence.stream) or not chosen(sequence.request_id, self.share):
             return
-        if not sequence.verification.exact or not sequence.drafted_at:
+        if not sequence.verification.exact or not sequence.stats().drafted:
             return
         self._keep(
             Case(

@@ -8,7 +8,10 @@ left may be asked about before the next step, if that pays though it waits.
        ▲                                                                            │
        └────────────────────────────────── take ◀───────────────────────────────────┘
 
-What a step brought is written down only when the next one is on its way (settle): on a GPU nobody waits for that.
+What a step brought is written down only when the next one is on its way (settle), and what that one verifies was
+thought of while the last one ran, in case that all drafts stand (foresee, choosing.py): on a GPU nobody waits for
+either. In the milliseconds of a step a processor forgets our code and data: a line that runs between two steps takes
+several times what it does in a loop.
 
 All of this weighing is for the method auto. Requests with another method get drafts as long as they asked for, and are
 asked about whenever they have none.
@@ -17,21 +20,22 @@ asked about whenever they have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Items
-from typing import NamedTuple, get_args
+from typing import get_args
+
+import msgspec
 
 from services.messages import DraftItem
-from services.target import tree
+from services.target import choosing, tree
+from services.target.choosing import Choice, Foreseen
 from services.target.events import AskDrafts, DraftAsk, DraftsReady
 from services.target.lease import LONGEST_LEASE, Kind, Lease, lease_of
 from services.target.limits import AUTO, Limits
 from services.target.runner import StepWork, Verdict
-from services.target.sequence import NO_DRAFT, Sequence
+from services.target.sequence import NO_DRAFT, Sequence, State
 from services.target.speculation_counts import SpeculationCounts
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
 from services.target.trust import Record, Trust, Worth, grades
-from services.target.weighing import Entry, Plan, Size, chances, plan
 
 # A lease with less than this left behind the draft is renewed.
 FEW_LEFT = 4
@@ -45,33 +49,23 @@ FIRST_COSTS: dict[Kind, float] = {"ahead": 1e-4, "asked": 2.5e-4}
 COSTS = 16
 
 
-class _Judged(NamedTuple):
-    """What came of a lease in a step, and isn't written down yet."""
+class _Judged(msgspec.Struct, gc=False):
+    """What came of a draft, and of the lease that the text was compared with, and isn't written down yet."""
 
-    sequence: Sequence
-    lease: Lease
+    item: StepWork
+    verdict: Verdict
+    source: str
+    lease: Lease | None = None
     # Which the draft came from, and what that had cost.
-    used: Lease
-    paid: float
-    token_seconds: float
-    drafted: int
-    accepted: int
-    # The grades of the tokens that were compared with the text; whether the last of them stood.
-    grades: list[int]
-    stood: bool
-    ended: bool
+    used: Lease | None = None
+    paid: float = 0.0
+    token_seconds: float = 0.0
+    # Where the text was along the lease, and where it is; whether that lives on.
+    begin: int = 0
+    end: int = 0
+    lives: bool = True
     # Of a tree, the grades of those that stood above, and of others that were compared here.
-    fallen: list[int]
-
-
-class _Foreseen(NamedTuple):
-    entries: list[Entry]
-    size: Size
-    plan: Plan
-
-    def is_of(self, entries: list[Entry], size: Size) -> bool:
-        """Whether it came as was assumed."""
-        return self.size == size and self.entries == entries
+    compared: tuple[list[int], list[int]] | None = None
 
 
 class Drafting:
@@ -85,13 +79,11 @@ class Drafting:
         # The sequences of the question that is open.
         self._open: dict[int, Sequence] = {}
         self._probing = False
+        # What waits for time to spare: what was chosen, what came of it, and leases that ended with their requests.
+        self._chosen: list[Choice] = []
         self._judged: list[_Judged] = []
-        # Leases that ended with their requests.
         self._left: list[tuple[Sequence, Lease]] = []
-        # (source, drafted, accepted) of the last step's drafts, for the metrics.
-        self._told: list[tuple[str, int, int]] = []
-        self._expected: list[tuple[Lease, int, int, list[float], float]] = []
-        self._foreseen: _Foreseen | None = None
+        self._foreseen: Foreseen | None = None
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -114,6 +106,7 @@ class Drafting:
     def switch_off(self, sequence: Sequence) -> None:
         sequence.draft_length = 0
         sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
+        self._foreseen = None
         self._drop(sequence)
 
     def check_idle(self) -> None:
@@ -188,95 +181,28 @@ class Drafting:
 
     def choose(self, running: list[Sequence]) -> None:
         """What is verified of each lease in the next step."""
-        entries: list[Entry] = []
-        auto = False
-        for sequence in running:
-            sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
-            auto |= sequence.record is not None
-            if not sequence.wants_draft:
-                continue
-            if sequence.lease is None:
-                self.counts.came("none")
-            elif sequence.record is None:
-                self._use(sequence, sequence.lease, sequence.longest_draft, sequence.lease.chances)
-            else:
-                lease = sequence.lease
-                entries.append(Entry(sequence, lease, lease.at, sequence.longest_draft))
-        if auto:
-            self._weigh(running, entries)
-
-    def _use(self, sequence: Sequence, lease: Lease, count: int, chances: Items[float]) -> None:
-        """`count` tokens of it; `chances`: what makes a tree's tokens better than others."""
-        if lease.parents:
-            places = lease.best(lease.cumulated(chances), count, sequence.longest_draft)
-            draft, sequence.draft_parents = tree.chosen(lease.tokens, lease.parents, places)
-        else:
-            draft = lease.next(count)
-        sequence.draft = draft
-        sequence.source = lease.source
-        sequence.match_length = lease.match_length
-        self.counts.came("none" if not draft else "lease" if lease.used else lease.kind)
-        lease.used |= bool(draft)
-
-    def _weigh(self, running: list[Sequence], entries: list[Entry]) -> None:
-        size = self._plain_step(running)
         foreseen, self._foreseen = self._foreseen, None
-        if foreseen is not None and foreseen.is_of(entries, size):
-            chosen = foreseen.plan
+        if foreseen is not None and foreseen.is_of(running):
+            choice: Choice | None = foreseen.choice
         else:
-            chosen = plan(entries, size, self._step_time, self._limits)
-        if chosen.step_seconds:
-            self._step_seconds = chosen.step_seconds
-            self._token_seconds = chosen.token_seconds
-            self._time_passes(running)
-        for entry, longest, value, wanted, count in zip(
-            entries, chosen.longest, chosen.values, chosen.wanted, chosen.counts, strict=True
-        ):
-            sequence, lease = entry.sequence, entry.lease
-            self._use(sequence, lease, count, chances(sequence, lease) if lease.parents else ())
-            lease.excused |= not longest or chosen.unknown or (not count and wanted > 0)
-            lease.paid = chosen.a_row * count
-            if count:
-                claims = lease.claims(count) if lease.parents else 0.0
-                self._expected.append((lease, lease.at, count, value, claims))
+            choice = choosing.choose(running, self._step_time, self._limits)
+        if choice is None:
+            return
+        if choice.step_seconds:
+            self._step_seconds, self._token_seconds = choice.step_seconds, choice.token_seconds
+        for use in choice.uses:
+            lease = use.lease
+            if lease is not None:
+                sequence = use.sequence
+                sequence.draft, sequence.draft_parents = use.draft, use.parents
+                sequence.source, sequence.match_length = lease.source, lease.match_length
+                lease.paid = use.paid
+                lease.excused |= use.excused
+        self._chosen.append(choice)
 
     def foresee(self, work: list[StepWork], running: list[Sequence]) -> None:
         """While a step runs elsewhere: what is to be verified in the next one if all of this one's drafts stand."""
-        entries: list[Entry] = []
-        context = 0
-        for item in work:
-            sequence, more = item.sequence, len(item.draft) + 1
-            lease, length = sequence.lease, len(sequence.token_ids) + more
-            if not item.verify or item.parents or sequence.record is None or (lease is not None and lease.parents):
-                return
-            context += length
-            room = min(sequence.draft_length, sequence.limit - length - 1)
-            if lease is not None and lease.left > more and room > 0:
-                entries.append(Entry(sequence, lease, lease.at + more, room))
-        if entries and len(work) == len(running):
-            size = Size(len(work), len(work), context)
-            self._foreseen = _Foreseen(entries, size, plan(entries, size, self._step_time, self._limits))
-
-    def _plain_step(self, running: list[Sequence]) -> Size:
-        certain = context = chunks = drafts = 0
-        for sequence in running:
-            missing = len(sequence.token_ids) - sequence.computed
-            context += len(sequence.token_ids)
-            drafts += len(sequence.draft)
-            if missing == 1:
-                certain += 1
-            else:
-                chunks += missing
-        decoding = certain + drafts
-        chunks = max(0, min(chunks, self._limits.max_step_tokens - decoding))
-        return Size(decoding + chunks, certain, context, chunks)
-
-    def _time_passes(self, running: list[Sequence]) -> None:
-        """A little of it goes into the purses."""
-        part = self._step_seconds / len(running)
-        for sequence in running:
-            if sequence.record is not None:
-                sequence.record.time_passed(self._step_seconds, part)
+        self._foreseen = choosing.foresee(work, running, self._step_time, self._limits)
 
     def ahead(self, work: list[StepWork]) -> list[DraftAsk]:
         """What to ask while this step runs: what follows if all of its drafts stand, of a tree the likeliest way."""
@@ -304,64 +230,80 @@ class Drafting:
 
     # After a step ---------------------------------------------------------------------------------------
 
-    def judged(self, item: StepWork, verdict: Verdict) -> None:
-        """A verdict, before the text takes it."""
-        sequence, drafted, accepted = item.sequence, len(item.draft), verdict.accepted
-        if drafted:
-            self._told.append((sequence.source, drafted, accepted))
-            whole = len(tree.first_places(item.parents)) if item.parents else drafted
-            sequence.stood_whole = accepted >= whole
-        lease = sequence.lease
-        if lease is None:
-            return
-        used, lease.before = lease.before or lease, None
-        paid, used.paid = used.paid, 0.0
-        fallen = NO_DRAFT
-        if lease.parents:
-            compared, fallen = lease.judged(verdict.tokens)
-            lives, wrong = lease.follow(verdict.tokens), False
-        else:
-            begin = max(lease.at, lease.certain)
+    def judged(self, work: list[StepWork], verdicts: list[Verdict | None]) -> None:
+        """A step's verdicts, before the texts take them: the leases move along, or go."""
+        for item, verdict in zip(work, verdicts, strict=True):
+            sequence = item.sequence
+            lease = sequence.lease
+            if lease is None and not item.draft:
+                continue
+            if verdict is None or not verdict.tokens or sequence.state is not State.RUNNING:
+                continue
+            if lease is None:
+                self._judged.append(_Judged(item, verdict, sequence.source))
+                continue
+            used, lease.before = lease.before or lease, None
+            paid, used.paid = used.paid, 0.0
+            begin, compared = lease.at, lease.judged(verdict.tokens) if lease.parents else None
             lives = lease.follow(verdict.tokens)
-            # The first one that was wrong is learned from, too.
-            wrong = not lives and lease.at < len(lease.tokens)
-            compared = lease.grades[begin : lease.at + wrong]
-        if not lives:
-            sequence.lease = None
-            self.counts.dropped += wrong or bool(fallen)
-        if sequence.record is not None:
+            if not lives:
+                sequence.lease = None
             worth = self._token_seconds
             self._judged.append(
-                _Judged(sequence, lease, used, paid, worth, drafted, accepted, compared, not wrong, not lives, fallen)
+                _Judged(item, verdict, sequence.source, lease, used, paid, worth, begin, lease.at, lives, compared)
             )
 
     def settle(self) -> None:
-        """Write down what the last step brought."""
-        for lease, at, count, values, claims in self._expected:
-            self.counts.expected(lease, at, count, values, claims)
-        for source, drafted, accepted in self._told:
-            self.counts.judged(source, drafted, accepted)
+        """Write down what was chosen for this step, and what the last one brought."""
+        for choice in self._chosen:
+            self._write_down_choice(choice)
         for judged in self._judged:
             self._write_down(judged)
         for sequence, lease in self._left:
             self._settle_both(sequence, lease)
-        for each in (self._expected, self._told, self._judged, self._left):
+        for each in (self._chosen, self._judged, self._left):
             each.clear()
 
+    def _write_down_choice(self, choice: Choice) -> None:
+        counts = self.counts
+        if choice.step_seconds:
+            # A little of the time goes into the purses.
+            part = choice.step_seconds / choice.sequences
+            for record in choice.records:
+                record.time_passed(choice.step_seconds, part)
+        for use in choice.uses:
+            lease, count = use.lease, len(use.draft)
+            if lease is None or not count:
+                counts.came("none")
+                continue
+            counts.came("lease" if lease.used else lease.kind)
+            lease.used = True
+            if use.values is not None:
+                counts.expected(lease, use.at, count, use.values, use.claims)
+
     def _write_down(self, judged: _Judged) -> None:
-        sequence, lease, used, record = judged.sequence, judged.lease, judged.used, judged.sequence.record
-        assert record is not None
-        if judged.drafted:
-            won = judged.accepted * judged.token_seconds - judged.paid
+        item, lease, used, accepted = judged.item, judged.lease, judged.used, judged.verdict.accepted
+        sequence, record, drafted = item.sequence, item.sequence.record, len(item.draft)
+        if drafted:
+            self.counts.judged(judged.source, drafted, accepted)
+            sequence.stood_whole = accepted >= (len(tree.first_places(item.parents)) if item.parents else drafted)
+        if lease is None or used is None:
+            return
+        grades, fallen, wrong = _compared(judged, lease)
+        self.counts.dropped += wrong or (not judged.lives and bool(fallen))
+        if record is None:
+            return
+        if drafted:
+            won = accepted * judged.token_seconds - judged.paid
             record.account(won)
             used.brought += won
         if used is not lease:
             self._settle(sequence, used)
-        if judged.grades:
-            record.source(lease.source).learn(judged.grades, judged.stood)
-        for grade in judged.fallen:
+        if grades:
+            record.source(lease.source).learn(grades, not wrong)
+        for grade in fallen:
             record.source(lease.source).learn([grade], False)
-        if judged.ended:
+        if not judged.lives:
             self._settle(sequence, lease)
 
     def time_passed(self, seconds: float) -> None:
@@ -370,11 +312,12 @@ class Drafting:
 
     def urgent(self, running: list[Sequence], share: Callable[[list[int]], int]) -> AskDrafts | None:
         """What the next step may wait for; `share` says of drafts so long how many rows each of them can have in it."""
+        lacking = [each for each in running if each.lease is None and each.draft_length and each.wants_draft]
+        if not lacking:
+            return None
         without: list[Sequence] = []
         weighed: list[DraftAsk] = []
-        for sequence in running:
-            if sequence.lease is not None or not sequence.wants_draft:
-                continue
+        for sequence in lacking:
             if sequence.record is None:
                 without.append(sequence)
             else:
@@ -425,3 +368,12 @@ class Drafting:
         if asks:
             self._open = {ask.sequence.id: ask.sequence for ask in asks}
         return asks
+
+
+def _compared(judged: _Judged, lease: Lease) -> tuple[list[int], list[int], bool]:
+    """The grades of the claims that the text was compared with; of a tree, of those beside them, too; and whether the
+    last one was wrong: it is learned from like the others."""
+    if judged.compared is not None:
+        return *judged.compared, False
+    wrong = not judged.lives and judged.end < len(lease.tokens)
+    return lease.grades[max(judged.begin, lease.certain) : judged.end + wrong], NO_DRAFT, wrong

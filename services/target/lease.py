@@ -81,9 +81,10 @@ class Lease:
         """How far it goes beyond the text."""
         return tree.reach(self.tokens, self.parents) if self.parents else len(self.tokens) - self.at
 
-    def next(self, count: int) -> list[int]:
-        """Of a chain."""
-        return self.tokens[self.at : self.at + count]
+    def next(self, count: int, at: int | None = None) -> list[int]:
+        """Of a chain: those behind the text, or what it will be at `at`."""
+        begin = self.at if at is None else at
+        return self.tokens[begin : begin + count]
 
     def best(self, values: Items[float], most: int, reach: int) -> list[int]:
         """Of a tree: the places of the tokens of greatest value, the greatest first, if none is worth more than what it

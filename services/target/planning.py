@@ -110,8 +110,7 @@ class Planner:
     # A step ---------------------------------------------------------------------------------------------
 
     def plan(self) -> list[StepWork]:
-        wanted = [len(s.draft) for s in self.running if s.draft]
-        rows = Rows(self.running, wanted, self.limits.max_step_tokens)
+        rows = self._shared_out()
         self._branch_pages = self.limits.branch_pages
         work: list[StepWork] = []
         # The first in order first; only those behind it may lose their pages to it, and they aren't planned yet.
@@ -124,7 +123,21 @@ class Planner:
                 work.append(item)
         return work
 
-    def _plan_one(self, sequence: Sequence, rows: Rows) -> StepWork | None:
+    def _shared_out(self) -> Rows | None:
+        """The step's rows; None where they needn't be shared out: nobody computes more than a token and a draft, and
+        all drafts fit."""
+        total = 0
+        for sequence in self.running:
+            if len(sequence.token_ids) - sequence.computed > 1:
+                break
+            total += 1 + len(sequence.draft)
+        else:
+            if total <= self.limits.max_step_tokens:
+                return None
+        wanted = [len(s.draft) for s in self.running if s.draft]
+        return Rows(self.running, wanted, self.limits.max_step_tokens)
+
+    def _plan_one(self, sequence: Sequence, rows: Rows | None) -> StepWork | None:
         text = sequence.token_ids
         start = sequence.computed
         missing = len(text) - start
@@ -132,12 +145,13 @@ class Planner:
         sequence.draft, sequence.draft_parents = NO_DRAFT, CHAIN
         if missing > 1:
             draft, parents = NO_DRAFT, CHAIN
+            assert rows is not None
             chunk = rows.for_chunk(sequence)
             if is_replay(sequence.stream):
                 chunk = min(chunk, REPLAY_ROWS)
         else:
             chunk = 1
-            if draft:
+            if draft and rows is not None:
                 given = rows.for_draft(len(draft))
                 draft, parents = draft[:given], parents[:given]
             if parents:
@@ -160,16 +174,18 @@ class Planner:
     def _make_room(self, sequence: Sequence, least: int, wanted: int) -> int:
         """Pages for `wanted` tokens if they are there, for `least` whoever must go for it; how many fit."""
         page_tokens = self.limits.page_tokens
-        needed = -(-wanted // page_tokens) - len(sequence.pages)
-        if needed > self.pages.available:
+        pages = self.pages.take(-(-wanted // page_tokens) - len(sequence.pages))
+        if pages is None:
             # A draft isn't worth a running sequence's pages.
             wanted = max(least, min(wanted, sequence.room + self.pages.available * page_tokens))
             needed = max(0, -(-wanted // page_tokens) - len(sequence.pages))
-        while (pages := self.pages.take(needed)) is None:
-            last = self.running[-1]
-            self.preempt(last)
-            if last is sequence:
-                return 0
+            while (pages := self.pages.take(needed)) is None:
+                last = self.running[-1]
+                # What it has computed up to the last step is to be found again.
+                self.advanced(last)
+                self.preempt(last)
+                if last is sequence:
+                    return 0
         sequence.give_pages(pages, page_tokens)
         return wanted
 

@@ -157,6 +157,7 @@ class Scheduler:
             self.prompt_tokens += sequence.prompt_tokens
 
     def _cancelled(self, event: Cancelled) -> None:
+        self._look_back()
         sequence = self._streams.get(event.stream)
         if sequence is not None:
             self._count_end(event.stream, "cancelled")
@@ -166,6 +167,7 @@ class Scheduler:
         self.advice(self.drafting.take, event, self._by_id)
 
     def _deadline_passed(self, event: DeadlinePassed) -> None:
+        self._look_back()
         while (first := self._deadlines.first()) is not None and first[0] <= event.now:
             self._fail(first[1], "deadline", "the time for this request has passed")
 
@@ -185,10 +187,12 @@ class Scheduler:
             sequence.lease = sequence.record = None
 
     def _pages_lost(self, event: PagesLost) -> None:
+        self._look_back()
         self._in_flight = []
         self.planner.lose_pages()
 
     def _engine_failed(self, event: EngineFailed) -> None:
+        self._look_back()
         self._in_flight = []
         for sequence in list(self._streams.values()):
             self._fail(sequence, "engine", event.message, retryable=True)
@@ -198,17 +202,16 @@ class Scheduler:
 
     def _step_wanted(self, event: StepWanted) -> None:
         assert not self._in_flight, "one step at a time"
-        self._instructions += self.planner.admit()
+        if self.waiting:
+            self._look_back()
+            self._instructions += self.planner.admit()
         self.advice(self.drafting.choose, self.running)
         self._in_flight = self.planner.plan()
         if self._in_flight:
             self._instructions.append(RunStep(self._in_flight))
 
     def _time_to_spare(self, event: TimeToSpare) -> None:
-        if self._took is not None:
-            done, work = self._took
-            self._took = None
-            self._learn_from(work, done)
+        self._look_back()
         self.advice(self.drafting.settle)
         if self._in_flight and (asks := self.advice(self.drafting.ahead, self._in_flight)):
             expected = self.step_time.predict(*size_of(self._in_flight))
@@ -217,7 +220,20 @@ class Scheduler:
     def _foresee(self, event: Foresee) -> None:
         self.advice(self.drafting.foresee, self._in_flight, self.running)
 
-    def _learn_from(self, work: list[StepWork], done: StepDone) -> None:
+    def _look_back(self) -> None:
+        """What needn't be known of the last step before the next one, unless somebody comes or goes: its full pages can
+        be found, it is counted, and learned from."""
+        if self._took is None:
+            return
+        done, work = self._took
+        self._took = None
+        for item in work:
+            sequence = item.sequence
+            sequence.count()
+            if sequence.state is State.RUNNING:
+                self.planner.advanced(sequence)
+        if done.seconds <= 0:
+            return
         self.step_time.learn(*size_of(work), done.seconds)
         self.advice(self.drafting.time_passed, done.seconds)
         self.advice(self.drafting.counts.took, work, done.verdicts, done.seconds, self.step_time)
@@ -228,9 +244,11 @@ class Scheduler:
             # The step was given up while it ran (PagesLost, EngineFailed).
             return
         assert len(event.verdicts) == len(work), "one verdict for each work"
-        if event.seconds > 0:
-            self._took = event, work
+        self._look_back()
+        self._took = event, work
         instructions = self._instructions
+        awaited = bool(self.waiting)
+        self.advice(self.drafting.judged, work, event.verdicts)
         for item, verdict in zip(work, event.verdicts, strict=True):
             sequence = item.sequence
             if sequence.state is not State.RUNNING:
@@ -243,10 +261,9 @@ class Scheduler:
                 self.planner.sharing.distrust(sequence)
                 self._fail(sequence, "engine", verdict.failure or "the engine gave no token")
                 continue
-            if item.draft or sequence.lease is not None:
-                self.advice(self.drafting.judged, item, verdict)
             tokens = sequence.commit(verdict, item.draft, item.parents)
-            self.planner.advanced(sequence)
+            if awaited or sequence.end_reason is not None:
+                self.planner.advanced(sequence)
             if tokens is not None:
                 if not is_replay(sequence.stream):
                     self.generated_tokens += len(tokens.ids)

@@ -91,6 +91,7 @@ class Sequence:
         "tally",
         "token_ids",
         "trees",
+        "uncounted",
         "verification",
         "verifying",
         "worth",
@@ -168,6 +169,8 @@ class Sequence:
         self.accepted = 0
         self.accepted_at = Positions()
         self.drafted_at = Positions()
+        # What the last verify step brought, until `count` puts it to the rest: drafted, accepted, the draft's parents.
+        self.uncounted: tuple[int, int, list[int]] | None = None
         # The first token of an attempt comes out of its prompt, not out of a verify step.
         self.verifying = False
         # A runner's own notes on how this sequence is sampled; None until it first looks.
@@ -248,7 +251,9 @@ class Sequence:
         # Drafts behind the cut were never reached.
         accepted = min(verdict.accepted, seen)
         if self.verifying:
-            self._count(drafted, accepted, parents)
+            if self.uncounted is not None:
+                self.count()
+            self.uncounted = drafted, accepted, parents
         self.verifying = True
         text += tokens
         self.computed = len(text) - 1
@@ -288,7 +293,12 @@ class Sequence:
                 return tokens[:index]
         return tokens
 
-    def _count(self, drafted: int, accepted: int, parents: list[int]) -> None:
+    def count(self) -> None:
+        """What the last step brought is counted: when there is time, and before anyone is told."""
+        if self.uncounted is None:
+            return
+        drafted, accepted, parents = self.uncounted
+        self.uncounted = None
         tally = self.tally
         self.steps += 1
         tally.steps += 1
@@ -311,6 +321,7 @@ class Sequence:
             self.drafted_at.add(depth)
 
     def stats(self) -> SpeculationStats:
+        self.count()
         return SpeculationStats(
             method=self.method,
             verify_strategy=self.verification.strategy,

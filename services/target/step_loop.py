@@ -55,6 +55,8 @@ HANDED_OVER = 4
 TELL_AGAIN = 0.5
 
 Delivery = list[Emit | Finish | Fail]
+# What is said of a request. Made once: it is looked for in each step.
+_SAID = (Emit, Finish, Fail)
 
 
 class ProposerAt(msgspec.Struct, frozen=True):
@@ -121,6 +123,9 @@ class StepLoop:
         # What waits for time to spare: the last step, for the observer; and how long there is to wait for drafts.
         self._observed: tuple[list[StepWork], float] | None = None
         self._wait_ahead = 0.0
+        # Whether there may be drafts to look for: what was asked ahead isn't answered yet, or a candidate is heard.
+        self._unanswered = False
+        self._trying = False
         self._began = 0.0
         self._ran = False
         # When the last piece of work was completed, or work began; None while there is none.
@@ -177,12 +182,9 @@ class StepLoop:
             self.scheduler.check_idle()
             self._progress_at = None
             self._wait(again=self._drafts.rest())
-        while True:
-            try:
-                event = self._mail.get_nowait()
-            except queue.Empty:
-                break
-            self._dispatch_mail(event)
+        # Nobody else takes from it.
+        while not self._mail.empty():
+            self._dispatch_mail(self._mail.get_nowait())
         if self._progress_at is None and self.scheduler.has_work:
             self._progress_at = self._now()
 
@@ -200,6 +202,7 @@ class StepLoop:
             self._drafts.move_to(event.endpoint)
         elif isinstance(event, CandidateAt):
             self._drafts.try_out(event.endpoint)
+            self._trying = bool(event.endpoint)
         elif event is not None:
             self._tell(self._before(event))
             self._timelines.hear(event)
@@ -210,6 +213,7 @@ class StepLoop:
         if isinstance(event, Arrived):
             return self._audit.interrupt()
         if isinstance(event, Drain):
+            self._look_back()
             return self._audit.close()
         if isinstance(event, Cancelled) and (sequence := self.scheduler.sequence_of(event.stream)) is not None:
             self._audit.ended(sequence)
@@ -233,6 +237,7 @@ class StepLoop:
 
     def _take(self, drafts: DraftsReady | None) -> None:
         if drafts is not None:
+            self._unanswered = False
             if self._timelines:
                 self._timelines.proposed(drafts, self._now())
             self._route(self.scheduler.handle(drafts))
@@ -244,15 +249,15 @@ class StepLoop:
 
     def _route(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Emit | Finish | Fail):
+            if isinstance(instruction, RunStep):
+                self._run_step(instruction)
+            elif isinstance(instruction, _SAID):
                 if is_replay(instruction.stream):
                     self._tell(self._audit.hear(instruction))
                 else:
                     self._out.append(self._timelines.told(instruction) if self._timelines else instruction)
             elif isinstance(instruction, CopyPage):
                 self._runner.copy_page(instruction.source, instruction.target)
-            elif isinstance(instruction, RunStep):
-                self._run_step(instruction)
             elif isinstance(instruction, AskDrafts):
                 self._drafts.ask(instruction.asks, instruction.wait)
                 self._asked = True
@@ -260,6 +265,7 @@ class StepLoop:
             elif isinstance(instruction, AskAhead):
                 self._drafts.ask_ahead(instruction.asks)
                 self._wait_ahead = instruction.wait
+                self._unanswered = True
                 self._timelines.asked(instruction.asks)
             elif isinstance(instruction, Forget):
                 self._drafts.forget(instruction.sequence_ids, instruction.learned)
@@ -272,23 +278,18 @@ class StepLoop:
         seconds = ended - self._began
         self._progress_at = ended
         # What came meanwhile is there before the verdicts are: it follows the text from where it was asked for.
-        self._take(self._drafts.look())
+        if self._unanswered or self._trying:
+            self._take(self._drafts.look())
         if self._timelines:
             self._timelines.stepped(step.work, verdicts, self._began, ended)
         self._route(self.scheduler.handle(StepDone(verdicts, seconds)))
         self._observed = step.work, seconds
-        for item in step.work:
-            if item.sequence.end_reason is not None:
-                self._audit.ended(item.sequence)
 
     def _spare(self, elsewhere: bool) -> None:
         """There is time for what needn't be done between two steps: the next one is on its way, or there is none."""
         self._route(self.scheduler.handle(TimeToSpare()))
         self._hand_over()
-        if self._observed is not None:
-            work, seconds = self._observed
-            self._observed = None
-            self._observer.after_step(sum(len(item.tokens) for item in work), seconds)
+        self._look_back()
         if elsewhere:
             if self._wait_ahead > 0:
                 self._take(self._drafts.wait_ahead(self._wait_ahead))
@@ -296,6 +297,17 @@ class StepLoop:
         else:
             self._began = self._now()
         self._wait_ahead = 0.0
+
+    def _look_back(self) -> None:
+        """Those who want to know hear of the last step, and of who ended in it."""
+        if self._observed is None:
+            return
+        work, seconds = self._observed
+        self._observed = None
+        self._observer.after_step(sum(len(item.tokens) for item in work), seconds)
+        for item in work:
+            if item.sequence.end_reason is not None:
+                self._audit.ended(item.sequence)
 
     def _hand_over(self) -> None:
         if not self._out:
@@ -307,6 +319,7 @@ class StepLoop:
         self._deliver(out)
 
     def _fail_all(self, message: str) -> None:
+        self._look_back()
         self._audit.close()
         self._route(self.scheduler.handle(EngineFailed(message)))
         self._hand_over()

@@ -74,6 +74,9 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._queue) + len(self._leader)
 
+    def __bool__(self) -> bool:
+        return bool(self._leader or self._queue)
+
     def __iter__(self) -> Iterator[Sequence]:
         return iter(sorted([*self._queue, *self._leader], key=_order))
 
@@ -102,7 +105,7 @@ class Waiting:
 
     def leader_is_at(self, leader: Sequence, computed: int) -> None:
         """Those who need no more than this are back in the queue, at their places."""
-        behind = self._behind.get(leader)
+        behind = self._behind.get(leader) if self._behind else None
         while behind and (first := behind.first()) is not None and first[0] <= computed:
             self.remove(first[1])
             self.put(first[1])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from simulation import COSTS, Guess, Guesser, Simulation
 
-from services.target import drafting
+from services.target.choosing import Foreseen
 from services.target.sequence import Sequence
 
 LOST_AT_MOST = 1.02
@@ -113,8 +113,8 @@ def test_nor_where_steps_run_elsewhere_and_answers_are_waited_for_meanwhile(gues
 def test_there_one_that_is_right_costs_nothing_between_steps(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was thought of while a step ran is what the next one verifies."""
     came: list[bool] = []
-    is_of = drafting._Foreseen.is_of
-    monkeypatch.setattr(drafting._Foreseen, "is_of", lambda *given: came.append(is_of(*given)) or came[-1])
+    is_of = Foreseen.is_of
+    monkeypatch.setattr(Foreseen, "is_of", lambda *given: came.append(is_of(*given)) or came[-1])
     assert ratio("a fast engine", oracle, batch, elsewhere=True) <= ratio("a fast engine", oracle, batch)
     assert len(came) > 10 and sum(came) > 0.9 * len(came)
     # And where texts go another way, it is thought of anew.

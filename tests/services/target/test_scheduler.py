@@ -285,6 +285,9 @@ def test_what_is_left_of_a_draft_is_the_next_one_without_a_question() -> None:
     assert step(scheduler)[0][2] == [5, 6]
     assert asks(done(scheduler, Verdict([5, 6, 7], 2))) == []
     assert step(scheduler) == [([7, 8, 9], 6, [8, 9], True)]
+    # Counted when the step is on its way.
+    assert not any(scheduler.drafting.counts.ways.values())
+    scheduler.handle(TimeToSpare())
     assert scheduler.drafting.counts.ways == {"lease": 1, "ahead": 0, "asked": 1, "none": 0}
 
 
@@ -293,7 +296,9 @@ def test_a_text_that_goes_another_way_ends_the_lease_and_asks_anew() -> None:
     scheduler.handle(draft(1, 4, [5, 6, 7, 8, 9]))
     step(scheduler)
     assert asks(done(scheduler, Verdict([5, 6, 1], 2))) == [(7, 2, [])]
-    assert step(scheduler)[0][2] == [] and scheduler.drafting.counts.dropped == 1
+    assert step(scheduler)[0][2] == []
+    scheduler.handle(TimeToSpare())
+    assert scheduler.drafting.counts.dropped == 1
 
 
 def test_the_next_draft_is_asked_for_while_this_one_is_verified_and_used_if_all_of_it_stood() -> None:
