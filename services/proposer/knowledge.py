@@ -7,6 +7,7 @@ makes of the answers, is the method's own. Not for more than one thread at a tim
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ NAMES = {
     chances.PREDICTION: "prediction",
     chances.NGRAM: "ngram",
 }
+_QUESTION = struct.Struct(f"{layout.ASK_WORDS}q")
+# What all chains have for parents.
+_NO_PARENTS: list[int] = []
 _IN_SEGMENTS = (chances.STORE, chances.CORPUS)
 _FIRST_ROWS = 64
 _FIRST_BATCH = 32
@@ -108,8 +112,9 @@ class Knowledge:
         self._beliefs = calibration.new_table()
         self._scratch: dict[int, npt.NDArray[Any]] = {
             layout.TOLD_AT: np.zeros(guessing.TOLD_WORDS, np.int64),
-            layout.DRAFT_AT: np.zeros(layout.LONGEST, np.int32),
-            layout.RATIOS_AT: np.zeros(layout.LONGEST, np.float64),
+            # A guess, and behind it another that may be better.
+            layout.DRAFT_AT: np.zeros(2 * layout.LONGEST, np.int32),
+            layout.RATIOS_AT: np.zeros(2 * layout.LONGEST, np.float64),
             # One more than there are: that of a guess that may become one.
             layout.LINES_AT: np.zeros((blending.LINES + 1, 2 * layout.LONGEST), np.int32),
             layout.SPEAKERS_AT: np.zeros((blending.SPEAKERS + 1, blending.SPEAKER_WORDS), np.int64),
@@ -121,8 +126,7 @@ class Knowledge:
             self._words[word] = memory.ctypes.data
         self._words[layout.LIMIT], self._words[layout.LEAST_NGRAM] = depth, least_ngram
         self._words[layout.FREQUENT] = prefers_frequent
-        self._words[layout.SPACES_AT], self._words[layout.SPACES] = namespaces.address, namespaces.most
-        self._words[layout.ROWS_AT], self._words[layout.ROWS] = self._rows.ctypes.data, len(self._rows)
+        self._words[layout.SPACES_AT], self._words[layout.ROWS_AT] = namespaces.address, self._rows.ctypes.data
         self._batch = 0
         self._lay_out_batch(_FIRST_BATCH)
 
@@ -142,18 +146,23 @@ class Knowledge:
 
     def guess(self, asks: Sequence[Ask], sources: int, rule: Rule) -> list[Draft]:
         """What is new is taken in, and the best guess of the sources is the draft; EMPTY while a long prompt joins."""
-        row_of, aheads = self._row_of, array("i")
-        flat: list[int] = []
+        count = len(asks)
+        if count > self._batch:
+            self._lay_out_batch(2 * count)
+        row_of, aheads, asked, at = self._row_of, array("i"), self._asked, 0
+        pack_into, size = _QUESTION.pack_into, _QUESTION.size
         for ask in asks:
             view, ahead = ask.view, ask.ahead
             row = row_of.get(view.sequence_id)
             if row is None:
                 row = self._start(view)
-            flat += (row, *view.tokens.buffer_info(), ask.budget, len(ahead))
+            address, length = view.tokens.buffer_info()
+            pack_into(asked, at, row, address, length, ask.budget, len(ahead))
+            at += size
             if ahead:
                 aheads.extend(ahead)
-        told = self._step(array("q", flat), len(asks), aheads, sources, rule)
-        return self._drafts(asks, told) if told else [EMPTY] * len(asks)
+        told = self._step(count, aheads, sources, rule)
+        return self._drafts(count, asks, told) if told else [EMPTY] * count
 
     def branched(self, asks: Sequence[Ask], drafts: list[Draft]) -> list[Draft]:
         """Drafts that have just been guessed, as trees where these are wanted."""
@@ -208,10 +217,8 @@ class Knowledge:
 
     # The call ---------------------------------------------------------------------------------------------
 
-    def _step(self, flat: array[int], count: int, aheads: array[int], sources: int, rule: Rule) -> int:
-        if count > self._batch:
-            self._lay_out_batch(2 * count)
-        words, asks_at, aheads_at = self._words, flat.buffer_info()[0], aheads.buffer_info()[0]
+    def _step(self, count: int, aheads: array[int], sources: int, rule: Rule) -> int:
+        words, asks_at, aheads_at = self._words, self._asked.buffer_info()[0], aheads.buffer_info()[0]
         words[layout.SHARED_LEFT] = words[layout.OWN_LEFT] = SLICE
         factor, offset, least = rule.factor, rule.offset, rule.least
         while (told := step.step(self._control_at, asks_at, count, aheads_at, sources, factor, offset, least)) < 0:
@@ -232,10 +239,10 @@ class Knowledge:
             assert status == layout.ROW_NEEDS_MEMORY, status
             self._give(self._text_in[which], layout.CANDIDATES_AT, np.zeros(candidates.TEXT_WORDS, np.int32))
 
-    def _drafts(self, asks: Sequence[Ask], told: int) -> list[Draft]:
-        begin = len(asks) * layout.ANSWER_WORDS
+    def _drafts(self, count: int, asks: Sequence[Ask], told: int) -> list[Draft]:
+        begin = count * layout.ANSWER_WORDS
         answers = iter(self._told[:begin].tolist())
-        tokens, ratios = self._told[begin : begin + told].tolist(), self._ratios[:told].tolist()
+        tokens, ratios = list(self._told[begin : begin + told]), self._ratios[:told].tolist()
         drafts, at = [], 0
         # Each answer's words, from the one iterator.
         for ask, drafted, source, matched, which in zip(asks, answers, answers, answers, answers, strict=True):
@@ -246,7 +253,7 @@ class Knowledge:
             likely, name = ratios[at:after], NAMES[source]
             if source in _IN_SEGMENTS:
                 name = self._named(ask.view, source, which, likely)
-            drafts.append(Draft(tokens[at:after], name, matched, [], None, likely))
+            drafts.append(Draft(tokens[at:after], name, matched, _NO_PARENTS, None, likely))
             at = after
         return drafts
 
@@ -262,13 +269,17 @@ class Knowledge:
     def _lay_out_batch(self, most: int) -> None:
         self._batch = most
         self._shares = np.zeros(most, np.int64)
-        self._told = np.zeros(most * (layout.ANSWER_WORDS + layout.LONGEST), np.int32)
-        self._ratios = np.zeros(most * layout.LONGEST, np.float64)
+        self._asked = array("q", bytes(8 * most * layout.ASK_WORDS))
+        told = array("i", bytes(4 * most * (layout.ANSWER_WORDS + layout.LONGEST)))
+        ratios = array("d", bytes(8 * most * layout.LONGEST))
+        # Lists are made of views in less time than of arrays.
+        self._told: memoryview[int] = memoryview(told)
+        self._ratios: Any = memoryview(ratios)
         self._scouts = np.zeros(most * scouting.SCOUT_WORDS, np.int32)
         self._words[layout.SCOUTS_AT] = self._scouts.ctypes.data
         self._words[layout.SHARES_AT] = self._shares.ctypes.data
-        self._words[layout.TOKENS_OUT_AT] = self._told.ctypes.data
-        self._words[layout.CHANCES_OUT_AT] = self._ratios.ctypes.data
+        self._words[layout.TOKENS_OUT_AT] = told.buffer_info()[0]
+        self._words[layout.CHANCES_OUT_AT] = ratios.buffer_info()[0]
 
     # Texts --------------------------------------------------------------------------------------------------
 
@@ -332,7 +343,7 @@ class Knowledge:
         rows = np.zeros((count, layout.ROW_WORDS), np.int64)
         rows[:before] = self._rows
         self._rows = rows
-        self._words[layout.ROWS_AT], self._words[layout.ROWS] = rows.ctypes.data, count
+        self._words[layout.ROWS_AT] = rows.ctypes.data
         self._free_rows.extend(range(count - 1, before - 1, -1))
 
 

@@ -118,10 +118,6 @@ class Namespaces:
     def address(self) -> int:
         return int(self._words.ctypes.data)
 
-    @property
-    def most(self) -> int:
-        return len(self._words)
-
     def get(self, name: str) -> Namespace | None:
         """The namespace, a new one where there is none of that name; None: nobody's (""), or there are too many of
         which requests run."""

@@ -41,7 +41,7 @@ from services.proposer.suffix_store.loops import (
     read,
     shortened,
 )
-from services.proposer.suffix_store.native import Doubles, Floats, Ints, Longs, carray, ints_at, loop
+from services.proposer.suffix_store.native import Doubles, Floats, Ints, Longs, ints, loop, part
 
 # A source's words: who it is, how long its first context was; then what it says of the next token: CELL -1: nothing.
 # ITSELF: of its context's occurrences, those nothing can follow. LINE: how long its line is, AUTOMATA for those that
@@ -58,7 +58,7 @@ _CONTEXTS, _SURER = 2, 1.1
 
 @loop
 def _asks_automaton(speaker: Longs, table: Floats, limit: int) -> None:
-    follower = speaker[FOLLOWER : FOLLOWER + FOLLOWER_WORDS]
+    follower = part(speaker, FOLLOWER)
     _, rows, _, _ = opened(follower[AUTOMATON])
     length = min(follower[LENGTH], limit)
     state = shortened(rows, follower[STATE], length)
@@ -83,7 +83,7 @@ def _asks(speaker: Longs, table: Floats, limit: int, at: int) -> None:
     if speaker[LINE] == LINE_OF_AUTOMATA:
         _asks_automaton(speaker, table, limit)
     elif at < speaker[LINE]:
-        line = carray(ints_at(speaker[LINE_AT]), 2 * LONGEST)
+        line = ints(speaker[LINE_AT])
         speaker[SAYS], speaker[CELL] = line[at], line[LONGEST + at]
     else:
         speaker[CELL] = -1
@@ -93,7 +93,7 @@ def _asks(speaker: Longs, table: Floats, limit: int, at: int) -> None:
 def _hears(speaker: Longs, token: int) -> None:
     """The draft goes on so."""
     if speaker[LINE] == LINE_OF_AUTOMATA:
-        follower = speaker[FOLLOWER : FOLLOWER + FOLLOWER_WORDS]
+        follower = part(speaker, FOLLOWER)
         words, rows, entries, buckets = opened(follower[AUTOMATON])
         read(words, rows, entries, buckets, follower, token)
     elif speaker[CELL] >= 0 and speaker[SAYS] != token:

@@ -41,7 +41,7 @@ from services.proposer.suffix_store.loops import (
     shortened,
     target_of,
 )
-from services.proposer.suffix_store.native import Doubles, Ints, Longs, carray, ints_at, kept, longs_at, loop
+from services.proposer.suffix_store.native import Doubles, Ints, Longs, carray, ints_at, kept, longs, longs_at, loop
 
 # Nodes of a tree, its chain's among them.
 MOST = 64
@@ -138,8 +138,9 @@ def _grow(
     found = chain
     copy = np.empty(FOLLOWER_WORDS, np.int64)
     for which in range(count):
-        follower = carray(longs_at(addresses[which]), FOLLOWER_WORDS)
-        copy[:] = follower
+        follower = longs(addresses[which])
+        for word in range(FOLLOWER_WORDS):
+            copy[word] = follower[word]
         itself = 0 if follower[END] == AS_READER or aheads else 1
         copy[END] = AS_READER
         words, rows, entries, buckets = opened(copy[AUTOMATON])

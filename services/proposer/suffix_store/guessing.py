@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from services.proposer.suffix_store.candidates import LONGEST
 from services.proposer.suffix_store.chances import counted
 from services.proposer.suffix_store.loops import (
     BEFORE,
@@ -28,21 +29,19 @@ from services.proposer.suffix_store.loops import (
     shortened,
     target_of,
 )
-from services.proposer.suffix_store.native import Doubles, Ints, Longs, Table, loop
+from services.proposer.suffix_store.native import Doubles, Ints, Longs, Table, loop, part
 
 # What is told of a guess: how many tokens, and the length of its context.
 DRAFTED, MATCHED = 1, 2
 TOLD_WORDS = 3
 # A score this close to the best may be the best: the bound isn't rounded as the sum is.
 _NEARLY = 1 - 1e-9
-# Not Python's own, of which numba would make two functions.
-_NO, _YES = np.bool_(False), np.bool_(True)
 
 
 @loop
 def _walk(
     words: Longs, rows: Table, entries: Table, buckets: Table, state: int, length: int, limit: int, budget: int,
-    least: float, enough: float, tokens: Ints, shares: Doubles, keeps: bool,
+    least: float, enough: float, tokens: Ints, shares: Doubles,
 ) -> tuple[int, float]:  # fmt: skip
     """(tokens, score) of the most frequent tokens behind the context, as long as their probability is at least
     `least`, and as long as the score may still become `enough`. Beyond `limit` the context is its own last `limit`
@@ -54,8 +53,7 @@ def _walk(
         if probability < least or score + probability * (budget - drafted) < enough:
             break
         token = rows[state, BEST_TOKEN]
-        if keeps:
-            tokens[drafted], shares[drafted] = token, share
+        tokens[drafted], shares[drafted] = token, share
         drafted += 1
         score += probability
         state = target_of(words, rows, entries, buckets, state, token)
@@ -69,7 +67,8 @@ def most_frequent(
     words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, limit: int, longest: int, factor: float,
     offset: float, least: float, tokens: Ints, shares: Doubles, told: Longs,
 ) -> float:  # fmt: skip
-    """The best draft of all contexts of up to `limit` tokens that the follower's ends with.
+    """The best draft of all contexts of up to `limit` tokens that the follower's ends with. Behind the draft is as much
+    memory as it may take: another's that may become the best.
 
     Contexts of one state have been followed by the same tokens as often: the longest of them has the largest budget,
     and so the best score. That leaves one context a state. No draft's score is above its length times its first
@@ -77,25 +76,28 @@ def most_frequent(
     """
     length = min(follower[LENGTH], limit)
     state = shortened(rows, follower[STATE], length)
-    best_state, best_length, best_budget, best = 0, 0, 0, 0.0
+    best_length, best_drafted, best = 0, 0, 0.0
+    # Where the best one lies, and where the next one may.
+    begin, other = np.int64(0), np.int64(0)
     while state:
         budget, enough = min(longest, int(length * factor + offset + 1e-6)), best * _NEARLY
         if budget <= best:
             break
         first = rows[state, BEST_COUNT] / rows[state, COUNT]
         if first >= least and first * budget > enough:
-            _, score = _walk(
-                words, rows, entries, buckets, state, length, limit, budget, least, enough, tokens, shares, _NO
-            )
+            drafted, score = _walk(
+                words, rows, entries, buckets, state, length, limit, budget, least, enough, part(tokens, other),
+                part(shares, other),
+            )  # fmt: skip
             if score > best:
-                best, best_state, best_length, best_budget = score, state, length, budget
+                best, best_length, best_drafted = score, length, drafted
+                begin, other = other, LONGEST - other
         state = link_of(rows, state)
         length = rows[state, LEN]
-    told[DRAFTED], told[MATCHED] = 0, best_length
-    if best_state:
-        told[DRAFTED], _ = _walk(
-            words, rows, entries, buckets, best_state, best_length, limit, best_budget, least, 0.0, tokens, shares, _YES
-        )
+    if begin:
+        for at in range(best_drafted):
+            tokens[at], shares[at] = tokens[begin + at], shares[begin + at]
+    told[DRAFTED], told[MATCHED] = best_drafted, best_length
     return best
 
 
@@ -166,7 +168,7 @@ def most_frequent_of_few(
     told[DRAFTED], told[MATCHED] = 0, length
     if state and length >= least_size:
         told[DRAFTED], _ = _walk(
-            words, rows, entries, buckets, state, length, words[LOOKED_UP], longest, 0.0, 0.0, tokens, shares, _YES
+            words, rows, entries, buckets, state, length, words[LOOKED_UP], longest, 0.0, 0.0, tokens, shares
         )
 
 

@@ -7,17 +7,18 @@ import numpy as np
 
 from services.proposer.suffix_store import blending, candidates, predicting
 from services.proposer.suffix_store.loops import FOLLOWER_WORDS, READER
+from services.proposer.suffix_store.native import long_table_of, table_of
 
 # What can be asked for, as bits: a source's, and whether shares are calibrated and learned from.
 CALIBRATED = 1 << 10
 LONGEST = candidates.LONGEST
 # Words of the whole: where everything lies, what was set, and what is left of what one call may take.
 # fmt: off
-(ROWS_AT, ROWS, SPACES_AT, SPACES, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, LINES_AT,
+(ROWS_AT, SPACES_AT, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, LINES_AT,
  COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH,
- SCOUTS_AT, SPEAKERS_AT) = range(23)
+ SCOUTS_AT, SPEAKERS_AT) = range(21)
 # fmt: on
-WORDS = 23
+WORDS = 21
 # Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
 # needs memory for candidates or chances.
 DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))
@@ -37,7 +38,7 @@ OWN_FOLLOWER = np.int64(14)
 WRITER = OWN_FOLLOWER + FOLLOWER_WORDS
 NEW_READER = WRITER + FOLLOWER_WORDS
 OLD_READER = NEW_READER + FOLLOWER_WORDS
-ROW_WORDS = OLD_READER + FOLLOWER_WORDS
+ROW_WORDS = int(OLD_READER) + FOLLOWER_WORDS
 
 # Words of a namespace: its automata, the one that is written to first, 0: none; its segments.
 NEW_AT, NEW_SERIAL, OLD_AT, OLD_SERIAL, REQUESTS, MAX_REQUESTS, SEGMENTS_AT, SEGMENTS = range(8)
@@ -47,3 +48,7 @@ SPACE_WORDS = 8
 BEGIN, AT_ROOT, ONLY = np.int64(0), np.int64(0), np.int64(0)
 AS_READER, ALL_OF_FOLLOWER, ALL_OF_PREDICTION = map(np.int64, (READER, FOLLOWER_WORDS, predicting.PREDICTION_WORDS))
 ALL_OF_SPEAKER = np.int64(blending.SPEAKER_WORDS)
+
+# What makes tables of these of an address.
+ask_table, row_table, space_table = long_table_of(ASK_WORDS), long_table_of(ROW_WORDS), long_table_of(SPACE_WORDS)
+speaker_table, answer_table = long_table_of(blending.SPEAKER_WORDS), table_of(ANSWER_WORDS)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.suffix_store.native import Ints, Longs, Table, carray, fetch, ints_at, longs_at, loop, table_of
+from services.proposer.suffix_store.native import Ints, Longs, Table, fetch, ints, longs, loop, table_of
 
 # Words of a state's row. What is 0 in fresh memory means "none": no token leads to the root, no entry is number 0.
 LEN, LINK, COUNT, BEST_COUNT, BEST_TOKEN, TOKEN, TARGET, OTHERS = range(8)
@@ -56,14 +56,14 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 @loop
 def opened(address: int) -> tuple[Longs, Table, Table, Table]:
     """An automaton's words, states, entries and buckets."""
-    words = carray(longs_at(address), AUTOMATON_WORDS)
+    words = longs(address)
     return words, _states(words[STATES_AT]), _entries(words[ENTRIES_AT]), _buckets(words[BUCKETS_AT])
 
 
 @loop
 def lasts_of(words: Longs) -> Ints:
     """Where each state's contexts occurred last. Not to be looked into where LASTS_AT is 0."""
-    return carray(ints_at(words[LASTS_AT]), 2 * words[ROOM] + 2)  # type: ignore[no-any-return]
+    return ints(words[LASTS_AT])  # type: ignore[no-any-return]
 
 
 @loop
@@ -311,8 +311,10 @@ def write(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints
     if end < 0:
         return False
     length = follower[LENGTH]
-    source = shortened(rows, follower[STATE], length)
-    target = target_of(words, rows, entries, buckets, source, token)
+    source, target = shortened(rows, follower[STATE], length), end
+    # Mostly the whole text's state is that of its last tokens, too.
+    if source != follower[END]:
+        target = target_of(words, rows, entries, buckets, source, token)
     _count(words, rows, lasts, follower, source, length, target, token)
     length = min(length + 1, words[DEPTH])
     follower[END], follower[STATE], follower[LENGTH] = end, shortened(rows, target, length), length

@@ -62,74 +62,133 @@ def _fetch(typing: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-class _Table(types.Type):
-    """Rows of so many 32-bit words each, somewhere in memory: table[row, word]. As an array it would bring its shape
-    along, multiply by it, and look whether a row is counted from the end, each time."""
+class _Words(types.Type):
+    """Numbers of one kind, somewhere in memory: words[at], or, laid out as a table of rows of so many words each,
+    table[row, word]; table[row] is that row's words. As an array it would bring its shape and its owner along to every
+    function, multiply by the one, count the other, and look whether a place is counted from the end, each time."""
 
-    def __init__(self, words: int) -> None:
-        super().__init__(name=f"Table({words})")
-        self.words = words
+    def __init__(self, kind: Any, columns: int) -> None:
+        super().__init__(name=f"Words({kind}, {columns})")
+        self.kind, self.columns = kind, columns
+
+    @property
+    def loaded(self) -> Any:
+        """Whole numbers are all of one width once they are here: numba would compile what takes them for each."""
+        return types.float64 if isinstance(self.kind, types.Float) else types.int64
 
 
-@register_model(_Table)
-class _TableModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, table: Any) -> None:
-        super().__init__(manager, table, ir.IntType(32).as_pointer())  # type: ignore[no-untyped-call]
+@register_model(_Words)
+class _WordsModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, words: Any) -> None:
+        super().__init__(manager, words, manager.lookup(words.kind).get_data_type().as_pointer())  # type: ignore[no-untyped-call]
 
 
-def table_of(words: int) -> Any:
-    """What makes a table of an address."""
+def _words_of(kind: Any, columns: int = 0) -> Any:
+    """What makes them of an address. 0 columns: no table."""
 
     @intrinsic
-    def table(typing: Any, address: Any) -> Any:
+    def words(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-        return _Table(words)(types.int64), generate
+        return _Words(kind, columns)(types.int64), generate
 
-    return table
+    return words
 
 
-def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    table, wide = signature.args[0], types.int64
-    row, word = (context.cast(builder, args[at], signature.args[at], wide) for at in (1, 2))
-    return builder.gep(args[0], [builder.add(builder.mul(row, ir.Constant(row.type, table.words)), word)])
+def table_of(columns: int) -> Any:
+    return _words_of(types.int32, columns)
+
+
+def long_table_of(columns: int) -> Any:
+    return _words_of(types.int64, columns)
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any, places: int) -> Any:
+    """Of a word: by its row and column, or by its number."""
+    wide = [context.cast(builder, args[at], signature.args[at], types.int64) for at in range(1, 1 + places)]
+    if places == 2:
+        columns = ir.Constant(wide[0].type, signature.args[0].columns)
+        return builder.gep(args[0], [builder.add(builder.mul(wide[0], columns), wide[1])])
+    return builder.gep(args[0], wide)
 
 
 def _wide(*given: Any) -> Any:
     return map(types.unliteral, given)
 
 
-@intrinsic
-def _load(typing: Any, table: Any, row: Any, word: Any) -> Any:
+def _loads(places: int) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.sext(builder.load(_place(context, builder, signature, args)), ir.IntType(64))
+        word = builder.load(_place(context, builder, signature, args, places))
+        return context.cast(builder, word, signature.args[0].kind, signature.return_type)
 
-    return types.int64(table, *_wide(row, word)), generate
+    return generate
 
 
-@intrinsic
-def _store(typing: Any, table: Any, row: Any, word: Any, value: Any) -> Any:
+def _stores(places: int) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        stored = context.cast(builder, args[3], signature.args[3], types.int32)
-        builder.store(stored, _place(context, builder, signature, args))
+        stored = context.cast(builder, args[-1], signature.args[-1], signature.args[0].kind)
+        builder.store(stored, _place(context, builder, signature, args, places))
         return context.get_dummy_value()
 
-    return types.void(table, *_wide(row, word, value)), generate
+    return generate
+
+
+@intrinsic
+def _load(typing: Any, words: Any, at: Any) -> Any:
+    return words.loaded(words, *_wide(at)), _loads(1)
+
+
+@intrinsic
+def _load_of_row(typing: Any, table: Any, row: Any, word: Any) -> Any:
+    return table.loaded(table, *_wide(row, word)), _loads(2)
+
+
+@intrinsic
+def _store(typing: Any, words: Any, at: Any, value: Any) -> Any:
+    return types.void(words, *_wide(at, value)), _stores(1)
+
+
+@intrinsic
+def _store_of_row(typing: Any, table: Any, row: Any, word: Any, value: Any) -> Any:
+    return types.void(table, *_wide(row, word, value)), _stores(2)
+
+
+@intrinsic
+def _row(typing: Any, table: Any, row: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = context.cast(builder, args[1], signature.args[1], types.int64)
+        return builder.gep(args[0], [builder.mul(wide, ir.Constant(wide.type, table.columns))])
+
+    return _Words(table.kind, 0)(table, *_wide(row)), generate
+
+
+@intrinsic
+def _part(typing: Any, words: Any, begin: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [context.cast(builder, args[1], signature.args[1], types.int64)])
+
+    return words(words, *_wide(begin)), generate
 
 
 @overload(operator.getitem, strict=False)
-def _get(table: Any, at: Any) -> Any:
-    if isinstance(table, _Table):
-        return lambda table, at: _load(table, at[0], at[1])  # type: ignore[call-arg]
-    return None
+def _get(words: Any, at: Any) -> Any:
+    if not isinstance(words, _Words):
+        return None
+    if not words.columns:
+        return lambda words, at: _load(words, at)  # type: ignore[call-arg]
+    if isinstance(at, types.BaseTuple):
+        return lambda words, at: _load_of_row(words, at[0], at[1])  # type: ignore[call-arg]
+    return lambda words, at: _row(words, at)  # type: ignore[call-arg]
 
 
 @overload(operator.setitem, strict=False)
-def _set(table: Any, at: Any, value: Any) -> Any:
-    if isinstance(table, _Table):
-        return lambda table, at, value: _store(table, at[0], at[1], value)  # type: ignore[call-arg]
-    return None
+def _set(words: Any, at: Any, value: Any) -> Any:
+    if not isinstance(words, _Words):
+        return None
+    if words.columns:
+        return lambda words, at, value: _store_of_row(words, at[0], at[1], value)  # type: ignore[call-arg]
+    return lambda words, at, value: _store(words, at, value)  # type: ignore[call-arg]
 
 
 # numba's name for an array at an address; its own types don't tell.
@@ -137,3 +196,6 @@ carray: Any = numba.carray  # type: ignore[attr-defined]
 ints_at, longs_at = _pointer_to(types.int32), _pointer_to(types.int64)
 fetch: Any = _fetch
 floats_at, doubles_at = _pointer_to(types.float32), _pointer_to(types.float64)
+# Words without a length, and what begins at one of them.
+ints, longs, doubles = map(_words_of, (types.int32, types.int64, types.float64))
+part: Any = _part

@@ -8,7 +8,7 @@ import numpy as np
 
 from services.proposer.suffix_store import predicting
 from services.proposer.suffix_store.chances import CELL_WORDS, CELLS, PREDICTION, STORE, cell_of
-from services.proposer.suffix_store.guessing import DRAFTED, MATCHED, TOLD_WORDS, most_recent
+from services.proposer.suffix_store.guessing import DRAFTED, MATCHED, most_recent
 from services.proposer.suffix_store.layout import (
     ALL_OF_FOLLOWER,
     ALL_OF_PREDICTION,
@@ -23,7 +23,6 @@ from services.proposer.suffix_store.layout import (
     DRAFT_AT,
     LEAST_NGRAM,
     LIMIT,
-    LONGEST,
     NEW_AT,
     NEW_READER,
     NEW_SERIAL,
@@ -45,10 +44,8 @@ from services.proposer.suffix_store.layout import (
 )
 from services.proposer.suffix_store.loops import (
     AUTOMATON,
-    AUTOMATON_WORDS,
     DEPTH,
     END,
-    FOLLOWER_WORDS,
     LENGTH,
     READER,
     STATE,
@@ -60,11 +57,14 @@ from services.proposer.suffix_store.native import (
     Ints,
     Longs,
     carray,
-    doubles_at,
+    doubles,
     floats_at,
+    ints,
     ints_at,
+    longs,
     longs_at,
     loop,
+    part,
 )
 from services.proposer.suffix_store.taking_in import starts
 
@@ -90,7 +90,7 @@ def reads(follower: Longs, text: Ints, begin: int) -> None:
 @loop
 def _stands_where_it_wrote(row: Longs, space: Longs, text: Ints) -> bool:
     """All of the text's end was learned, as far back as anyone looks: there the reader would be where the writer is."""
-    words = carray(longs_at(space[NEW_AT]), AUTOMATON_WORDS)
+    words = longs(space[NEW_AT])
     if row[WRITES] != space[NEW_SERIAL] or row[WRITTEN] != text.size or row[WRITER + LENGTH] < words[DEPTH]:
         return False
     row[NEW_READER + STATE], row[NEW_READER + LENGTH] = row[WRITER + STATE], row[WRITER + LENGTH]
@@ -102,7 +102,7 @@ def catch_up(row: Longs, space: Longs, text: Ints, depth: int) -> None:
     """The text's readers of its namespace's automata are brought to its end. Who comes late, or finds another
     automaton, need not read more than is ever looked at."""
     begin, late = row[READ], max(0, text.size - depth)
-    new, old = row[NEW_READER : NEW_READER + FOLLOWER_WORDS], row[OLD_READER : OLD_READER + FOLLOWER_WORDS]
+    new, old = part(row, NEW_READER), part(row, OLD_READER)
     if begin < late:
         row[READS_NEW] = row[READS_OLD] = 0
     if row[READS_NEW] != space[NEW_SERIAL]:
@@ -129,7 +129,7 @@ def behind(control: Longs, follower: Longs, ahead: Ints) -> Longs:
     """The follower, or its copy that has read what is ahead: nobody else hears of it."""
     if not ahead.size:
         return follower
-    copy = carray(longs_at(control[COPY_AT]), FOLLOWER_WORDS)
+    copy = longs(control[COPY_AT])
     copied(follower, BEGIN, ALL_OF_FOLLOWER, copy, BEGIN)
     copy[END] = READER
     reads(copy, ahead, BEGIN)
@@ -151,9 +151,9 @@ def context_of(control: Longs, text: Ints, ahead: Ints) -> Ints:
 def recent(control: Longs, follower: Longs, text: Ints, ahead: Ints, longest: int, counts: bool) -> None:
     """The guess of the last place, in the scratch."""
     words, states, entries, buckets = opened(follower[AUTOMATON])
-    draft = carray(ints_at(control[DRAFT_AT]), LONGEST)
-    ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
-    told = carray(longs_at(control[TOLD_AT]), TOLD_WORDS)
+    draft = ints(control[DRAFT_AT])
+    ratios = doubles(control[RATIOS_AT])
+    told = longs(control[TOLD_AT])
     most_recent(
         words, states, entries, buckets, follower, control[LEAST_NGRAM], longest, text, ahead, counts, draft, ratios,
         told,
@@ -163,15 +163,15 @@ def recent(control: Longs, follower: Longs, text: Ints, ahead: Ints, longest: in
 @loop
 def predicted(control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int) -> bool:
     """What was predicted from here on, in the scratch; whether the place is known."""
-    followed = carray(longs_at(row[PREDICTION_AT]), predicting.PREDICTION_WORDS)
+    followed = longs(row[PREDICTION_AT])
     predicting.follow(followed, text, ahead[:0], row[PROMPT])
     if ahead.size:
-        copy = carray(longs_at(control[COPY_AT]), predicting.PREDICTION_WORDS)
+        copy = longs(control[COPY_AT])
         copied(followed, BEGIN, ALL_OF_PREDICTION, copy, BEGIN)
         followed = copy
         predicting.follow(followed, text, ahead, row[PROMPT])
-    told = carray(longs_at(control[TOLD_AT]), TOLD_WORDS)
-    draft = carray(ints_at(control[DRAFT_AT]), LONGEST)
+    told = longs(control[TOLD_AT])
+    draft = ints(control[DRAFT_AT])
     told[DRAFTED], told[MATCHED] = predicting.rest(followed, longest, draft), followed[predicting.AGREED]
     return bool(not followed[predicting.LOST])
 

@@ -15,7 +15,6 @@ from services.proposer.suffix_store.chances import CHANCE, CORPUS, NGRAM, OWN, P
 from services.proposer.suffix_store.guessing import (
     DRAFTED,
     MATCHED,
-    TOLD_WORDS,
     expected,
     most_frequent,
     most_frequent_of_few,
@@ -27,7 +26,6 @@ from services.proposer.suffix_store.layout import (
     ASK_LENGTH,
     ASK_ROW,
     ASK_TEXT_AT,
-    ASK_WORDS,
     CALIBRATED,
     CANDIDATES_AT,
     CHANCES_OUT_AT,
@@ -46,12 +44,8 @@ from services.proposer.suffix_store.layout import (
     PREDICTION_AT,
     RATIOS_AT,
     ROW_NEEDS_MEMORY,
-    ROW_WORDS,
-    ROWS,
     ROWS_AT,
     SPACE,
-    SPACE_WORDS,
-    SPACES,
     SPACES_AT,
     TOKENS_OUT_AT,
     TOLD_AT,
@@ -59,19 +53,25 @@ from services.proposer.suffix_store.layout import (
     TOLD_MATCHED,
     TOLD_SOURCE,
     TOLD_WHICH,
-    WORDS,
+    answer_table,
+    ask_table,
+    row_table,
+    space_table,
 )
-from services.proposer.suffix_store.loops import AUTOMATON, FOLLOWER_WORDS, opened
+from services.proposer.suffix_store.loops import AUTOMATON, opened
 from services.proposer.suffix_store.native import (
     Doubles,
     Ints,
     Longs,
     carray,
-    doubles_at,
+    doubles,
+    ints,
     ints_at,
     kept,
+    longs,
     longs_at,
     loop,
+    part,
 )
 from services.proposer.suffix_store.sources import (
     PLAIN,
@@ -97,8 +97,8 @@ def _offer(
     count = told[DRAFTED]
     if not count or score <= best:
         return best
-    draft = carray(ints_at(control[DRAFT_AT]), LONGEST)
-    ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
+    draft = ints(control[DRAFT_AT])
+    ratios = doubles(control[RATIOS_AT])
     answer[TOLD_COUNT], answer[TOLD_SOURCE], answer[TOLD_MATCHED] = count, source, told[MATCHED]
     answer[TOLD_WHICH] = which
     for at in range(count):
@@ -112,12 +112,12 @@ def _guess(
     least: float, answer: Ints, tokens_out: Ints, chances_out: Doubles,
 ) -> None:  # fmt: skip
     """Every source that is asked for guesses; the best guess is the answer."""
-    draft = carray(ints_at(control[DRAFT_AT]), LONGEST)
-    ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
-    told = carray(longs_at(control[TOLD_AT]), TOLD_WORDS)
+    draft = ints(control[DRAFT_AT])
+    ratios = doubles(control[RATIOS_AT])
+    told = longs(control[TOLD_AT])
     best = -1.0
     if sources & (1 << OWN | 1 << NGRAM):
-        follower = behind(control, row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS], ahead)
+        follower = behind(control, part(row, OWN_FOLLOWER), ahead)
         words, states, entries, buckets = opened(follower[AUTOMATON])
         if sources & 1 << OWN:
             score = most_frequent(
@@ -142,13 +142,12 @@ def _guess(
         best = _offer(control, best, score, np.int64(PREDICTION), ONLY, told, answer, tokens_out, chances_out)
     if row[SPACE] < 0:
         return
-    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
-    space = spaces[row[SPACE]]
+    space = space_table(control[SPACES_AT])[row[SPACE]]
     if sources & 1 << SHARED and space[NEW_AT]:
         catch_up(row, space, text, control[LIMIT])
         for which in range(2 if space[OLD_AT] else 1):
             begin = OLD_READER if which else NEW_READER
-            follower = behind(control, row[begin : begin + FOLLOWER_WORDS], ahead)
+            follower = behind(control, part(row, begin), ahead)
             words, states, entries, buckets = opened(follower[AUTOMATON])
             score = most_frequent(
                 words, states, entries, buckets, follower, control[LIMIT], longest, factor, offset, least, draft,
@@ -175,19 +174,17 @@ def step(
 ) -> int:
     """How many tokens are told of in all; -1: a STATUS wants something done first. 0 sources: only what is new is
     taken in."""
-    control = carray(longs_at(control_at), WORDS)
-    rows = carray(longs_at(control[ROWS_AT]), (control[ROWS], ROW_WORDS))
-    asks = carray(longs_at(asks_at), (count, ASK_WORDS))
-    if not learn(control, rows, asks) or not join(control, rows, asks):
+    control = longs(control_at)
+    rows, asks = row_table(control[ROWS_AT]), ask_table(asks_at)
+    if not learn(control, rows, asks, count) or not join(control, rows, asks, count):
         return -1
     if sources & CALIBRATED:
         for at in range(count):
             if not rows[asks[at, ASK_ROW], CANDIDATES_AT]:
                 ends(control, ROW_NEEDS_MEMORY, asks[at, ASK_ROW])
                 return -1
-    answers = carray(ints_at(control[TOKENS_OUT_AT]), (count, ANSWER_WORDS))
-    tokens_out = carray(ints_at(control[TOKENS_OUT_AT] + 4 * count * ANSWER_WORDS), count * LONGEST)
-    chances_out = carray(doubles_at(control[CHANCES_OUT_AT]), count * LONGEST)
+    answers, chances_out = answer_table(control[TOKENS_OUT_AT]), doubles(control[CHANCES_OUT_AT])
+    tokens_out = ints(control[TOKENS_OUT_AT] + 4 * count * ANSWER_WORDS)
     told = 0
     for at in range(count):
         row, answer = rows[asks[at, ASK_ROW]], answers[at]
@@ -201,11 +198,13 @@ def step(
         if sources and longest > 0 and row[JOINED] == text.size:
             ahead = carray(ints_at(aheads_at), asks[at, ASK_AHEADS])
             if sources & CALIBRATED:
-                together(control, row, text, ahead, longest, least, answer, tokens_out[told:], chances_out[told:])
+                together(
+                    control, row, text, ahead, longest, least, answer, part(tokens_out, told), part(chances_out, told)
+                )
             else:
                 _guess(
-                    control, row, text, ahead, longest, sources, factor, offset, least, answer, tokens_out[told:],
-                    chances_out[told:],
+                    control, row, text, ahead, longest, sources, factor, offset, least, answer,
+                    part(tokens_out, told), part(chances_out, told),
                 )  # fmt: skip
             told += answer[TOLD_COUNT]
         aheads_at += 4 * asks[at, ASK_AHEADS]

@@ -27,14 +27,13 @@ from services.proposer.suffix_store.layout import (
     SPACE_DROPS,
     SPACE_IS_FULL,
     SPACE_NEEDS_ROOM,
-    SPACE_WORDS,
-    SPACES,
     SPACES_AT,
     STATUS,
     WHICH,
     WRITER,
     WRITES,
     WRITTEN,
+    space_table,
 )
 from services.proposer.suffix_store.loops import (
     AUTOMATON,
@@ -52,10 +51,13 @@ from services.proposer.suffix_store.loops import (
 from services.proposer.suffix_store.native import (
     Ints,
     Longs,
+    Table,
     carray,
+    ints,
     ints_at,
     longs_at,
     loop,
+    part,
 )
 from services.proposer.suffix_store.scouting import AHEAD, CONTEXTS, SCOUT_WORDS, fetch_contexts, moves, sets_out
 
@@ -105,12 +107,12 @@ def ends(control: Longs, status: int, which: int) -> bool:
 
 
 @loop
-def learn(control: Longs, rows: Longs, asks: Longs) -> bool:
+def learn(control: Longs, rows: Table, asks: Table, count: int) -> bool:
     """What is new of each text goes into its namespace's automaton."""
-    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
-    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
+    shares = carray(longs_at(control[SHARES_AT]), count)
+    spaces = space_table(control[SPACES_AT])
     waits = 0
-    for at in range(asks.shape[0]):
+    for at in range(count):
         row = rows[asks[at, ASK_ROW]]
         learns = row[SPACE] >= 0 and row[LEARNS]
         shares[at] = max(0, asks[at, ASK_LENGTH] - row[WRITTEN]) if learns else 0
@@ -118,8 +120,8 @@ def learn(control: Longs, rows: Longs, asks: Longs) -> bool:
     if not waits:
         return True
     _share(shares, control[SHARED_LEFT])
-    _send_scouts(control, rows, asks, spaces, shares, WRITER, WRITTEN_AT)
-    for at in range(asks.shape[0]):
+    _send_scouts(control, rows, asks, count, spaces, shares, WRITER, WRITTEN_AT)
+    for at in range(count):
         row, scout = rows[asks[at, ASK_ROW]], _scout_of(control, at)
         if shares[at] and not _learn_from(control, row, spaces, asks[at], shares[at], scout):
             return False
@@ -128,7 +130,7 @@ def learn(control: Longs, rows: Longs, asks: Longs) -> bool:
 
 @loop
 def _scout_of(control: Longs, at: int) -> Ints:
-    return carray(ints_at(control[SCOUTS_AT] + 4 * SCOUT_WORDS * at), SCOUT_WORDS)  # type: ignore[no-any-return]
+    return ints(control[SCOUTS_AT] + 4 * SCOUT_WORDS * at)  # type: ignore[no-any-return]
 
 
 @loop
@@ -138,11 +140,11 @@ def _then(text: Ints, at: int) -> int:
 
 @loop
 def _send_scouts(
-    control: Longs, rows: Longs, asks: Longs, spaces: Longs, shares: Longs, follower: int, done: int
+    control: Longs, rows: Table, asks: Table, count: int, spaces: Table, shares: Longs, follower: int, done: int
 ) -> None:  # fmt: skip
     """Of all texts at a time, so that none is waited for. `follower` and `done`: words of a row."""
     for move in range(-CONTEXTS, AHEAD + 1):
-        for at in range(asks.shape[0]):
+        for at in range(count):
             row = rows[asks[at, ASK_ROW]]
             if shares[at] < max(1, move) or (follower == WRITER and row[WRITES] != spaces[row[SPACE], NEW_SERIAL]):
                 continue
@@ -159,7 +161,7 @@ def _send_scouts(
 
 
 @loop
-def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: int, scout: Ints) -> bool:
+def _learn_from(control: Longs, row: Longs, spaces: Table, ask: Longs, share: int, scout: Ints) -> bool:
     space, which = spaces[row[SPACE]], row[SPACE]
     if row[WRITES] != space[NEW_SERIAL]:
         if space[MAX_REQUESTS] and space[REQUESTS] >= space[MAX_REQUESTS]:
@@ -170,7 +172,7 @@ def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: in
         scout[0] = 0
     text = carray(ints_at(ask[ASK_TEXT_AT]), ask[ASK_LENGTH])
     words, states, entries, buckets = opened(space[NEW_AT])
-    lasts, writer = lasts_of(words), row[WRITER : WRITER + FOLLOWER_WORDS]
+    lasts, writer = lasts_of(words), part(row, WRITER)
     for at in range(share):
         if at + AHEAD < share:
             ahead = row[WRITTEN] + AHEAD
@@ -192,25 +194,25 @@ def _learn_from(control: Longs, row: Longs, spaces: Longs, ask: Longs, share: in
 
 
 @loop
-def join(control: Longs, rows: Longs, asks: Longs) -> bool:
+def join(control: Longs, rows: Table, asks: Table, count: int) -> bool:
     """What is new of each text goes into its own automaton."""
-    shares = carray(longs_at(control[SHARES_AT]), asks.shape[0])
+    shares = carray(longs_at(control[SHARES_AT]), count)
     waits = 0
-    for at in range(asks.shape[0]):
+    for at in range(count):
         shares[at] = max(0, asks[at, ASK_LENGTH] - rows[asks[at, ASK_ROW], JOINED])
         waits += shares[at]
     if not waits:
         return True
     _share(shares, control[OWN_LEFT])
-    spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
-    _send_scouts(control, rows, asks, spaces, shares, OWN_FOLLOWER, JOINED_AT)
-    for at in range(asks.shape[0]):
+    spaces = space_table(control[SPACES_AT])
+    _send_scouts(control, rows, asks, count, spaces, shares, OWN_FOLLOWER, JOINED_AT)
+    for at in range(count):
         if not shares[at]:
             continue
         which = asks[at, ASK_ROW]
         row = rows[which]
         text = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])
-        writer = row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS]
+        writer = part(row, OWN_FOLLOWER)
         words, states, entries, buckets = opened(writer[AUTOMATON])
         lasts = lasts_of(words)
         scout, scouts = _scout_of(control, at), words[TOKENS] > SMALL

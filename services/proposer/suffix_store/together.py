@@ -16,14 +16,13 @@ from services.proposer.suffix_store.blending import (
     LINE_OF_AUTOMATA,
     LINES,
     SOURCE,
-    SPEAKER_WORDS,
     SPEAKERS,
     WHICH,
     blend,
 )
 from services.proposer.suffix_store.blending import MATCHED as SPEAKER_MATCHED
 from services.proposer.suffix_store.chances import CHANCE, CORPUS, NGRAM, OWN, PREDICTION, SHARED, STORE, cell_of
-from services.proposer.suffix_store.guessing import DRAFTED, MATCHED, TOLD_WORDS
+from services.proposer.suffix_store.guessing import DRAFTED, MATCHED
 from services.proposer.suffix_store.layout import (
     ALL_OF_SPEAKER,
     BEGIN,
@@ -42,8 +41,6 @@ from services.proposer.suffix_store.layout import (
     PREDICTION_AT,
     RATIOS_AT,
     SPACE,
-    SPACE_WORDS,
-    SPACES,
     SPACES_AT,
     SPEAKERS_AT,
     TOLD_AT,
@@ -53,6 +50,8 @@ from services.proposer.suffix_store.layout import (
     TOLD_WHICH,
     WRITES,
     WRITTEN,
+    space_table,
+    speaker_table,
 )
 from services.proposer.suffix_store.loops import END, FOLLOWER_WORDS, LENGTH, READER
 from services.proposer.suffix_store.native import (
@@ -61,10 +60,13 @@ from services.proposer.suffix_store.native import (
     Ints,
     Longs,
     carray,
-    doubles_at,
+    doubles,
+    ints,
     ints_at,
+    longs,
     longs_at,
     loop,
+    part,
 )
 from services.proposer.suffix_store.sources import (
     COUNTED,
@@ -91,7 +93,7 @@ def _automaton_speaks(speaker: Longs, source: int, follower: Longs, ahead: Ints,
     for word in range(FOLLOWER_WORDS):
         speaker[FOLLOWER + word] = follower[word]
     speaker[FOLLOWER + END] = READER
-    reads(speaker[FOLLOWER : FOLLOWER + FOLLOWER_WORDS], ahead, BEGIN)
+    reads(part(speaker, FOLLOWER), ahead, BEGIN)
     speaker[SOURCE], speaker[WHICH], speaker[LINE], speaker[LED] = source, 0, LINE_OF_AUTOMATA, 0
     speaker[SPEAKER_MATCHED], speaker[ITSELF] = speaker[FOLLOWER + LENGTH], itself and not ahead.size
 
@@ -99,11 +101,11 @@ def _automaton_speaks(speaker: Longs, source: int, follower: Longs, ahead: Ints,
 @loop
 def _line_speaks(control: Longs, speaker: Longs, number: int, source: int, which: int, agrees: bool) -> None:
     """With the guess that lies in the scratch, and the shares there."""
-    told = carray(longs_at(control[TOLD_AT]), TOLD_WORDS)
-    draft = carray(ints_at(control[DRAFT_AT]), LONGEST)
-    ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
+    told = longs(control[TOLD_AT])
+    draft = ints(control[DRAFT_AT])
+    ratios = doubles(control[RATIOS_AT])
     line_at = control[LINES_AT] + 4 * number * 2 * LONGEST
-    line = carray(ints_at(line_at), 2 * LONGEST)
+    line = ints(line_at)
     for at in range(told[DRAFTED]):
         length = told[MATCHED] + at
         line[at] = draft[at]
@@ -132,28 +134,27 @@ def _called(
     control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int, least: float, table: Floats, speakers: Longs
 ) -> int:  # fmt: skip
     """How many have something to say: they stand behind the text and what is ahead of it."""
-    told = carray(longs_at(control[TOLD_AT]), TOLD_WORDS)
-    own = row[OWN_FOLLOWER : OWN_FOLLOWER + FOLLOWER_WORDS]
+    told = longs(control[TOLD_AT])
+    own = part(row, OWN_FOLLOWER)
     _automaton_speaks(speakers[0], np.int64(OWN), own, ahead, _YES)
     count, lines = 1, 0
     if row[SPACE] >= 0:
-        spaces = carray(longs_at(control[SPACES_AT]), (control[SPACES], SPACE_WORDS))
-        space = spaces[row[SPACE]]
+        space = space_table(control[SPACES_AT])[row[SPACE]]
         if space[NEW_AT]:
             catch_up(row, space, text, control[LIMIT])
-            new = row[NEW_READER : NEW_READER + FOLLOWER_WORDS]
+            new = part(row, NEW_READER)
             wrote = row[WRITES] == space[NEW_SERIAL] and row[WRITTEN] == text.size
             _automaton_speaks(speakers[count], np.int64(SHARED), new, ahead, wrote)
             count += 1
             if space[OLD_AT]:
-                old = row[OLD_READER : OLD_READER + FOLLOWER_WORDS]
+                old = part(row, OLD_READER)
                 _automaton_speaks(speakers[count], np.int64(SHARED), old, ahead, _NO)
                 count += 1
         for source in (STORE, CORPUS):
             addresses, best = segments_of(space, row, source), 0.0
             context = context_of(control, text, ahead)
-            draft = carray(ints_at(control[DRAFT_AT]), LONGEST)
-            ratios = carray(doubles_at(control[RATIOS_AT]), LONGEST)
+            draft = ints(control[DRAFT_AT])
+            ratios = doubles(control[RATIOS_AT])
             for which in range(addresses.size):
                 segment = carray(longs_at(addresses[which]), segment_loops.SEGMENT_WORDS)
                 segment_loops.guess(
@@ -163,7 +164,7 @@ def _called(
                     continue
                 # In the line behind all others', until it is the best.
                 _line_speaks(control, speakers[count], LINES, np.int64(source), np.int64(which), _YES)
-                tried = carray(ints_at(speakers[count, LINE_AT]), 2 * LONGEST)
+                tried = ints(speakers[count, LINE_AT])
                 score = _expected_of(table, tried, told[DRAFTED], least)
                 if score > best:
                     best = score
@@ -190,7 +191,7 @@ def together(
 ) -> None:  # fmt: skip
     """What all sources say together is the answer."""
     table = chances_of(control, row)
-    speakers = carray(longs_at(control[SPEAKERS_AT]), (SPEAKERS + 1, SPEAKER_WORDS))
+    speakers = speaker_table(control[SPEAKERS_AT])
     count = _called(control, row, text, ahead, longest, least, table, speakers)
     record = candidates.begun(carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text.size, ahead, count)
     last = np.int64(-1)
