@@ -157,9 +157,9 @@ class Scheduler:
             self.prompt_tokens += sequence.prompt_tokens
 
     def _cancelled(self, event: Cancelled) -> None:
-        self._look_back()
         sequence = self._streams.get(event.stream)
         if sequence is not None:
+            self._look_back()
             self._count_end(event.stream, "cancelled")
             self._end(sequence, learned=True)
 
@@ -212,6 +212,11 @@ class Scheduler:
 
     def _time_to_spare(self, event: TimeToSpare) -> None:
         self._look_back()
+        if self._took is not None:
+            done, work = self._took
+            self._took = None
+            if done.seconds > 0:
+                self._learn_from(work, done)
         self.advice(self.drafting.settle)
         if self._in_flight and (asks := self.advice(self.drafting.ahead, self._in_flight)):
             expected = self.step_time.predict(*size_of(self._in_flight))
@@ -221,19 +226,17 @@ class Scheduler:
         self.advice(self.drafting.foresee, self._in_flight, self.running)
 
     def _look_back(self) -> None:
-        """What needn't be known of the last step before the next one, unless somebody comes or goes: its full pages can
-        be found, it is counted, and learned from."""
+        """What needn't be known of the last step before the next one, unless somebody comes or goes: it is counted, and
+        its full pages can be found."""
         if self._took is None:
             return
-        done, work = self._took
-        self._took = None
-        for item in work:
+        for item in self._took[1]:
             sequence = item.sequence
             sequence.count()
             if sequence.state is State.RUNNING:
                 self.planner.advanced(sequence)
-        if done.seconds <= 0:
-            return
+
+    def _learn_from(self, work: list[StepWork], done: StepDone) -> None:
         self.step_time.learn(*size_of(work), done.seconds)
         self.advice(self.drafting.time_passed, done.seconds)
         self.advice(self.drafting.counts.took, work, done.verdicts, done.seconds, self.step_time)

@@ -485,6 +485,21 @@ def test_a_run_longer_than_max_tokens_is_cut() -> None:
     assert (finish.finished.reason, finish.finished.completion_tokens) == ("length", 3)
 
 
+@pytest.mark.parametrize("then", [TimeToSpare(), Cancelled(1), StepWanted(), EngineFailed("x")])
+def test_a_step_is_counted_while_the_next_one_runs_or_when_somebody_goes(then: Any) -> None:
+    scheduler = started()
+    scheduler.handle(draft(1, 4, [5, 6]))
+    step(scheduler)
+    done(scheduler, Verdict([5, 6, 7], 2))
+    [tally] = scheduler.tallies.values()
+    assert tally.steps == 0
+    scheduler.handle(then)
+    if then == StepWanted():
+        # Whatever the runner forgot to call.
+        done(scheduler, one(8))
+    assert (tally.steps, tally.drafted, tally.accepted, tally.accepted_at.counts()) == (1, 2, 2, [1, 1])
+
+
 def test_the_statistics_count_draft_tokens_and_never_the_bonus() -> None:
     scheduler = started(tokens=9)
     scheduler.handle(draft(1, 4, [5, 6, 7]))

@@ -24,6 +24,7 @@ from services.target.events import (
     RunStep,
     StepDone,
     StepWanted,
+    TimeToSpare,
 )
 from services.target.limits import Limits
 from services.target.runner import Verdict
@@ -104,6 +105,32 @@ def test_answers_are_found_as_well_as_prompts() -> None:
     arrive(scheduler, 1, [*TEXT[:6], *[30] * 7, 5])
     # 12 of the 13 tokens were computed: the last of an answer never is.
     assert step(scheduler) == [(1, [30, 5], 12)]
+
+
+@pytest.mark.parametrize("how", ["time to spare", "somebody comes", "its reader leaves"])
+def test_a_page_that_is_full_can_be_found_when_there_is_time_and_before_anyone_comes_or_goes(how: str) -> None:
+    scheduler = make()
+    arrive(scheduler, 1, TEXT[:6])
+    for _ in range(3):
+        step(scheduler)
+    [sequence] = scheduler.running
+    assert sequence.computed == 8 and sequence.entered == 1, "between two steps nobody looks"
+    if how == "time to spare":
+        scheduler.handle(TimeToSpare())
+        assert sequence.entered == 2
+    elif how == "its reader leaves":
+        scheduler.handle(Cancelled(1))
+    arrive(scheduler, 2, [*TEXT[:6], 30, 30, 5])
+    assert (2, [5], 8) in step(scheduler)
+    run_out(scheduler)
+
+
+def test_who_waits_for_a_text_need_not_wait_for_time_to_spare() -> None:
+    scheduler = make(max_sequences=1)
+    arrive(scheduler, 1, TEXT[:7])
+    arrive(scheduler, 2, TEXT[:7])
+    step(scheduler)
+    assert scheduler.running[0].entered == 1
 
 
 def test_a_page_whose_last_token_was_never_computed_is_not_found() -> None:

@@ -32,7 +32,7 @@ from services.target.planning import REPLAY_ROWS
 from services.target.runner import Verdict
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
-from services.target.step_loop import HANDED_OVER, Delivery, ProposerAt, StepLoop
+from services.target.step_loop import HANDED_OVER, CandidateAt, Delivery, ProposerAt, StepLoop
 
 PATIENCE = 20.0  # seconds
 
@@ -357,6 +357,43 @@ def test_while_a_step_runs_elsewhere_a_part_of_it_is_waited_for_drafts() -> None
     assert world.scheduler.drafting.counts.ways["ahead"] > 10
 
 
+class Looking(World):
+    """Counts how often drafts are looked for."""
+
+    looks = 0
+
+    def try_out(self, endpoint: str) -> None:
+        self.move_to(endpoint)
+
+    def look(self) -> DraftsReady | None:
+        self.looks += 1
+        return self.collect()
+
+
+def test_what_was_asked_ahead_is_looked_for_after_the_step_and_nothing_is_where_nobody_was_asked() -> None:
+    drafted, naive = Looking(method="ngram", num_speculative_tokens=4), Looking()
+    for world in (drafted, naive):
+        world.loop.post(Arrived(request(max_tokens=200), 1))
+        world.until(lambda world=world: len(world.ends()) == 1)  # type: ignore[misc]
+        world.stop()
+    assert drafted.scheduler.drafting.counts.ways["ahead"] > 3
+    assert drafted.looks == len(drafted.asked_ahead)
+    assert naive.looks == 0 and len(naive.steps) == 200
+
+
+def test_while_there_is_a_candidate_its_answers_are_looked_for_after_each_step() -> None:
+    world = Looking()
+    world.loop.post(CandidateAt("ipc://new"))
+    world.loop.post(Arrived(request(max_tokens=50), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    assert world.looks == 50
+    world.loop.post(CandidateAt(""))
+    world.loop.post(Arrived(request(max_tokens=50), 2))
+    world.until(lambda: len(world.ends()) == 2)
+    world.stop()
+    assert world.looks == 50
+
+
 def test_a_step_that_runs_in_the_thread_takes_only_the_time_of_its_own() -> None:
     clock = [0.0]
 
@@ -431,6 +468,41 @@ def test_what_was_drafted_is_computed_again_when_there_is_nothing_else_to_do_and
     assert (scheduler.prompt_tokens, scheduler.generated_tokens, scheduler.ends) == (4, 100, {"length": 1})
     assert scheduler.tallies.keys() == {("ngram", world.ends()[0].finished.speculation.verify_strategy)}
     assert world.audit.compared_tokens == 100
+
+
+class EndingRunner(MockRunner):
+    """As request 1 ends, it drains, or it fails in the next step, before anyone has time."""
+
+    world: World
+    ended = False
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__(Profile())
+        self.fails = fails
+
+    def step(self, work: Any, meanwhile: Any) -> Any:
+        if self.ended and self.fails:
+            raise RuntimeError("gone")
+        verdicts = super().step(work, meanwhile)
+        for item, verdict in zip(work, verdicts, strict=True):
+            sequence = item.sequence
+            if sequence.stream == 1 and verdict is not None and sequence.length + len(verdict.tokens) >= sequence.limit:
+                self.ended = True
+                if not self.fails:
+                    self.world.loop.post(Drain())
+        return verdicts
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_ended_just_before_the_audit_closed_is_counted_as_dropped(fails: bool) -> None:
+    runner = EndingRunner(fails)
+    world = runner.world = World(runner, audit=auditing(), method="ngram")
+    world.loop.post(Arrived(request(max_tokens=4000), 2))
+    world.loop.post(Arrived(request(max_tokens=60), 1))
+    world.until(lambda: len(world.ends()) == 2)
+    world.loop.stop()
+    assert world.loop.join(PATIENCE)
+    assert world.audited(dropped=1)
 
 
 def test_a_request_whose_reader_left_is_checked_as_far_as_it_came() -> None:

@@ -1,0 +1,162 @@
+"""services/target/choosing.py: what is thought of while a step runs is what would be chosen after it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from services.messages import DraftItem, Generate, Sampling, Speculation
+from services.target.choosing import Foreseen
+from services.target.events import (
+    Arrived,
+    AskAhead,
+    AskDrafts,
+    Cancelled,
+    DraftAsk,
+    DraftsReady,
+    Foresee,
+    PagesLost,
+    RunStep,
+    StepDone,
+    StepWanted,
+    SwitchOff,
+    TimeToSpare,
+)
+from services.target.limits import Limits
+from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
+from services.target.runner import size_of
+from services.target.scheduler import Scheduler
+
+
+class World:
+    """Requests that come and go at random, a proposer that is mostly right, and steps that take what they should."""
+
+    def __init__(self, seed: int, foresees: bool, methods: list[str]) -> None:
+        self.chance = random.Random(seed)
+        self.foresees = foresees
+        self.methods = methods
+        self.runner = MockRunner(Profile(acceptance=0.95, seed=seed), page_tokens=4)
+        facts = self.runner.facts
+        self.scheduler = Scheduler(Limits(facts.vocab_size, 2048, facts.eos_token_ids, 4, pages=400))
+        self.streams = 0
+        # Of each step, of whom which tokens were computed.
+        self.steps: list[list[tuple[int, list[int]]]] = []
+
+    def run(self, steps: int) -> None:
+        while len(self.steps) < steps or self.scheduler.has_work:
+            if self.streams < 3 or (len(self.steps) < steps and self.chance.random() < 0.03):
+                self._arrive()
+            if self.chance.random() < 0.01:
+                self.hear([Cancelled(self.chance.randint(1, self.streams))])
+            if self.chance.random() < 0.005:
+                self.hear([PagesLost()])
+            self.hear([StepWanted()])
+        self.scheduler.check_idle()
+
+    def _arrive(self) -> None:
+        self.streams += 1
+        prompt = [FIRST + place % CYCLE for place in range(self.chance.randint(1, 40))]
+        sampling = Sampling(max_tokens=self.chance.randint(1, 150), ignore_eos=True)
+        method = self.methods[self.streams % len(self.methods)]
+        self.hear([Arrived(Generate(
+            request_id=str(self.streams), attempt=1, token_ids=prompt, prompt_tokens=len(prompt), sampling=sampling,
+            speculation=Speculation(method=method), namespace="n",
+        ), self.streams)])  # fmt: skip
+
+    def hear(self, events: list[Any]) -> None:
+        for event in events:
+            for item in self.scheduler.handle(event):
+                if isinstance(item, AskAhead | AskDrafts):
+                    ahead = isinstance(item, AskAhead)
+                    followed = {ask.sequence.id: ask.ahead for ask in item.asks if ask.ahead}
+                    self.hear([DraftsReady([self._draft(ask) for ask in item.asks], ahead, followed, seconds=1e-4)])
+                elif isinstance(item, RunStep):
+                    self._step(item)
+
+    def _step(self, step: RunStep) -> None:
+        self.steps.append([(item.sequence.stream, list(item.tokens)) for item in step.work])
+        self.hear([TimeToSpare(), Foresee()] if self.foresees else [TimeToSpare()])
+        seconds = 0.005 + 2e-4 * size_of(step.work)[0]
+        self.hear([StepDone(self.runner.step(step.work), seconds)])
+
+    def _draft(self, ask: DraftAsk) -> DraftItem:
+        last = [*ask.sequence.token_ids, *ask.ahead][-1] - FIRST
+        count = min(ask.budget, self.chance.randint(1, 24))
+        return DraftItem(
+            sequence_id=ask.sequence.id,
+            committed=ask.sequence.length + len(ask.ahead),
+            tokens=[FIRST + (last + place) % CYCLE for place in range(1, count + 1)],
+            source="suffix",
+            chances=[0.95] * count,
+        )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("methods", [["auto"], ["auto", "suffix"], ["auto", "naive", "ngram"]])
+def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted(
+    methods: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[bool] = []
+    is_of = Foreseen.is_of
+    monkeypatch.setattr(Foreseen, "is_of", lambda *given: came.append(is_of(*given)) or came[-1])
+    with_it, without = World(seed, True, methods), World(seed, False, methods)
+    with_it.run(200)
+    assert methods != ["auto"] or (any(came) and not all(came))
+    without.run(200)
+    assert with_it.steps == without.steps
+    mine, theirs = with_it.scheduler.drafting, without.scheduler.drafting
+    for world in (with_it, without):
+        world.hear([TimeToSpare()])
+    assert mine.counts.ways == theirs.counts.ways and mine.counts.lengths == theirs.counts.lengths
+    assert mine.trust.purses() == theirs.trust.purses() != []
+    assert vars_of(mine.counts.source("suffix")) == vars_of(theirs.counts.source("suffix"))
+
+
+def vars_of(counts: Any) -> list[Any]:
+    return [counts.drafts, counts.drafted, counts.accepted, counts.claimed, counts.believed]
+
+
+def foreseen() -> tuple[World, Foreseen]:
+    """Two that are drafted for, and what was foreseen for both, just come true."""
+    for seed in range(50):
+        world = World(seed, True, ["auto"])
+        world._arrive()
+        world._arrive()
+        for _ in range(40):
+            world.hear([StepWanted()])
+            found, running = world.scheduler.drafting._foreseen, world.scheduler.running
+            if found is None or len(running) != 2 or any(each.lease is None for each in found.assumed):
+                continue
+            if found.is_of(running):
+                return world, found
+    raise AssertionError("nothing came true")
+
+
+def test_it_is_nothing_when_anything_came_otherwise() -> None:
+    world, found = foreseen()
+    running = world.scheduler.running
+    first = running[0]
+    assert not found.is_of(running[:1]) and not found.is_of(running[::-1])
+    lease = first.lease
+    assert lease is not None
+    lease.at += 1
+    assert not found.is_of(running)
+    lease.at -= 1
+    first.lease = None
+    assert not found.is_of(running)
+    first.lease = lease
+    first.computed -= 1
+    assert not found.is_of(running), "it has to be computed again"
+    first.computed += 1
+    first.verifying = False
+    assert not found.is_of(running), "it begins anew, with all of it found"
+    first.verifying = True
+    assert found.is_of(running)
+
+
+def test_who_is_switched_off_meanwhile_has_no_draft() -> None:
+    world, _ = foreseen()
+    world.hear([SwitchOff("auto"), StepWanted()])
+    assert all(len(tokens) == 1 for _, tokens in world.steps[-1])
