@@ -8,8 +8,9 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
-# From here on the system may use larger pages: tables are looked into at random.
-_LARGE = 8 << 20
+# From here on the system may use larger pages: tables are looked into at random. A table of whole ones begins where
+# such a page does, and is moved by whole pages; a part of one would be many small ones for good.
+_LARGE, _LARGE_PAGE = 8 << 20, 2 << 20
 
 
 class Memory:
@@ -21,8 +22,9 @@ class Memory:
 
     def lay_out(self, rows: int) -> None:
         """At least so many rows from now on; those there were stay what they are."""
-        pages = -(-rows * self._columns * 4 // mmap.PAGESIZE)
-        size = pages * mmap.PAGESIZE
+        needed = rows * self._columns * 4
+        page = _LARGE_PAGE if needed >= _LARGE else mmap.PAGESIZE
+        size = -(-needed // page) * page
         if size <= len(self._map):
             return
         try:

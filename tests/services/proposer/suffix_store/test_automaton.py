@@ -128,6 +128,23 @@ def test_memory_moves_and_keeps_its_words() -> None:
     memory.close()
 
 
+def test_a_large_table_is_of_whole_large_pages_and_keeps_its_words_as_it_moves() -> None:
+    memory, chance = Memory(5), random.Random(4)
+    kept: dict[int, int] = {}
+    for rows in (40_000, 500_000, 700_001, 1_300_003):
+        memory.lay_out(rows)
+        for _ in range(200):
+            row, value = chance.randrange(rows), chance.randrange(1 << 31)
+            memory.set(row, 3, value)
+            kept[row] = value
+        found = memory.copy(rows)
+        assert {row: found[row, 3] for row in kept} == kept
+        assert np.count_nonzero(found) == sum(value != 0 for value in kept.values())
+        if rows >= 500_000:
+            assert len(memory._map) % (2 << 20) == 0
+    memory.close()
+
+
 def test_memory_is_copied_where_the_system_cannot_move_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import mmap
 
