@@ -203,6 +203,19 @@ def test_a_preempted_sequence_finds_what_it_had_computed() -> None:
     assert [end.cached_tokens for end in run_out(scheduler)] == [0]
 
 
+def test_the_page_that_was_filled_in_the_step_before_a_preemption_is_found_too() -> None:
+    scheduler = make(pages=5, page_tokens=4)
+    arrive(scheduler, 1, TEXT[:7], tokens=20)
+    arrive(scheduler, 2, TEXT[10:17], tokens=20)
+    while not scheduler.preemptions:
+        step(scheduler)
+    waiting = scheduler.waiting.first()
+    assert waiting is not None and (waiting.stream, waiting.length) == (2, 9)
+    scheduler.handle(Cancelled(1))
+    assert step(scheduler) == [(2, [30], 8)]
+    run_out(scheduler)
+
+
 def test_what_was_lost_with_the_pages_is_not_found() -> None:
     scheduler = make()
     served(scheduler, TEXT)
