@@ -60,6 +60,9 @@ class AdvisedBy:
     def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None:
         self._advice(self.line.forget, sequence_ids, learned)
 
+    def listens(self) -> bool:
+        return bool(self._advice(self.line.listens))
+
     def ask_ahead(self, asks: list[DraftAsk]) -> None:
         self._advice(self.line.ask_ahead, asks)
 

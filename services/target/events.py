@@ -44,15 +44,19 @@ class StepWanted(msgspec.Struct, frozen=True):
 
 
 class StepDone(msgspec.Struct, frozen=True):
-    """The verdicts on the work of the last RunStep, in its order, and how long the step took (0: not known)."""
+    """The verdicts on the work of the last RunStep, in its order, and how long the step took (0: not known).
+    `listens`: a proposer would hear a question."""
 
     verdicts: list[Verdict | None]
     seconds: float = 0.0
+    listens: bool = True
 
 
 class TimeToSpare(msgspec.Struct, frozen=True):
     """The step that was wanted has been set going, or there is none: now is the time for what needn't be done before
-    it."""
+    it. `listens`: a proposer would hear a question."""
+
+    listens: bool = True
 
 
 class Foresee(msgspec.Struct, frozen=True):

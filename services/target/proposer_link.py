@@ -111,6 +111,10 @@ class ProposerLink:
         """Whether nobody waits for this proposer any more."""
         return self._missed_in_a_row >= MISSES
 
+    def listens(self) -> bool:
+        """Whether a question would be sent now, or one is open. If not, nobody need think of any."""
+        return self._ticket is not None or (self._endpoint != "" and self._now() >= self._not_before)
+
     def move_to(self, endpoint: str) -> None:
         """A proposer that knows nothing yet is at `endpoint`; "": there is none."""
         if endpoint != self._endpoint:

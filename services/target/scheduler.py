@@ -218,7 +218,7 @@ class Scheduler:
             if done.seconds > 0:
                 self._learn_from(work, done)
         self.advice(self.drafting.settle)
-        if self._in_flight and (asks := self.advice(self.drafting.ahead, self._in_flight)):
+        if event.listens and self._in_flight and (asks := self.advice(self.drafting.ahead, self._in_flight)):
             expected = self.step_time.predict(*size_of(self._in_flight))
             self._instructions.append(AskAhead(asks, SPARE_SHARE * expected))
 
@@ -274,7 +274,8 @@ class Scheduler:
             if sequence.end_reason is not None:
                 instructions.append(Finish(sequence.stream, self._finished(sequence)))
                 self._end(sequence, learned=True)
-        self._ask_drafts()
+        if event.listens:
+            self._ask_drafts()
 
     def _ask_drafts(self) -> None:
         asked = self.advice(self.drafting.urgent, self.running, self.planner.draft_share)

@@ -126,6 +126,9 @@ class Succession:
             ended = set(sequence_ids)
             self._judge(lambda pair: pair.sequence.id in ended)
 
+    def listens(self) -> bool:
+        return self.link.listens()
+
     def ask_ahead(self, asks: list[DraftAsk]) -> None:
         before = self.link.asked
         self.link.ask_ahead(asks)

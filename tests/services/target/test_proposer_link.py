@@ -183,6 +183,25 @@ def test_after_some_misses_nobody_waits_and_an_answer_in_time_ends_that() -> Non
     assert len(world.step(good)) == 1
 
 
+def test_who_would_hear_no_question_says_so() -> None:
+    world = World()
+    assert world.link.listens()
+    for _ in range(MISSES):
+        world.step(DeadlineExceeded("late"))
+    assert not world.link.listens(), "until it is time for a probe"
+    world.now += PROBE_SECONDS
+    assert world.link.listens()
+    world.ask()
+    assert world.link.listens(), "an answer is waited for"
+    world.now += DEADLINE
+    world.collect()
+    assert not world.link.listens()
+    world.link.move_to("ipc://b")
+    assert world.link.listens()
+    world.link.move_to("")
+    assert not world.link.listens()
+
+
 def test_a_probe_that_is_not_answered_in_time_is_followed_by_another_one_later() -> None:
     world = World()
     for _ in range(MISSES):

@@ -66,6 +66,7 @@ class World:
         self.eager = eager
         self.closed = False
         self.rests = self.rests_unheard = 0
+        self.listening = True
         self.loop = StepLoop(
             self.scheduler,
             self.runner,
@@ -104,6 +105,9 @@ class World:
 
     def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None:
         pass
+
+    def listens(self) -> bool:
+        return self.listening
 
     def ask_ahead(self, asks: list[DraftAsk]) -> None:
         self.asked_ahead.append(asks)
@@ -379,6 +383,21 @@ def test_what_was_asked_ahead_is_looked_for_after_the_step_and_nothing_is_where_
     assert drafted.scheduler.drafting.counts.ways["ahead"] > 3
     assert drafted.looks == len(drafted.asked_ahead)
     assert naive.looks == 0 and len(naive.steps) == 200
+
+
+@pytest.mark.parametrize("method", ["auto", "ngram"])
+def test_nothing_is_thought_of_asking_a_proposer_that_would_not_hear_it(method: str) -> None:
+    world = Looking(method=method)
+    world.listening = False
+    world.loop.post(Arrived(request(max_tokens=50), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    assert world.asked == world.asked_ahead == [] and world.looks == 0
+    assert [rows for rows, _ in world.steps[1:]] == [1] * 49
+    world.listening = True
+    world.loop.post(Arrived(request(max_tokens=50), 2))
+    world.until(lambda: len(world.ends()) == 2)
+    world.stop()
+    assert world.asked or world.asked_ahead
 
 
 def test_while_there_is_a_candidate_its_answers_are_looked_for_after_each_step() -> None:

@@ -58,6 +58,9 @@ class Line:
     def rest(self) -> bool:
         return False
 
+    def listens(self) -> bool:
+        return not self.silent
+
     def close(self) -> None:
         self.closed = True
 
