@@ -25,7 +25,7 @@ OF_DRAFTING = {
 }  # fmt: skip
 OF_THE_LINE = {
     "move_to": 1, "try_out": 1, "forget": 5, "ask_ahead": 8, "look": 20, "wait_ahead": 2, "ask": 8, "collect": 8,
-    "rest": 1,
+    "rest": 1, "listens": 40,
 }  # fmt: skip
 
 
