@@ -5,7 +5,8 @@ Rule 1: every call that was taken is answered: with the handler's result, its re
 Rule 2: a handler runs for as long as its caller waits: the deadline and the caller's cancel reach it as
         asyncio.CancelledError.
 Rule 3: what is answered at once (`answers`) is answered as it is read, before anything else gets the loop: no mailbox,
-        no task, and the answer leaves with the next bundle. For work of microseconds that others wait for.
+        no task, and the answer leaves as soon as the bundle it came in is read. For work of microseconds that others
+        wait for.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def choose(running: list[Sequence], model: StepTime, limits: Limits) -> Choice |
     for sequence in running:
         lease = sequence.lease
         auto = auto or sequence.record is not None
-        if not sequence.draft_length or not sequence.wants_draft:
+        if not sequence.wants_draft:
             continue
         if lease is None:
             uses.append(Use(sequence, None, NO_DRAFT, CHAIN))

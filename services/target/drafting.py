@@ -312,7 +312,7 @@ class Drafting:
 
     def urgent(self, running: list[Sequence], share: Callable[[list[int]], int]) -> AskDrafts | None:
         """What the next step may wait for; `share` says of drafts so long how many rows each of them can have in it."""
-        lacking = [each for each in running if each.lease is None and each.draft_length and each.wants_draft]
+        lacking = [each for each in running if each.lease is None and each.wants_draft]
         if not lacking:
             return None
         without: list[Sequence] = []

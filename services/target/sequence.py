@@ -251,8 +251,7 @@ class Sequence:
         # Drafts behind the cut were never reached.
         accepted = min(verdict.accepted, seen)
         if self.verifying:
-            if self.uncounted is not None:
-                self.count()
+            self.count()
             self.uncounted = drafted, accepted, parents
         self.verifying = True
         text += tokens

@@ -189,12 +189,18 @@ def test_different_salts_share_nothing_and_equal_ones_do() -> None:
     assert len(pages) == len(set(pages))
 
 
-def test_a_preempted_sequence_finds_what_it_had_computed() -> None:
-    scheduler = make(pages=6, page_tokens=4)
+def with_one_preempted(pages: int) -> Scheduler:
+    """Two began; there are so few pages that the second has lost its own."""
+    scheduler = make(pages=pages, page_tokens=4)
     arrive(scheduler, 1, TEXT[:7], tokens=20)
     arrive(scheduler, 2, TEXT[10:17], tokens=20)
     while not scheduler.preemptions:
         step(scheduler)
+    return scheduler
+
+
+def test_a_preempted_sequence_finds_what_it_had_computed() -> None:
+    scheduler = with_one_preempted(pages=6)
     assert [sequence.stream for sequence in scheduler.waiting] == [2]
     computed = scheduler.waiting.first().length - 1  # type: ignore[union-attr]
     scheduler.handle(Cancelled(1))
@@ -204,11 +210,7 @@ def test_a_preempted_sequence_finds_what_it_had_computed() -> None:
 
 
 def test_the_page_that_was_filled_in_the_step_before_a_preemption_is_found_too() -> None:
-    scheduler = make(pages=5, page_tokens=4)
-    arrive(scheduler, 1, TEXT[:7], tokens=20)
-    arrive(scheduler, 2, TEXT[10:17], tokens=20)
-    while not scheduler.preemptions:
-        step(scheduler)
+    scheduler = with_one_preempted(pages=5)
     waiting = scheduler.waiting.first()
     assert waiting is not None and (waiting.stream, waiting.length) == (2, 9)
     scheduler.handle(Cancelled(1))

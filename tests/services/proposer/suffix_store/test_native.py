@@ -10,6 +10,7 @@ import pytest
 
 from services.proposer.suffix_store.native import doubles, ints, kept, long_table_of, longs, part, table_of
 
+KINDS = (np.int32, np.int64, np.float64)
 COLUMNS = 3
 _wide, _narrow = long_table_of(COLUMNS), table_of(COLUMNS)
 
@@ -76,6 +77,3 @@ def test_a_table_has_rows_and_a_row_is_its_words() -> None:
 def test_narrow_words_are_wide_as_soon_as_they_are_read() -> None:
     words = np.array([2**31 - 1, -(2**31)], np.int32)
     assert _sum(words.ctypes.data, 2) == (2**31 - 1) ** 2 + 2**62
-
-
-KINDS = (np.int32, np.int64, np.float64)
