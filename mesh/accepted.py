@@ -135,6 +135,9 @@ class AcceptedPeer:
         """Whether it has been answered already."""
         if not self._seen.first(record.id):
             self._metrics.drop("duplicate_ask")
+            if record.id not in self.calls and not len(self.outbox):
+                # The answer has left; if it is asked for still, it was lost.
+                self._say_gone(record.id)
             return False
         self._metrics.received(self._node.codec.known(record.kind), len(record.body))
         mail = self._mail(record, raw)

@@ -3,6 +3,8 @@
 Rule 1: nothing waits for ever. An ask ends by its answer, its deadline or the peer's loss; so does a stream.
 Rule 2: a peer is lost when its connection stays away for `grace`, when it is silent for `silence` while we wait
         for it, when it says farewell, or when its Welcome shows another epoch or session than before.
+Rule 3: what a connection or a network swallows is said again: an opening until it is confirmed, an ask now and then
+        while it waits. The far side makes each call once, and says so when it has answered a call already.
 """
 
 from __future__ import annotations
@@ -51,6 +53,29 @@ MAX_CALLS = 65536
 FORGET_AFTER = 10
 
 
+class Said:
+    """A call that the far side has not confirmed: an opening not Opened, an ask without an answer."""
+
+    __slots__ = ("again", "at", "often", "record", "until")
+
+    def __init__(self, record: Ask | Open, again: float, now: float, timeout: float) -> None:
+        self.record = record
+        self.again = again  # seconds between two of it
+        self.at = now
+        self.until = now + timeout
+        self.often = 1
+
+    @property
+    def weight(self) -> int:
+        return len(self.record.body) + RECORD_WEIGHT + sum(map(len, self.record.raw))
+
+    def once_more(self, now: float) -> None:
+        # Whoever hears only this one has no more time than is left.
+        self.record.deadline_ms = _milliseconds(self.until - now)
+        self.at = now
+        self.often += 1
+
+
 class DialledPeer:
     """One per remote endpoint. Implements mesh.transport.LineOwner."""
 
@@ -81,7 +106,7 @@ class DialledPeer:
         self._parting = False  # it said farewell: the next connection leads to its successor
         self._asks: dict[int, asyncio.Future[tuple[str, bytes, Sequence[Frame]]]] = {}
         self._streams: dict[int, StreamReader] = {}
-        self._opens: dict[int, tuple[Open, float]] = {}  # not yet answered, when last sent
+        self._said: dict[int, Said] = {}
         self._cancels: dict[int, float] = {}  # not yet answered, when last sent
         self._cancel_due: list[int] = []
         self._ack_due: set[StreamReader] = set()
@@ -133,11 +158,13 @@ class DialledPeer:
         if timeout <= 0:
             raise DeadlineExceeded("no time was given")
         self._start_work()
-        weight = len(record.body) + RECORD_WEIGHT + sum(map(len, record.raw))
+        said = Said(record, self._timing.again, self.clock.now(), timeout)
+        weight = said.weight
         if len(self._asks) >= MAX_CALLS or not self.outbox.put(record, weight):
             raise Busy(f"the outbox for {self.name} is full")
         self.metrics.sent(record.kind, weight)
         id = record.id
+        self._said[id] = said
         answer: asyncio.Future[tuple[str, bytes, Sequence[Frame]]] = asyncio.get_running_loop().create_future()
         self._asks[id] = answer
         timer = self.clock.call_later(timeout, self._expired, id, timeout)
@@ -149,6 +176,7 @@ class DialledPeer:
         finally:
             timer.cancel()
             self._asks.pop(id, None)
+            self._said.pop(id, None)
 
     def _expired(self, id: int, timeout: float) -> None:
         answer = self._asks.get(id)
@@ -167,20 +195,21 @@ class DialledPeer:
             record = OpenWithFrames(id, actor, kind, record.deadline_ms, stream.window, body, trace, len(raw))
             with_frames(record, raw)
         self._start_work()
-        weight = len(body) + RECORD_WEIGHT + sum(map(len, record.raw))
+        now = self.clock.now()
+        said = Said(record, self._timing.resend, now, timeout)
+        weight = said.weight
         if len(self._streams) >= MAX_CALLS or not self.outbox.put(record, weight):
             raise Busy(f"the outbox for {self.name} is full")
         self.metrics.sent(kind, weight)
-        now = self.clock.now()
         stream.acked_at = now
         self._streams[id] = stream
-        self._opens[id] = record, now
+        self._said[id] = said
 
     def end_stream(self, stream: StreamReader, finished: bool) -> None:
         """The reader is done; unless it has seen the end, the far handler is cancelled."""
         if self._streams.pop(stream.id, None) is None:
             return
-        self._opens.pop(stream.id, None)
+        self._said.pop(stream.id, None)
         if not finished:
             self._cancel_call(stream.id)
 
@@ -280,11 +309,12 @@ class DialledPeer:
             if stream is None:
                 self._unwanted(record.id)
             else:
-                self._opens.pop(record.id, None)
+                self._said.pop(record.id, None)
                 stream.take(record)
         elif type(record) is Opened:
             for id in record.ids:
-                self._opens.pop(id, None)
+                if id not in self._asks:
+                    self._said.pop(id, None)
         elif type(record) is Gone:
             self._gone(record.ids)
         elif type(record) is Welcome:
@@ -304,9 +334,12 @@ class DialledPeer:
     def _gone(self, ids: list[int]) -> None:
         for id in ids:
             self._cancels.pop(id, None)
-            stream = self._streams.get(id)
+            stream, said = self._streams.get(id), self._said.get(id)
             if stream is not None:
                 stream.fail(PeerLost(f"{self.name} no longer has this stream"))
+            elif said is not None and said.often > 1:
+                # Of an ask said once a network may have made two; then the answer is on its way.
+                self._answer(id, PeerLost(f"the answer of {self.name} is lost"))
 
     def _unwanted(self, id: int) -> None:
         """Items of a stream nobody reads: our cancel or last ack did not arrive."""
@@ -362,9 +395,9 @@ class DialledPeer:
         after = self._timing.resend
         if len(self.outbox):
             return
-        for id, (record, sent_at) in list(self._opens.items()):
-            if now - sent_at > after and self.outbox.put(record, len(record.body) + RECORD_WEIGHT):
-                self._opens[id] = record, now
+        for said in self._said.values():
+            if now - said.at > said.again and self.outbox.put(said.record, said.weight):
+                said.once_more(now)
                 self.metrics.resent += 1
         for id, sent_at in self._cancels.items():
             if now - sent_at > after:
@@ -442,7 +475,7 @@ class DialledPeer:
         """Everything open ends with `error`; what comes next is a new session."""
         self._forget_session()
         self.outbox.clear()
-        self._opens.clear()
+        self._said.clear()
         self._cancel_due.clear()
         self._ack_due.clear()
         asks = list(self._asks.values())

@@ -128,7 +128,7 @@ class End(Record, tag=16):
 
 
 class Gone(Record, tag=17):
-    """These calls are not running here (any more); answers Cancel."""
+    """These calls are not running here (any more); answers Cancel, and what comes again after its end."""
 
     ids: list[int]
 

@@ -14,6 +14,7 @@ class Timing:
     silence: float = 3.0  # a peer with work that says nothing for so long is lost
     ping: float = 0.5
     resend: float = 0.3
+    again: float = 1.0  # an ask that waits for so long is said again: it may be lost, or its answer
     ack: float = 0.025
     sweep: float = 0.1
     linger: float = 0.2  # what the sockets may still send after close
