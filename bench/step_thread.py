@@ -67,8 +67,9 @@ def _in_one_thread(method: str) -> dict[str, list[float]]:
 
     runner = MockRunner(Profile.parse(PROFILE), sleep=passes, now=now)
     return between_steps(
-        runner, lambda name, epoch: _AnswersAtOnce(), "inproc://bench", method, TOKENS, now=now, clock=time.thread_time
-    )
+        runner, lambda name, epoch: _AnswersAtOnce(), "inproc://bench", method, TOKENS,
+        now=now, sleep=passes, clock=time.thread_time,
+    )  # fmt: skip
 
 
 def between_steps(
@@ -79,6 +80,7 @@ def between_steps(
     tokens: int,
     *,
     now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """What `clock`, looked at from the step thread, says of the time from the end of a step to the beginning of the
@@ -100,7 +102,7 @@ def between_steps(
     )
     loop = StepLoop(
         scheduler, watched, link,
-        deliver=lambda delivery: loop.taken(), failed=print, observer=watched, now=now,
+        deliver=lambda delivery: loop.taken(), failed=print, observer=watched, now=now, sleep=sleep,
     )  # fmt: skip
     link.move_to(endpoint)
     # A socket connects.

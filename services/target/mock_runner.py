@@ -110,8 +110,11 @@ class MockRunner:
         if profile.row_us:
             seconds += profile.row_us / 1e6 * sum(len(item.tokens) for item in work)
         # As on a GPU: what is to be slept passes whatever the thread does meanwhile.
-        meanwhile(seconds > 0)
-        if seconds and (left := began + seconds - self._now()) > 0:
+        waiting = meanwhile(seconds > 0)
+        end = began + seconds
+        if seconds and waiting is not None:
+            waiting(lambda: self._now() >= end)
+        if seconds and (left := end - self._now()) > 0:
             self._sleep(left)
         return [self._verdict(item) if item.verify else None for item in work]
 

@@ -86,9 +86,13 @@ class Verdict(msgspec.Struct, gc=False):
     failure: str = ""
 
 
+# What the thread does while there is nothing left but to wait for the end of a step. It is told how to see whether that
+# has come (without waiting), and comes back before it, or soon after.
+Waiting = Callable[[Callable[[], bool]], None]
 # What can be done while a step runs. It is told whether that runs elsewhere meanwhile (on a GPU), so that the thread
-# has nothing better to do than to wait a little; else it is called before anything is computed.
-Meanwhile = Callable[[bool], None]
+# has nothing better to do than to wait a little; else it is called before anything is computed. What it gives back is
+# for a runner that can say when all of the step is on its way.
+Meanwhile = Callable[[bool], Waiting | None]
 
 
 def nothing_meanwhile(elsewhere: bool) -> None:

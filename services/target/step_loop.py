@@ -12,6 +12,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -42,7 +43,8 @@ from services.target.events import (
     TimeToSpare,
     is_replay,
 )
-from services.target.runner import Runner, StepWork
+from services.target.rehearsal import Rehearsal, Stage
+from services.target.runner import Runner, StepWork, Verdict, Waiting, size_of
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
 from services.target.timeline import Timelines
@@ -104,9 +106,11 @@ class StepLoop:
         failed: Callable[[str], None],
         observer: Observer,
         now: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
         audit: Audit | None = None,
     ) -> None:
-        """`deliver` and `failed` are called from the step thread; who delivers calls `taken` afterwards."""
+        """`deliver` and `failed` are called from the step thread; who delivers calls `taken` afterwards. `sleep` goes
+        by the time that `now` tells."""
         self.scheduler = scheduler
         self._runner = runner
         self._drafts = drafts
@@ -116,6 +120,7 @@ class StepLoop:
         self._now = now
         self._audit = audit or Audit()
         self._timelines = Timelines()
+        self._rehearsal = Rehearsal(_stage, self._foresee, now, sleep)
         self._mail: queue.SimpleQueue[Event | ProposerAt | CandidateAt | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._out: Delivery = []
@@ -128,6 +133,7 @@ class StepLoop:
         self._unanswered = False
         self._trying = False
         self._began = 0.0
+        self._work: list[StepWork] = []
         self._ran = False
         # When the last piece of work was completed, or work began; None while there is none.
         self._progress_at: float | None = None
@@ -273,8 +279,11 @@ class StepLoop:
 
     def _run_step(self, step: RunStep) -> None:
         self._ran = True
+        self._work = step.work
         self._began = self._now()
-        verdicts = self._runner.step(step.work, self._spare)
+        self._stepped(step.work, self._runner.step(step.work, self._spare))
+
+    def _stepped(self, work: list[StepWork], verdicts: list[Verdict | None]) -> None:
         ended = self._now()
         seconds = ended - self._began
         self._progress_at = ended
@@ -282,22 +291,32 @@ class StepLoop:
         if self._unanswered or self._trying:
             self._take(self._drafts.look())
         if self._timelines:
-            self._timelines.stepped(step.work, verdicts, self._began, ended)
+            self._timelines.stepped(work, verdicts, self._began, ended)
         self._route(self.scheduler.handle(StepDone(verdicts, seconds, self._drafts.listens())))
-        self._observed = step.work, seconds
+        self._observed = work, seconds
 
-    def _spare(self, elsewhere: bool) -> None:
-        """There is time for what needn't be done between two steps: the next one is on its way, or there is none."""
+    def _spare(self, elsewhere: bool) -> Waiting | None:
+        """There is time for what needn't be done between two steps: the next one is on its way, or there is none. What
+        is to be done with the rest of it, where the step runs elsewhere."""
         self._route(self.scheduler.handle(TimeToSpare(self._drafts.listens())))
         self._hand_over()
         self._look_back()
-        if elsewhere:
-            if self._wait_ahead > 0:
-                self._take(self._drafts.wait_ahead(self._wait_ahead))
-            self._route(self.scheduler.handle(Foresee()))
-        else:
+        wait_ahead, self._wait_ahead = self._wait_ahead, 0.0
+        if not elsewhere:
             self._began = self._now()
-        self._wait_ahead = 0.0
+            return None
+        if wait_ahead > 0:
+            self._take(self._drafts.wait_ahead(wait_ahead))
+        self._foresee()
+        return self._rehearse()
+
+    def _foresee(self) -> None:
+        self._route(self.scheduler.handle(Foresee()))
+
+    def _rehearse(self) -> Waiting | None:
+        work = self._work
+        drafts = any(item.sequence.draft_length for item in work)
+        return self._rehearsal.prepare(self._began, self.scheduler.step_time.predict(*size_of(work)), drafts)
 
     def _look_back(self) -> None:
         """Those who want to know hear of the last step, and of who ended in it."""
@@ -305,6 +324,7 @@ class StepLoop:
             return
         work, seconds = self._observed
         self._observed = None
+        self._rehearsal.learn(seconds)
         self._observer.after_step(sum(len(item.tokens) for item in work), seconds)
         for item in work:
             if item.sequence.end_reason is not None:
@@ -334,3 +354,10 @@ class StepLoop:
             if self.scheduler.has_work:
                 self._route(self.scheduler.handle(EngineFailed(message)))
             self._hand_over()
+
+
+def _stage(drafts: bool) -> Stage:
+    # It is a step loop itself.
+    from services.target.stage import StepStage
+
+    return StepStage(drafts)

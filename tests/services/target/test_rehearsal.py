@@ -1,0 +1,435 @@
+"""A rehearsal: when it walks, what it leaves alone, and that nobody notices when it fails."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import sys
+
+import pytest
+from driving import limits_of
+from mesh_around import request
+from prometheus_client import REGISTRY, generate_latest
+
+from services.messages import DraftItem
+from services.target import rehearsal
+from services.target.events import (
+    Arrived,
+    AskAhead,
+    AskDrafts,
+    DraftAsk,
+    DraftsReady,
+    Event,
+    Foresee,
+    Instruction,
+    RunStep,
+)
+from services.target.limits import Limits
+from services.target.mock_runner import MockRunner, Profile
+from services.target.rehearsal import FEW, LEAD, STEPS, WAKING, Rehearsal
+from services.target.scheduler import Scheduler
+from services.target.sequence import Sequence
+from services.target.stage import StepStage
+from services.target.step_loop import StepLoop
+
+STEP = 0.005
+WALK = 0.0001
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.moment = 100.0
+
+    def now(self) -> float:
+        return self.moment
+
+    def sleep(self, seconds: float) -> None:
+        self.moment += seconds
+
+
+class Walked:
+    """A stage that notes when it was walked over, which takes a while."""
+
+    def __init__(self, clock: Clock, takes: float = WALK) -> None:
+        self.clock = clock
+        self.takes = takes
+        self.prepared = 0
+        self.at: list[float] = []
+        self.fault: Exception | None = None
+
+    def prepare(self) -> None:
+        self.prepared += 1
+
+    def walk(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.at.append(self.clock.now())
+        self.clock.sleep(self.takes)
+
+
+class Steps:
+    """Steps that a clock takes, with a rehearsal while they run."""
+
+    def __init__(self, takes: float = WALK) -> None:
+        self.clock = Clock()
+        self.stage = Walked(self.clock, takes)
+        self.made: list[bool] = []
+        self.looks = 0
+        self.rehearsal = Rehearsal(self.make, self.look, self.clock.now, self.clock.sleep)
+
+    def make(self, drafts: bool) -> Walked:
+        self.made.append(drafts)
+        return self.stage
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def run(self, seconds: float = STEP, predicted: float = STEP, drafts: bool = True) -> float:
+        """One step; how much longer it took for the rehearsal."""
+        began = self.clock.now()
+        end = began + seconds
+        waiting = self.rehearsal.prepare(began, predicted, drafts)
+        if waiting is not None:
+            waiting(lambda: self.clock.now() >= end)
+        late = max(0.0, self.clock.now() - end)
+        self.clock.moment = max(end, self.clock.moment)
+        self.rehearsal.learn(seconds)
+        return late
+
+    def settle(self) -> None:
+        """What is known of steps and walks."""
+        for _ in range(50):
+            self.run()
+        self.stage.at.clear()
+
+
+def test_it_walks_once_a_step_shortly_before_the_end() -> None:
+    steps = Steps()
+    steps.settle()
+    end = steps.clock.now() + STEP
+    assert steps.run() == 0.0
+    [at] = steps.stage.at
+    assert at == pytest.approx(end - LEAD * WALK - WAKING, abs=WALK / 10)
+
+
+def test_after_a_walk_the_next_step_is_looked_at() -> None:
+    steps = Steps()
+    for _ in range(50):
+        steps.run()
+    assert steps.looks == len(steps.stage.at) > 30
+
+
+def test_what_walks_take_is_learned() -> None:
+    steps = Steps(takes=4 * WALK)
+    steps.settle()
+    end = steps.clock.now() + STEP
+    assert steps.run() == 0.0
+    assert steps.stage.at[0] == pytest.approx(end - LEAD * 4 * WALK - WAKING, abs=WALK)
+
+
+def test_nothing_is_expected_of_the_first_steps() -> None:
+    steps = Steps()
+    for _ in range(FEW):
+        steps.run()
+    assert not steps.made and not steps.stage.at
+    steps.run()
+    assert steps.made == [True] and len(steps.stage.at) == 1
+
+
+def test_as_long_as_no_prediction_is_there_nothing_is_learned() -> None:
+    steps = Steps()
+    for _ in range(50):
+        steps.run(predicted=0.0)
+    assert not steps.made
+
+
+def test_short_steps_are_left_alone() -> None:
+    steps = Steps()
+    for _ in range(50):
+        steps.run(seconds=0.0009, predicted=0.0009)
+    assert not steps.made
+
+
+def test_walks_that_are_long_for_the_step_are_hardly_made() -> None:
+    steps = Steps(takes=0.001)
+    for _ in range(300):
+        steps.run(seconds=0.004, predicted=0.004)
+    assert 0 < len(steps.stage.at) < 300 / 5
+    # When the machine is less busy, they are made again.
+    steps.stage.takes = WALK
+    for _ in range(100):
+        steps.run(seconds=0.004, predicted=0.004)
+    steps.stage.at.clear()
+    steps.run(seconds=0.004, predicted=0.004)
+    assert steps.stage.at
+
+
+def test_nobody_walks_when_steps_end_unexpectedly() -> None:
+    steps = Steps()
+    for _ in range(STEPS):
+        steps.run(seconds=STEP)
+        steps.run(seconds=2 * STEP)
+    steps.stage.at.clear()
+    assert steps.run() == 0.0
+    assert not steps.stage.at
+
+
+def test_a_step_in_a_hundred_that_is_short_or_long_changes_nothing() -> None:
+    steps = Steps()
+    steps.settle()
+    steps.run(seconds=0.4 * STEP)
+    steps.run(seconds=10 * STEP)
+    steps.stage.at.clear()
+    end = steps.clock.now() + STEP
+    assert steps.run() == 0.0
+    assert steps.stage.at[0] == pytest.approx(end - LEAD * WALK - WAKING, abs=WALK / 10)
+
+
+def test_where_some_are_shorter_than_others_the_short_ones_are_waited_for() -> None:
+    steps = Steps()
+    steps.settle()
+    for place in range(STEPS):
+        steps.run(seconds=STEP * (0.9 if place % 4 == 0 else 1.0))
+    end = steps.clock.now() + 0.9 * STEP
+    steps.stage.at.clear()
+    steps.run()
+    assert steps.stage.at[0] == pytest.approx(end - LEAD * WALK - WAKING, abs=WALK / 10)
+
+
+def test_a_step_that_ends_early_isnt_kept_waiting_for_long() -> None:
+    steps = Steps()
+    steps.settle()
+    assert steps.run(seconds=0.0021) <= rehearsal.NAP
+    assert not steps.stage.at
+
+
+def test_who_wakes_too_late_walks_no_more() -> None:
+    steps = Steps()
+    steps.settle()
+    asleep = steps.clock.sleep
+    steps.rehearsal._sleep = lambda seconds: asleep(seconds + 0.0004)
+    late = steps.run(seconds=STEP)
+    assert not steps.stage.at and late <= 0.0004
+
+
+def test_with_drafts_and_without_there_is_a_stage_for_each() -> None:
+    steps = Steps()
+    for drafts in (True, False) * 20:
+        steps.run(drafts=drafts)
+    assert sorted(steps.made) == [False, True]
+
+
+def test_a_fault_ends_it_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    steps = Steps()
+    steps.settle()
+    steps.stage.fault = RuntimeError("the stage")
+    with caplog.at_level(logging.ERROR, "specmesh.target"):
+        for _ in range(3):
+            steps.run()
+    assert [record.message for record in caplog.records] == ["rehearsing failed: steps go on without it"]
+    prepared = steps.stage.prepared
+    steps.run()
+    assert steps.stage.prepared == prepared
+
+
+# The stage itself -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_on_the_stage_drafts_are_verified_as_they_were_foreseen(drafts: bool) -> None:
+    stage = StepStage(drafts)
+    for _ in range(20):
+        stage.prepare()
+        stage.walk()
+    ways = dict(stage.scheduler.drafting.counts.ways)
+    for _ in range(60):
+        stage.prepare()
+        stage.walk()
+    more = {way: count - ways[way] for way, count in stage.scheduler.drafting.counts.ways.items()}
+    # Nobody waits for a draft between two steps.
+    assert (
+        more == {"lease": more["lease"], "ahead": 60 - more["lease"], "asked": 0, "none": 0}
+        if drafts
+        else not any(more.values())
+    )
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_ten_thousand_rehearsals_keep_no_more_than_two_thousand(drafts: bool) -> None:
+    stage = StepStage(drafts)
+
+    def run(times: int) -> int:
+        for _ in range(times):
+            stage.prepare()
+            stage.walk()
+        # To the end of a text, so that the same is there.
+        while stage.scheduler.has_work:
+            stage.prepare()
+            stage.walk()
+        gc.collect()
+        return len(gc.get_objects()) + sys.getallocatedblocks()
+
+    before = run(2000)
+    assert run(8000) <= before * 1.02
+
+
+def test_nothing_of_it_is_counted_or_said(caplog: pytest.LogCaptureFixture) -> None:
+    before, state = _counted(), random.getstate()
+    with caplog.at_level(logging.DEBUG):
+        stage = StepStage(True)
+        for _ in range(500):
+            stage.prepare()
+            stage.walk()
+    assert not caplog.records
+    assert _counted() == before and random.getstate() == state
+
+
+def _counted() -> list[bytes]:
+    return [line for line in generate_latest(REGISTRY).splitlines() if b"specmesh" in line]
+
+
+# In a step loop -------------------------------------------------------------------------------------------
+
+
+class Noted(Scheduler):
+    """Keeps what it was told, and what it said to that."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.notes: list[str] = []
+
+    def handle(self, event: Event) -> list[Instruction]:
+        instructions = super().handle(event)
+        # What may come of a draft is thought of once more before a step's end.
+        if not isinstance(event, Foresee):
+            self.notes.append(f"{type(event).__name__} {[_told(each) for each in instructions]}")
+        return instructions
+
+
+def _told(instruction: Instruction) -> str:
+    if isinstance(instruction, RunStep):
+        return str([(item.sequence.id, item.tokens, item.start, item.draft, item.parents) for item in instruction.work])
+    if isinstance(instruction, AskDrafts | AskAhead):
+        return str([(ask.sequence.id, ask.budget, ask.ahead) for ask in instruction.asks])
+    return str(instruction)
+
+
+class Guesser:
+    """A proposer's line that knows the mock's cycle, and is wrong now and then; answers are there at once."""
+
+    def __init__(self) -> None:
+        self.open: DraftsReady | None = None
+
+    def _guess(self, asks: list[DraftAsk], ahead: bool) -> None:
+        drafts = []
+        for ask in asks:
+            text = [*ask.sequence.token_ids, *ask.ahead]
+            wrong = random.Random(len(text)).randrange(40)
+            tokens = [100 + (text[-1] - 99 + place + (place >= wrong)) % 32 for place in range(ask.budget)]
+            drafts.append(
+                DraftItem(
+                    sequence_id=ask.sequence.id, committed=len(text), tokens=tokens, source="t",
+                    chances=[0.9] * len(tokens),
+                )
+            )  # fmt: skip
+        self.open = DraftsReady(drafts, ahead=ahead, followed={ask.sequence.id: ask.ahead for ask in asks})
+
+    def ask(self, asks: list[DraftAsk], wait: float) -> None:
+        self._guess(asks, ahead=False)
+
+    def ask_ahead(self, asks: list[DraftAsk]) -> None:
+        self._guess(asks, ahead=True)
+
+    def collect(self) -> DraftsReady | None:
+        found, self.open = self.open, None
+        return found
+
+    look = collect
+
+    def wait_ahead(self, seconds: float) -> DraftsReady | None:
+        return self.collect()
+
+    def listens(self) -> bool:
+        return True
+
+    def rest(self) -> bool:
+        return False
+
+    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
+    def move_to(self, endpoint: str) -> None: ...
+    def try_out(self, endpoint: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Whole:
+    """A step loop on a clock of its own, from its first request to its last."""
+
+    def __init__(self, step_ms: float = 5.0) -> None:
+        self.moment = 0
+        self.runner = MockRunner(Profile(step_ms=step_ms, row_us=50.0, acceptance=0.95), now=self.now, sleep=self.sleep)
+        self.scheduler = Noted(limits_of(self.runner, method="auto", max_sequences=3, pages=40))
+        self.failures: list[str] = []
+        self.loop = StepLoop(
+            self.scheduler,
+            self.runner,
+            Guesser(),
+            deliver=lambda delivery: self.loop.taken(),
+            failed=self.failures.append,
+            observer=self,
+            now=self.now,
+            sleep=self.sleep,
+        )
+
+    # In whole microseconds: what is slept in parts is as long as what is slept at once.
+    def now(self) -> float:
+        return self.moment / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        self.moment += max(1, round(seconds * 1e6))
+
+    def after_step(self, rows: int, seconds: float) -> None:
+        if sum(self.scheduler.ends.values()) == self.requests:
+            self.loop.stop()
+
+    def run(self, requests: int = 9) -> list[str]:
+        self.requests = requests
+        chance = random.Random(7)
+        for stream in range(requests):
+            method = chance.choice(["auto", "suffix", "naive"])
+            generate = request(max_tokens=chance.randrange(60, 160), method=method, ignore_eos=True)
+            self.loop.post(Arrived(generate, stream))
+        self.loop.start()
+        assert self.loop.join(60.0)
+        return self.scheduler.notes
+
+
+def test_a_step_loop_does_the_same_with_rehearsals_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed = Whole()
+    with_it = rehearsed.run()
+    assert rehearsed.loop._rehearsal.walks > 50
+    monkeypatch.setattr(Rehearsal, "prepare", lambda self, began, predicted, drafts: None)
+    assert Whole().run() == with_it
+    assert not rehearsed.failures and len(with_it) > 300
+
+
+def test_steps_that_dont_run_elsewhere_are_left_alone() -> None:
+    whole = Whole(step_ms=0.0)
+    whole.runner.step = lambda work, meanwhile: (meanwhile(False), MockRunner.step(whole.runner, work))[1]  # type: ignore[method-assign]
+    whole.run()
+    assert not whole.loop._rehearsal.walks and not whole.loop._rehearsal._stages
+
+
+@pytest.mark.parametrize("fails", ["prepare", "walk"])
+def test_a_fault_on_the_stage_ends_no_request(
+    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calm = Whole().run()
+
+    def fault(self: StepStage) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(StepStage, fails, fault)
+    whole = Whole()
+    assert whole.run() == calm and not whole.failures and not whole.scheduler.advice.failed
+    assert [record.message for record in caplog.records] == ["rehearsing failed: steps go on without it"]
