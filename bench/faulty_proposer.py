@@ -15,7 +15,8 @@ from typing import ClassVar
 
 from mesh.actor import Call
 from services.config import load_settings
-from services.messages import DraftItem, Propose, Proposed
+from services.drafts import DraftItem, packed
+from services.messages import Propose, Proposed
 from services.process import run_role
 from services.proposer.actor import ProposerActor
 
@@ -39,7 +40,7 @@ class GarbageActor(ProposerActor):
         chance = random.Random(message.step)
         return Proposed(
             step=message.step,
-            drafts=[
+            drafts=packed(
                 DraftItem(
                     sequence_id=item.sequence_id,
                     committed=item.committed + len(item.ahead),
@@ -49,7 +50,7 @@ class GarbageActor(ProposerActor):
                     chances=[0.99] * LONGEST,
                 )
                 for item in message.items
-            ],
+            ),
         )
 
 

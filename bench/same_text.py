@@ -14,7 +14,8 @@ from typing import Any
 
 from models.sources import ensure_model
 from services.config import Settings, cache_dir
-from services.messages import DraftItem, Generate, Sampling
+from services.drafts import DraftItem
+from services.messages import Generate, Sampling
 from services.target.events import (
     Arrived,
     AskDrafts,

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from mesh.address import new_epoch
-from services.messages import DraftItem, Generate, Propose, Proposed, Sampling, Speculation
+from services.drafts import DraftItem, packed
+from services.messages import Generate, Propose, Proposed, Sampling, Speculation
 from services.target.events import Arrived
 from services.target.limits import Limits
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
@@ -171,7 +172,7 @@ class _AnswersAtOnce:
                     chances=[CHANCE] * count,
                 )
             )
-        return Proposed(step=ticket.step, drafts=drafts)
+        return Proposed(step=ticket.step, drafts=packed(drafts))
 
     def give_up(self, ticket: Propose) -> None: ...
 

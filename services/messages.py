@@ -181,23 +181,28 @@ class Propose(Message, frozen=True):
     shadow: bool = False
 
 
-class DraftItem(Message, frozen=True):
-    """A guess for what follows position `committed` (with `ahead` counted in, where the question had it). A chain when
-    `parents` is empty. chances[i] is how probable the proposer thinks it is that tokens[i] stands when all before it
-    do; empty: it doesn't say."""
+class DraftColumns(Message, frozen=True):
+    """Drafts for several sequences, each a guess for what follows position `committed` (with `ahead` counted in, where
+    the question had it), in columns of one length. `tokens` has those of all drafts, one behind the other, four bytes
+    each; `chances` eight bytes for each of them: how probable the proposer thinks it is that it stands when all before
+    it do, -1 where it doesn't say. `parents` is empty where all are chains. Numbers are little-endian."""
 
-    sequence_id: int
-    committed: int
-    tokens: list[int]
-    source: str
-    match_length: int = 0
-    parents: list[int] = []
-    chances: list[float] = []
+    sequence_ids: list[int] = []
+    committed: list[int] = []
+    lengths: list[int] = []
+    sources: list[str] = []
+    match_lengths: list[int] = []
+    parents: list[list[int]] = []
+    tokens: bytes = b""
+    chances: bytes = b""
+
+
+NO_DRAFTS = DraftColumns()
 
 
 class Proposed(Message, frozen=True):
     step: int
-    drafts: list[DraftItem]
+    drafts: DraftColumns = NO_DRAFTS
     # Sequences this proposer has no text for (it restarted): the next Propose sends them whole.
     unknown: list[int] = []
     # How long the proposer was busy with it, by its own clock.

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from itertools import chain, compress
+from typing import TYPE_CHECKING, TypeVar
 
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
@@ -17,7 +19,7 @@ from services.messages import (
     AddCorpus,
     Corpora,
     CorpusCard,
-    DraftItem,
+    DraftColumns,
     Ended,
     ListCorpora,
     Propose,
@@ -25,7 +27,7 @@ from services.messages import (
     ProposeItem,
     RemoveCorpus,
 )
-from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
+from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Guesses
 from services.proposer.knowledge import Knowledge
 from services.proposer.learning import Learning, joined
 from services.proposer.metrics import ProposerMetrics
@@ -34,12 +36,14 @@ from services.proposer.registry import make_proposers
 from services.proposer.sequences import Sequence, Sequences
 from services.proposer.suffix_store import compiling
 from services.proposer.suffix_store.library import CorpusRefused, Library
+from services.proposer.suffix_store.memory import POOL
 from services.window import Figures
 
 if TYPE_CHECKING:
     from services.process import Context
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 # What a library holds of before is known so much later than it could be: a restarted proposer begins without it.
 TEND_EVERY = 0.1  # s
@@ -116,7 +120,7 @@ class ProposerActor(Actor):
             asked.setdefault(item.method or self._method, []).append((sequence, item))
         self._sequences.make_room()
         self._metrics.unknown(len(unknown))
-        drafts = [item for method, group in asked.items() for item in self._drafts(method, group)]
+        drafts = self._drafts(asked)
         seconds = self._clock.now() - began
         return Proposed(step=message.step, drafts=drafts, unknown=unknown, seconds=seconds)
 
@@ -129,46 +133,37 @@ class ProposerActor(Actor):
         self._learning.ended(view)
         self._learn_soon(LEARN_AFTER)
 
-    def _drafts(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> list[DraftItem]:
-        group = [(sequence, item) for sequence, item in group if not sequence.muted]
+    def _drafts(self, asked: dict[str, list[tuple[Sequence, ProposeItem]]]) -> DraftColumns:
+        groups = {
+            method: [(sequence, item) for sequence, item in group if not sequence.muted]
+            for method, group in asked.items()
+        }
+        found = {method: self._guesses(method, group) for method, group in groups.items()}
+        for method, guesses in found.items():
+            drafts, tokens = sum(map(bool, guesses.lengths)), sum(guesses.lengths)
+            self._metrics.drafted(method, drafts, tokens)
+            self._totals["drafts"] += drafts
+            self._totals["drafted"] += tokens
+        return _columns(list(chain.from_iterable(groups.values())), list(found.values()))
+
+    def _guesses(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> Guesses:
+        proposer = self._proposers.get(method)
+        if proposer is None:
+            self._metrics.failed("unknown_method")
+            return Guesses.of([EMPTY] * len(group))
         asks = [
             Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, item.trees and compiling.can_branch())
             for sequence, item in group
         ]
-        drafts = self._guess(method, asks)
-        answers = [
-            DraftItem(
-                sequence_id=sequence.target_sequence_id,
-                committed=sequence.committed + len(item.ahead),
-                tokens=draft.tokens,
-                source=draft.source,
-                match_length=draft.match_length,
-                parents=draft.parents,
-                chances=draft.chances,
-            )
-            for (sequence, item), draft in zip(group, drafts, strict=True)
-            if draft.tokens
-        ]
-        tokens = sum(len(answer.tokens) for answer in answers)
-        self._metrics.drafted(method, len(answers), tokens)
-        self._totals["drafts"] += len(answers)
-        self._totals["drafted"] += tokens
-        return answers
-
-    def _guess(self, method: str, asks: list[Ask]) -> list[Draft]:
-        proposer = self._proposers.get(method)
-        if proposer is None:
-            self._metrics.failed("unknown_method")
-            return [EMPTY] * len(asks)
         try:
-            return proposer.propose(asks)
+            return Guesses.of(proposer.propose(asks))
         # A proposer that trips costs its drafts, not the batch: the target goes on without them.
         except Exception:
             log.exception("proposer %s failed; its sequences start anew", method)
             self._metrics.failed("proposer_error")
             for ask in asks:
                 proposer.forget(ask.view.sequence_id)
-            return [EMPTY] * len(asks)
+            return Guesses.of([EMPTY] * len(group))
 
     # Forgetting -----------------------------------------------------------------------------------------
 
@@ -191,6 +186,8 @@ class ProposerActor(Actor):
         if self._started:
             self._clock.call_later(TEND_EVERY, self._tend)
             self._learning.refresh()
+            if not POOL.is_prepared():
+                asyncio.get_running_loop().run_in_executor(None, POOL.prepare)
             self._learn_soon(0.0)
 
     def _learn_soon(self, delay: float) -> None:
@@ -257,6 +254,27 @@ class ProposerActor(Actor):
         """Targets do without us; what is being answered is done before this line runs."""
         self._draining = True
         await asyncio.sleep(0)
+
+
+def _columns(asked: list[tuple[Sequence, ProposeItem]], found: list[Guesses]) -> DraftColumns:
+    """As the drafts lie in memory; who gets none isn't spoken of."""
+    lengths = [length for guesses in found for length in guesses.lengths]
+
+    def drafted(values: Iterable[_T]) -> list[_T]:
+        return list(compress(values, lengths))
+
+    return DraftColumns(
+        sequence_ids=drafted(sequence.target_sequence_id for sequence, _ in asked),
+        committed=drafted(sequence.committed + len(item.ahead) for sequence, item in asked),
+        lengths=drafted(lengths),
+        sources=drafted(source for guesses in found for source in guesses.sources),
+        match_lengths=drafted(length for guesses in found for length in guesses.match_lengths),
+        parents=drafted(parents for guesses in found for parents in guesses.all_parents())
+        if any(guesses.parents for guesses in found)
+        else [],
+        tokens=b"".join(guesses.tokens for guesses in found),
+        chances=b"".join(guesses.chances for guesses in found),
+    )
 
 
 def _corpora(library: Library, namespace: str) -> Corpora:

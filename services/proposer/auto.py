@@ -20,7 +20,7 @@ _LEAST = 0.02
 
 
 class AutoProposer(FromText):
-    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         return self.knowledge.branched(asks, self.knowledge.guess(asks, _ALL, _RULE))
 
 

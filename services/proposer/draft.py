@@ -1,8 +1,15 @@
-"""A draft: a guess for the tokens that follow, and where it came from. A value; it knows no proposer."""
+"""A draft: a guess for the tokens that follow, and where it came from; and those of a batch. Values; they know no
+proposer."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
 import msgspec
+
+from services.drafts import UNTOLD, chances_in, tokens_in
 
 # No proposer guesses further than this, whatever it is asked for.
 MAX_DRAFT_TOKENS = 64
@@ -23,3 +30,69 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 EMPTY = Draft()
+
+
+class Guesses(Sequence[Draft]):
+    """The drafts of a batch as they lie in memory after a compiled call, tokens and chances one behind the other. One
+    becomes a Draft when it is looked at; on their way to a target none need be."""
+
+    __slots__ = ("chances", "lengths", "match_lengths", "parents", "sources", "tokens")
+
+    def __init__(
+        self, lengths: list[int], sources: list[str], match_lengths: list[int], tokens: bytes, chances: bytes,
+        parents: list[list[int]] | None = None,
+    ) -> None:  # fmt: skip
+        """`parents`: None where all are chains."""
+        self.lengths, self.sources, self.match_lengths = lengths, sources, match_lengths
+        self.tokens, self.chances, self.parents = tokens, chances, parents
+
+    @classmethod
+    def of(cls, drafts: Sequence[Draft]) -> Guesses:
+        if isinstance(drafts, cls):
+            return drafts
+        tokens, chances = array("i"), array("d")
+        for draft in drafts:
+            tokens.extend(draft.tokens)
+            chances.extend(draft.chances or [UNTOLD] * len(draft.tokens))
+        return cls(
+            [len(draft.tokens) for draft in drafts],
+            [draft.source for draft in drafts],
+            [draft.match_length for draft in drafts],
+            tokens.tobytes(),
+            chances.tobytes(),
+            [draft.parents for draft in drafts] if any(draft.parents for draft in drafts) else None,
+        )
+
+    def all_parents(self) -> list[list[int]]:
+        return self.parents if self.parents is not None else [_CHAIN] * len(self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[Draft]:
+        tokens, chances, at = tokens_in(self.tokens), chances_in(self.chances), 0
+        for length, source, match_length, parents in zip(
+            self.lengths, self.sources, self.match_lengths, self.all_parents(), strict=True
+        ):
+            if not length:
+                yield EMPTY
+                continue
+            after = at + length
+            likely = chances[at:after] if chances[at] != UNTOLD else []
+            yield Draft(tokens[at:after], source, match_length, parents, None, likely)
+            at = after
+
+    @overload
+    def __getitem__(self, at: int) -> Draft: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Draft]: ...
+    def __getitem__(self, at: Any) -> Any:
+        return list(self)[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_CHAIN: list[int] = []

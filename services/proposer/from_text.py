@@ -19,10 +19,10 @@ class FromText:
     def __init__(self, knowledge: Knowledge) -> None:
         self.knowledge = knowledge
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         return self.guess(asks) if compiling.is_compiled() else [EMPTY] * len(asks)
 
-    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         raise NotImplementedError
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:

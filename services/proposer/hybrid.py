@@ -22,7 +22,7 @@ class HybridProposer(FromText):
         self._first, self._then = first, then
         self._continues = rule == "continue"
 
-    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         drafts = self._first.guess(asks)
         if self._continues:
             return self._continued(asks, drafts)
@@ -30,7 +30,7 @@ class HybridProposer(FromText):
             max(both, key=expected_tokens) for both in zip(drafts, self._then.guess(asks), strict=True)
         ]
 
-    def _continued(self, asks: Sequence[Ask], drafts: list[Draft]) -> list[Draft]:
+    def _continued(self, asks: Sequence[Ask], drafts: Sequence[Draft]) -> Sequence[Draft]:
         left = [
             Ask(ask.view, min(ask.budget, MAX_DRAFT_TOKENS) - len(draft.tokens), [*ask.ahead, *draft.tokens])
             for ask, draft in zip(asks, drafts, strict=True)

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from services.config import Settings
+from services.drafts import chances_in
 from services.proposer import calibration
-from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
+from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft, Guesses
 from services.proposer.namespaces import Namespace, Namespaces, Segment
 from services.proposer.proposer import Ask, View
 from services.proposer.suffix_store import (
@@ -34,6 +35,7 @@ from services.proposer.suffix_store import (
     step,
 )
 from services.proposer.suffix_store.automaton import Automaton
+from services.proposer.suffix_store.memory import POOL
 
 assert layout.LONGEST == MAX_DRAFT_TOKENS
 
@@ -53,8 +55,6 @@ NAMES = {
     chances.NGRAM: "ngram",
 }
 _QUESTION = struct.Struct(f"{layout.ASK_WORDS}q")
-# What all chains have for parents.
-_NO_PARENTS: list[int] = []
 _IN_SEGMENTS = (chances.STORE, chances.CORPUS)
 _FIRST_ROWS = 64
 _FIRST_BATCH = 32
@@ -129,6 +129,7 @@ class Knowledge:
         self._words[layout.SPACES_AT], self._words[layout.ROWS_AT] = namespaces.address, self._rows.ctypes.data
         self._batch = 0
         self._lay_out_batch(_FIRST_BATCH)
+        POOL.prepare()
 
     @classmethod
     def of(cls, settings: Settings) -> Knowledge:
@@ -144,7 +145,7 @@ class Knowledge:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def guess(self, asks: Sequence[Ask], sources: int, rule: Rule) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask], sources: int, rule: Rule) -> Sequence[Draft]:
         """What is new is taken in, and the best guess of the sources is the draft; EMPTY while a long prompt joins."""
         count = len(asks)
         if count > self._batch:
@@ -162,9 +163,9 @@ class Knowledge:
             if ahead:
                 aheads.extend(ahead)
         told = self._step(count, aheads, sources, rule)
-        return self._drafts(count, asks, told) if told else [EMPTY] * count
+        return self._guesses(count, asks, told) if told else [EMPTY] * count
 
-    def branched(self, asks: Sequence[Ask], drafts: list[Draft]) -> list[Draft]:
+    def branched(self, asks: Sequence[Ask], drafts: Sequence[Draft]) -> Sequence[Draft]:
         """Drafts that have just been guessed, as trees where these are wanted."""
         if not any(ask.trees for ask in asks):
             return drafts
@@ -233,38 +234,37 @@ class Knowledge:
         elif status == layout.SPACE_DROPS:
             self.namespaces.drop_old(which)
         elif status == layout.OWN_NEEDS_ROOM:
-            text = self._text_in[which]
-            text.automaton.make_room(text.automaton.tokens)
+            self._text_in[which].automaton.grow()
         else:
             assert status == layout.ROW_NEEDS_MEMORY, status
             self._give(self._text_in[which], layout.CANDIDATES_AT, np.zeros(candidates.TEXT_WORDS, np.int32))
 
-    def _drafts(self, count: int, asks: Sequence[Ask], told: int) -> list[Draft]:
-        begin = count * layout.ANSWER_WORDS
-        answers = iter(self._told[:begin].tolist())
-        tokens, ratios = list(self._told[begin : begin + told]), self._ratios[:told].tolist()
-        drafts, at = [], 0
-        # Each answer's words, from the one iterator.
-        for ask, drafted, source, matched, which in zip(asks, answers, answers, answers, answers, strict=True):
-            if not drafted:
-                drafts.append(EMPTY)
-                continue
-            after = at + drafted
-            likely, name = ratios[at:after], NAMES[source]
-            if source in _IN_SEGMENTS:
-                name = self._named(ask.view, source, which, likely)
-            drafts.append(Draft(tokens[at:after], name, matched, _NO_PARENTS, None, likely))
-            at = after
-        return drafts
+    def _guesses(self, count: int, asks: Sequence[Ask], told: int) -> Guesses:
+        words, begin = layout.ANSWER_WORDS, count * layout.ANSWER_WORDS
+        answers = self._told[:begin].tolist()
+        lengths, kinds = answers[layout.TOLD_COUNT :: words], answers[layout.TOLD_SOURCE :: words]
+        guesses = Guesses(
+            lengths,
+            [NAMES[kind] for kind in kinds],
+            answers[layout.TOLD_MATCHED :: words],
+            self._told[begin : begin + told].tobytes(),
+            self._ratios[:told].tobytes(),
+        )
+        if chances.STORE in kinds or chances.CORPUS in kinds:
+            self._name(guesses, asks, kinds, answers[layout.TOLD_WHICH :: words])
+        return guesses
 
-    def _named(self, view: View, source: int, which: int, likely: list[float]) -> str:
-        """A draft came of a segment."""
-        text = self._texts[view.sequence_id]
-        if source == chances.CORPUS:
-            return f"{NAMES[source]}:{text.corpora[which]}"
-        if text.namespace is not None:
-            self.used(text.namespace, text.namespace.segments[which], likely)
-        return NAMES[source]
+    def _name(self, guesses: Guesses, asks: Sequence[Ask], kinds: list[int], which: list[int]) -> None:
+        """Of drafts that came of segments: whose corpus that is, and that they were of use."""
+        at, likely = 0, chances_in(guesses.chances)
+        for number, length in enumerate(guesses.lengths):
+            if length and kinds[number] in _IN_SEGMENTS:
+                text = self._texts[asks[number].view.sequence_id]
+                if kinds[number] == chances.CORPUS:
+                    guesses.sources[number] += ":" + text.corpora[which[number]]
+                elif text.namespace is not None:
+                    self.used(text.namespace, text.namespace.segments[which[number]], likely[at : at + length])
+            at += length
 
     def _lay_out_batch(self, most: int) -> None:
         self._batch = most

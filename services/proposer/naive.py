@@ -13,7 +13,7 @@ class NaiveProposer:
     needs: ClassVar[Needs] = Needs.TOKENS
     gives_probs: ClassVar[bool] = False
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         return [EMPTY] * len(asks)
 
     def observe(self, outcomes: Sequence[Outcome]) -> None:

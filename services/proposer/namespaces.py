@@ -144,7 +144,7 @@ class Namespaces:
         namespace = self._by_number[number]
         self._by_use.move_to_end(namespace.name)
         automaton = namespace.automata[0]
-        automaton.make_room(automaton.tokens)
+        automaton.grow()
         held = self.held_bytes() + automaton.tokens * _BYTES_A_TOKEN
         for other in self.known():
             if held <= self._max_bytes or other is namespace:

@@ -12,7 +12,7 @@ from services.proposer.proposer import Ask
 
 
 class NgramProposer(FromText):
-    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         return self.knowledge.guess(asks, NGRAM, _RULE)
 
 

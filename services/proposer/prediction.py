@@ -12,7 +12,7 @@ from services.proposer.proposer import Ask
 
 
 class PredictionProposer(FromText):
-    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         return self.knowledge.guess(asks, PREDICTION, _RULE)
 
 

@@ -66,7 +66,7 @@ class Proposer(Protocol):
     # Whether drafts carry the probabilities they were drawn with.
     gives_probs: ClassVar[bool]
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         """One draft for each, of at most its budget of tokens; empty where there is nothing to say.
         Called with a whole batch, and must not wait for anything. A view that wasn't seen before starts a
         sequence; one seen before has grown, or not."""

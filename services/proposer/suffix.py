@@ -19,5 +19,5 @@ class SuffixProposer(FromText):
         super().__init__(knowledge)
         self._rule = rule
 
-    def guess(self, asks: Sequence[Ask]) -> list[Draft]:
+    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         return self.knowledge.branched(asks, self.knowledge.guess(asks, OWN | SHARED | STORE | CORPUS, self._rule))

@@ -24,7 +24,7 @@ from typing import get_args
 
 import msgspec
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target import choosing, tree
 from services.target.choosing import Choice, Foreseen
 from services.target.events import AskDrafts, DraftAsk, DraftsReady

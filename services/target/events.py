@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from services.messages import DraftItem, Failed, Finished, Generate, Tokens
+from services.drafts import DraftItem
+from services.messages import Failed, Finished, Generate, Tokens
 from services.target.runner import StepWork, Verdict
 from services.target.sequence import Sequence
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from typing import Literal
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target import tree
 from services.target.tree import CHAIN
 

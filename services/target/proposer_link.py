@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from mesh.errors import DeadlineExceeded, MeshError
+from services.drafts import unpacked
 from services.messages import Propose, Proposed, ProposeItem
 from services.target.ended_texts import EndedTexts
 from services.target.events import DraftAsk, DraftsReady
@@ -327,11 +328,15 @@ class ProposerLink:
             self._ended.all_unknown()
             self._not_before = self._now() + RETRY_SECONDS
             return self._ready(began, [], answered=False)
-        if not isinstance(reply, Proposed) or reply.step != self._step:
+        try:
+            if not isinstance(reply, Proposed) or reply.step != self._step:
+                raise ValueError("no answer to the question")
+            drafts = unpacked(reply.drafts)
+        except ValueError:
             self.failed += 1
             return self._ready(began, [], answered=False)
         self._take(reply)
-        return self._ready(began, reply.drafts, answered=True, worked=reply.seconds)
+        return self._ready(began, drafts, answered=True, worked=reply.seconds)
 
     def _ready(self, began: float, drafts: list[Any], answered: bool, worked: float = 0.0) -> DraftsReady:
         followed = {sequence_id: asked.ahead for sequence_id, asked in self._asked.items() if asked.ahead}

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from services.messages import DraftItem, Generate, Sampling, Speculation
+from services.drafts import DraftItem
+from services.messages import Generate, Sampling, Speculation
 from services.target.advice import Advice, AdvisedBy
 from services.target.events import Arrived, DraftAsk, DraftsReady, RunStep
 from services.target.limits import AUTO, NAIVE, Limits

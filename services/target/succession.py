@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target.events import DraftAsk, DraftsReady
 from services.target.proposer_link import ProposerLink
 from services.target.sequence import Sequence

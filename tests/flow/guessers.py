@@ -23,7 +23,8 @@ from msgspec.structs import replace
 
 from mesh.actor import Actor
 from services.config import load_settings
-from services.messages import DraftItem, Propose, Proposed
+from services.drafts import DraftItem, packed, unpacked
+from services.messages import Propose, Proposed
 from services.process import run_role
 from services.proposer.actor import ProposerActor
 from services.proposer.draft import EMPTY, Draft
@@ -152,9 +153,9 @@ class LyingActor(GuessingActor):
 
     def _answer(self, message: Propose) -> Proposed:
         answer = super()._answer(message)
-        drafts = [lie for draft in answer.drafts for lie in self._lies(draft)]
+        drafts = [lie for draft in unpacked(answer.drafts) for lie in self._lies(draft)]
         random.Random(message.step).shuffle(drafts)
-        return replace(answer, drafts=drafts)
+        return replace(answer, drafts=packed(drafts))
 
     def _lies(self, draft: DraftItem) -> list[DraftItem]:
         way = draft.committed % 7

@@ -17,7 +17,8 @@ from mesh.clock import FakeClock, SteppedClock
 from mesh.codec import Codec
 from mesh.memory_wire import Air, FarEnd, MemoryWire
 from services.config import Settings
-from services.messages import KINDS, DraftItem, Propose, Proposed
+from services.drafts import DraftItem, packed, unpacked
+from services.messages import KINDS, Propose, Proposed
 from services.proposer.actor import ProposerActor
 
 CODEC = Codec(KINDS)
@@ -52,7 +53,8 @@ def proposer(lie: Lie, chance: random.Random, settings: dict[str, Any]) -> tuple
         if not isinstance(message, Propose):
             return None
         answer: Proposed = actor._answer(message)
-        return replace(answer, drafts=[said for item in answer.drafts for said in lie(chance, item)]), THINK
+        said = [each for item in unpacked(answer.drafts) for each in lie(chance, item)]
+        return replace(answer, drafts=packed(said)), THINK
 
     return actor, answering
 

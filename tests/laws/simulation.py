@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from mesh.clock import SteppedClock
 from mesh.errors import DeadlineExceeded, PeerLost
-from services.messages import DraftItem, Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
+from services.drafts import DraftItem, packed
+from services.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
 from services.target.events import Arrived, Emit, Finish
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
@@ -113,7 +114,7 @@ class Wire:
                 )
         for ended in message.ended:
             self.texts.pop(ended.sequence_id, None)
-        reply = Proposed(step=message.step, drafts=drafts) if answered else None
+        reply = Proposed(step=message.step, drafts=packed(drafts)) if answered else None
         self.answers[message.step] = (simulation.clock.now + latency, reply)
         return message.step
 

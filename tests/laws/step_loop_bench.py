@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from services.config import Settings
-from services.messages import DraftItem, Failed, Finished, Generate, Sampling, Speculation, Tokens
+from services.drafts import DraftItem
+from services.messages import Failed, Finished, Generate, Sampling, Speculation, Tokens
 from services.proposer.proposer import Ask, View
 from services.proposer.registry import make_proposers
 from services.proposer.suffix_store import compiling

@@ -20,7 +20,7 @@ import torch
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft
 
 from kernels.verify.questions import BLOCK, MATCH, REJECTION, TOPP, TYPICAL, Asked, Rule, gather
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target.events import DraftAsk
 from services.target.mock_runner import MockFacts
 from services.target.torch_runner import TorchRunner

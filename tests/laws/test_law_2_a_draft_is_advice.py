@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by, some_prompt
 
-from services.messages import DraftItem, Finished
+from services.drafts import DraftItem
+from services.messages import Finished
 from services.target.events import DraftAsk
 from services.target.mock_runner import MockRunner, Profile
 

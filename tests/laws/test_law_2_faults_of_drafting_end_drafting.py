@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, some_prompt
 
-from services.messages import DraftItem, Finished
+from services.drafts import DraftItem
+from services.messages import Finished
 from services.target.advice import AdvisedBy
 from services.target.drafting import Drafting
 from services.target.events import DraftAsk, SwitchOff

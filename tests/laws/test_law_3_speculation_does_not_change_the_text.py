@@ -14,7 +14,7 @@ import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by
 
 from services.config import Settings, cache_dir
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target.events import DraftAsk
 
 pytestmark = pytest.mark.model

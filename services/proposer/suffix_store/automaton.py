@@ -8,7 +8,7 @@ import numpy.typing as npt
 from services.proposer.suffix_store import loops
 from services.proposer.suffix_store.memory import Memory
 
-# Rooms are doubled from here on: a short request takes a few pages.
+# A short request takes a few pages.
 _FIRST_ROOM = 128
 # Words are 32 bits wide, and a token makes two states at most.
 MOST_TOKENS = (1 << 30) - 2
@@ -35,27 +35,35 @@ class Automaton:
         self._words[loops.DEPTH], self._words[loops.LOOKED_UP] = depth, looked_up
         # They never move.
         self.address = int(self._words.ctypes.data)
-        self._lay_out(min(_FIRST_ROOM, self.max_tokens))
+        self._lay_out(2 * min(_FIRST_ROOM, self.max_tokens), min(_FIRST_ROOM, self.max_tokens))
         # The root has no link.
         self._states.set(0, loops.LINK, -1)
 
     def make_room(self, tokens: int) -> None:
-        """For so many more, as far as the bound allows. Moves memory: not while compiled code is at work."""
-        room, needed = int(self._words[loops.ROOM]), self.tokens + tokens
-        if room < needed and room < self.max_tokens:
-            self._lay_out(min(max(needed, 2 * room), self.max_tokens))
-
-    def _lay_out(self, room: int) -> None:
-        """So many tokens make at most twice as many states, and three times as many transitions."""
-        self._states.lay_out(2 * room + 2)
-        self._entries.lay_out(3 * room + 2)
-        self._buckets.lay_out(loops.BUCKETS_AN_ENTRY * (3 * room + 2) + loops.FIRST_BUCKETS)
+        """For about so many more. Moves memory: not while compiled code is at work."""
         words = self._words
-        words[loops.ROOM] = room
+        self._lay_out(int(words[loops.STATES]) + 2 * tokens, int(words[loops.ENTRIES]) + tokens)
+
+    def grow(self) -> None:
+        """What has no room for one more token gets twice as much."""
+        words = self._words
+        states, entries = int(words[loops.STATES_ROOM]), int(words[loops.ENTRIES_ROOM])
+        if words[loops.STATES] + 2 > states:
+            self._lay_out(2 * states, 0)
+        else:
+            self._lay_out(0, 2 * entries)
+
+    def _lay_out(self, states: int, entries: int) -> None:
+        """Tokens make at most twice as many states, and three times as many transitions."""
+        words = self._words
+        self._states.lay_out(min(states, 2 * self.max_tokens) + 2)
+        self._entries.lay_out(min(entries, 3 * self.max_tokens) + 2)
+        words[loops.STATES_ROOM], words[loops.ENTRIES_ROOM] = self._states.rows, self._entries.rows
+        self._buckets.lay_out(loops.BUCKETS_AN_ENTRY * self._entries.rows + loops.FIRST_BUCKETS)
         words[loops.STATES_AT], words[loops.ENTRIES_AT] = self._states.address, self._entries.address
         words[loops.BUCKETS_AT] = self._buckets.address
         if self._lasts is not None:
-            self._lasts.lay_out(2 * room + 2)
+            self._lasts.lay_out(self._states.rows)
             words[loops.LASTS_AT] = self._lasts.address
 
     @property

@@ -35,9 +35,9 @@ BUCKET_WORDS = 2
 BUCKETS_AN_ENTRY = 2
 # An automaton's own words, 64 bits each. BUCKETS lies between LOW, a power of two, and twice that. LASTS_AT 0: of many
 # texts, so that no places are kept.
-(STATES_AT, ENTRIES_AT, BUCKETS_AT, LASTS_AT, STATES, ENTRIES, BUCKETS, LOW, TOKENS, ROOM, MAX_TOKENS, MAX_BYTES, DEPTH,
- LOOKED_UP) = range(14)  # fmt: skip
-AUTOMATON_WORDS = 14
+(STATES_AT, ENTRIES_AT, BUCKETS_AT, LASTS_AT, STATES, ENTRIES, BUCKETS, LOW, TOKENS, STATES_ROOM, ENTRIES_ROOM,
+ MAX_TOKENS, MAX_BYTES, DEPTH, LOOKED_UP) = range(15)  # fmt: skip
+AUTOMATON_WORDS = 15
 FIRST_BUCKETS = 16
 
 # A follower's words. END: the state of all it wrote, READER where it doesn't write. STATE and LENGTH: its context,
@@ -45,6 +45,8 @@ FIRST_BUCKETS = 16
 AUTOMATON, END, STATE, LENGTH, BEFORE, BEFORE_LENGTH = range(6)
 FOLLOWER_WORDS = 6
 READER = -1
+# What becomes of a token that is to be written: it is; tables have to be given room first; bounds have been reached.
+TAKES, LACKS, FULL = np.int64(0), np.int64(-1), np.int64(-2)
 
 STATE_BYTES, ENTRY_BYTES, BUCKET_BYTES, LAST_BYTES = 4 * STATE_WORDS, 4 * ENTRY_WORDS, 4 * BUCKET_WORDS, 4
 # Buckets that open after this one, until whose entries are there.
@@ -183,16 +185,18 @@ def held(words: Longs) -> int:
 
 
 @loop
-def _has_room(words: Longs, entries: int) -> bool:
-    """For one more token with so many entries. Not only bytes: memory is laid out for ROOM tokens."""
-    buckets = max(words[BUCKETS], BUCKETS_AN_ENTRY * (words[ENTRIES] + entries))
-    size = _bytes(words, words[STATES] + 2, words[ENTRIES] + entries, buckets)
-    return bool(words[TOKENS] < words[ROOM] and size <= words[MAX_BYTES])
+def _room(words: Longs, added: int) -> int:
+    """For one more token with so many entries: TAKES, LACKS or FULL."""
+    states, entries = words[STATES] + 2, words[ENTRIES] + added
+    size = _bytes(words, states, entries, max(words[BUCKETS], BUCKETS_AN_ENTRY * entries))
+    if words[TOKENS] >= words[MAX_TOKENS] or size > words[MAX_BYTES]:
+        return FULL  # type: ignore[return-value]
+    return TAKES if states <= words[STATES_ROOM] and entries <= words[ENTRIES_ROOM] else LACKS  # type: ignore[return-value]
 
 
 @loop
 def _grow(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, end: int, token: int) -> int:
-    """The state of the text at `end` with the token behind it; -1: full, and nothing has changed.
+    """The state of the text at `end` with the token behind it; LACKS or FULL: nothing has changed.
 
         missing    contexts of the text, longest first, that were never followed by the token
         state, q   the longest that was, and where that leads; -1: none was
@@ -208,8 +212,9 @@ def _grow(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints
     splits = state >= 0 and rows[q, LEN] != rows[state, LEN] + 1
     if splits:
         added += _others(rows, entries, q)
-    if not _has_room(words, added):
-        return -1
+    room = _room(words, added)
+    if room < 0:
+        return room  # type: ignore[no-any-return]
     words[TOKENS] += 1
     new = 0
     if missing:
@@ -305,11 +310,11 @@ def _count(
 
 
 @loop
-def write(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, follower: Longs, token: int) -> bool:
-    """False: it is full, or has to be given room first, and nothing has changed."""
+def write(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, follower: Longs, token: int) -> int:
+    """TAKES, or LACKS or FULL: nothing has changed then."""
     end = _grow(words, rows, entries, buckets, lasts, follower[END], token)
     if end < 0:
-        return False
+        return end  # type: ignore[no-any-return]
     length = follower[LENGTH]
     source, target = shortened(rows, follower[STATE], length), end
     # Mostly the whole text's state is that of its last tokens, too.
@@ -318,7 +323,7 @@ def write(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints
     _count(words, rows, lasts, follower, source, length, target, token)
     length = min(length + 1, words[DEPTH])
     follower[END], follower[STATE], follower[LENGTH] = end, shortened(rows, target, length), length
-    return True
+    return TAKES  # type: ignore[return-value]
 
 
 @loop

@@ -188,7 +188,7 @@ def step(
     told = 0
     for at in range(count):
         row, answer = rows[asks[at, ASK_ROW]], answers[at]
-        answer[TOLD_COUNT] = 0
+        answer[TOLD_COUNT], answer[TOLD_SOURCE] = 0, OWN
         text = carray(ints_at(asks[at, ASK_TEXT_AT]), asks[at, ASK_LENGTH])
         if sources & CALIBRATED:
             candidates.compare(

@@ -39,9 +39,10 @@ from services.proposer.suffix_store.loops import (
     AUTOMATON,
     END,
     FOLLOWER_WORDS,
+    LACKS,
     MAX_BYTES,
     MAX_TOKENS,
-    ROOM,
+    TAKES,
     TOKENS,
     held,
     lasts_of,
@@ -61,8 +62,8 @@ from services.proposer.suffix_store.native import (
 )
 from services.proposer.suffix_store.scouting import AHEAD, CONTEXTS, SCOUT_WORDS, fetch_contexts, moves, sets_out
 
-# An automaton of fewer tokens is near the processor.
-SMALL = 20_000
+# A text's own automaton of fewer tokens is near the processor: sending scouts takes longer than they spare.
+ANY, LARGE = np.int64(0), np.int64(20_000)
 WRITTEN_AT, JOINED_AT = np.int64(WRITTEN), np.int64(JOINED)
 
 
@@ -120,7 +121,7 @@ def learn(control: Longs, rows: Table, asks: Table, count: int) -> bool:
     if not waits:
         return True
     _share(shares, control[SHARED_LEFT])
-    _send_scouts(control, rows, asks, count, spaces, shares, WRITER, WRITTEN_AT)
+    _send_scouts(control, rows, asks, count, spaces, shares, WRITER, WRITTEN_AT, ANY)
     for at in range(count):
         row, scout = rows[asks[at, ASK_ROW]], _scout_of(control, at)
         if shares[at] and not _learn_from(control, row, spaces, asks[at], shares[at], scout):
@@ -140,15 +141,19 @@ def _then(text: Ints, at: int) -> int:
 
 @loop
 def _send_scouts(
-    control: Longs, rows: Table, asks: Table, count: int, spaces: Table, shares: Longs, follower: int, done: int
+    control: Longs, rows: Table, asks: Table, count: int, spaces: Table, shares: Longs, follower: int, done: int,
+    least: int,
 ) -> None:  # fmt: skip
-    """Of all texts at a time, so that none is waited for. `follower` and `done`: words of a row."""
+    """Of all texts at a time, so that none is waited for. `follower` and `done`: words of a row. Automata of fewer
+    tokens than `least` do without."""
     for move in range(-CONTEXTS, AHEAD + 1):
         for at in range(count):
             row = rows[asks[at, ASK_ROW]]
             if shares[at] < max(1, move) or (follower == WRITER and row[WRITES] != spaces[row[SPACE], NEW_SERIAL]):
                 continue
             words, states, _, buckets = opened(row[follower + AUTOMATON])
+            if words[TOKENS] < least:
+                continue
             if move < 0:
                 fetch_contexts(words, states, row[follower + END], CONTEXTS + move)
                 continue
@@ -177,13 +182,15 @@ def _learn_from(control: Longs, row: Longs, spaces: Table, ask: Longs, share: in
         if at + AHEAD < share:
             ahead = row[WRITTEN] + AHEAD
             moves(words, states, buckets, scout, text[ahead], _then(text, ahead + 1))
-        if not write(words, states, entries, buckets, lasts, writer, text[row[WRITTEN]]):
-            if not words[TOKENS]:
-                # Too small for a single token.
-                row[WRITTEN] = text.size
-                return True
-            needs_room = words[TOKENS] == words[ROOM] and words[ROOM] < words[MAX_TOKENS]
-            return ends(control, SPACE_NEEDS_ROOM if needs_room else SPACE_IS_FULL, which)  # type: ignore[no-any-return]
+        found = write(words, states, entries, buckets, lasts, writer, text[row[WRITTEN]])
+        if found == LACKS:
+            return ends(control, SPACE_NEEDS_ROOM, which)  # type: ignore[no-any-return]
+        if found != TAKES:
+            if words[TOKENS]:
+                return ends(control, SPACE_IS_FULL, which)  # type: ignore[no-any-return]
+            # Too small for a single token.
+            row[WRITTEN] = text.size
+            return True
         row[WRITTEN] += 1
         control[SHARED_LEFT] -= 1
     if space[OLD_AT]:
@@ -197,15 +204,18 @@ def _learn_from(control: Longs, row: Longs, spaces: Table, ask: Longs, share: in
 def join(control: Longs, rows: Table, asks: Table, count: int) -> bool:
     """What is new of each text goes into its own automaton."""
     shares = carray(longs_at(control[SHARES_AT]), count)
-    waits = 0
+    waits, large = 0, False
     for at in range(count):
-        shares[at] = max(0, asks[at, ASK_LENGTH] - rows[asks[at, ASK_ROW], JOINED])
+        row = rows[asks[at, ASK_ROW]]
+        shares[at] = max(0, asks[at, ASK_LENGTH] - row[JOINED])
         waits += shares[at]
+        large |= row[JOINED] >= LARGE
     if not waits:
         return True
     _share(shares, control[OWN_LEFT])
-    spaces = space_table(control[SPACES_AT])
-    _send_scouts(control, rows, asks, count, spaces, shares, OWN_FOLLOWER, JOINED_AT)
+    if large:
+        spaces = space_table(control[SPACES_AT])
+        _send_scouts(control, rows, asks, count, spaces, shares, OWN_FOLLOWER, JOINED_AT, LARGE)
     for at in range(count):
         if not shares[at]:
             continue
@@ -215,12 +225,12 @@ def join(control: Longs, rows: Table, asks: Table, count: int) -> bool:
         writer = part(row, OWN_FOLLOWER)
         words, states, entries, buckets = opened(writer[AUTOMATON])
         lasts = lasts_of(words)
-        scout, scouts = _scout_of(control, at), words[TOKENS] > SMALL
+        scout, scouts = _scout_of(control, at), words[TOKENS] >= LARGE
         for done in range(shares[at]):
             if scouts and done + AHEAD < shares[at]:
                 ahead = row[JOINED] + AHEAD
                 moves(words, states, buckets, scout, text[ahead], _then(text, ahead + 1))
-            if not write(words, states, entries, buckets, lasts, writer, text[row[JOINED]]):
+            if write(words, states, entries, buckets, lasts, writer, text[row[JOINED]]) != TAKES:
                 return ends(control, OWN_NEEDS_ROOM, which)  # type: ignore[no-any-return]
             row[JOINED] += 1
             control[OWN_LEFT] -= 1

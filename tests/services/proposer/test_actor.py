@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from mesh.clock import FakeClock
 from mesh.errors import Refuse
 from services.config import Settings
+from services.drafts import DraftItem, unpacked
 from services.messages import (
     AddCorpus,
     CorpusCard,
     Ended,
     ListCorpora,
     Propose,
-    Proposed,
     ProposeItem,
     RemoveCorpus,
 )
@@ -93,9 +93,16 @@ def whole(sequence_id: int, tokens: list[int], budget: int = 4, method: str = ""
     )
 
 
-async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more: Any) -> Proposed:
+class Answer(NamedTuple):
+    step: int
+    drafts: list[DraftItem]
+    unknown: list[int]
+
+
+async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more: Any) -> Answer:
     message = Propose(step=7, epoch=epoch, target=more.pop("target", "t"), items=list(items), **more)
-    return actor.propose(message, CALL)
+    answer = actor.propose(message, CALL)
+    return Answer(answer.step, unpacked(answer.drafts), answer.unknown)
 
 
 async def test_a_draft_says_where_it_belongs_and_where_it_comes_from() -> None:

@@ -120,6 +120,16 @@ def test_sequences_do_not_see_each_other() -> None:
     assert drafts == [EMPTY, EMPTY]
 
 
+def test_who_has_no_guess_gets_nothing_of_what_a_batch_before_was_told() -> None:
+    """Its tokens lie where the answers of a larger batch do."""
+    proposer = own(factor=64.0)
+    assert len(guess_of(proposer, view(1, [*range(500, 600), 500]), 64).tokens) == MAX_DRAFT_TOKENS
+    many = [view(number, [5, 6, 5] if number == 40 else [5, 6, 7]) for number in range(30, 50)]
+    drafts = proposer.propose(asks(many, [4] * 20))
+    assert [draft.tokens[:1] for draft in drafts] == [[6] if number == 40 else [] for number in range(30, 50)]
+    assert [draft.source for draft in drafts] == ["suffix" if number == 40 else "" for number in range(30, 50)]
+
+
 def test_forgotten_sequences_leave_nothing() -> None:
     for proposer in (own(), sharing()):
         guess_of(proposer, of_all(99, []))

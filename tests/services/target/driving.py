@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.messages import DraftItem, Finished, Generate
+from services.drafts import DraftItem
+from services.messages import Finished, Generate
 from services.target.events import (
     Arrived,
     AskDrafts,

@@ -11,16 +11,8 @@ from mesh_around import Answer, MeshAround, all_of, mesh_around, request, until
 from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
-from services.messages import (
-    Describe,
-    DraftItem,
-    Failed,
-    Finished,
-    Propose,
-    Proposed,
-    Speculation,
-    Tokens,
-)
+from services.drafts import DraftItem, packed
+from services.messages import Describe, Failed, Finished, Propose, Proposed, Speculation, Tokens
 from services.target.mock_runner import MockRunner, Profile
 from services.target.verify.policy import ACCEPT_POLICIES, Verification
 from services.target.verify.registry import STRATEGIES
@@ -268,7 +260,7 @@ class Adversary(Actor):
         for item in message.items:
             drafts += self._nonsense(item.sequence_id, item.committed, item.budget, kind)
         unknown = [item.sequence_id for item in message.items] if kind == 7 else [10**9]
-        return Proposed(step=message.step + (kind == 8), drafts=drafts, unknown=unknown)
+        return Proposed(step=message.step + (kind == 8), drafts=packed(drafts), unknown=unknown)
 
     def _nonsense(self, sequence: int, committed: int, budget: int, kind: int) -> list[DraftItem]:
         tokens = [[105] * budget, [-1] * 3, [10**12], [2] * 5000, [], [100], [101, 102], [103], [104]][kind]

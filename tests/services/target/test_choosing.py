@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.messages import DraftItem, Generate, Sampling, Speculation
+from services.drafts import DraftItem
+from services.messages import Generate, Sampling, Speculation
 from services.target.choosing import Foreseen
 from services.target.events import (
     Arrived,

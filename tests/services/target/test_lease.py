@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target.lease import LONGEST_LEASE, Lease, lease_of
 
 TEXT = [1, 2, 3, 4]

@@ -10,7 +10,8 @@ from mesh_around import request
 from msgspec.structs import replace
 
 from mesh.errors import DeadlineExceeded, PeerLost, RemoteError
-from services.messages import DraftItem, Propose, Proposed, Speculation
+from services.drafts import DraftItem, packed
+from services.messages import Propose, Proposed, Speculation
 from services.target.ended_texts import MOST_TEXTS, MOST_TOKENS, TOKENS_A_QUESTION, EndedTexts
 from services.target.events import DraftAsk
 from services.target.proposer_link import MISSES, PROBE_SECONDS, RETRY_SECONDS, ProposerLink
@@ -101,7 +102,7 @@ def good(message: Propose) -> Proposed:
         DraftItem(sequence_id=item.sequence_id, committed=item.committed, tokens=[9], source="s")
         for item in message.items
     ]
-    return Proposed(step=message.step, drafts=drafts)
+    return Proposed(step=message.step, drafts=packed(drafts))
 
 
 def items(message: Propose) -> list[tuple[int, list[int], bool]]:
@@ -134,7 +135,7 @@ def test_one_question_carries_the_whole_batch() -> None:
 def test_a_text_the_proposer_does_not_know_is_sent_whole() -> None:
     world = World()
     world.step(good)
-    world.step(lambda message: Proposed(step=message.step, drafts=[], unknown=[1]))
+    world.step(lambda message: Proposed(step=message.step, unknown=[1]))
     world.step(good)
     world.step(good)
     assert [item[2] for message in world.wire.sent for item in items(message)] == [True, False, True, False]
@@ -265,7 +266,7 @@ def test_a_socket_that_is_not_connected_yet_is_kept_and_tried_again() -> None:
     assert len(world.wires) == 1
 
 
-@pytest.mark.parametrize("answer", [Proposed(step=99, drafts=[]), "nonsense", None])
+@pytest.mark.parametrize("answer", [Proposed(step=99), "nonsense", None])
 def test_an_answer_to_something_else_is_dropped(answer: Any) -> None:
     world = World()
     world.ask()

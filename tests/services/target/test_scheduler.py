@@ -9,7 +9,8 @@ from mesh_around import request
 from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY
 
-from services.messages import DraftItem, Failed, Finished, Run, Speculation, Tokens
+from services.drafts import DraftItem
+from services.messages import Failed, Finished, Run, Speculation, Tokens
 from services.target.events import (
     Arrived,
     AskAhead,

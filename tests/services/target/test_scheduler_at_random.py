@@ -16,7 +16,8 @@ from mesh_around import request
 from msgspec.structs import replace
 from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token
 
-from services.messages import DraftItem, Failed, Finished
+from services.drafts import DraftItem
+from services.messages import Failed, Finished
 from services.target.events import (
     Arrived,
     AskAhead,

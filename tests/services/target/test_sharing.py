@@ -13,6 +13,7 @@ from mesh_around import request
 from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY, PagedFake, alone
 
+from services.drafts import DraftItem
 from services.target.events import (
     Arrived,
     Cancelled,
@@ -166,8 +167,7 @@ def test_rejected_drafts_are_never_found() -> None:
     arrive(scheduler, 1, TEXT[:6], tokens=20)
     step(scheduler, token=7)
     [sequence] = scheduler.running
-    from services.messages import DraftItem
-
+    
     draft = DraftItem(sequence_id=sequence.id, committed=7, tokens=[8, 9, 10, 11], source="t")
     scheduler.handle(DraftsReady([draft]))
     _, [work] = plan(scheduler)

@@ -13,7 +13,7 @@ from driving import limits_of
 from mesh_around import request
 from paged_fake import PagedFake
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target import step_loop
 from services.target.audit import MOST_TRIES, Audit
 from services.target.events import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mesh_around import all_of, mesh_around, request, until
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target.events import DraftAsk, DraftsReady
 from services.target.succession import AS_GOOD, COMPARED, LOOKED_AT, Succession
 

@@ -9,7 +9,8 @@ from driving import limits_of
 from mesh_around import request
 from test_step_loop import World
 
-from services.messages import DraftItem, Finished, Generate, Span, Tokens
+from services.drafts import DraftItem
+from services.messages import Finished, Generate, Span, Tokens
 from services.target.events import Arrived, Cancelled, DraftAsk, DraftsReady, Emit, Fail, Finish, RunStep, StepWanted
 from services.target.mock_runner import MockRunner, Profile
 from services.target.runner import StepWork, Verdict

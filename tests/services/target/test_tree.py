@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target import tree
 from services.target.lease import LONGEST_LEASE, lease_of
 from services.target.trust import grades

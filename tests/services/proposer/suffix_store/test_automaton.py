@@ -10,7 +10,6 @@ import pytest
 
 from services.proposer.suffix_store import loops
 from services.proposer.suffix_store.automaton import Automaton
-from services.proposer.suffix_store.memory import Memory
 from services.proposer.suffix_store.native import Longs, carray, ints_at, kept, longs_at
 from services.proposer.suffix_store.validate import problems, transitions
 
@@ -29,15 +28,16 @@ def some_text(length: int, seed: int = 3, alphabet: int = 30) -> array[int]:
 
 
 @kept
-def _write(address: int, follower_at: int, text_at: int, count: int) -> int:
-    """What step.py does with it, and nothing else."""
+def _write(address: int, follower_at: int, text_at: int, count: int) -> tuple[int, int]:
+    """(how many tokens were taken, what became of the next one): what step.py does with it, and nothing else."""
     words, rows, entries, buckets = loops.opened(address)
     lasts, follower = loops.lasts_of(words), carray(longs_at(follower_at), loops.FOLLOWER_WORDS)
     text = carray(ints_at(text_at), count)
     for at in range(count):
-        if not loops.write(words, rows, entries, buckets, lasts, follower, text[at]):
-            return at
-    return count
+        found = loops.write(words, rows, entries, buckets, lasts, follower, text[at])
+        if found != loops.TAKES:
+            return at, found
+    return count, loops.TAKES
 
 
 def begin(automaton: Automaton) -> Longs:
@@ -53,8 +53,14 @@ def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
 
 
 def add(automaton: Automaton, writer: Longs, piece: array[int]) -> int:
-    automaton.make_room(len(piece))
-    return _write(automaton.address, writer.ctypes.data, piece.buffer_info()[0], len(piece))  # type: ignore[no-any-return]
+    taken, found = 0, int(loops.LACKS)
+    while found == loops.LACKS:
+        begin = piece.buffer_info()[0] + 4 * taken
+        more, found = _write(automaton.address, writer.ctypes.data, begin, len(piece) - taken)
+        taken += more
+        if found == loops.LACKS:
+            automaton.grow()
+    return taken
 
 
 def followed(automaton: Automaton, context: list[int], count: int) -> list[int]:
@@ -114,35 +120,6 @@ def test_memory_stays_within_140_bytes_a_token() -> None:
     automaton = Automaton(64)
     write(automaton, some_text(50_000, alphabet=3000))
     assert 40 < automaton.held_bytes() / automaton.tokens < 140
-
-
-def test_memory_moves_and_keeps_its_words() -> None:
-    memory = Memory(4)
-    memory.lay_out(10)
-    before = memory.copy(10)
-    assert not before.any()
-    for rows in (100, 10_000, 1_000_000, 50):
-        memory.lay_out(rows)
-        assert (memory.copy(10) == before).all()
-    assert not memory.copy(1_000_000).any()
-    memory.close()
-
-
-def test_a_large_table_is_of_whole_large_pages_and_keeps_its_words_as_it_moves() -> None:
-    memory, chance = Memory(5), random.Random(4)
-    kept: dict[int, int] = {}
-    for rows in (40_000, 500_000, 700_001, 1_300_003):
-        memory.lay_out(rows)
-        for _ in range(200):
-            row, value = chance.randrange(rows), chance.randrange(1 << 31)
-            memory.set(row, 3, value)
-            kept[row] = value
-        found = memory.copy(rows)
-        assert {row: found[row, 3] for row in kept} == kept
-        assert np.count_nonzero(found) == sum(value != 0 for value in kept.values())
-        if rows >= 500_000:
-            assert len(memory._map) % (2 << 20) == 0
-    memory.close()
 
 
 def test_memory_is_copied_where_the_system_cannot_move_it(monkeypatch: pytest.MonkeyPatch) -> None:
