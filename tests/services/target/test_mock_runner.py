@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,6 +65,22 @@ def test_steps_take_the_time_of_the_profile() -> None:
     assert slept == [pytest.approx(0.0024), pytest.approx(0.0021), pytest.approx(0.0021)]
     MockRunner(Profile(), sleep=slept.append).step([])
     assert len(slept) == 3
+
+
+def test_who_waits_for_a_step_can_see_whether_it_has_ended() -> None:
+    moment, seen, slept = [7.0], list[bool](), list[float]()
+
+    def waiting(done: Callable[[], bool]) -> None:
+        seen.append(done())
+        moment[0] += 0.0015
+        seen.append(done())
+
+    runner = MockRunner(Profile(step_ms=2.0), sleep=slept.append, now=lambda: moment[0])
+    runner.step([], lambda elsewhere: waiting if elsewhere else None)
+    assert seen == [False, False] and slept == [pytest.approx(0.0005)]
+    moment[0] -= 0.001
+    runner.step([], lambda elsewhere: lambda done: (waiting(done), waiting(done))[0])
+    assert seen[2:] == [False, False, False, True] and len(slept) == 1
 
 
 def test_logprobs_come_with_every_token() -> None:

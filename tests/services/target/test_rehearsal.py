@@ -6,13 +6,14 @@ import gc
 import logging
 import random
 import sys
+from collections.abc import Sequence as Items
 
 import pytest
 from driving import limits_of
 from mesh_around import request
 from prometheus_client import REGISTRY, generate_latest
 
-from services.messages import DraftItem
+from services.drafts import DraftItem
 from services.target import rehearsal
 from services.target.events import (
     Arrived,
@@ -28,6 +29,7 @@ from services.target.events import (
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
 from services.target.rehearsal import FEW, LEAD, STEPS, WAKING, Rehearsal
+from services.target.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
 from services.target.stage import StepStage
@@ -145,8 +147,8 @@ def test_as_long_as_no_prediction_is_there_nothing_is_learned() -> None:
 
 
 def test_short_steps_are_left_alone() -> None:
-    steps = Steps()
-    for _ in range(50):
+    steps = Steps(takes=1e-6)
+    for _ in range(500):
         steps.run(seconds=0.0009, predicted=0.0009)
     assert not steps.made
 
@@ -208,9 +210,10 @@ def test_who_wakes_too_late_walks_no_more() -> None:
     steps = Steps()
     steps.settle()
     asleep = steps.clock.sleep
-    steps.rehearsal._sleep = lambda seconds: asleep(seconds + 0.0004)
-    late = steps.run(seconds=STEP)
-    assert not steps.stage.at and late <= 0.0004
+    # Before the end, but not by as much as a walk takes.
+    steps.rehearsal._sleep = lambda seconds: asleep(seconds + LEAD * WALK + WAKING - WALK / 2)
+    assert steps.run() == 0.0
+    assert not steps.stage.at
 
 
 def test_with_drafts_and_without_there_is_a_stage_for_each() -> None:
@@ -281,7 +284,8 @@ def test_nothing_of_it_is_counted_or_said(caplog: pytest.LogCaptureFixture) -> N
         for _ in range(500):
             stage.prepare()
             stage.walk()
-    assert not caplog.records
+    # Nor does anybody rehearse there.
+    assert not caplog.records and not stage._rehearsal._stages
     assert _counted() == before and random.getstate() == state
 
 
@@ -365,9 +369,9 @@ class Guesser:
 class Whole:
     """A step loop on a clock of its own, from its first request to its last."""
 
-    def __init__(self, step_ms: float = 5.0) -> None:
+    def __init__(self, runner: type[MockRunner] = MockRunner) -> None:
         self.moment = 0
-        self.runner = MockRunner(Profile(step_ms=step_ms, row_us=50.0, acceptance=0.95), now=self.now, sleep=self.sleep)
+        self.runner = runner(Profile(step_ms=5.0, row_us=50.0, acceptance=0.95), now=self.now, sleep=self.sleep)
         self.scheduler = Noted(limits_of(self.runner, method="auto", max_sequences=3, pages=40))
         self.failures: list[str] = []
         self.loop = StepLoop(
@@ -413,10 +417,17 @@ def test_a_step_loop_does_the_same_with_rehearsals_and_without(monkeypatch: pyte
     assert not rehearsed.failures and len(with_it) > 300
 
 
+class Here(MockRunner):
+    """Computes in the step thread."""
+
+    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
+        assert meanwhile(False) is None
+        return super().step(work)
+
+
 def test_steps_that_dont_run_elsewhere_are_left_alone() -> None:
-    whole = Whole(step_ms=0.0)
-    whole.runner.step = lambda work, meanwhile: (meanwhile(False), MockRunner.step(whole.runner, work))[1]  # type: ignore[method-assign]
-    whole.run()
+    whole = Whole(Here)
+    assert len(whole.run()) > 100 and not whole.failures
     assert not whole.loop._rehearsal.walks and not whole.loop._rehearsal._stages
 
 
