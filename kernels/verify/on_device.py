@@ -2,12 +2,14 @@
 
     rules | begins | drafted | parents | edits … ──one copy, pinned──▶ kernels ──▶ answers ──one copy──▶ host
 
-The copy back is the one place where a step waits for the device. Logits stay where they are.
+The copy back is the one place where a step waits for the device: whoever has something to do until then is told how
+to see that the kernels are done. Logits stay where they are.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
 
 import numpy as np
@@ -34,6 +36,7 @@ from kernels.verify.questions import (
     Masks,
     Questions,
 )
+from kernels.waiting import Waiting
 
 # Places begin at multiples of 16 bytes: kernels are compiled for that.
 _ALIGN = 4
@@ -49,14 +52,16 @@ class OnDevice:
         self._host = torch.empty(0, dtype=torch.int32)
         self._there = torch.empty(0, dtype=torch.int32)
 
-    def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
+    def verify(self, logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
         assert questions.draft_probs is None, "who draws drafts has their probabilities on the device already"
         sent = self._send(questions, logits.device)
         work = self._workspace(logits, questions)
         answers = fused.verify(logits, sent, work, needs_of(questions))
         rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
-        told = torch.cat([answers.tokens, answers.rows, answers.accepted, answers.failed]).cpu()
-        return Answers(*told.split([rows, rows, sequences, sequences]))
+        told = torch.cat([answers.tokens, answers.rows, answers.accepted, answers.failed])
+        if waiting is not None:
+            waiting(_end_of_all(logits.device))
+        return Answers(*told.cpu().split([rows, rows, sequences, sequences]))
 
     def logprobs(
         self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
@@ -97,6 +102,16 @@ class OnDevice:
             sizes = Sizes(rows, rows, ceil_div(entries, _ENTRIES) * _ENTRIES, logits.dtype, logits.device)
             kept = self._work[rows] = Workspace(sizes)
         return kept
+
+
+def _end_of_all(device: torch.device) -> Callable[[], bool]:
+    """Tells whether all that was launched up to here has ended."""
+    if device.type != "cuda":
+        # It had when the launch came back.
+        return lambda: True
+    end = torch.cuda.Event()
+    end.record(torch.cuda.current_stream(device))
+    return end.query
 
 
 def _arrays(questions: Questions) -> list[torch.Tensor]:

@@ -39,12 +39,13 @@ from kernels.verify.questions import (
     Answers,
     Questions,
 )
+from kernels.waiting import Waiting
 
 LOST = float(2**-40)
 
 
-def verify(logits: torch.Tensor, questions: Questions) -> Answers:
-    """`logits` [R, V], float32 or bfloat16, stay as they are."""
+def verify(logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
+    """`logits` [R, V], float32 or bfloat16, stay as they are. Nothing is waited for here: `waiting` isn't called."""
     rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
     answers = Answers(
         tokens=torch.full((rows,), -1, dtype=torch.int32),

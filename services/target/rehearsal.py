@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from services.target.runner import Waiting
+from kernels.waiting import Waiting
 
 log = logging.getLogger("specmesh.target")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from kernels.waiting import Waiting
 from models.branches import branches_of
 from services.messages import TokenLogprob
 
@@ -86,9 +87,6 @@ class Verdict(msgspec.Struct, gc=False):
     failure: str = ""
 
 
-# What the thread does while there is nothing left but to wait for the end of a step. It is told how to see whether that
-# has come (without waiting), and comes back before it, or soon after.
-Waiting = Callable[[Callable[[], bool]], None]
 # What can be done while a step runs. It is told whether that runs elsewhere meanwhile (on a GPU), so that the thread
 # has nothing better to do than to wait a little; else it is called before anything is computed. What it gives back is
 # for a runner that can say when all of the step is on its way.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from kernels.waiting import Waiting
 from services.drafts import DraftItem
 from services.messages import Generate, Sampling, Speculation
 from services.target.advice import Advice, AdvisedBy
@@ -18,7 +19,7 @@ from services.target.events import Arrived, DraftAsk, DraftsReady, RunStep
 from services.target.limits import AUTO, NAIVE, Limits
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
 from services.target.proposer_link import Link, ProposerLink
-from services.target.runner import Verdict, Waiting
+from services.target.runner import Verdict
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
 from services.target.step_loop import StepLoop

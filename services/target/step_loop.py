@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from kernels.waiting import Waiting
 from services.target.audit import Audit
 from services.target.events import (
     Arrived,
@@ -44,7 +45,7 @@ from services.target.events import (
     is_replay,
 )
 from services.target.rehearsal import Rehearsal, Stage
-from services.target.runner import Runner, StepWork, Verdict, Waiting, size_of
+from services.target.runner import Runner, StepWork, Verdict, size_of
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
 from services.target.timeline import Timelines

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from kernels.verify.questions import Answers
+from kernels.waiting import Waiting
 from services.messages import TokenLogprob, TopToken
 from services.target.runner import Facts, Meanwhile, StepWork, Verdict, nothing_meanwhile
 from services.target.sampler import questions_of
@@ -44,20 +45,21 @@ class TorchRunner:
 
     def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
         elsewhere = self._model.elsewhere
+        waiting = None
         if not elsewhere:
             meanwhile(False)
         with torch.inference_mode():
             logits = self._model.forward([_rows(item) for item in work])
             if elsewhere:
                 # Judging waits for the device at its end, and its kernels stand behind those of the forward anyway.
-                meanwhile(True)
-            return self._verify(work, logits)
+                waiting = meanwhile(True)
+            return self._verify(work, logits, waiting)
 
     def copy_page(self, source: int, target: int) -> None:
         with torch.inference_mode():
             self._model.copy_page(source, target)
 
-    def _verify(self, work: Items[StepWork], logits: torch.Tensor) -> list[Verdict | None]:
+    def _verify(self, work: Items[StepWork], logits: torch.Tensor, waiting: Waiting | None) -> list[Verdict | None]:
         """
         work        a     b (chunk)   c       d
         logits    a0 a1      -      c0 c1 c2  d0
@@ -66,7 +68,7 @@ class TorchRunner:
         if not judged:
             return [None] * len(work)
         questions = questions_of(judged, self.facts)
-        answers = self._model.verifier.verify(logits, questions)
+        answers = self._model.verifier.verify(logits, questions, waiting)
         begins: list[int] = questions.begins.tolist()
         verdicts = iter(_verdicts(answers, begins))
         found = [next(verdicts) if item.verify else None for item in work]

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     import torch
 
     from kernels.verify.questions import Answers, Questions
+    from kernels.waiting import Waiting
 
 
 class Verifier(Protocol):
-    def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
+    def verify(self, logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
         """All strategies, chains and trees, in one batch. `logits` [R, V] are as before afterwards. All randomness is
-        a function of seeds and positions."""
+        a function of seeds and positions. Who waits for a device calls `waiting` once, when all is on its way."""
         ...
 
     def logprobs(

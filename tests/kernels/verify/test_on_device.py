@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from kernels.testing import device
-from kernels.verify import reference
+from kernels.verify import fused, on_device, reference
 from kernels.verify.on_device import OnDevice, needs_of
 from kernels.verify.questions import NONE, REJECTION, Asked, Rule, gather
 from tests.kernels.verify.cases import batch
@@ -35,6 +37,84 @@ def test_batch_after_batch_through_the_same_memory_the_answers_are_the_reference
             end = begin + int(expected.accepted[index]) + 1
             assert said.tokens[begin:end].tolist() == expected.tokens[begin:end].tolist()
             assert said.rows[begin:end].tolist() == expected.rows[begin:end].tolist()
+
+
+class Noted:
+    """What happened, in order: launches, an event behind them, the wait, and the copy to the host."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.notes: list[str] = []
+        self.over = False
+        launch, cat = fused._start, torch.cat
+
+        def start(*args: Any, **kwargs: Any) -> None:
+            self.notes.append("kernel")
+            launch(*args, **kwargs)
+
+        def together(tensors: list[torch.Tensor]) -> Any:
+            self.notes.append("together")
+            told = cat(tensors)
+            return Told(self, told)
+
+        def end_of_all(there: torch.device) -> Callable[[], bool]:
+            assert there == device()
+            self.notes.append("event")
+            return lambda: self.over
+
+        monkeypatch.setattr(fused, "_start", start)
+        monkeypatch.setattr(torch, "cat", together)
+        monkeypatch.setattr(on_device, "_end_of_all", end_of_all)
+
+    def waiting(self, done: Callable[[], bool]) -> None:
+        assert not done()
+        self.over = True
+        assert done()
+        self.notes.append("waiting")
+
+
+class Told:
+    """Answers on a device."""
+
+    def __init__(self, noted: Noted, told: torch.Tensor) -> None:
+        self.noted, self.told = noted, told
+
+    def cpu(self) -> torch.Tensor:
+        self.noted.notes.append("copy")
+        return self.told.cpu()
+
+
+def test_who_waits_is_told_when_all_is_launched_and_before_the_answers_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(2)).to(device())
+    questions = gather([Asked(Rule(), 2, [5, 6])], 100)
+    expected = reference.verify(logits.cpu(), questions)
+    noted = Noted(monkeypatch)
+    said = OnDevice().verify(logits, questions, noted.waiting)
+    kernels = noted.notes.count("kernel")
+    assert kernels and noted.notes == ["kernel"] * kernels + ["together", "event", "waiting", "copy"]
+    assert (said.accepted.tolist(), said.tokens[0]) == (expected.accepted.tolist(), expected.tokens[0])
+    noted.notes.clear()
+    OnDevice().verify(logits, questions)
+    assert noted.notes == ["kernel"] * kernels + ["together", "copy"]
+
+
+def test_the_end_is_that_of_all_on_the_stream_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        behind: object = None
+
+        def record(self, stream: object) -> None:
+            assert self.behind is None
+            self.behind = stream
+
+        def query(self) -> bool:
+            return self.behind == "the stream of cuda:1"
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: f"the stream of {where}")
+    assert on_device._end_of_all(torch.device("cuda", 1))()
+    # Where kernels are interpreted, nothing is left to be waited for.
+    assert on_device._end_of_all(torch.device("cpu"))()
 
 
 def test_log_probabilities_are_the_references() -> None:

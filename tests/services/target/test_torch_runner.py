@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from driving import Drafter, Outcome, repeat_what_followed, run_all, sequence_of
 from mesh_around import request
 from tokenizers import Tokenizer
 
+from kernels.verify.questions import Answers, Questions
+from kernels.waiting import Waiting
 from services.config import Settings, cache_dir
 from services.messages import Generate
 from services.target.events import DraftAsk
@@ -171,6 +173,55 @@ class FixedModel:
             if token == 13:
                 logits[place, 50] = float("nan")
         return logits
+
+
+class AfarModel(FixedModel):
+    """As on a GPU: `forward` and the kernels of its verifier are only on their way when they come back."""
+
+    elsewhere = True
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self.notes = notes
+        self.judge = self.verifier
+        self.verifier = self
+
+    def forward(self, rows: Any) -> torch.Tensor:
+        self.notes.append("forward")
+        return super().forward(rows)
+
+    def verify(self, logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
+        self.notes.append("verify")
+        if waiting is not None:
+            waiting(lambda: True)
+        return self.judge.verify(logits, questions)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_step_elsewhere_is_waited_for_behind_verification_where_somebody_wants_to(waits: bool) -> None:
+    notes: list[str] = []
+
+    def waiting(done: Callable[[], bool]) -> None:
+        assert done()
+        notes.append("waiting")
+
+    def meanwhile(elsewhere: bool) -> Waiting | None:
+        notes.append(f"meanwhile {elsewhere}")
+        return waiting if waits else None
+
+    model = AfarModel(notes)
+    sequence = sequence_of(request([1, 7]), Verification(strategy="greedy"), model.facts)
+    [verdict] = TorchRunner(model).step([StepWork(sequence, [1, 7, 8], 0, [8], True)], meanwhile)
+    assert verdict is not None and verdict.tokens == [8, 7]
+    assert notes == ["forward", "meanwhile True", "verify", *["waiting"] * waits]
+
+
+def test_what_is_computed_here_is_waited_for_by_nobody() -> None:
+    asked: list[bool] = []
+    model = FixedModel()
+    sequence = sequence_of(request([1, 7]), Verification(strategy="greedy"), model.facts)
+    TorchRunner(model).step([StepWork(sequence, [1, 7], 0, [], True)], asked.append)
+    assert asked == [False]
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
