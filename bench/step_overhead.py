@@ -7,9 +7,11 @@ And what guessing adds between two steps: a step loop in this process asks the m
 from the end of a step to the beginning of the next is sorted by how the next one's draft came: left over from an
 earlier one (lease), asked for while the step ran (ahead), waited for (asked), or not (none). The same loop without
 speculation is the measure; runs of both alternate. Like the thread that drives a GPU this one polls for the end of a
-step and doesn't sleep (`--wait sleep`: it does). Beside it stands what nothing over ZeroMQ can beat here: the round
-trip of an empty message between two processes that do nothing else, as seldom as steps come. And the thread's own work
-there, in processor time with warm caches (bench/step_thread.py): what stays of it on a machine without neighbours.
+step and doesn't sleep (`--wait sleep`: it does). In turns with that, the same without rehearsals
+(services/target/rehearsal.py), and what a rehearsal costs a step that it precedes: how much longer steps take than the
+runner says. Beside it stands what nothing over ZeroMQ can beat here: the round trip of an empty message between two
+processes that do nothing else, as seldom as steps come. And the thread's own work there, in processor time with warm
+caches (bench/step_thread.py): what stays of it on a machine without neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import numpy as np
 import zmq
 
 from bench.running_mesh import ROOT, running_mesh
-from bench.step_thread import PROFILE, added, between_steps
+from bench.step_thread import PROFILE, Seen, added, between_steps
 from mesh.blocking import BlockingLink
 from services.messages import Generate, Sampling
 from services.process import mesh_codec
@@ -42,11 +44,13 @@ BAR_MS = 1.0
 BARS_US = {"lease": 20.0, "ahead": 20.0, "asked": 150.0}
 ROUNDS = 6
 BARE = 300
+REHEARSED = {"rehearsed": True, "not rehearsed": False}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-ms", type=float, default=5.0, help="of the mock engine")
-    parser.add_argument("--tokens", type=int, default=600)
+    parser.add_argument("--tokens", type=int, default=600, help="http: of a request")
+    parser.add_argument("--steps", type=int, default=300, help="between: of each run")
     parser.add_argument("--only", choices=("http", "between"), help="one half of it")
     parser.add_argument("--wait", choices=("poll", "sleep"), default="poll", help="between: for the end of a step")
     parser.add_argument("--methods", default="suffix,auto", help="whose steps are looked between")
@@ -84,25 +88,42 @@ def _between_steps(options: argparse.Namespace, figures: dict[str, Any]) -> None
         [socket] = [path for path in Path(folder).rglob("*") if path.is_socket() and path.name.startswith("proposer")]
         # The mesh's own target asks, too, so that all its processes are awake.
         _single_stream(mesh.url, "suffix", 50)
-        gaps: dict[str, dict[str, list[float]]] = {}
+        seen: dict[bool, dict[str, Seen]] = {True: {}, False: {}}
         for each in range(ROUNDS):
             for method in ["naive", *options.methods.split(",")]:
-                found = _gaps(f"ipc://{socket}", method, options, seed=each)
-                for way, seconds in found.items():
-                    gaps.setdefault(method, {}).setdefault(way, []).extend(seconds)
-    plain = float(np.median(gaps.pop("naive")["none"]) * 1e6)
+                for rehearsed in (True, False):
+                    found = _seen(f"ipc://{socket}", method, options, each, rehearsed)
+                    seen[rehearsed].setdefault(method, Seen()).add(found)
     bare = _bare_round_trip(options.step_ms / 1e3)
-    figures["between_steps_us"] = {
-        "naive": {"p50": plain, "steps": ROUNDS * options.tokens},
-        "bare round trip": {"p50": float(np.median(bare) * 1e6)},
+    told = figures["between_steps_us"] = _told(seen[True])
+    told["bare round trip"] = {"p50": float(np.median(bare) * 1e6)}
+    figures["without_rehearsals_us"] = _told(seen[False])
+    figures["steps_longer_us"] = {
+        name: {method: _percentiles(each.longer, 50, 90, 99) for method, each in seen[rehearsed].items()}
+        for name, rehearsed in REHEARSED.items()
     }
-    for method, ways in gaps.items():
-        told = figures["between_steps_us"][method] = {}
-        for way, seconds in ways.items():
-            p50, p90 = (float(value) for value in np.percentile(np.array(seconds) * 1e6, [50, 90]))
-            told[way] = {"p50": p50, "p90": p90, "added_p50": p50 - plain, "steps": len(seconds)}
-            if way in BARS_US and p50 - plain > BARS_US[way]:
-                figures["missed"].append(f"{method}, {way}: adds {p50 - plain:.0f} us, the bar is {BARS_US[way]:g}")
+    for method in options.methods.split(","):
+        for way, bar in BARS_US.items():
+            if (more := told[method].get(way, {}).get("added_p50", 0.0)) > bar:
+                figures["missed"].append(f"{method}, {way}: adds {more:.0f} us, the bar is {bar:g}")
+
+
+def _told(seen: dict[str, Seen]) -> dict[str, Any]:
+    """Between two steps: microseconds by method, and by how drafts came."""
+    plain = seen["naive"].between["none"]
+    p50 = float(np.median(plain) * 1e6)
+    told: dict[str, Any] = {"naive": {"p50": p50, "steps": len(plain)}}
+    for method, of_it in seen.items():
+        if method != "naive":
+            told[method] = {way: _percentiles(each, 50, 90) for way, each in of_it.between.items()}
+            for way, figures in told[method].items():
+                figures |= {"added_p50": figures["p50"] - p50, "steps": len(of_it.between[way])}
+    return told
+
+
+def _percentiles(seconds: list[float], *wanted: int) -> dict[str, float]:
+    found = np.percentile(np.array(seconds) * 1e6, wanted)
+    return {f"p{each}": float(value) for each, value in zip(wanted, found, strict=True)}
 
 
 def _of_the_thread(options: argparse.Namespace, figures: dict[str, Any]) -> None:
@@ -148,15 +169,15 @@ def _poll(seconds: float) -> None:
         pass
 
 
-def _gaps(endpoint: str, method: str, options: argparse.Namespace, seed: int) -> dict[str, list[float]]:
-    """Seconds between the steps of one stream, by how drafts came."""
+def _seen(endpoint: str, method: str, options: argparse.Namespace, seed: int, rehearsed: bool) -> Seen:
+    """The steps of one stream."""
     profile = PROFILE | {"step_ms": options.step_ms, "seed": seed}
     runner = MockRunner(Profile.parse(profile), sleep=_poll if options.wait == "poll" else time.sleep)
 
     def connect(name: str, epoch: int) -> BlockingLink:
         return BlockingLink(endpoint, "proposer", mesh_codec(), name, epoch)
 
-    return between_steps(runner, connect, endpoint, method, options.tokens)
+    return between_steps(runner, connect, endpoint, method, options.steps, rehearsed=rehearsed)
 
 
 def in_process(profile: dict[str, Any], steps: int) -> float:

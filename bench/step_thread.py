@@ -27,7 +27,9 @@ from services.target.step_loop import StepLoop
 
 # Rows are dear enough that drafts are short, and a continuation lasts for some steps.
 PROFILE = {"step_ms": 5.0, "row_us": 400.0, "acceptance": 0.97, "vocab_size": 49152, "seed": 1}
-TOKENS, ROUNDS = 2000, 6
+STEPS, ROUNDS = 400, 6
+# Of a text whose steps are counted, not its tokens.
+MOST_TOKENS = 7800
 # Of the proposer that answers at once.
 LONGEST, CHANCE = 24, 0.9
 
@@ -68,9 +70,9 @@ def _in_one_thread(method: str) -> dict[str, list[float]]:
 
     runner = MockRunner(Profile.parse(PROFILE), sleep=passes, now=now)
     return between_steps(
-        runner, lambda name, epoch: _AnswersAtOnce(), "inproc://bench", method, TOKENS,
+        runner, lambda name, epoch: _AnswersAtOnce(), "inproc://bench", method, STEPS,
         now=now, sleep=passes, clock=time.thread_time,
-    )  # fmt: skip
+    ).between  # fmt: skip
 
 
 def between_steps(
@@ -78,19 +80,20 @@ def between_steps(
     connect: Callable[[str, int], Link],
     endpoint: str,
     method: str,
-    tokens: int,
+    steps: int,
     *,
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, list[float]]:
-    """What `clock`, looked at from the step thread, says of the time from the end of a step to the beginning of the
-    next: of one stream, by how the next step's draft came. `connect(name, epoch)` makes the line to the proposer."""
+    rehearsed: bool = True,
+) -> Seen:
+    """What `clock`, looked at from the step thread, says of so many steps of one stream. `connect(name, epoch)` makes
+    the line to the proposer. `rehearsed`: whether the runner lets the loop wait for the ends of steps."""
     facts = runner.facts
     scheduler = Scheduler(
         Limits(facts.vocab_size, facts.max_context, facts.eos_token_ids, facts.page_tokens, facts.pages)
     )
-    watched = _Watched(runner, scheduler.drafting.counts.ways, clock)
+    watched = _Watched(runner, scheduler.drafting.counts.ways, clock, rehearsed)
     epoch = new_epoch()
     name = f"bench-{method}-{epoch}"
     link = ProposerLink(
@@ -108,34 +111,55 @@ def between_steps(
     link.move_to(endpoint)
     # A socket connects.
     time.sleep(0.1)
-    loop.post(Arrived(_request(name, method, tokens), 1))
+    loop.post(Arrived(_request(name, method), 1))
     loop.start()
-    while not scheduler.ends:
+    while runner.steps < steps and not scheduler.ends:
         time.sleep(0.01)
     loop.stop()
     loop.join(5.0)
-    return watched.seconds
+    return watched.seen
+
+
+class Seen:
+    """In seconds."""
+
+    def __init__(self) -> None:
+        # From the end of a step to the beginning of the next, by how the next one's draft came.
+        self.between: dict[str, list[float]] = {}
+        # What steps took longer than the runner's own time.
+        self.longer: list[float] = []
+
+    def add(self, other: Seen) -> None:
+        for way, seconds in other.between.items():
+            self.between.setdefault(way, []).extend(seconds)
+        self.longer += other.longer
 
 
 class _Watched:
     """The runner, with a look at the clock as steps begin and end; and the loop's observer."""
 
-    def __init__(self, runner: MockRunner, ways: dict[str, int], clock: Callable[[], float]) -> None:
+    def __init__(self, runner: MockRunner, ways: dict[str, int], clock: Callable[[], float], rehearsed: bool) -> None:
         self._runner = runner
+        self._rehearsed = rehearsed
         self._ways, self._before = ways, dict(ways)
         self._clock = clock
         self._ended = 0.0
-        self.seconds: dict[str, list[float]] = {}
+        self.seen = Seen()
 
     def step(self, work: Any, meanwhile: Any) -> Any:
         began, ended = self._clock(), self._ended
-        verdicts = self._runner.step(work, meanwhile)
+
+        def without_waiting(elsewhere: bool) -> None:
+            meanwhile(elsewhere)
+
+        verdicts = self._runner.step(work, meanwhile if self._rehearsed else without_waiting)
         # How a step's draft came is counted while it runs.
         way = next((name for name, count in self._ways.items() if count > self._before[name]), "none")
         self._before = dict(self._ways)
         if ended and len(work[0].tokens) - len(work[0].draft) == 1:
-            self.seconds.setdefault(way, []).append(began - ended)
+            self.seen.between.setdefault(way, []).append(began - ended)
         self._ended = self._clock()
+        self.seen.longer.append(self._ended - began - self._runner.seconds(work))
         return verdicts
 
     def copy_page(self, source: int, target: int) -> None: ...
@@ -179,10 +203,10 @@ class _AnswersAtOnce:
     def close(self) -> None: ...
 
 
-def _request(name: str, method: str, tokens: int) -> Generate:
+def _request(name: str, method: str) -> Generate:
     """Whose text repeats itself for the most part."""
     prompt = [100 + place % 32 for place in range(200)]
     return Generate(
         request_id=name, attempt=1, token_ids=prompt, prompt_tokens=len(prompt),
-        sampling=Sampling(max_tokens=tokens, ignore_eos=True), speculation=Speculation(method=method),
+        sampling=Sampling(max_tokens=MOST_TOKENS, ignore_eos=True), speculation=Speculation(method=method),
     )  # fmt: skip

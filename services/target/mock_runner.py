@@ -106,9 +106,7 @@ class MockRunner:
         self.steps += 1
         if profile.crash_every and self.steps % profile.crash_every == 0:
             raise MockFailure(f"step {self.steps} fails, as crash_every asks")
-        seconds = profile.step_ms / 1e3
-        if profile.row_us:
-            seconds += profile.row_us / 1e6 * sum(len(item.tokens) for item in work)
+        seconds = self.seconds(work)
         # As on a GPU: what is to be slept passes whatever the thread does meanwhile.
         waiting = meanwhile(seconds > 0)
         end = began + seconds
@@ -117,6 +115,13 @@ class MockRunner:
         if seconds and (left := end - self._now()) > 0:
             self._sleep(left)
         return [self._verdict(item) if item.verify else None for item in work]
+
+    def seconds(self, work: Items[StepWork]) -> float:
+        """What a step is to take."""
+        profile = self.profile
+        if not profile.row_us:
+            return profile.step_ms / 1e3
+        return profile.step_ms / 1e3 + profile.row_us / 1e6 * sum(len(item.tokens) for item in work)
 
     def copy_page(self, source: int, target: int) -> None:
         """Its text is a function of positions: pages hold nothing."""

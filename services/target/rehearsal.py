@@ -22,7 +22,7 @@ from kernels.waiting import Waiting
 log = logging.getLogger("specmesh.target")
 
 # Steps that expectations are judged by; with less than FEW of them nothing is known.
-STEPS, FEW = 32, 8
+STEPS, FEW = 32, 4
 # All but this part of them took longer than what is believed. If the usual one took so many times that, nobody knows
 # when a step ends.
 SHORT_ONES = 0.125
@@ -67,17 +67,18 @@ class Rehearsal:
         self._now = now
         self._sleep = sleep
         self._stages: dict[bool, Stage] = {}
-        self._stage: Stage | None = None
         self._failed = False
         # Of the last steps, what they took of what was expected.
         self._shares: deque[float] = deque(maxlen=STEPS)
         self._predicted = 0.0
         self._end = 0.0
+        self._drafts = False
         self._takes = FIRST_WALK
         self.walks = 0
 
     def prepare(self, began: float, predicted: float, drafts: bool) -> Waiting | None:
-        """A step runs elsewhere, and nothing else is to be done. What to do before its end, if that is to be known."""
+        """A step runs elsewhere, `predicted` to take so long (0: nobody knows), and nothing else is to be done. What to
+        do before its end, if that is to be known."""
         self._predicted = predicted
         least = self._least()
         if self._failed or least < SHORTEST:
@@ -86,16 +87,7 @@ class Rehearsal:
             # Not for ever: the machine may have been busy.
             self._takes *= FADING
             return None
-        self._end = began + least
-        try:
-            if drafts not in self._stages:
-                self._stages[drafts] = self._make_stage(drafts)
-            self._stage = self._stages[drafts]
-            self._stage.prepare()
-        # Whatever it is, nobody needs it.
-        except Exception:
-            self._give_up()
-            return None
+        self._end, self._drafts = began + least, drafts
         return self._wait
 
     def learn(self, seconds: float) -> None:
@@ -119,29 +111,38 @@ class Rehearsal:
     def _wait(self, done: Callable[[], bool]) -> None:
         """All of the step is on its way, and its end is waited for by others, afterwards."""
         begin = self._end - self._lead
+        # It took too long until it was.
+        if self._now() >= begin:
+            return
+        self._try(self._prepare)
         while (left := begin - self._now()) > 0.0:
             if done():
                 return
             self._sleep(min(left, NAP))
-        if done():
-            return
-        began = self._now()
         # Woken too late: the end isn't kept waiting.
-        if began + self._takes > self._end:
+        if not done() and self._now() + self._takes <= self._end:
+            self._try(self._walk)
+
+    def _try(self, act: Callable[[], None]) -> None:
+        if self._failed:
             return
-        assert self._stage is not None
         try:
-            self._stage.walk()
-            self._look()
+            act()
+        # Whatever it is, nobody needs it.
         except Exception:
-            self._give_up()
-            return
+            log.exception("rehearsing failed: steps go on without it")
+            self._failed = True
+            self._stages.clear()
+
+    def _prepare(self) -> None:
+        if self._drafts not in self._stages:
+            self._stages[self._drafts] = self._make_stage(self._drafts)
+        self._stages[self._drafts].prepare()
+
+    def _walk(self) -> None:
+        began = self._now()
+        self._stages[self._drafts].walk()
+        self._look()
         self.walks += 1
         # One that was interrupted says little.
         self._takes += (min(self._now() - began, 2.0 * self._takes) - self._takes) / WALKS
-
-    def _give_up(self) -> None:
-        log.exception("rehearsing failed: steps go on without it")
-        self._failed = True
-        self._stage = None
-        self._stages.clear()

@@ -315,9 +315,12 @@ class StepLoop:
         self._route(self.scheduler.handle(Foresee()))
 
     def _rehearse(self) -> Waiting | None:
-        work = self._work
-        drafts = any(item.sequence.draft_length for item in work)
-        return self._rehearsal.prepare(self._began, self.scheduler.step_time.predict(*size_of(work)), drafts)
+        rows, context = size_of(self._work)
+        model = self.scheduler.step_time
+        # Of steps smaller than any seen it says nothing that could be waited for.
+        predicted = model.predict(rows, context) if rows >= model.least_rows else 0.0
+        drafts = any(item.sequence.draft_length for item in self._work)
+        return self._rehearsal.prepare(self._began, predicted, drafts)
 
     def _look_back(self) -> None:
         """Those who want to know hear of the last step, and of who ended in it."""

@@ -216,6 +216,17 @@ def test_who_wakes_too_late_walks_no_more() -> None:
     assert not steps.stage.at
 
 
+def test_where_it_took_most_of_the_step_to_send_it_on_its_way_nothing_is_begun() -> None:
+    steps = Steps()
+    steps.settle()
+    prepared = steps.stage.prepared
+    waiting = steps.rehearsal.prepare(steps.clock.now(), STEP, True)
+    assert waiting is not None and steps.stage.prepared == prepared
+    steps.clock.sleep(STEP - LEAD * WALK - WAKING + WALK / 100)
+    waiting(lambda: False)
+    assert steps.stage.prepared == prepared and not steps.stage.at
+
+
 def test_with_drafts_and_without_there_is_a_stage_for_each() -> None:
     steps = Steps()
     for drafts in (True, False) * 20:
@@ -396,12 +407,12 @@ class Whole:
         if sum(self.scheduler.ends.values()) == self.requests:
             self.loop.stop()
 
-    def run(self, requests: int = 9) -> list[str]:
+    def run(self, requests: int = 9, prompt: list[int] | None = None) -> list[str]:
         self.requests = requests
         chance = random.Random(7)
         for stream in range(requests):
             method = chance.choice(["auto", "suffix", "naive"])
-            generate = request(max_tokens=chance.randrange(60, 160), method=method, ignore_eos=True)
+            generate = request(prompt, max_tokens=chance.randrange(60, 160), method=method, ignore_eos=True)
             self.loop.post(Arrived(generate, stream))
         self.loop.start()
         assert self.loop.join(60.0)
@@ -415,6 +426,15 @@ def test_a_step_loop_does_the_same_with_rehearsals_and_without(monkeypatch: pyte
     monkeypatch.setattr(Rehearsal, "prepare", lambda self, began, predicted, drafts: None)
     assert Whole().run() == with_it
     assert not rehearsed.failures and len(with_it) > 300
+
+
+def test_of_a_step_smaller_than_any_before_nothing_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[float] = []
+    monkeypatch.setattr(Rehearsal, "prepare", lambda self, began, predicted, drafts: said.append(predicted))
+    whole = Whole()
+    # What its prompt took says nothing of the step behind it.
+    whole.run(requests=1, prompt=[100] * 50)
+    assert said[:2] == [0.0, 0.0] and said[2:] and min(said[2:]) > 0.0
 
 
 class Here(MockRunner):
