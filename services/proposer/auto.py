@@ -21,7 +21,7 @@ _LEAST = 0.02
 
 class AutoProposer(FromText):
     def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return self.knowledge.branched(asks, self.knowledge.guess(asks, _ALL, _RULE))
+        return self.knowledge.guess(asks, _ALL, _RULE)
 
 
 _ALL = CALIBRATED | OWN | NGRAM | PREDICTION | SHARED | STORE | CORPUS

@@ -150,7 +150,7 @@ class Knowledge:
         count = len(asks)
         if count > self._batch:
             self._lay_out_batch(2 * count)
-        row_of, aheads, asked, at = self._row_of, array("i"), self._asked, 0
+        row_of, aheads, asked, at, trees = self._row_of, array("i"), self._asked, 0, False
         pack_into, size = _QUESTION.pack_into, _QUESTION.size
         for ask in asks:
             view, ahead = ask.view, ask.ahead
@@ -160,15 +160,17 @@ class Knowledge:
             address, length = view.tokens.buffer_info()
             pack_into(asked, at, row, address, length, ask.budget, len(ahead))
             at += size
+            trees |= ask.trees
             if ahead:
                 aheads.extend(ahead)
         told = self._step(count, aheads, sources, rule)
-        return self._guesses(count, asks, told) if told else [EMPTY] * count
+        if not told:
+            return [EMPTY] * count
+        guesses = self._guesses(count, asks, told)
+        return self._branched(asks, guesses) if trees and sources & OWN else guesses
 
-    def branched(self, asks: Sequence[Ask], drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Drafts that have just been guessed, as trees where these are wanted."""
-        if not any(ask.trees for ask in asks):
-            return drafts
+    def _branched(self, asks: Sequence[Ask], drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """What automata say, as trees where these are wanted."""
         return [
             branches.grown(draft, self._followers(ask.view), ask.ahead) if ask.trees and draft.tokens else draft
             for ask, draft in zip(asks, drafts, strict=True)

@@ -20,4 +20,4 @@ class SuffixProposer(FromText):
         self._rule = rule
 
     def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return self.knowledge.branched(asks, self.knowledge.guess(asks, OWN | SHARED | STORE | CORPUS, self._rule))
+        return self.knowledge.guess(asks, OWN | SHARED | STORE | CORPUS, self._rule)

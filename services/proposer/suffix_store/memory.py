@@ -60,7 +60,8 @@ class Pool:
             if self._region is None or self._at + size > len(self._region):
                 self._region = self._begin()
             block = Block(self._region, self._at, size)
-            self._at += size
+            # Tables that begin where powers of two do would all want the same places of a cache.
+            self._at += size + mmap.PAGESIZE
             return block
 
     def give_back(self, block: Block) -> None:
