@@ -29,9 +29,13 @@ SHORT_ONES = 0.125
 UNSTEADY = 1.25
 # Steps shorter than this, in seconds, leave the caches as they are, about.
 SHORTEST = 0.001
-# A walk begins so many times what walks take before the end, and so much for waking up; what that is of a step at most.
+# A walk begins so many times what walks take before the end, and so much for waking up, at least; what that is of a
+# step at most.
 LEAD, WAKING = 2.0, 1e-4
 LEAD_SHARE = 0.25
+# One in so many may end later than the step is expected to: after each that does, as much is added for waking up as
+# is taken away after so many that don't.
+ONE_IN = 100
 # Seconds that a walk takes, before one was measured; and how many the measure rests on.
 FIRST_WALK, WALKS = 2e-4, 8
 # What is left of that after a step for which walks take too long.
@@ -73,7 +77,7 @@ class Rehearsal:
         self._predicted = 0.0
         self._end = 0.0
         self._drafts = False
-        self._takes = FIRST_WALK
+        self._takes, self._waking = FIRST_WALK, WAKING
         self.walks = 0
 
     def prepare(self, began: float, predicted: float, drafts: bool) -> Waiting | None:
@@ -86,6 +90,7 @@ class Rehearsal:
         if self._lead > LEAD_SHARE * least:
             # Not for ever: the machine may have been busy.
             self._takes *= FADING
+            self._waking = max(WAKING, self._waking * FADING)
             return None
         self._end, self._drafts = began + least, drafts
         return self._wait
@@ -106,7 +111,7 @@ class Rehearsal:
 
     @property
     def _lead(self) -> float:
-        return LEAD * self._takes + WAKING
+        return LEAD * self._takes + self._waking
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """All of the step is on its way, and its end is waited for by others, afterwards."""
@@ -122,6 +127,8 @@ class Rehearsal:
         # Woken too late: the end isn't kept waiting.
         if not done() and self._now() + self._takes <= self._end:
             self._try(self._walk)
+        late = self._now() > self._end
+        self._waking = max(WAKING, self._waking + (WAKING if late else -WAKING / ONE_IN))
 
     def _try(self, act: Callable[[], None]) -> None:
         if self._failed:
