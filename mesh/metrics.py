@@ -88,7 +88,7 @@ class BusMetrics:
         ):
             yield _counter(name, help, (label,), {(key,): value for key, value in values.items()})
         for name, help, value in (
-            ("bus_resent", "Stream records sent again", self.resent),
+            ("bus_resent", "Records sent again", self.resent),
             ("bus_peers_lost", "Peers given up after their grace, or replaced by a new epoch", self.peers_lost),
             ("bus_handler_errors", "Handlers that ended in an unforeseen exception", self.handler_errors),
         ):
