@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import threading
 from contextlib import suppress
 
@@ -49,6 +50,10 @@ class Pool:
         # The newest one: where its rest begins, and up to where it has been touched.
         self._region: mmap.mmap | None = None
         self._at = self._touched = 0
+
+    def begin_anew(self) -> None:
+        """In a process that was forked: what was there is its parent's, and would be copied page by page."""
+        self.__init__(self._most_kept)  # type: ignore[misc]
 
     def take(self, size: int) -> Block:
         size = 1 << (max(size, mmap.PAGESIZE) - 1).bit_length()
@@ -99,6 +104,7 @@ class Pool:
 
 
 POOL = Pool()
+os.register_at_fork(after_in_child=POOL.begin_anew)
 
 
 class Memory:

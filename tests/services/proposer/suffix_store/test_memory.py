@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import os
 import random
 import threading
 
@@ -72,6 +73,20 @@ def test_what_is_prepared_is_there_before_it_is_taken() -> None:
     assert not pool.is_prepared()
     pool.prepare()
     assert pool.is_prepared()
+
+
+def test_a_forked_process_takes_nothing_of_its_parents() -> None:
+    parents = Memory(4)
+    parents.lay_out(10)
+    parents.set(3, 2, 5)
+    child = os.fork()
+    if not child:
+        found = Memory(4)
+        found.lay_out(10)
+        assert found._block is not None and parents._block is not None
+        os._exit(found._block.region is parents._block.region or found.copy(10).any() or parents.copy(10)[3, 2] != 5)
+    assert os.waitpid(child, 0)[1] == 0
+    parents.close()
 
 
 def test_preparing_while_others_take_changes_nothing_of_theirs() -> None:
