@@ -81,10 +81,16 @@ def test_a_forked_process_takes_nothing_of_its_parents() -> None:
     parents.set(3, 2, 5)
     child = os.fork()
     if not child:
-        found = Memory(4)
-        found.lay_out(10)
-        assert found._block is not None and parents._block is not None
-        os._exit(found._block.region is parents._block.region or found.copy(10).any() or parents.copy(10)[3, 2] != 5)
+        wrong = True
+        try:
+            found = Memory(4)
+            found.lay_out(10)
+            assert found._block is not None and parents._block is not None
+            assert found._block.region is not parents._block.region
+            assert not found.copy(10).any() and parents.copy(10)[3, 2] == 5
+            wrong = False
+        finally:
+            os._exit(wrong)
     assert os.waitpid(child, 0)[1] == 0
     parents.close()
 
