@@ -53,7 +53,8 @@ class Guesses(Sequence[Draft]):
         tokens, chances = array("i"), array("d")
         for draft in drafts:
             tokens.extend(draft.tokens)
-            chances.extend(draft.chances or [UNTOLD] * len(draft.tokens))
+            told = len(draft.chances) == len(draft.tokens)
+            chances.extend(draft.chances if told else [UNTOLD] * len(draft.tokens))
         return cls(
             [len(draft.tokens) for draft in drafts],
             [draft.source for draft in drafts],

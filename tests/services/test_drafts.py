@@ -85,3 +85,8 @@ def test_guesses_are_the_drafts_they_were_made_of() -> None:
         assert list(guesses) == drafts and guesses == drafts and len(guesses) == len(drafts)
         assert [guesses[at] for at in range(len(drafts))] == drafts
         assert Guesses.of(guesses) is guesses
+
+
+def test_a_proposer_that_tells_chances_of_some_tokens_tells_none_and_others_keep_theirs() -> None:
+    some, all_told = Draft([1, 2], "s", chances=[0.5]), Draft([3], "t", chances=[0.25])
+    assert [draft.chances for draft in Guesses.of([some, all_told])] == [[], [0.25]]
