@@ -260,10 +260,14 @@ class Adversary(Actor):
         for item in message.items:
             drafts += self._nonsense(item.sequence_id, item.committed, item.budget, kind)
         unknown = [item.sequence_id for item in message.items] if kind == 7 else [10**9]
-        return Proposed(step=message.step + (kind == 8), drafts=packed(drafts), unknown=unknown)
+        columns = packed(drafts)
+        if kind == 2:
+            # More tokens than drafts.
+            columns = msgspec.structs.replace(columns, tokens=columns.tokens * 2, chances=columns.chances * 2)
+        return Proposed(step=message.step + (kind == 8), drafts=columns, unknown=unknown)
 
     def _nonsense(self, sequence: int, committed: int, budget: int, kind: int) -> list[DraftItem]:
-        tokens = [[105] * budget, [-1] * 3, [10**12], [2] * 5000, [], [100], [101, 102], [103], [104]][kind]
+        tokens = [[105] * budget, [-1] * 3, [2**31 - 1], [2] * 5000, [], [100], [101, 102], [103], [104]][kind]
         parents = [5, 5, 5] if kind == 1 else [0] * len(tokens) if kind == 6 else []
         good = DraftItem(sequence_id=sequence, committed=committed, tokens=tokens, source="x" * 100, parents=parents)
         late = DraftItem(sequence_id=sequence, committed=committed - 1, tokens=[100], source="")
