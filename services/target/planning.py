@@ -23,6 +23,8 @@ from services.target.waiting import Waiting
 LOOKED_AT = 64
 # Rows of a replay's step: a live request that comes meanwhile waits for its end.
 REPLAY_ROWS = 64
+# Pages are taken ahead as long as so many are free for each sequence of a step.
+PLENTY = 4
 
 
 class Planner:
@@ -188,6 +190,22 @@ class Planner:
                     return 0
         sequence.give_pages(pages, page_tokens)
         return wanted
+
+    def take_ahead(self, work: list[StepWork]) -> None:
+        """While a step runs elsewhere: the pages that its sequences will want for the next one, if its drafts stand and
+        the next are as long. Only as long as plenty are free: nothing that is cached goes for it."""
+        page_tokens = self.limits.page_tokens
+        for item in work:
+            sequence = item.sequence
+            wanted = min(sequence.limit, len(sequence.token_ids) + 2 * (len(item.draft) + 1))
+            if wanted <= sequence.room or sequence.state is not State.RUNNING:
+                continue
+            count = -(-wanted // page_tokens) - len(sequence.pages)
+            if self.pages.free < count + PLENTY * len(work):
+                return
+            pages = self.pages.take(count)
+            assert pages is not None
+            sequence.give_pages(pages, page_tokens)
 
     def draft_share(self, budgets: list[int]) -> int:
         """Rows that each of so many drafts may have in the next step, as far as can be known now."""

@@ -224,6 +224,7 @@ class Scheduler:
 
     def _foresee(self, event: Foresee) -> None:
         self.advice(self.drafting.foresee, self._in_flight, self.running)
+        self.planner.take_ahead(self._in_flight)
 
     def _look_back(self) -> None:
         """What needn't be known of the last step before the next one, unless somebody comes or goes: it is counted, and

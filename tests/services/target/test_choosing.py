@@ -27,20 +27,21 @@ from services.target.events import (
 )
 from services.target.limits import Limits
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
-from services.target.runner import size_of
+from services.target.planning import PLENTY, Planner
+from services.target.runner import StepWork, size_of
 from services.target.scheduler import Scheduler
 
 
 class World:
     """Requests that come and go at random, a proposer that is mostly right, and steps that take what they should."""
 
-    def __init__(self, seed: int, foresees: bool, methods: list[str]) -> None:
+    def __init__(self, seed: int, foresees: bool, methods: list[str], pages: int = 400) -> None:
         self.chance = random.Random(seed)
         self.foresees = foresees
         self.methods = methods
         self.runner = MockRunner(Profile(acceptance=0.95, seed=seed), page_tokens=4)
         facts = self.runner.facts
-        self.scheduler = Scheduler(Limits(facts.vocab_size, 2048, facts.eos_token_ids, 4, pages=400))
+        self.scheduler = Scheduler(Limits(facts.vocab_size, 2048, facts.eos_token_ids, 4, pages=pages))
         self.streams = 0
         # Of each step, of whom which tokens were computed.
         self.steps: list[list[tuple[int, list[int]]]] = []
@@ -113,6 +114,45 @@ def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted
     assert mine.counts.ways == theirs.counts.ways and mine.counts.lengths == theirs.counts.lengths
     assert mine.trust.purses() == theirs.trust.purses() != []
     assert vars_of(mine.counts.source("suffix")) == vars_of(theirs.counts.source("suffix"))
+
+
+@pytest.mark.parametrize("pages", [400, 60, 50])
+def test_pages_of_the_next_step_are_taken_ahead_while_many_are_free(pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    between = 0
+    make_room = Planner._make_room
+
+    def counting(*given: Any) -> int:
+        nonlocal between
+        between += 1
+        return make_room(*given)
+
+    monkeypatch.setattr(Planner, "_make_room", counting)
+    seen, texts = [], []
+    for foresees in (False, True):
+        world, between = World(3, foresees, ["auto"], pages), 0
+        world.run(200)
+        seen.append(between)
+        texts.append({stream: 0 for step in world.steps for stream, _ in step})
+        assert world.scheduler.pages.in_use == 0
+    assert texts[0] == texts[1]
+    assert seen[1] < 0.3 * seen[0] if pages == 400 else seen[1] < seen[0]
+
+
+def test_nothing_that_is_cached_goes_for_pages_that_may_be_wanted() -> None:
+    world = World(3, True, ["auto"], pages=60)
+    taken = []
+    while len(world.steps) < 300:
+        if world.streams < 3 or world.chance.random() < 0.05:
+            world._arrive()
+        world.hear([StepWanted()])
+        running = world.scheduler.running
+        free, cached = world.scheduler.pages.free, world.scheduler.pages.cached
+        work = [StepWork(each, [], 0, [0] * 8, True) for each in running]
+        world.scheduler.planner.take_ahead(work)
+        assert world.scheduler.pages.cached == cached
+        taken.append(free - world.scheduler.pages.free)
+        assert not taken[-1] or world.scheduler.pages.free >= PLENTY * len(work)
+    assert any(taken) and not all(taken)
 
 
 def vars_of(counts: Any) -> list[Any]:
