@@ -117,7 +117,7 @@ def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted
 
 
 @pytest.mark.parametrize("pages", [400, 60, 50])
-def test_pages_of_the_next_step_are_taken_ahead_while_many_are_free(pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_the_next_step_are_taken_while_many_are_free(pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
     between = 0
     make_room = Planner._make_room
 
