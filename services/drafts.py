@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,13 +38,50 @@ class DraftItem(msgspec.Struct, frozen=True, gc=False):
     chances: list[float] = []
 
 
-def packed(items: Iterable[DraftItem]) -> DraftColumns:
-    """Chances are told of all tokens of a draft, or of none. Raises OverflowError for what can't be a token."""
-    items = list(items)
+class Drafted(Protocol):
+    """What is laid out in columns."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def chances(self) -> list[float]: ...
+
+
+def laid_out(drafts: Iterable[Drafted]) -> tuple[bytes, bytes]:
+    """(tokens, chances) of all, one behind the other. Chances are told of all tokens of a draft, or of none. Raises
+    OverflowError for what can't be a token."""
     tokens, chances = array("i"), array("d")
-    for item in items:
-        tokens.extend(item.tokens)
-        chances.extend(item.chances if len(item.chances) == len(item.tokens) else [UNTOLD] * len(item.tokens))
+    for draft in drafts:
+        tokens.extend(draft.tokens)
+        told = len(draft.chances) == len(draft.tokens)
+        chances.extend(draft.chances if told else [UNTOLD] * len(draft.tokens))
+    return tokens.tobytes(), chances.tobytes()
+
+
+def cut(tokens: bytes, chances: bytes, lengths: Iterable[int]) -> Iterator[tuple[list[int], list[float]]]:
+    """Drafts of these lengths out of what was laid out. Raises ValueError when it isn't of such drafts."""
+    if len(tokens) % TOKEN_BYTES or len(chances) != len(tokens) // TOKEN_BYTES * CHANCE_BYTES:
+        raise ValueError("tokens and chances aren't of one length")
+    all_tokens, all_chances, at = memoryview(tokens).cast("i").tolist(), chances_in(chances), 0
+    for length in lengths:
+        if length < 0 or at + length > len(all_tokens):
+            raise ValueError("a draft is longer than what was sent of it")
+        after = at + length
+        told = all_chances[at:after]
+        yield all_tokens[at:after], told if told and told[0] != UNTOLD else []
+        at = after
+    if at != len(all_tokens):
+        raise ValueError("more tokens than drafts")
+
+
+def chances_in(column: bytes) -> list[float]:
+    numbers: Any = memoryview(column).cast("d")
+    return numbers.tolist()  # type: ignore[no-any-return]
+
+
+def packed(items: Iterable[DraftItem]) -> DraftColumns:
+    items = list(items)
+    tokens, chances = laid_out(items)
     return DraftColumns(
         sequence_ids=[item.sequence_id for item in items],
         committed=[item.committed for item in items],
@@ -52,8 +89,8 @@ def packed(items: Iterable[DraftItem]) -> DraftColumns:
         sources=[item.source for item in items],
         match_lengths=[item.match_length for item in items],
         parents=[item.parents for item in items] if any(item.parents for item in items) else [],
-        tokens=tokens.tobytes(),
-        chances=chances.tobytes(),
+        tokens=tokens,
+        chances=chances,
     )
 
 
@@ -61,39 +98,11 @@ def unpacked(columns: DraftColumns) -> list[DraftItem]:
     """Raises ValueError when the columns don't fit each other."""
     if not columns.sequence_ids:
         return []
-    tokens, chances = _numbers(columns)
-    parents = columns.parents or [_CHAIN] * len(columns.lengths)
-    items, at = [], 0
-    for sequence_id, committed, length, source, match_length, above in zip(
-        columns.sequence_ids, columns.committed, columns.lengths, columns.sources, columns.match_lengths, parents,
-        strict=True,
-    ):  # fmt: skip
-        if length < 0 or at + length > len(tokens):
-            raise ValueError("a draft is longer than what was sent of it")
-        after = at + length
-        told = chances[at:after]
-        items.append(
-            DraftItem(
-                sequence_id, committed, tokens[at:after], source, match_length, above,
-                told if length and told[0] != UNTOLD else [],
-            )
+    return [
+        DraftItem(sequence_id, committed, tokens, source, match_length, parents, chances)
+        for sequence_id, committed, source, match_length, parents, (tokens, chances) in zip(
+            columns.sequence_ids, columns.committed, columns.sources, columns.match_lengths,
+            columns.parents or [_CHAIN] * len(columns.lengths), cut(columns.tokens, columns.chances, columns.lengths),
+            strict=True,
         )
-        at = after
-    if at != len(tokens):
-        raise ValueError("more tokens than drafts")
-    return items
-
-
-def _numbers(columns: DraftColumns) -> tuple[list[int], list[float]]:
-    if len(columns.tokens) % TOKEN_BYTES or len(columns.chances) != len(columns.tokens) // TOKEN_BYTES * CHANCE_BYTES:
-        raise ValueError("tokens and chances aren't of one length")
-    return tokens_in(columns.tokens), chances_in(columns.chances)
-
-
-def tokens_in(column: bytes) -> list[int]:
-    return memoryview(column).cast("i").tolist()
-
-
-def chances_in(column: bytes) -> list[float]:
-    numbers: Any = memoryview(column).cast("d")
-    return numbers.tolist()  # type: ignore[no-any-return]
+    ]  # fmt: skip

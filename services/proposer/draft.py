@@ -3,13 +3,12 @@ proposer."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import msgspec
 
-from services.drafts import UNTOLD, chances_in, tokens_in
+from services.drafts import cut, laid_out
 
 # No proposer guesses further than this, whatever it is asked for.
 MAX_DRAFT_TOKENS = 64
@@ -50,17 +49,11 @@ class Guesses(Sequence[Draft]):
     def of(cls, drafts: Sequence[Draft]) -> Guesses:
         if isinstance(drafts, cls):
             return drafts
-        tokens, chances = array("i"), array("d")
-        for draft in drafts:
-            tokens.extend(draft.tokens)
-            told = len(draft.chances) == len(draft.tokens)
-            chances.extend(draft.chances if told else [UNTOLD] * len(draft.tokens))
         return cls(
             [len(draft.tokens) for draft in drafts],
             [draft.source for draft in drafts],
             [draft.match_length for draft in drafts],
-            tokens.tobytes(),
-            chances.tobytes(),
+            *laid_out(drafts),
             [draft.parents for draft in drafts] if any(draft.parents for draft in drafts) else None,
         )
 
@@ -71,17 +64,11 @@ class Guesses(Sequence[Draft]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[Draft]:
-        tokens, chances, at = tokens_in(self.tokens), chances_in(self.chances), 0
-        for length, source, match_length, parents in zip(
-            self.lengths, self.sources, self.match_lengths, self.all_parents(), strict=True
+        drafts = cut(self.tokens, self.chances, self.lengths)
+        for (tokens, chances), source, match_length, parents in zip(
+            drafts, self.sources, self.match_lengths, self.all_parents(), strict=True
         ):
-            if not length:
-                yield EMPTY
-                continue
-            after = at + length
-            likely = chances[at:after] if chances[at] != UNTOLD else []
-            yield Draft(tokens[at:after], source, match_length, parents, None, likely)
-            at = after
+            yield Draft(tokens, source, match_length, parents, None, chances) if tokens else EMPTY
 
     @overload
     def __getitem__(self, at: int) -> Draft: ...

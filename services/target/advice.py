@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("specmesh.target")
 
+NO_DRAFTS_ANY_MORE = "drafting failed: this target goes on without drafts until it starts anew"
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
 class Advice:
-    """`given_up` is called once, by the first fault: to see to it that nobody has a draft or wants one."""
+    """`given_up` is called once, by the first fault: to see to it that nobody has a draft or wants one. `told` is what
+    the log says then: rehearsals (rehearsal.py) end the same way, and drafting goes on."""
 
-    def __init__(self, given_up: Callable[[], None]) -> None:
+    def __init__(self, given_up: Callable[[], None], told: str = NO_DRAFTS_ANY_MORE) -> None:
         self._given_up = given_up
+        self._told = told
         self.failed = False
 
     def __call__(self, act: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result | None:
@@ -38,7 +41,7 @@ class Advice:
             return act(*args, **kwargs)
         # Whatever it is, requests go on without it.
         except Exception:
-            log.exception("drafting failed: this target goes on without drafts until it starts anew")
+            log.exception(self._told)
             self.failed = True
             self._given_up()
             return None

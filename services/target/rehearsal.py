@@ -12,14 +12,12 @@ learns how far to believe that.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from kernels.waiting import Waiting
-
-log = logging.getLogger("specmesh.target")
+from services.target.advice import Advice
 
 # Steps that expectations are judged by; with less than FEW of them nothing is known.
 STEPS, FEW = 32, 4
@@ -71,7 +69,7 @@ class Rehearsal:
         self._now = now
         self._sleep = sleep
         self._stages: dict[bool, Stage] = {}
-        self._failed = False
+        self._act = Advice(self._stages.clear, "rehearsing failed: steps go on without it")
         # Of the last steps, what they took of what was expected.
         self._shares: deque[float] = deque(maxlen=STEPS)
         self._predicted = 0.0
@@ -85,7 +83,7 @@ class Rehearsal:
         do before its end, if that is to be known."""
         self._predicted = predicted
         least = self._least()
-        if self._failed or least < SHORTEST:
+        if self._act.failed or least < SHORTEST:
             return None
         if self._lead > LEAD_SHARE * least:
             # Not for ever: the machine may have been busy.
@@ -119,27 +117,16 @@ class Rehearsal:
         # It took too long until it was.
         if self._now() >= begin:
             return
-        self._try(self._prepare)
+        self._act(self._prepare)
         while (left := begin - self._now()) > 0.0:
             if done():
                 return
             self._sleep(min(left, NAP))
         # Woken too late: the end isn't kept waiting.
         if not done() and self._now() + self._takes <= self._end:
-            self._try(self._walk)
+            self._act(self._walk)
         late = self._now() > self._end
         self._waking = max(WAKING, self._waking + (WAKING if late else -WAKING / ONE_IN))
-
-    def _try(self, act: Callable[[], None]) -> None:
-        if self._failed:
-            return
-        try:
-            act()
-        # Whatever it is, nobody needs it.
-        except Exception:
-            log.exception("rehearsing failed: steps go on without it")
-            self._failed = True
-            self._stages.clear()
 
     def _prepare(self) -> None:
         if self._drafts not in self._stages:

@@ -127,14 +127,14 @@ def test_pages_of_the_next_step_are_taken_while_many_are_free(pages: int, monkey
         return make_room(*given)
 
     monkeypatch.setattr(Planner, "_make_room", counting)
-    seen, texts = [], []
+    seen, streams = [], []
     for foresees in (False, True):
         world, between = World(3, foresees, ["auto"], pages), 0
         world.run(200)
         seen.append(between)
-        texts.append({stream: 0 for step in world.steps for stream, _ in step})
+        streams.append({stream for step in world.steps for stream, _ in step})
         assert world.scheduler.pages.in_use == 0
-    assert texts[0] == texts[1]
+    assert streams[0] == streams[1]
     assert seen[1] < 0.3 * seen[0] if pages == 400 else seen[1] < seen[0]
 
 

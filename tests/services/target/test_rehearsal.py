@@ -20,7 +20,6 @@ from services.target.events import (
     AskAhead,
     AskDrafts,
     DraftAsk,
-    DraftsReady,
     Event,
     Foresee,
     Instruction,
@@ -31,9 +30,9 @@ from services.target.mock_runner import MockRunner, Profile
 from services.target.rehearsal import FEW, LEAD, STEPS, WAKING, Rehearsal
 from services.target.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
 from services.target.scheduler import Scheduler
-from services.target.sequence import Sequence
 from services.target.stage import StepStage
 from services.target.step_loop import StepLoop
+from tests.laws.step_loop_bench import DraftsBy, draft
 
 STEP = 0.005
 WALK = 0.0001
@@ -348,51 +347,12 @@ def _told(instruction: Instruction) -> str:
     return str(instruction)
 
 
-class Guesser:
-    """A proposer's line that knows the mock's cycle, and is wrong now and then; answers are there at once."""
-
-    def __init__(self) -> None:
-        self.open: DraftsReady | None = None
-
-    def _guess(self, asks: list[DraftAsk], ahead: bool) -> None:
-        drafts = []
-        for ask in asks:
-            text = [*ask.sequence.token_ids, *ask.ahead]
-            wrong = random.Random(len(text)).randrange(40)
-            tokens = [100 + (text[-1] - 99 + place + (place >= wrong)) % 32 for place in range(ask.budget)]
-            drafts.append(
-                DraftItem(
-                    sequence_id=ask.sequence.id, committed=len(text), tokens=tokens, source="t",
-                    chances=[0.9] * len(tokens),
-                )
-            )  # fmt: skip
-        self.open = DraftsReady(drafts, ahead=ahead, followed={ask.sequence.id: ask.ahead for ask in asks})
-
-    def ask(self, asks: list[DraftAsk], wait: float) -> None:
-        self._guess(asks, ahead=False)
-
-    def ask_ahead(self, asks: list[DraftAsk]) -> None:
-        self._guess(asks, ahead=True)
-
-    def collect(self) -> DraftsReady | None:
-        found, self.open = self.open, None
-        return found
-
-    look = collect
-
-    def wait_ahead(self, seconds: float) -> DraftsReady | None:
-        return self.collect()
-
-    def listens(self) -> bool:
-        return True
-
-    def rest(self) -> bool:
-        return False
-
-    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
-    def move_to(self, endpoint: str) -> None: ...
-    def try_out(self, endpoint: str) -> None: ...
-    def close(self) -> None: ...
+def mostly_right(ask: DraftAsk) -> DraftItem:
+    """Knows the mock's cycle, and is wrong now and then."""
+    text = [*ask.sequence.token_ids, *ask.ahead]
+    wrong = random.Random(len(text)).randrange(40)
+    tokens = [100 + (text[-1] - 99 + place + (place >= wrong)) % 32 for place in range(ask.budget)]
+    return draft(ask, tokens, chances=[0.9] * len(tokens))
 
 
 class Whole:
@@ -406,7 +366,7 @@ class Whole:
         self.loop = StepLoop(
             self.scheduler,
             self.runner,
-            Guesser(),
+            DraftsBy(mostly_right),
             deliver=lambda delivery: self.loop.taken(),
             failed=self.failures.append,
             observer=self,

@@ -167,7 +167,6 @@ def test_rejected_drafts_are_never_found() -> None:
     arrive(scheduler, 1, TEXT[:6], tokens=20)
     step(scheduler, token=7)
     [sequence] = scheduler.running
-    
     draft = DraftItem(sequence_id=sequence.id, committed=7, tokens=[8, 9, 10, 11], source="t")
     scheduler.handle(DraftsReady([draft]))
     _, [work] = plan(scheduler)
