@@ -249,6 +249,9 @@ class AcceptedPeer:
         else:
             self._metrics.drop("reply_without_room")
 
+    def stay_awake(self, seconds: float) -> None:
+        self._node.stay_awake(self.routing_id, seconds)
+
     def fail_call(self, id: int, error: BaseException) -> None:
         if self.calls.pop(id, None) is not None:
             self._fail(id, error)

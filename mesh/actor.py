@@ -31,13 +31,15 @@ log = logging.getLogger("mesh")
 class Call:
     """Who calls, and for how long they wait."""
 
-    __slots__ = ("_clock", "deadline", "epoch", "peer", "trace")
+    __slots__ = ("_clock", "awaited", "deadline", "epoch", "peer", "trace")
 
     def __init__(self, peer: str, epoch: int, deadline: float | None, trace: str, clock: Clock) -> None:
         self.peer = peer
         self.epoch = epoch
         self.deadline = deadline
         self.trace = trace
+        # Seconds within which the caller asks again and waits for the answer: set by a handler of `answers`.
+        self.awaited = 0.0
         self._clock = clock
 
     def deadline_left(self) -> float | None:
@@ -75,6 +77,8 @@ class CallOwner(Protocol):
     def fail_call(self, id: int, error: BaseException) -> None: ...
 
     def forget_call(self, id: int) -> None: ...
+
+    def stay_awake(self, seconds: float) -> None: ...
 
 
 class Mail:
@@ -204,6 +208,8 @@ class Cell:
         else:
             if mail.owner is not None:
                 mail.owner.reply(mail.id, result)
+                if mail.call.awaited:
+                    mail.owner.stay_awake(mail.call.awaited)
 
     async def _work(self) -> None:
         """A worker lives while there is mail."""

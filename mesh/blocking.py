@@ -8,18 +8,13 @@ wire than a socket: mesh/memory_wire.py.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
-import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Protocol
 
-import zmq
-
-from mesh.address import Endpoint, check_name, new_epoch, require_keys, routing_id
+from mesh.address import check_name, new_epoch, routing_id
 from mesh.codec import Codec
 from mesh.envelope import (
     BLOCKING,
@@ -38,9 +33,11 @@ from mesh.envelope import (
     with_frames,
 )
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
+from mesh.hatch import hatch_of
+from mesh.hatch_wire import HatchWire
 from mesh.metrics import BusMetrics
 from mesh.transport import Frame, Limits, Security
-from mesh.zmq_socket import Connection, Pace, receive_frames, send_frames
+from mesh.zmq_wire import ZmqWire
 
 # Asks sent and not yet received or given up.
 MAX_TICKETS = 1024
@@ -67,89 +64,12 @@ class Wire(Protocol):
         ...
 
     def receive(self, timeout: float) -> Sequence[bytes] | None:
-        """A message, waited for; None when none came."""
+        """A message, waited for; None when none came. May raise PeerLost: nothing will come of what was sent."""
         ...
 
     def wait_until_open(self, timeout: float) -> bool: ...
     def now(self) -> float: ...
     def close(self) -> None: ...
-
-
-class Dealer:
-    """A DEALER, and another when its connection is over. Raises Insecure; PeerLost where the system has no socket
-    left to give."""
-
-    now = staticmethod(time.monotonic)
-
-    def __init__(self, endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> None:
-        parsed = Endpoint.parse(endpoint)
-        require_keys(parsed, keys is not None, "dial")
-        curve = keys.client(endpoint) if parsed.needs_keys and keys is not None else None
-        self._timeout = -1
-        self._max_frames = limits.frames
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connect = partial(Connection, self._context, endpoint, identity, limits, curve)
-        self._pace = Pace()
-        self._retry_at = math.inf
-        try:
-            self._connection = self._connect()
-        except zmq.ZMQError as error:
-            self._context.term()
-            raise PeerLost(f"no socket for {endpoint}: {error}") from error
-
-    def send(self, frames: Sequence[Frame]) -> bool:
-        if not self._is_up():
-            return False
-        try:
-            send_frames(self._connection.socket, frames)
-        except zmq.Again:
-            return False
-        return True
-
-    def receive(self, timeout: float) -> Sequence[bytes] | None:
-        milliseconds = math.ceil(timeout * 1000)
-        if milliseconds != self._timeout:
-            self._connection.socket.setsockopt(zmq.RCVTIMEO, milliseconds)
-            self._timeout = milliseconds
-        try:
-            return receive_frames(self._connection.socket, self._max_frames, flags=0)
-        except zmq.Again:
-            return None
-
-    def wait_until_open(self, timeout: float) -> bool:
-        until = self.now() + timeout
-        while not self._is_up():
-            now = self.now()
-            if now >= until:
-                return False
-            self._connection.news.poll(max(0, math.ceil((min(until, self._retry_at) - now) * 1000)))
-        return True
-
-    def _is_up(self) -> bool:
-        """Whether one can send; on the way, what happened meanwhile is seen to."""
-        connection = self._connection
-        if not connection.over:
-            connection.take_news()
-            if connection.up:
-                self._pace.reset()
-            elif connection.over:
-                # What has arrived can be read until then.
-                self._retry_at = self.now() + self._pace.next()
-        if self.now() >= self._retry_at:
-            self._reopen()
-        return self._connection.up
-
-    def _reopen(self) -> None:
-        """Another attempt, or its time when there is no socket left for one."""
-        self._retry_at = self.now() + self._pace.next()
-        with contextlib.suppress(zmq.ZMQError):
-            connection = self._connect()
-            self._connection.close()
-            self._connection, self._timeout, self._retry_at = connection, -1, math.inf
-
-    def close(self) -> None:
-        self._connection.close(100)
-        self._context.term()
 
 
 class BlockingLink:
@@ -185,7 +105,7 @@ class BlockingLink:
         self._closed = False
         self._waiting: dict[int, Answer | None] = {}
         identity = routing_id(self._name, self._epoch, number, "b")
-        self._wire = wire or Dealer(endpoint, identity, keys, limits or Limits())
+        self._wire = wire or _wire_to(endpoint, identity, keys, limits or Limits())
 
     def ask(self, message: Any, timeout: float, trace: str = "") -> Any:
         """The answer. Raises DeadlineExceeded, PeerLost, or what the far side says."""
@@ -271,7 +191,11 @@ class BlockingLink:
 
     def _read(self, timeout: float) -> bool:
         """Take one message, waiting for it; False when none came."""
-        frames = self._wire.receive(timeout)
+        try:
+            frames = self._wire.receive(timeout)
+        except PeerLost as error:
+            self._fail_all(error, but=set())
+            return True
         if frames is None:
             return False
         self.metrics.bundles["received"] += 1
@@ -319,3 +243,11 @@ class BlockingLink:
 
 def _answered(records: Sequence[Any]) -> set[int]:
     return {record.id for record in records if isinstance(record, Reply | Failure)}
+
+
+def _wire_to(endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> Wire:
+    """Through the hatch, where there is one."""
+    path = hatch_of(endpoint)
+    if path is not None and os.path.exists(path):
+        return HatchWire(path, identity, limits)
+    return ZmqWire(endpoint, identity, keys, limits)

@@ -196,6 +196,9 @@ class MemoryTransport:
         self._network.carry(self._endpoint, line.arrive, frames)
         return Sent.SENT
 
+    def stay_awake(self, routing_id: bytes, seconds: float) -> None:
+        """Nobody sleeps here."""
+
     async def close(self, linger: float) -> None:
         for line in self._lines:
             line.close()

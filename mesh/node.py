@@ -190,6 +190,9 @@ class Node:
             self.metrics.bundles["sent"] += 1
         return sent
 
+    def stay_awake(self, identity: bytes, seconds: float) -> None:
+        self._transport.stay_awake(identity, seconds)
+
     def cell(self, name: str) -> Cell:
         """Raises NotRunning or Draining."""
         if self.draining:

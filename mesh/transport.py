@@ -126,6 +126,10 @@ class Transport(Protocol):
         """Through the door to a dialler."""
         ...
 
+    def stay_awake(self, routing_id: bytes, seconds: float) -> None:
+        """A dialler says something within so many seconds, and its answer is urgent. A hint."""
+        ...
+
     async def close(self, linger: float) -> None:
         """Close everything; bytes already handed over get up to `linger` seconds to leave."""
         ...

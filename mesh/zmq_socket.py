@@ -33,9 +33,6 @@ KEEPALIVE_PROBES = 3
 HANDSHAKE_MS = 3000
 # A socket connects once; three weeks are for ever.
 NEVER_MS = 2**31 - 1
-# From one attempt to the next.
-FIRST_DELAY = 0.01
-LONGEST_DELAY = 0.5
 # As plain integers: combining pyzmq's enums costs more than a send.
 NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -150,17 +147,3 @@ class Connection:
         self.socket.disable_monitor()
         self.news.close(0)
         self.socket.close(linger)
-
-
-class Pace:
-    """Seconds from one attempt to connect to the next: longer and longer, and from the beginning after a success."""
-
-    def __init__(self) -> None:
-        self._delay = FIRST_DELAY
-
-    def next(self) -> float:
-        delay, self._delay = self._delay, min(2 * self._delay, LONGEST_DELAY)
-        return delay
-
-    def reset(self) -> None:
-        self._delay = FIRST_DELAY

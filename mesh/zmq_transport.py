@@ -16,6 +16,7 @@ import zmq
 from zmq.utils import z85
 
 from mesh.address import Endpoint, require_keys
+from mesh.pace import Pace
 from mesh.transport import CurveServer, Door, Frame, Limits, LineOwner, Security, Sent
 from mesh.zmq_socket import (
     EVENTS,
@@ -23,7 +24,6 @@ from mesh.zmq_socket import (
     POLLIN,
     POLLOUT,
     Connection,
-    Pace,
     event_of,
     news_of,
     receive_frames,
@@ -83,6 +83,9 @@ class ZmqTransport:
 
     def reply(self, routing_id: bytes, frames: Sequence[Frame]) -> Sent:
         return Sent.GONE if self._door is None else self._door.reply(routing_id, frames)
+
+    def stay_awake(self, routing_id: bytes, seconds: float) -> None:
+        """libzmq's threads can't."""
 
     async def close(self, linger: float) -> None:
         milliseconds = int(linger * 1000)

@@ -480,6 +480,11 @@ def _socket(settings: Settings, name: str) -> str:
     return f"ipc://{path}"
 
 
+def sockets_in(folder: Path) -> list[Path]:
+    """Of processes of a mesh, and their hatches (mesh/hatch.py)."""
+    return sorted([*folder.glob("*.sock"), *folder.glob("*.sock.hatch")])
+
+
 def metrics_port(settings: Settings, role: str) -> int:
     """The side door of this process; a port that was set is taken as it is."""
     return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role)

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.config import ROLES, Settings, endpoint, instance_name, mesh_metrics_port, run_dir
+from services.config import ROLES, Settings, endpoint, instance_name, mesh_metrics_port, run_dir, sockets_in
 from services.finding import Finding, bad, ok, warn
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def run_folder(settings: Settings) -> list[Finding]:
 
 
 def _stale_sockets(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.glob("*.sock")):
+    for path in sockets_in(folder):
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(ASK_TIMEOUT)
             try:

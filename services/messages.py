@@ -179,6 +179,8 @@ class Propose(Message, frozen=True):
     vocabulary: str = ""
     # The drafts are compared with another proposer's, and not used.
     shadow: bool = False
+    # Asked once more, for the sake of caches: nothing is counted, and nothing comes of the answer.
+    rehearsed: bool = False
 
 
 class DraftColumns(Message, frozen=True):

@@ -35,11 +35,13 @@ from mesh.clock import Clock, SystemClock
 from mesh.codec import Codec
 from mesh.directory import DIRECTORY, DIRECTORY_KINDS, DirectoryActor, DirectoryClient, Member
 from mesh.errors import MeshError
+from mesh.hatch import Hatched
 from mesh.membership import State
 from mesh.metrics import BusMetrics
 from mesh.node import Node
 from mesh.security import FolderSecurity, load_security
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
+from mesh.transport import Transport
 from mesh.zmq_transport import ZmqTransport
 from services.config import Settings, endpoint, instance_name, metrics_port, run_dir
 from services.messages import KINDS
@@ -62,6 +64,8 @@ MAX_REASONS = 8
 # Roles that are forked from a parent that has loaded everything: what they bring is missed for as long as they are
 # gone, and little of them can't be loaded twice. For each, its module that loads what takes longest.
 KEPT_WARM = {"proposer": "services.proposer.suffix_store.compiling"}
+# Roles that a step thread waits for between two steps.
+HATCHED = frozenset({"proposer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,9 @@ class RoleProcess:
         )
 
     def _node(self, name: str, metrics: BusMetrics | None = None) -> Node:
-        transport = ZmqTransport(security=self._security)
+        transport: Transport = ZmqTransport(security=self._security)
+        if self.role in HATCHED:
+            transport = Hatched(transport)
         return Node(transport, mesh_codec(), name=name, clock=self._clock, metrics=metrics)
 
     def stop(self) -> None:

@@ -28,7 +28,7 @@ from mesh.processes import Processes
 from mesh.supervisor import Policy, Supervisor
 from mesh.zmq_transport import ZmqTransport
 from services.box import box
-from services.config import Settings, cache_dir, endpoint, run_dir
+from services.config import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.messages import Describe, ModelCard
 from services.placement import PortsTaken, Process, check_ports, processes_of, with_free_port
 from services.process import SocketFile, configure_log, make_run_dir, mesh_codec, security_of
@@ -104,7 +104,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _remove_stale_sockets(folder: Path) -> None:
     """Of processes that were killed; we hold the lock, so nobody listens there."""
-    for path in folder.glob("*.sock"):
+    for path in sockets_in(folder):
         path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from itertools import chain, compress
 from typing import TYPE_CHECKING, TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
 from services.messages import (
@@ -50,6 +52,16 @@ TEND_EVERY = 0.1  # s
 # A text that has ended is learned when its message has been answered: who asks next may be drafted from it.
 LEARN_AFTER = 0.002  # s
 SWITCH_EVERY = 0.0005  # s
+# After a rehearsed question a real one may come within so long.
+AWAITED = 0.001  # s
+
+
+class Books:
+    """What is counted. A question that is only rehearsed goes the same way, and into books that nobody reads."""
+
+    def __init__(self, metrics: ProposerMetrics) -> None:
+        self.metrics = metrics
+        self.totals = {"batches": 0.0, "drafts": 0.0, "drafted": 0.0}
 
 
 class ProposerActor(Actor):
@@ -69,12 +81,12 @@ class ProposerActor(Actor):
         self._learning = Learning.of(settings, knowledge)
         self._proposers = make_proposers(settings, knowledge) if proposers is None else proposers
         self._sequences = Sequences(settings.proposer_tokens, self._forget_everywhere)
-        self._metrics = ProposerMetrics(
-            context.registry, context.clock, self._sequences, self._proposers, self._learning
+        self._books, self._unread = (
+            Books(ProposerMetrics(registry, context.clock, self._sequences, self._proposers, self._learning))
+            for registry in (context.registry, CollectorRegistry())
         )
         self._clock = context.clock
         self._directory = context.directory
-        self._totals = {"batches": 0.0, "drafts": 0.0, "drafted": 0.0}
         self._draining = False
         self._is_candidate: bool = settings.successor
         self._started = self._learns_soon = False
@@ -94,11 +106,14 @@ class ProposerActor(Actor):
     def propose(self, message: Propose, call: Call) -> Proposed:
         if not message.shadow:
             self._is_candidate = False
-        self._totals["batches"] += 1
-        with self._metrics.timed():
-            return self._answer(message)
+        if message.rehearsed:
+            call.awaited = AWAITED
+        books = self._unread if message.rehearsed else self._books
+        books.totals["batches"] += 1
+        with books.metrics.timed():
+            return self._answer(message, books)
 
-    def _answer(self, message: Propose) -> Proposed:
+    def _answer(self, message: Propose, books: Books) -> Proposed:
         """Follow, guess, answer; nothing in between waits."""
         began = self._clock.now()
         if not self._sequences.meet(message.target, message.epoch):
@@ -119,8 +134,8 @@ class ProposerActor(Actor):
             self._learning.grown(sequence.view)
             asked.setdefault(item.method or self._method, []).append((sequence, item))
         self._sequences.make_room()
-        self._metrics.unknown(len(unknown))
-        drafts = self._drafts(asked)
+        books.metrics.unknown(len(unknown))
+        drafts = self._drafts(asked, books)
         seconds = self._clock.now() - began
         return Proposed(step=message.step, drafts=drafts, unknown=unknown, seconds=seconds)
 
@@ -133,23 +148,23 @@ class ProposerActor(Actor):
         self._learning.ended(view)
         self._learn_soon(LEARN_AFTER)
 
-    def _drafts(self, asked: dict[str, list[tuple[Sequence, ProposeItem]]]) -> DraftColumns:
+    def _drafts(self, asked: dict[str, list[tuple[Sequence, ProposeItem]]], books: Books) -> DraftColumns:
         groups = {
             method: [(sequence, item) for sequence, item in group if not sequence.muted]
             for method, group in asked.items()
         }
-        found = {method: self._guesses(method, group) for method, group in groups.items()}
+        found = {method: self._guesses(method, group, books) for method, group in groups.items()}
         for method, guesses in found.items():
             drafts, tokens = sum(map(bool, guesses.lengths)), sum(guesses.lengths)
-            self._metrics.drafted(method, drafts, tokens)
-            self._totals["drafts"] += drafts
-            self._totals["drafted"] += tokens
+            books.metrics.drafted(method, drafts, tokens)
+            books.totals["drafts"] += drafts
+            books.totals["drafted"] += tokens
         return _columns(list(chain.from_iterable(groups.values())), list(found.values()))
 
-    def _guesses(self, method: str, group: list[tuple[Sequence, ProposeItem]]) -> Guesses:
+    def _guesses(self, method: str, group: list[tuple[Sequence, ProposeItem]], books: Books) -> Guesses:
         proposer = self._proposers.get(method)
         if proposer is None:
-            self._metrics.failed("unknown_method")
+            books.metrics.failed("unknown_method")
             return Guesses.of([EMPTY] * len(group))
         asks = [
             Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, item.trees and compiling.can_branch())
@@ -160,7 +175,7 @@ class ProposerActor(Actor):
         # A proposer that trips costs its drafts, not the batch: the target goes on without them.
         except Exception:
             log.exception("proposer %s failed; its sequences start anew", method)
-            self._metrics.failed("proposer_error")
+            books.metrics.failed("proposer_error")
             for ask in asks:
                 proposer.forget(ask.view.sequence_id)
             return Guesses.of([EMPTY] * len(group))
@@ -248,7 +263,7 @@ class ProposerActor(Actor):
             "text_tokens": self._sequences.tokens,
             "store_tokens": sum(each.tokens + each.learning_tokens for each in self._learning.stats()),
         }
-        return Figures(now, dict(self._totals))
+        return Figures(now, dict(self._books.totals))
 
     async def drain(self, timeout: float) -> None:
         """Targets do without us; what is being answered is done before this line runs."""

@@ -81,6 +81,15 @@ class AdvisedBy:
     def collect(self) -> DraftsReady | None:
         return self._advice(self.line.collect)
 
+    def expects(self) -> bool:
+        return bool(self._advice(self.line.expects))
+
+    def rehearse(self) -> None:
+        self._advice(self.line.rehearse)
+
+    def rehearsed(self) -> None:
+        self._advice(self.line.rehearsed)
+
     def rest(self) -> bool:
         return bool(self._advice(self.line.rest))
 

@@ -13,6 +13,7 @@ Blocking, for the step thread. What the drafts hold is judged by the scheduler.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +23,7 @@ from services.drafts import unpacked
 from services.messages import Propose, Proposed, ProposeItem
 from services.target.ended_texts import EndedTexts
 from services.target.events import DraftAsk, DraftsReady
+from services.target.practice import Practice
 from services.target.sequence import Sequence
 
 log = logging.getLogger("specmesh.target")
@@ -35,6 +37,11 @@ LEAST_WAIT = 0.0005
 # An answer that wasn't there yet is given so much longer the next time; one that was, a little less.
 LONGER = 1.5
 SHORTER = 0.8
+# Of so many steps, about, it is known how many waited for a draft; with less than that part of them, the proposer
+# needn't be on its toes.
+WAITS, SELDOM = 32, 1 / 32
+# Of a question about many texts so many are asked about again: what they touch beside their own memory is the same.
+FEW = 4
 
 
 class Link(Protocol):
@@ -85,6 +92,13 @@ class ProposerLink:
         self._busy = 0.0
         self._asked: dict[int, _Asked] = {}
         self._forgets_said = 0
+        # For rehearsals: the last question, and how often steps waited for one, of late; the one that is rehearsed.
+        self._question: Propose | None = None
+        self._waited = False
+        self._waits = 0.0
+        self._practice = Practice()
+        self._rehearsed: Any = None
+        self._rehearsed_by = 0.0
         # Length of each text up to which the proposer has confirmed it.
         self._confirmed: dict[int, int] = {}
         self._forget: list[int] = []
@@ -123,6 +137,7 @@ class ProposerLink:
             self._endpoint = endpoint
         self._confirmed.clear()
         self._asked.clear()
+        self._practice.leave()
         self._forget = []
         self._ended.all_unknown()
         self._heard()
@@ -183,6 +198,46 @@ class ProposerLink:
         self._busy = 0.0
         return self._receive(self._now(), 0.0)
 
+    # Shortly before the end of a step ---------------------------------------------------------------------
+
+    def expects(self) -> bool:
+        """Whether the next step may well wait for an answer. Asked once a step."""
+        self._waits += (self._waited - self._waits) / WAITS
+        self._waited = False
+        return self._waits >= SELDOM and self._link is not None and not self.gave_up
+
+    def rehearse(self) -> None:
+        """The last question is asked once more. Nothing comes of the answer (practice.py)."""
+        if self._ticket is not None or self._link is None or self._question is None:
+            return
+        self.rehearsed()
+        if self._rehearsed is not None:
+            # One at a time.
+            if self._now() < self._rehearsed_by:
+                return
+            self._link.give_up(self._rehearsed)
+            self._rehearsed = None
+        question = self._question
+        known = [item for item in question.items if self._confirmed.get(item.sequence_id) == item.committed][:FEW]
+        if known:
+            with contextlib.suppress(MeshError, OSError):
+                self._rehearsed_by = self._now() + self._deadline
+                self._rehearsed = self._link.send(self._practice.question(question, known), timeout=self._deadline)
+
+    def rehearsed(self) -> None:
+        """Its answer is read, if it is there."""
+        if self._rehearsed is None or self._link is None:
+            return
+        # What is wrong with it the next question will find out.
+        with contextlib.suppress(MeshError, OSError, ValueError):
+            if not self._link.arrived(self._rehearsed, 0.0):
+                return
+            reply = self._link.receive(self._rehearsed, 0.0)
+            if isinstance(reply, Proposed):
+                self._practice.forgotten(reply.unknown)
+                unpacked(reply.drafts)
+        self._rehearsed = None
+
     # Between steps ---------------------------------------------------------------------------------------
 
     def ask(self, asks: list[DraftAsk], wait: float = 0.0) -> None:
@@ -228,6 +283,7 @@ class ProposerLink:
         """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in
         coming. Whether it hasn't heard yet and is to be told again, a little later; else the next question says it."""
         self.collect()
+        self._forget += self._practice.leave()
         if self._forget or self._ended:
             self.ask([])
             self.collect()
@@ -250,20 +306,23 @@ class ProposerLink:
             self._not_before = now + PROBE_SECONDS
             return
         try:
-            self._ticket = self._link.send(self._question(asks), timeout=self._deadline)
+            question = self._question_about(asks)
+            self._ticket = self._link.send(question, timeout=self._deadline)
         except (MeshError, OSError):
             self.failed += 1
             self._not_before = now + RETRY_SECONDS
             return
         self._asked = {ask.sequence.id: _Asked(len(ask.sequence.token_ids), ask.ahead) for ask in asks}
+        self._question = question
         self._forgets_said = len(self._forget)
         self._ahead = ahead
+        self._waited |= not ahead
         self._sent_at = now
         self._answer_by = now + (self._deadline if self.gave_up else wait)
         self._busy = self._now() - now
         self.asked += 1
 
-    def _question(self, asks: list[DraftAsk]) -> Propose:
+    def _question_about(self, asks: list[DraftAsk]) -> Propose:
         return Propose(
             step=self._step,
             epoch=self._epoch,
@@ -377,7 +436,8 @@ class ProposerLink:
         if self._link is not None:
             self._link.close()
         self._link = None
-        self._ticket = None
+        self._ticket = self._rehearsed = None
+        self._question = None
 
     def close(self) -> None:
         self._endpoint = ""

@@ -1,20 +1,21 @@
-"""Walks once through the code that runs between two steps, shortly before a step that runs elsewhere ends.
+"""Walks through the code that runs between two steps, shortly before a step that runs elsewhere ends.
 
     the step          |─────────────────────────────────────────────|
-    the step thread    settle, ask, foresee │ prepare │ (sleeps) │ walk │ (waits) ‖ the same code, for real
-                                                       lead: ───────────────────
+    the step thread    settle, ask, foresee │ prepare │ (sleeps) │ walk │ walk │ walk │ (waits) ‖ the same, for real
+                                                       lead: ─────────────────────────
 
 In the milliseconds of a step whoever else is on the machine has the processor's caches: what takes 13 µs in a loop
-takes 60 to 100 there. What walks is a stage of its own (stage.py), of which nobody hears. A fault in it ends the
-rehearsing and nothing else. Knows neither scheduler nor step loop: it is told what a step is expected to take, and
-learns how far to believe that.
+takes 60 to 100 there. A first walk brings the code back, further ones make it run as in a loop. What walks is a stage
+of its own (stage.py), of which nobody hears. Where steps wait for drafts, the proposer walks along: it is asked its
+last question again (practice.py). A fault in it ends the rehearsing and nothing else. Knows neither scheduler nor step
+loop: it is told what a step is expected to take, and learns how far to believe that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Literal, Protocol
 
 from kernels.waiting import Waiting
 from services.target.advice import Advice
@@ -27,19 +28,24 @@ SHORT_ONES = 0.125
 UNSTEADY = 1.25
 # Steps shorter than this, in seconds, leave the caches as they are, about.
 SHORTEST = 0.001
-# A walk begins so many times what walks take before the end, and so much for waking up, at least; what that is of a
-# step at most.
-LEAD, WAKING = 2.0, 1e-4
-LEAD_SHARE = 0.25
+# The first walk, and so many others, would end so much before the end (for waking up); what all that is of a step at
+# most. If there is time for more, there are more: a moment later nothing is at hand any more.
+AGAIN, MOST_AGAIN, WAKING = 2, 30, 1e-4
+LEAD_SHARE = 0.4
 # One in so many may end later than the step is expected to: after each that does, as much is added for waking up as
 # is taken away after so many that don't.
 ONE_IN = 100
-# Seconds that a walk takes, before one was measured; and how many the measure rests on.
-FIRST_WALK, WALKS = 2e-4, 8
-# What is left of that after a step for which walks take too long.
+# Seconds that a walk takes, before one was measured; and how many the measure rests on: rather too long than too short.
+FIRST_WALK, LONGER, SHORTER = 2e-4, 4, 16
+# What is left of it after a step for which walks take too long.
 FADING = 0.99
 # Slept at once, in seconds: by so much a step may be shorter than expected before that costs more.
 NAP = 0.001
+
+
+# What is played: a step without drafts; drafts that stand, and more were asked for ahead; drafts that fall, so that the
+# next step waits.
+Play = Literal["plain", "stands", "falls"]
 
 
 class Stage(Protocol):
@@ -54,28 +60,46 @@ class Stage(Protocol):
         ...
 
 
+class Line(Protocol):
+    """The proposer's (step_loop.py, `Drafts`)."""
+
+    def expects(self) -> bool:
+        """Whether the next step may well wait for a draft."""
+        ...
+
+    def rehearse(self) -> None:
+        """The proposer is asked once more, for its caches' sake."""
+        ...
+
+    def rehearsed(self) -> None:
+        """Its answer is read, if it is there."""
+        ...
+
+
 class Rehearsal:
     def __init__(
         self,
-        make_stage: Callable[[bool], Stage],
+        make_stage: Callable[[Play], Stage],
         look: Callable[[], None],
+        line: Line,
         now: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> None:
-        """`make_stage` is told whether there are drafts on it; it is called when the first step is long enough. `look`
-        is for what the next step will be about: it may be looked at once more, and stays as it is."""
+        """`make_stage` is called when the first step is long enough that could be followed so. `look` is for what the
+        next step will be about: it may be looked at once more, and stays as it is."""
         self._make_stage = make_stage
         self._look = look
+        self._line = line
         self._now = now
         self._sleep = sleep
-        self._stages: dict[bool, Stage] = {}
+        self._stages: dict[Play, Stage] = {}
         self._act = Advice(self._stages.clear, "rehearsing failed: steps go on without it")
         # Of the last steps, what they took of what was expected.
         self._shares: deque[float] = deque(maxlen=STEPS)
         self._predicted = 0.0
         self._end = 0.0
         self._drafts = False
-        self._takes, self._waking = FIRST_WALK, WAKING
+        self._first, self._takes, self._waking = FIRST_WALK, FIRST_WALK, WAKING
         self.walks = 0
 
     def prepare(self, began: float, predicted: float, drafts: bool) -> Waiting | None:
@@ -87,6 +111,7 @@ class Rehearsal:
             return None
         if self._lead > LEAD_SHARE * least:
             # Not for ever: the machine may have been busy.
+            self._first *= FADING
             self._takes *= FADING
             self._waking = max(WAKING, self._waking * FADING)
             return None
@@ -109,7 +134,7 @@ class Rehearsal:
 
     @property
     def _lead(self) -> float:
-        return LEAD * self._takes + self._waking
+        return self._first + AGAIN * self._takes + self._waking
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """All of the step is on its way, and its end is waited for by others, afterwards."""
@@ -117,26 +142,59 @@ class Rehearsal:
         # It took too long until it was.
         if self._now() >= begin:
             return
-        self._act(self._prepare)
-        while (left := begin - self._now()) > 0.0:
-            if done():
-                return
-            self._sleep(min(left, NAP))
+        waits = self._drafts and bool(self._act(self._line.expects))
+        play: Play = "falls" if waits else "stands" if self._drafts else "plain"
+        self._act(self._prepare, play)
+        if not self._sleep_until(begin, done):
+            return
         # Woken too late: the end isn't kept waiting.
-        if not done() and self._now() + self._takes <= self._end:
-            self._act(self._walk)
+        if not done() and self._now() + self._first <= self._end:
+            self._first += self._walked(play, self._first, done)
+            self._walk_on(play, done)
         late = self._now() > self._end
         self._waking = max(WAKING, self._waking + (WAKING if late else -WAKING / ONE_IN))
 
-    def _prepare(self) -> None:
-        if self._drafts not in self._stages:
-            self._stages[self._drafts] = self._make_stage(self._drafts)
-        self._stages[self._drafts].prepare()
+    def _walk_on(self, play: Play, done: Callable[[], bool]) -> None:
+        """Again, as long as there is time."""
+        for _ in range(MOST_AGAIN):
+            if done() or self._now() + self._takes > self._end:
+                break
+            self._takes += self._walked(play, self._takes, done)
 
-    def _walk(self) -> None:
+    def _sleep_until(self, moment: float, done: Callable[[], bool]) -> bool:
+        """False: the step has ended before."""
+        while (left := moment - self._now()) > 0.0:
+            if done():
+                return False
+            self._sleep(min(left, NAP))
+        return True
+
+    def _prepare(self, play: Play) -> None:
+        if play not in self._stages:
+            self._stages[play] = self._make_stage(play)
+        self._stages[play].prepare()
+
+    def _walked(self, play: Play, expected: float, done: Callable[[], bool]) -> float:
+        """What is learned of the time that it takes. Not all of it, when the step ends meanwhile."""
         began = self._now()
-        self._stages[self._drafts].walk()
-        self._look()
+        for piece in self._pieces(play):
+            self._act(piece)
+            if done():
+                return 0.0
         self.walks += 1
-        # One that was interrupted says little.
-        self._takes += (min(self._now() - began, 2.0 * self._takes) - self._takes) / WALKS
+        # One that was interrupted says little; one that took longer, more than one that didn't.
+        more = min(self._now() - began, 2.0 * expected) - expected
+        return more / (LONGER if more > 0.0 else SHORTER)
+
+    def _pieces(self, play: Play) -> Iterator[Callable[[], object]]:
+        stage = self._stages.get(play)
+        if stage is None:
+            # A fault has ended it.
+            return
+        if play == "falls":
+            yield self._line.rehearse
+        yield stage.walk
+        yield stage.prepare
+        if play == "falls":
+            yield self._line.rehearsed
+        yield self._look

@@ -1,8 +1,9 @@
 """Scenery for rehearsal.py: a step loop that nobody starts, over a scheduler and a proposer's line of its own.
 
 One sequence runs there, of the mock engine's cycle; with drafts they come from a line that answers at once, and all of
-them stand. The code is the one that serves requests, and nothing that it touches is shared with anyone: no metrics, no
-messages, no thread. What it keeps is bounded, for the text ends at its limit and then begins anew.
+them stand, or most of them fall and the next step waits for others. The code is the one that serves requests, and
+nothing that it touches is shared with anyone: no metrics, no messages, no thread. What it keeps is bounded, for the
+text ends at its limit and then begins anew.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from kernels.waiting import Waiting
-from services.drafts import DraftItem
-from services.messages import Generate, Sampling, Speculation
+from services.drafts import DraftItem, packed
+from services.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Speculation
 from services.target.advice import Advice, AdvisedBy
-from services.target.events import Arrived, DraftAsk, DraftsReady, RunStep
+from services.target.events import Arrived, RunStep
 from services.target.limits import AUTO, NAIVE, Limits
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
-from services.target.proposer_link import Link, ProposerLink
+from services.target.proposer_link import ProposerLink
+from services.target.rehearsal import Play
 from services.target.runner import Verdict
 from services.target.scheduler import Scheduler
-from services.target.sequence import Sequence
 from services.target.step_loop import StepLoop
 from services.target.succession import Succession
 
 PROMPT, TOKENS, DRAFT = 16, 1500, 8
-# All that is drafted stands.
-PROFILE = Profile(acceptance=1.0, vocab_size=FIRST + CYCLE, max_context=2048, pages=64)
+# How much of what is drafted stands.
+ACCEPTANCE: dict[Play, float] = {"plain": 1.0, "stands": 1.0, "falls": 0.8}
 # What a step is said to take. Nobody waits for it.
 SECONDS = 0.01
 CHANCE = 0.9
@@ -39,21 +40,25 @@ Result = TypeVar("Result")
 class StepStage(StepLoop):
     """`prepare` and `walk` in turns."""
 
-    def __init__(self, drafts: bool) -> None:
-        runner = MockRunner(PROFILE)
+    def __init__(self, play: Play) -> None:
+        runner = MockRunner(
+            Profile(acceptance=ACCEPTANCE[play], vocab_size=FIRST + CYCLE, max_context=2048, pages=64)
+        )
         facts = runner.facts
         scheduler = Scheduler(Limits(facts.vocab_size, facts.max_context, (), facts.page_tokens, facts.pages))
         scheduler.advice = _Straight(_nothing)
+        line = Succession(_link, took_over=_nothing)
+        line.move_to("stage")
         super().__init__(
             scheduler,
             runner,
-            AdvisedBy(scheduler.advice, _Line(_link, took_over=_nothing)),
+            AdvisedBy(scheduler.advice, line),
             deliver=lambda delivery: self.taken(),
             failed=_nothing,
             observer=_NoObserver(),
             now=time.monotonic,
         )
-        self._method = AUTO if drafts else NAIVE
+        self._method = NAIVE if play == "plain" else AUTO
         self._arrivals = 0
         self._verdicts: list[Verdict | None] = []
 
@@ -76,7 +81,7 @@ class StepStage(StepLoop):
         generate = Generate(
             request_id="stage",
             attempt=1,
-            token_ids=_text(0, PROMPT),
+            token_ids=_text(FIRST, PROMPT),
             prompt_tokens=PROMPT,
             sampling=Sampling(max_tokens=TOKENS, ignore_eos=True),
             speculation=Speculation(method=self._method, num_speculative_tokens=DRAFT),
@@ -94,8 +99,8 @@ class StepStage(StepLoop):
         return None
 
 
-def _text(position: int, count: int) -> list[int]:
-    return [FIRST + each % CYCLE for each in range(position, position + count)]
+def _text(token: int, count: int) -> list[int]:
+    return [FIRST + (each - FIRST) % CYCLE for each in range(token, token + count)]
 
 
 def _nothing(*_: object) -> None: ...
@@ -112,52 +117,41 @@ class _NoObserver:
     def after_step(self, rows: int, seconds: float) -> None: ...
 
 
-class _Line(Succession):
-    """Leads nowhere, answers at once, and knows the text."""
+class _AnswersAtOnce:
+    """A link (proposer_link.py) to nobody, who knows how the text goes on while it goes on as it did."""
 
-    _ready: DraftsReady | None = None
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
 
-    def listens(self) -> bool:
-        super().listens()
+    def send(self, message: Propose, *, timeout: float) -> Propose:
+        return message
+
+    def arrived(self, ticket: Propose, timeout: float) -> bool:
         return True
 
-    def ask(self, asks: list[DraftAsk], wait: float = 0.0) -> None:
-        self._ready = DraftsReady([_draft(ask) for ask in asks])
+    def receive(self, ticket: Propose, timeout: float) -> Proposed:
+        return Proposed(step=ticket.step, drafts=packed(self._draft(item) for item in ticket.items))
 
-    def ask_ahead(self, asks: list[DraftAsk]) -> None:
-        followed = {ask.sequence.id: ask.ahead for ask in asks}
-        self._ready = DraftsReady([_draft(ask) for ask in asks], ahead=True, followed=followed)
+    def _draft(self, item: ProposeItem) -> DraftItem:
+        if item.tokens:
+            self._last[item.sequence_id] = item.tokens[-1]
+        last = item.ahead[-1] if item.ahead else self._last[item.sequence_id]
+        return DraftItem(
+            sequence_id=item.sequence_id,
+            committed=item.committed + len(item.ahead),
+            tokens=_text(last + 1, item.budget),
+            source="stage",
+            match_length=9,
+            chances=[CHANCE] * item.budget,
+        )
 
-    def collect(self) -> DraftsReady | None:
-        ready, self._ready = self._ready, None
-        return ready
+    def give_up(self, ticket: Propose) -> None: ...
 
-    look = collect
-
-    def wait_ahead(self, seconds: float) -> DraftsReady | None:
-        return self.collect()
-
-    def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
-
-    def rest(self) -> bool:
-        return False
-
-
-def _nobody(endpoint: str) -> Link:
-    raise AssertionError("nothing is dialled from the stage")
+    def close(self) -> None:
+        self._last.clear()
 
 
 def _link() -> ProposerLink:
-    return ProposerLink(_nobody, target="stage", epoch=1, deadline=SECONDS, now=time.monotonic)
-
-
-def _draft(ask: DraftAsk) -> DraftItem:
-    position = len(ask.sequence.token_ids) + len(ask.ahead)
-    return DraftItem(
-        sequence_id=ask.sequence.id,
-        committed=position,
-        tokens=_text(position, ask.budget),
-        source="stage",
-        match_length=9,
-        chances=[CHANCE] * ask.budget,
+    return ProposerLink(
+        lambda endpoint: _AnswersAtOnce(), target="stage", epoch=1, deadline=SECONDS, now=time.monotonic
     )

@@ -44,7 +44,7 @@ from services.target.events import (
     TimeToSpare,
     is_replay,
 )
-from services.target.rehearsal import Rehearsal, Stage
+from services.target.rehearsal import Play, Rehearsal, Stage
 from services.target.runner import Runner, StepWork, Verdict, size_of
 from services.target.scheduler import Scheduler
 from services.target.sequence import Sequence
@@ -86,6 +86,9 @@ class Drafts(Protocol):
     def wait_ahead(self, seconds: float) -> DraftsReady | None: ...
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
     def collect(self) -> DraftsReady | None: ...
+    def expects(self) -> bool: ...
+    def rehearse(self) -> None: ...
+    def rehearsed(self) -> None: ...
     def rest(self) -> bool: ...
     def close(self) -> None: ...
 
@@ -121,7 +124,7 @@ class StepLoop:
         self._now = now
         self._audit = audit or Audit()
         self._timelines = Timelines()
-        self._rehearsal = Rehearsal(_stage, self._foresee, now, sleep)
+        self._rehearsal = Rehearsal(_stage, self._foresee, drafts, now, sleep)
         self._mail: queue.SimpleQueue[Event | ProposerAt | CandidateAt | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._out: Delivery = []
@@ -360,8 +363,8 @@ class StepLoop:
             self._hand_over()
 
 
-def _stage(drafts: bool) -> Stage:
+def _stage(play: Play) -> Stage:
     # It is a step loop itself.
     from services.target.stage import StepStage
 
-    return StepStage(drafts)
+    return StepStage(play)

@@ -149,6 +149,15 @@ class Succession:
     def collect(self) -> DraftsReady | None:
         return self._heard(self.link.collect())
 
+    def expects(self) -> bool:
+        return self.link.expects()
+
+    def rehearse(self) -> None:
+        self.link.rehearse()
+
+    def rehearsed(self) -> None:
+        self.link.rehearsed()
+
     def rest(self) -> bool:
         unsaid = self.link.rest()
         if self._candidate is not None:

@@ -52,7 +52,7 @@ def proposer(lie: Lie, chance: random.Random, settings: dict[str, Any]) -> tuple
         # Damaged bytes may be another message of the table.
         if not isinstance(message, Propose):
             return None
-        answer: Proposed = actor._answer(message)
+        answer: Proposed = actor._answer(message, actor._books)
         said = [each for item in unpacked(answer.drafts) for each in lie(chance, item)]
         return replace(answer, drafts=packed(said)), THINK
 

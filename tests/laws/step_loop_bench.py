@@ -49,6 +49,11 @@ class NoDrafts:
     def collect(self) -> DraftsReady | None:
         return None
 
+    def expects(self) -> bool:
+        return False
+
+    def rehearse(self) -> None: ...
+    def rehearsed(self) -> None: ...
     def rest(self) -> bool:
         return False
     def close(self) -> None: ...

@@ -28,6 +28,8 @@ OF_THE_LINE = {
     "move_to": 1, "try_out": 1, "forget": 5, "ask_ahead": 8, "look": 20, "wait_ahead": 2, "ask": 8, "collect": 8,
     "rest": 1, "listens": 40,
 }  # fmt: skip
+# While a long step runs: tests/services/target/test_rehearsal.py
+OF_REHEARSALS = {"expects", "rehearse", "rehearsed"}
 
 
 class Fault(RuntimeError):
@@ -142,4 +144,4 @@ def test_after_a_fault_nobody_gets_a_draft(plain: list[list[int]]) -> None:
 
 def test_the_calls_named_here_are_all_there_are() -> None:
     assert {name for name in vars(Drafting) if not name.startswith("_")} == set(OF_DRAFTING)
-    assert {name for name in vars(AdvisedBy) if not name.startswith("_")} == {*OF_THE_LINE, "close"}
+    assert {name for name in vars(AdvisedBy) if not name.startswith("_")} == {*OF_THE_LINE, *OF_REHEARSALS, "close"}

@@ -1,4 +1,4 @@
-"""Nodes for tests: over memory and over ZeroMQ alike, stopped and checked for leaks when the test ends."""
+"""Nodes for tests: over memory, over ZeroMQ and with a hatch, stopped and checked for leaks when the test ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from mesh.clock import FakeClock
 from mesh.codec import Codec
+from mesh.hatch import Hatched
 from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
 from mesh.session import Timing
@@ -32,7 +33,9 @@ class Mesh:
         self._nodes: list[Node] = []
 
     def transport(self) -> Transport:
-        return self.network.transport() if self.kind == "memory" else ZmqTransport()
+        if self.kind == "memory":
+            return self.network.transport()
+        return Hatched(ZmqTransport()) if self.kind == "hatch" else ZmqTransport()
 
     def endpoint(self, name: str) -> str:
         return f"mem://{name}" if self.kind == "memory" else f"ipc://{self._folder / name}"
@@ -62,6 +65,21 @@ async def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.fixture
 async def zmq_mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     made = Mesh("zmq", tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def hatch_mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
+    made = Mesh("hatch", tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.fixture(params=["zmq", "hatch"])
+async def linked_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mesh]:
+    """Both ways that a blocking link may take: through the door and through the hatch."""
+    made = Mesh(request.param, tmp_path)
     yield made
     await made.close()
 

@@ -10,7 +10,9 @@ import pytest
 from mesh.actor import Actor, Call
 from mesh.blocking import BlockingLink
 from mesh.errors import Draining, NotRunning, Refuse, RemoteError, UnknownKind
+from mesh.hatch_wire import HatchWire
 from mesh.testing import Blob, Buffer, Count, Echo, Fail, Hang, Note, codec, until
+from mesh.zmq_wire import ZmqWire
 
 Mesh = Any  # the fixture of conftest.py
 
@@ -104,12 +106,13 @@ async def test_who_stops_answers_no_more(mesh: Mesh) -> None:
         await ref.ask(Echo(), timeout=5.0)
 
 
-async def test_a_blocking_link_reads_one_bundle_for_an_answer(zmq_mesh: Mesh) -> None:
+async def test_a_blocking_link_reads_one_bundle_for_an_answer(linked_mesh: Mesh) -> None:
     """Its Hello is answered, too: in the same bundle."""
-    far = await zmq_mesh.node("far")
+    far = await linked_mesh.node("far")
     await far.spawn(AtOnce(), "quick")
     link = BlockingLink(far.endpoint, "quick", codec, "stepper")
     try:
+        assert isinstance(link._wire, HatchWire if linked_mesh.kind == "hatch" else ZmqWire)
         for number in range(20):
             assert await asyncio.to_thread(link.ask, Echo(number), timeout=5.0) == Echo(number)
         assert link.metrics.bundles["received"] == 20

@@ -119,6 +119,7 @@ def test_a_second_mesh_in_the_same_run_dir_is_refused_with_the_fix(tmp_path: Pat
 
 def test_sockets_of_a_mesh_that_was_killed_are_removed(tmp_path: Path) -> None:
     (tmp_path / "target-1.sock").touch()
+    (tmp_path / "proposer-1.sock.hatch").touch()
     (tmp_path / "up.lock").touch()
     _remove_stale_sockets(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["up.lock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
+from mesh.actor import Call
 from mesh.clock import FakeClock
 from mesh.errors import Refuse
 from services.config import Settings
@@ -30,6 +32,7 @@ from services.proposer.actor import ProposerActor
 from services.proposer.draft import Draft
 from services.proposer.proposer import Ask, Needs
 from services.proposer.suffix_store import compiling
+from services.target.practice import Practice
 
 CALL: Any = None
 
@@ -313,3 +316,57 @@ async def test_a_successor_is_a_candidate_until_its_drafts_are_used() -> None:
     assert actor.candidate()
     await ask(actor, whole(2, TEXT))
     assert not actor.candidate()
+
+
+@pytest.mark.parametrize("method", ["auto", "suffix", "ngram"])
+async def test_a_rehearsed_question_changes_no_draft_and_counts_nowhere(method: str) -> None:
+    """Two proposers are asked the same, one of them each question three times more. Each text has a namespace of its
+    own: a later question knows what others of its namespace said in between."""
+    chance = random.Random(method)
+    (asked, _, books), (rehearsed, _, other_books) = make(method=method), make(method=method)
+    texts = {number: chance.choices(range(9), k=40) for number in (1, 2)}
+    known: dict[int, int] = {}
+    practice, call, drafts = Practice(), Call("t", 1, None, "", FakeClock()), 0
+    for step in range(60):
+        items = []
+        for number, text in texts.items():
+            begin = known.get(number, 0)
+            guess = chance.choices(range(9), k=chance.randrange(3))
+            items.append(
+                ProposeItem(
+                    sequence_id=number, committed=len(text), tokens=text[begin:], first=not begin, budget=12,
+                    prompt_tokens=40, ahead=guess, namespace=f"of {number}",
+                )
+            )  # fmt: skip
+            known[number] = len(text)
+        question = Propose(step=step, epoch=1, target="t", items=items, vocabulary="v")
+        answer = asked.propose(question, call)
+        assert unpacked(rehearsed.propose(question, call).drafts) == unpacked(answer.drafts)
+        drafts += len(answer.drafts.lengths)
+        assert call.awaited == 0.0
+        for _ in range(3):
+            again = rehearsed.propose(practice.question(question, items), call)
+            assert again.unknown == [] and len(again.drafts.lengths) >= len(answer.drafts.lengths)
+        assert call.awaited > 0.0, "a real question will follow"
+        call.awaited = 0.0
+        for text in texts.values():
+            # Most of it was said before.
+            at = chance.randrange(30)
+            text += text[at : at + chance.randint(1, 5)]
+    assert drafts > 60
+    # One text more is followed, which is the target's to end. The rest of what is counted is the same.
+    own = ("specmesh:proposer_sequences", "specmesh:proposer_text_tokens", "specmesh:proposer_bytes")
+    assert _counts(books, but=own) == _counts(other_books, but=own) != {}
+    assert asked.figures().totals == rehearsed.figures().totals
+    rehearsed.propose(Propose(step=61, epoch=1, target="t", items=[], forget=practice.leave(), vocabulary="v"), call)
+    assert rehearsed.load() == asked.load() == 2
+
+
+def _counts(books: CollectorRegistry, but: tuple[str, ...]) -> dict[str, float]:
+    """Samples by name and labels, without those that say when something was or how long it took."""
+    samples = [sample for family in books.collect() if family.name not in but for sample in family.samples]
+    return {
+        f"{sample.name} {sample.labels}": sample.value
+        for sample in samples
+        if not sample.name.endswith(("_created", "_bucket", "_sum"))
+    }

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from mesh.errors import DeadlineExceeded, PeerLost, RemoteError
 from services.drafts import DraftItem, packed
-from services.messages import Propose, Proposed, Speculation
+from services.messages import DraftColumns, Propose, Proposed, Speculation
 from services.target.ended_texts import MOST_TEXTS, MOST_TOKENS, TOKENS_A_QUESTION, EndedTexts
 from services.target.events import DraftAsk
-from services.target.proposer_link import MISSES, PROBE_SECONDS, RETRY_SECONDS, ProposerLink
+from services.target.practice import OWN
+from services.target.proposer_link import FEW, MISSES, PROBE_SECONDS, RETRY_SECONDS, WAITS, ProposerLink
 
 DEADLINE = 0.02
 
@@ -522,3 +523,96 @@ def test_a_text_nobody_can_be_told_of_is_not_kept() -> None:
     world.link.move_to("")
     world.link.forget([1], [text_of(1, world.text, namespace="n")])
     assert len(world.link._ended) == 0
+
+
+# Rehearsals -----------------------------------------------------------------------------------------------
+
+
+def rehearsed(world: World) -> list[Propose]:
+    return [message for message in world.wire.sent if message.rehearsed]
+
+
+def test_where_steps_wait_for_drafts_the_next_may_wait_too() -> None:
+    world = World()
+    assert not world.link.expects()
+    world.step(good)
+    assert world.link.expects()
+    # One step in so many is worth it; after a while without any it isn't.
+    assert sum(world.link.expects() for _ in range(20 * WAITS)) < 4 * WAITS
+    assert not world.link.expects()
+    world.link.ask_ahead([world.asking(1, world.text)])
+    assert not world.link.expects(), "nobody waited for that"
+
+
+def test_what_was_answered_last_is_asked_again_and_changes_nothing() -> None:
+    world = World()
+    world.step(good)
+    before = world.link.asked, world.link.answered, world.link.round_trip, world.link.asked_ahead
+    world.link.rehearse()
+    world.wire.answers.append(good)
+    world.link.rehearsed()
+    [again] = rehearsed(world)
+    assert [(item.sequence_id, item.committed, item.tokens) for item in again.items[1:]] == [(1, 4, [])]
+    assert (world.link.asked, world.link.answered, world.link.round_trip, world.link.asked_ahead) == before
+    world.step(good)
+    assert items(world.wire.sent[-1]) == [(5, [5], False)], "of the text nothing more was confirmed"
+
+
+def test_one_is_rehearsed_at_a_time_and_given_up_when_it_is_too_late() -> None:
+    world = World()
+    world.step(good)
+    world.link.rehearse()
+    world.link.rehearse()
+    assert len(rehearsed(world)) == 1 and world.wire.given_up == []
+    world.now += 2 * DEADLINE
+    world.link.rehearse()
+    assert len(rehearsed(world)) == 2 and world.wire.given_up == [2]
+
+
+def test_nothing_is_rehearsed_while_a_question_is_open_or_before_one_was_answered() -> None:
+    world = World()
+    world.link.rehearse()
+    world.step(DeadlineExceeded("late"))
+    world.link.rehearse()
+    world.ask()
+    world.link.rehearse()
+    assert rehearsed(world) == []
+
+
+def test_of_a_large_batch_a_few_texts_are_asked_about_again() -> None:
+    world = World()
+    world.ask(*(world.asking(number, [number]) for number in range(2, 40)))
+    world.wire.answers.append(good)
+    world.collect()
+    world.link.rehearse()
+    assert len(rehearsed(world)[0].items) == 1 + FEW
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [PeerLost("gone"), DeadlineExceeded("late"), "no answer", Proposed(step=1, drafts=DraftColumns(lengths=[3]))],
+)
+def test_whatever_comes_of_it_the_next_question_is_asked_as_ever(answer: Any) -> None:
+    world = World()
+    world.step(good)
+    world.link.rehearse()
+    world.wire.answers.append(answer)
+    world.link.rehearsed()
+    assert len(world.step(good)) == 1
+    world.wire.send_error = PeerLost("gone")
+    world.link.rehearse()
+    world.wire.send_error = None
+    assert len(world.step(good)) == 1
+
+
+def test_the_text_that_is_rehearsed_ends_when_nothing_runs() -> None:
+    world = World()
+    world.step(good)
+    world.link.rehearse()
+    world.wire.answers.append(good)
+    world.link.rehearsed()
+    world.link.forget([1], [])
+    world.wire.answers.append(good)
+    assert not world.link.rest()
+    assert world.wire.sent[-1].forget == [1, OWN]
+    assert not world.link.rest() and world.wire.sent[-1].forget == [1, OWN]

@@ -119,6 +119,13 @@ class World:
         self.asked.append(asks)
         self.open = DraftsReady([self.draft(ask) for ask in asks])
 
+    def expects(self) -> bool:
+        return False
+
+    def rehearse(self) -> None: ...
+
+    def rehearsed(self) -> None: ...
+
     def rest(self) -> bool:
         with self.changed:
             self.rests += 1

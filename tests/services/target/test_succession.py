@@ -55,6 +55,9 @@ class Line:
 
     collect = look
 
+    def expects(self) -> bool:
+        return self.endpoint == "old"
+
     def rest(self) -> bool:
         return False
 
