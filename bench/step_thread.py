@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from mesh.address import new_epoch
-from services.drafts import DraftItem, packed
-from services.messages import Generate, Propose, Proposed, Sampling, Speculation
+from services.messages import Generate, Sampling, Speculation
 from services.target.events import Arrived
 from services.target.limits import Limits
-from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
+from services.target.mock_runner import MockRunner, Profile
 from services.target.proposer_link import Link, ProposerLink
 from services.target.scheduler import Scheduler
+from services.target.stage import AnswersAtOnce
 from services.target.step_loop import StepLoop
 
 # Rows are dear enough that drafts are short, and a continuation lasts for some steps.
@@ -31,7 +31,7 @@ STEPS, ROUNDS = 400, 6
 # Of a text whose steps are counted, not its tokens.
 MOST_TOKENS = 7800
 # Of the proposer that answers at once.
-LONGEST, CHANCE = 24, 0.9
+LONGEST = 24
 
 
 def added(methods: list[str]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _in_one_thread(method: str) -> dict[str, list[float]]:
 
     runner = MockRunner(Profile.parse(PROFILE), sleep=passes, now=now)
     return between_steps(
-        runner, lambda name, epoch: _AnswersAtOnce(), "inproc://bench", method, STEPS,
+        runner, lambda name, epoch: AnswersAtOnce("suffix", LONGEST), "inproc://bench", method, STEPS,
         now=now, sleep=passes, clock=time.thread_time,
     ).between  # fmt: skip
 
@@ -165,42 +165,6 @@ class _Watched:
     def copy_page(self, source: int, target: int) -> None: ...
 
     def after_step(self, rows: int, seconds: float) -> None: ...
-
-
-class _AnswersAtOnce:
-    """A link to a proposer that knows how the mock engine's text goes on when it goes on as it did."""
-
-    def __init__(self) -> None:
-        self._texts: dict[int, list[int]] = {}
-
-    def send(self, message: Propose, *, timeout: float) -> Propose:
-        return message
-
-    def arrived(self, ticket: Propose, timeout: float) -> bool:
-        return True
-
-    def receive(self, ticket: Propose, timeout: float) -> Proposed:
-        drafts = []
-        for item in ticket.items:
-            known = self._texts.get(item.sequence_id, [])
-            text = self._texts[item.sequence_id] = known[: item.committed - len(item.tokens)] + item.tokens
-            last = (text + item.ahead)[-1] - FIRST
-            count = min(item.budget, LONGEST)
-            drafts.append(
-                DraftItem(
-                    sequence_id=item.sequence_id,
-                    committed=item.committed + len(item.ahead),
-                    tokens=[FIRST + (last + place) % CYCLE for place in range(1, count + 1)],
-                    source="suffix",
-                    match_length=9,
-                    chances=[CHANCE] * count,
-                )
-            )
-        return Proposed(step=ticket.step, drafts=packed(drafts))
-
-    def give_up(self, ticket: Propose) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _request(name: str, method: str) -> Generate:

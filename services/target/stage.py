@@ -17,6 +17,7 @@ from services.drafts import DraftItem, packed
 from services.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Speculation
 from services.target.advice import Advice, AdvisedBy
 from services.target.events import Arrived, RunStep
+from services.target.lease import LONGEST_LEASE
 from services.target.limits import AUTO, NAIVE, Limits
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
 from services.target.proposer_link import ProposerLink
@@ -117,10 +118,12 @@ class _NoObserver:
     def after_step(self, rows: int, seconds: float) -> None: ...
 
 
-class _AnswersAtOnce:
-    """A link (proposer_link.py) to nobody, who knows how the text goes on while it goes on as it did."""
+class AnswersAtOnce:
+    """A link (proposer_link.py) to nobody, who knows how the mock engine's text goes on while it goes on as it did."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "stage", longest: int = LONGEST_LEASE) -> None:
+        self._source, self._longest = source, longest
+        # Of each text, its last token.
         self._last: dict[int, int] = {}
 
     def send(self, message: Propose, *, timeout: float) -> Propose:
@@ -130,19 +133,22 @@ class _AnswersAtOnce:
         return True
 
     def receive(self, ticket: Propose, timeout: float) -> Proposed:
+        for sequence_id in [*ticket.forget, *(ended.sequence_id for ended in ticket.ended)]:
+            self._last.pop(sequence_id, None)
         return Proposed(step=ticket.step, drafts=packed(self._draft(item) for item in ticket.items))
 
     def _draft(self, item: ProposeItem) -> DraftItem:
         if item.tokens:
             self._last[item.sequence_id] = item.tokens[-1]
         last = item.ahead[-1] if item.ahead else self._last[item.sequence_id]
+        count = min(item.budget, self._longest)
         return DraftItem(
             sequence_id=item.sequence_id,
             committed=item.committed + len(item.ahead),
-            tokens=_text(last + 1, item.budget),
-            source="stage",
+            tokens=_text(last + 1, count),
+            source=self._source,
             match_length=9,
-            chances=[CHANCE] * item.budget,
+            chances=[CHANCE] * count,
         )
 
     def give_up(self, ticket: Propose) -> None: ...
@@ -153,5 +159,5 @@ class _AnswersAtOnce:
 
 def _link() -> ProposerLink:
     return ProposerLink(
-        lambda endpoint: _AnswersAtOnce(), target="stage", epoch=1, deadline=SECONDS, now=time.monotonic
+        lambda endpoint: AnswersAtOnce(), target="stage", epoch=1, deadline=SECONDS, now=time.monotonic
     )
