@@ -61,6 +61,25 @@ def mend_bfloat16() -> None:
 
 
 @functools.lru_cache
+def mend_rows() -> None:
+    """The interpreter multiplies by NumPy's BLAS, and what some of those make of a row depends on where in a tile it
+    lies (OpenBLAS 0.3.31 for processors that it takes for Haswell; on a GPU it doesn't). Row by row it can't."""
+    import numpy as np
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    multiply = InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        if not (np.issubdtype(a.data.dtype, np.floating) and np.issubdtype(b.data.dtype, np.floating)):
+            return multiply(self, a, b, d, *rest)
+        rows = a.data.astype(d.data.dtype)[..., :, None, :]
+        product = np.matmul(rows, b.data.astype(d.data.dtype)[..., None, :, :])[..., 0, :]
+        return TensorHandle(product + d.data, d.dtype.scalar)
+
+    InterpreterBuilder.create_dot = create_dot
+
+
+@functools.lru_cache
 def mend_patching() -> None:
     """The interpreter puts its own functions into triton.language when a kernel starts, which is right, and looks
     through all of triton.language again for every function that a kernel calls: half of its time. Seen with Triton

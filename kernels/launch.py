@@ -61,6 +61,7 @@ def launch(
     """
     grid = (*grid, 1, 1)[:3]
     if interpreter.in_use():
+        interpreter.mend_rows()
         interpreter.mend_bfloat16()
         interpreter.mend_patching()
         kernel[grid](*args, **constants)
