@@ -31,7 +31,6 @@ import zmq
 from bench.running_mesh import ROOT, running_mesh
 from bench.step_thread import PROFILE, Seen, added, between_steps
 from mesh.blocking import BlockingLink
-from mesh.hatch import SUFFIX
 from services.messages import Generate, Sampling
 from services.process import mesh_codec
 from services.target.events import Arrived, RunStep, StepDone, StepWanted
@@ -86,8 +85,7 @@ def _over_http(options: argparse.Namespace, figures: dict[str, Any]) -> None:
 
 def _between_steps(options: argparse.Namespace, figures: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="run-") as folder, running_mesh(engine="mock", run_dir=folder) as mesh:
-        sockets = [path for path in Path(folder).rglob("proposer*") if path.is_socket()]
-        [socket] = [path for path in sockets if path.suffix != SUFFIX]
+        [socket] = Path(folder).rglob("proposer*.sock")
         # The mesh's own target asks, too, so that all its processes are awake.
         _single_stream(mesh.url, "suffix", 50)
         seen: dict[bool, dict[str, Seen]] = {True: {}, False: {}}

@@ -72,8 +72,8 @@ def mend_rows() -> None:
     def create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
         if not (np.issubdtype(a.data.dtype, np.floating) and np.issubdtype(b.data.dtype, np.floating)):
             return multiply(self, a, b, d, *rest)
-        rows = a.data.astype(d.data.dtype)[..., :, None, :]
-        product = np.matmul(rows, b.data.astype(d.data.dtype)[..., None, :, :])[..., 0, :]
+        rows, columns = (each.data.astype(d.data.dtype, copy=False) for each in (a, b))
+        product = np.matmul(rows[..., :, None, :], columns[..., None, :, :])[..., 0, :]
         return TensorHandle(product + d.data, d.dtype.scalar)
 
     InterpreterBuilder.create_dot = create_dot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import select
 import socket
@@ -14,7 +13,7 @@ from mesh import processors
 from mesh.errors import Malformed, PeerLost
 from mesh.framing import PIECE, Reassembly, framed
 from mesh.hatch import VERSION
-from mesh.pace import Pace
+from mesh.pace import Pace, Redialled
 from mesh.transport import Frame, Limits
 
 # Who waits for an answer stays awake for so many seconds: who sleeps takes longer to be woken than the other side to
@@ -24,10 +23,8 @@ LOOKS = 5e-4
 FD_SETSIZE = 1024
 
 
-class HatchWire:
+class HatchWire(Redialled):
     """Implements mesh.blocking.Wire."""
-
-    now = staticmethod(time.monotonic)
 
     def __init__(self, path: str, identity: bytes, limits: Limits) -> None:
         self._path, self._limits = path, limits
@@ -69,14 +66,8 @@ class HatchWire:
             self._read()
         return self._inbox.popleft()
 
-    def wait_until_open(self, timeout: float) -> bool:
-        until = self.now() + timeout
-        while not self._is_up():
-            now = self.now()
-            if now >= until:
-                return False
-            time.sleep(max(0.0, min(until, self._retry_at) - now))
-        return True
+    def _rest(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def close(self) -> None:
         self._leave()
@@ -85,7 +76,6 @@ class HatchWire:
     # The connection ---------------------------------------------------------------------------------------
 
     def _is_up(self) -> bool:
-        """Whether one can send; on the way another attempt is made, if it is time for one."""
         if self._socket is None and self.now() >= self._retry_at:
             self._retry_at = self.now() + self._pace.next()
             self._connect()
@@ -109,8 +99,7 @@ class HatchWire:
         """What has arrived can be read on. Nothing that was to be sent goes to a successor."""
         self._unsent = b""
         if self._socket is not None:
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(self._socket)
+            self._poll.unregister(self._socket)
             self._socket.close()
             self._socket = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,16 +11,14 @@ import zmq
 
 from mesh.address import Endpoint, require_keys
 from mesh.errors import PeerLost
-from mesh.pace import Pace
+from mesh.pace import Pace, Redialled
 from mesh.transport import Frame, Limits, Security
 from mesh.zmq_socket import Connection, receive_frames, send_frames
 
 
-class ZmqWire:
+class ZmqWire(Redialled):
     """A DEALER, and another when its connection is over. Implements mesh.blocking.Wire. Raises Insecure; PeerLost where
     the system has no socket left to give."""
-
-    now = staticmethod(time.monotonic)
 
     def __init__(self, endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> None:
         parsed = Endpoint.parse(endpoint)
@@ -58,14 +55,8 @@ class ZmqWire:
         except zmq.Again:
             return None
 
-    def wait_until_open(self, timeout: float) -> bool:
-        until = self.now() + timeout
-        while not self._is_up():
-            now = self.now()
-            if now >= until:
-                return False
-            self._connection.news.poll(max(0, math.ceil((min(until, self._retry_at) - now) * 1000)))
-        return True
+    def _rest(self, seconds: float) -> None:
+        self._connection.news.poll(math.ceil(seconds * 1000))
 
     def _is_up(self) -> bool:
         """Whether one can send; on the way, what happened meanwhile is seen to."""

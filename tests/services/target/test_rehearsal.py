@@ -179,11 +179,12 @@ def test_after_a_walk_the_next_step_is_looked_at() -> None:
 
 def test_what_walks_take_is_learned() -> None:
     steps = Steps(takes=4 * WALK)
-    steps.settle()
+    # Some of the first ones come too late, and that is remembered for a while.
+    for _ in range(6):
+        steps.settle()
     end = steps.clock.now() + STEP
     assert steps.run() == 0.0
-    # Some of the first ones came too late for that, and it is remembered for a while.
-    assert end - LEAD * 4 * WALK - 4 * WAKING < steps.stage.at[0] < end - LEAD * 4 * WALK
+    assert steps.stage.at[0] == pytest.approx(end - LEAD * 4 * WALK - WAKING, abs=WALK)
 
 
 def test_nothing_is_expected_of_the_first_steps() -> None:
@@ -213,7 +214,7 @@ def test_walks_that_are_long_for_the_step_are_hardly_made() -> None:
     steps = Steps(takes=0.001)
     for _ in range(300):
         steps.run(seconds=0.004, predicted=0.004)
-    assert 0 < len(steps.stage.at) < 300 / 3
+    assert 0 < len(steps.stage.at) < 300 / 5
     # When the machine is less busy, they are made again.
     steps.stage.takes = WALK
     for _ in range(100):
