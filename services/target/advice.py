@@ -69,6 +69,9 @@ class AdvisedBy:
     def ask_ahead(self, asks: list[DraftAsk]) -> None:
         self._advice(self.line.ask_ahead, asks)
 
+    def hurry(self, asks: list[DraftAsk]) -> None:
+        self._advice(self.line.hurry, asks)
+
     def look(self) -> DraftsReady | None:
         return self._advice(self.line.look)
 

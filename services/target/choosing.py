@@ -16,14 +16,14 @@ from collections.abc import Sequence as Items
 import msgspec
 
 from services.target import tree
-from services.target.lease import Lease
+from services.target.lease import LONGEST_LEASE, Lease
 from services.target.limits import Limits
 from services.target.runner import StepWork
 from services.target.sequence import NO_DRAFT, Sequence
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
 from services.target.trust import Record
-from services.target.weighing import Entry, Size, chances, plan
+from services.target.weighing import Entry, Outlook, Size, chances, outlook, plan
 
 
 class Use(msgspec.Struct, gc=False):
@@ -85,8 +85,21 @@ class Foreseen(msgspec.Struct):
         return True
 
 
-def choose(running: list[Sequence], model: StepTime, limits: Limits) -> Choice | None:
-    """For the next step; None where nobody drafts."""
+def look_out(running: list[Sequence], model: StepTime, limits: Limits) -> Outlook | None:
+    """What `choose` will have to know of the next step, before it is known what might be verified in it; None where
+    nothing can be said, or nothing is weighed."""
+    wanted = 0
+    for sequence in running:
+        if sequence.record is None and sequence.wants_draft:
+            return None
+        wanted += min(LONGEST_LEASE, sequence.longest_draft)
+    return outlook(_plain_step(running, [], limits), wanted, model, limits)
+
+
+def choose(
+    running: list[Sequence], model: StepTime, limits: Limits, foreseen: Outlook | None = None
+) -> Choice | None:
+    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before."""
     uses: list[Use] = []
     entries: list[Entry] = []
     auto = False
@@ -103,9 +116,12 @@ def choose(running: list[Sequence], model: StepTime, limits: Limits) -> Choice |
             uses.append(Use(sequence, lease, draft, parents))
         else:
             entries.append(Entry(sequence, lease, lease.at, sequence.longest_draft))
-    if auto:
-        return _weighed(uses, entries, _plain_step(running, uses, limits), running, model, limits)
-    return Choice(uses) if uses else None
+    if not auto:
+        return Choice(uses) if uses else None
+    size = _plain_step(running, uses, limits)
+    if foreseen is None or foreseen.size != size:
+        foreseen = outlook(size, _wanted(entries), model, limits)
+    return _weighed(uses, entries, foreseen, running)
 
 
 def foresee(work: list[StepWork], running: list[Sequence], model: StepTime, limits: Limits) -> Foreseen | None:
@@ -134,25 +150,28 @@ def foresee(work: list[StepWork], running: list[Sequence], model: StepTime, limi
             entries.append(Entry(sequence, lease, at, room))
     if not entries or len(work) != len(running):
         return None
-    return Foreseen(assumed, _weighed(uses, entries, Size(len(work), len(work), context), running, model, limits))
+    size = Size(len(work), len(work), context)
+    return Foreseen(assumed, _weighed(uses, entries, outlook(size, _wanted(entries), model, limits), running))
 
 
-def _weighed(
-    uses: list[Use], entries: list[Entry], size: Size, running: list[Sequence], model: StepTime, limits: Limits
-) -> Choice:
+def _wanted(entries: list[Entry]) -> int:
+    return sum([min(len(lease.tokens) - at, room) for _, lease, at, room in entries])
+
+
+def _weighed(uses: list[Use], entries: list[Entry], ahead: Outlook, running: list[Sequence]) -> Choice:
     """`uses`: what there is besides."""
-    found = plan(entries, size, model, limits)
+    found = plan(entries, ahead)
     for entry, longest, values, wanted, count in zip(
         entries, found.longest, found.values, found.wanted, found.counts, strict=True
     ):
         sequence, lease, at, room = entry
         a_tree = bool(lease.parents)
         draft, parents = _draft(lease, count, at, chances(sequence, lease) if a_tree else (), room)
-        excused = not longest or found.unknown or (not count and wanted > 0)
+        excused = not longest or ahead.unknown or (not count and wanted > 0)
         claims = lease.claims(count) if a_tree and count else 0.0
         uses.append(Use(sequence, lease, draft, parents, found.a_row * count, excused, at, values[:count], claims))
     records = [sequence.record for sequence in running if sequence.record is not None]
-    return Choice(uses, records, len(running), found.step_seconds, found.token_seconds)
+    return Choice(uses, records, len(running), ahead.step_seconds, ahead.token_seconds)
 
 
 def _draft(lease: Lease, count: int, at: int, chances: Items[float], room: int) -> tuple[list[int], list[int]]:

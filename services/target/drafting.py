@@ -36,6 +36,7 @@ from services.target.speculation_counts import SpeculationCounts
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
 from services.target.trust import Record, Trust, Worth, grades
+from services.target.weighing import Outlook
 
 # A lease with less than this left behind the draft is renewed.
 FEW_LEFT = 4
@@ -84,6 +85,7 @@ class Drafting:
         self._judged: list[_Judged] = []
         self._left: list[tuple[Sequence, Lease]] = []
         self._foreseen: Foreseen | None = None
+        self._outlook: Outlook | None = None
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -182,10 +184,11 @@ class Drafting:
     def choose(self, running: list[Sequence]) -> None:
         """What is verified of each lease in the next step."""
         foreseen, self._foreseen = self._foreseen, None
+        ahead, self._outlook = self._outlook, None
         if foreseen is not None and foreseen.is_of(running):
             choice: Choice | None = foreseen.choice
         else:
-            choice = choosing.choose(running, self._step_time, self._limits)
+            choice = choosing.choose(running, self._step_time, self._limits, ahead)
         if choice is None:
             return
         if choice.step_seconds:
@@ -199,6 +202,10 @@ class Drafting:
                 lease.paid = use.paid
                 lease.excused |= use.excused
         self._chosen.append(choice)
+
+    def look_out(self, running: list[Sequence]) -> None:
+        """While drafts are waited for: what rows cost in the step that they are for."""
+        self._outlook = choosing.look_out(running, self._step_time, self._limits)
 
     def foresee(self, work: list[StepWork], running: list[Sequence]) -> None:
         """While a step runs elsewhere: what is to be verified in the next one if all of this one's drafts stand."""
@@ -312,20 +319,11 @@ class Drafting:
 
     def urgent(self, running: list[Sequence], share: Callable[[list[int]], int]) -> AskDrafts | None:
         """What the next step may wait for; `share` says of drafts so long how many rows each of them can have in it."""
-        lacking = [each for each in running if each.lease is None and each.wants_draft]
+        lacking = [(each, NO_DRAFT) for each in running if each.lease is None and each.wants_draft]
         if not lacking:
             return None
-        without: list[Sequence] = []
-        weighed: list[DraftAsk] = []
-        for sequence in lacking:
-            if sequence.record is None:
-                without.append(sequence)
-            else:
-                room = sequence.limit - len(sequence.token_ids) - 1
-                weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room)))
-        asks = self._of_fixed_length(without, running, share) if without else []
-        fixed = bool(asks)
-        asks += self._worth_asking("asked", weighed, fixed)
+        fixed, weighed = self._questions(lacking, running, share)
+        asks = fixed + self._worth_asking("asked", weighed, bool(fixed))
         if not asks:
             return None
         # Who takes what it gets waits as long as is allowed; where it is weighed, the wait has to be worth it, too.
@@ -334,22 +332,74 @@ class Drafting:
             wait = min(wait, WAIT_SHARE * self._step_seconds)
         return AskDrafts(self._opened(asks), 0.0 if fixed else wait)
 
+    def fallen(
+        self,
+        work: list[StepWork],
+        verdicts: list[Verdict | None],
+        running: list[Sequence],
+        share: Callable[[list[int]], int],
+    ) -> list[DraftAsk]:
+        """What `urgent` will say when the texts have taken these verdicts, about. Nothing is written down: it is asked
+        before anything else is done, and what isn't sure can be asked later."""
+        lacking: list[tuple[Sequence, list[int]]] = []
+        for item, verdict in zip(work, verdicts, strict=True):
+            sequence = item.sequence
+            if verdict is None or not sequence.draft_length or sequence.state is not State.RUNNING:
+                continue
+            if not sequence.verifying:
+                # Its prompt's end. How many rows drafts will have is known when it is written down.
+                return []
+            lease, tokens = sequence.lease, verdict.tokens
+            if lease is not None and (lease.parents or lease.goes_on_with(tokens)):
+                continue
+            if not tokens or len(tokens) > sequence.limit - len(sequence.token_ids) - 2:
+                continue
+            if not sequence.stop_ids.isdisjoint(tokens):
+                # It may end there.
+                continue
+            lacking.append((sequence, tokens))
+        if not lacking:
+            return []
+        fixed, weighed = self._questions(lacking, running, share)
+        return fixed + weighed if self._pays("asked", weighed, bool(fixed)) else fixed
+
+    def _questions(
+        self,
+        lacking: list[tuple[Sequence, list[int]]],
+        running: list[Sequence],
+        share: Callable[[list[int]], int],
+    ) -> tuple[list[DraftAsk], list[DraftAsk]]:
+        """About those whose drafts are of fixed length, and those whose are weighed; each with what it is about to be
+        given and isn't in its text yet."""
+        without: list[DraftAsk] = []
+        weighed: list[DraftAsk] = []
+        for sequence, more in lacking:
+            if sequence.record is None:
+                without.append(DraftAsk(sequence, sequence.longest_draft, NO_DRAFT, more))
+            else:
+                room = sequence.limit - len(sequence.token_ids) - len(more) - 1
+                weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room), NO_DRAFT, more))
+        return self._of_fixed_length(without, running, share) if without else without, weighed
+
     def _of_fixed_length(
-        self, without: list[Sequence], running: list[Sequence], share: Callable[[list[int]], int]
+        self, without: list[DraftAsk], running: list[Sequence], share: Callable[[list[int]], int]
     ) -> list[DraftAsk]:
         """Those that have drafts already want rows, too."""
         most = share([s.longest_draft for s in running if s.record is None and s.wants_draft])
-        return [DraftAsk(s, min(s.longest_draft, most)) for s in without] if most else []
+        return [DraftAsk(ask.sequence, min(ask.budget, most), NO_DRAFT, ask.after) for ask in without] if most else []
 
-    def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:
-        if not asks:
-            return []
+    def _pays(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> bool:
         gain, unknown = 0.0, asked_anyway
         for ask in asks:
             worth = self._worth(ask.sequence, kind)
             unknown |= worth is None
             gain += max(0.0, worth or 0.0)
-        self._probing = not unknown and gain <= self.costs[kind]
+        return unknown or gain > self.costs[kind]
+
+    def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:
+        if not asks:
+            return []
+        self._probing = not self._pays(kind, asks, asked_anyway)
         if not self._probing:
             # One more of them costs next to nothing.
             return asks

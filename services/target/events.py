@@ -64,6 +64,10 @@ class Foresee(msgspec.Struct, frozen=True):
     """The step runs elsewhere, and there is still time: the next one may be thought of."""
 
 
+class DraftsAwaited(msgspec.Struct, frozen=True):
+    """Nothing else is to be done until they are there."""
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True):
     now: float
 
@@ -91,6 +95,7 @@ class EngineFailed(msgspec.Struct, frozen=True):
 Event = (
     Arrived
     | Cancelled
+    | DraftsAwaited
     | DraftsReady
     | StepWanted
     | StepDone
@@ -140,11 +145,18 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class DraftAsk(msgspec.Struct, frozen=True, gc=False):
-    """A draft of at most `budget` tokens is wanted behind this sequence's text and `ahead`, as if that all stood."""
+    """A draft of at most `budget` tokens is wanted behind this sequence's text and `ahead`, as if that all stood.
+    `after`: what the text is about to be given, and surely: as if it had it already."""
 
     sequence: Sequence
     budget: int
     ahead: list[int] = []
+    after: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Of the text that is asked about."""
+        return len(self.sequence.token_ids) + len(self.after)
 
 
 class AskDrafts(msgspec.Struct, frozen=True):

@@ -109,6 +109,11 @@ class Lease:
         """Of a tree: how many of its `count` likeliest tokens stand, as it says."""
         return sum(sorted(self.cumulated(self.chances), reverse=True)[:count])
 
+    def goes_on_with(self, tokens: list[int]) -> bool:
+        """Of a chain: what `follow` will say."""
+        end = self.at + len(tokens)
+        return end < len(self.tokens) and self.tokens[self.at : end] == tokens
+
     def follow(self, tokens: list[int]) -> bool:
         """The text goes on with these. Whether the lease lives on: no disagreement, and something is left."""
         if self.parents:

@@ -87,6 +87,7 @@ class ProposerLink:
         # The open question: when it was sent, until when a step waits for it, and how long the thread was busy with it.
         self._ticket: Any = None
         self._ahead = False
+        self._hurried = False
         self._sent_at = 0.0
         self._answer_by = 0.0
         self._busy = 0.0
@@ -198,6 +199,12 @@ class ProposerLink:
         self._busy = 0.0
         return self._receive(self._now(), 0.0)
 
+    def hurry(self, asks: list[DraftAsk]) -> None:
+        """Send what this step will ask in a moment (`ask`). Nobody waits for it, unless it does."""
+        if self._ticket is None and not self.gave_up:
+            self._send(asks, ahead=True, wait=self._deadline)
+            self._hurried = self._ticket is not None
+
     # Shortly before the end of a step ---------------------------------------------------------------------
 
     def expects(self) -> bool:
@@ -252,12 +259,17 @@ class ProposerLink:
             self._send(asks, ahead=False, wait=patience)
         else:
             self._answer_by = self._now() + patience
+            if self._hurried:
+                # It was this one all the time.
+                self._ahead, self._waited = False, True
 
     def _serves(self, asks: list[DraftAsk]) -> bool:
         """Whether the open question is about the texts as they have become."""
         for ask in asks:
             asked, text = self._asked.get(ask.sequence.id), ask.sequence.token_ids
-            if asked is None or text[asked.length : asked.length + len(asked.ahead)] != asked.ahead:
+            if asked is None or len(text) < asked.length:
+                return False
+            if text[asked.length : asked.length + len(asked.ahead)] != asked.ahead:
                 return False
         return True
 
@@ -312,10 +324,10 @@ class ProposerLink:
             self.failed += 1
             self._not_before = now + RETRY_SECONDS
             return
-        self._asked = {ask.sequence.id: _Asked(len(ask.sequence.token_ids), ask.ahead) for ask in asks}
+        self._asked = {ask.sequence.id: _Asked(ask.length, ask.ahead) for ask in asks}
         self._question = question
         self._forgets_said = len(self._forget)
-        self._ahead = ahead
+        self._ahead, self._hurried = ahead, False
         self._waited |= not ahead
         self._sent_at = now
         self._answer_by = now + (self._deadline if self.gave_up else wait)
@@ -336,13 +348,13 @@ class ProposerLink:
 
     def _item(self, ask: DraftAsk) -> ProposeItem:
         sequence = ask.sequence
-        text = sequence.token_ids
+        text, after = sequence.token_ids, ask.after
         confirmed = self._confirmed.get(sequence.id, 0)
         if confirmed:
             return ProposeItem(
                 sequence_id=sequence.id,
-                committed=len(text),
-                tokens=text[confirmed:],
+                committed=len(text) + len(after),
+                tokens=text[confirmed:] + after,
                 prompt_tokens=sequence.prompt_tokens,
                 budget=ask.budget,
                 method=sequence.method,
@@ -352,8 +364,8 @@ class ProposerLink:
         generate = sequence.generate
         return ProposeItem(
             sequence_id=sequence.id,
-            committed=len(text),
-            tokens=text,
+            committed=len(text) + len(after),
+            tokens=text + after,
             first=True,
             prompt_tokens=sequence.prompt_tokens,
             budget=ask.budget,

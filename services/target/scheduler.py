@@ -28,6 +28,8 @@ from services.target.events import (
     AskAhead,
     Cancelled,
     DeadlinePassed,
+    DraftAsk,
+    DraftsAwaited,
     DraftsReady,
     Drain,
     Emit,
@@ -48,7 +50,7 @@ from services.target.events import (
 )
 from services.target.limits import Limits
 from services.target.planning import Planner
-from services.target.runner import StepWork, size_of
+from services.target.runner import StepWork, Verdict, size_of
 from services.target.sequence import NO_DRAFT, Sequence, State, Tally
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
@@ -117,6 +119,13 @@ class Scheduler:
         self.advice(self.drafting.check_idle)
         self.planner.check_idle()
 
+    def fallen(self, verdicts: list[Verdict | None]) -> list[DraftAsk]:
+        """What is to be asked about the texts as they will be when StepDone has brought them these verdicts; it says
+        the same again then. Asked before anything is done, it is on its way meanwhile."""
+        return self.advice(
+            self.drafting.fallen, self._in_flight, verdicts, self.running, self.planner.draft_share
+        ) or []
+
     # Events --------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -162,6 +171,9 @@ class Scheduler:
             self._look_back()
             self._count_end(event.stream, "cancelled")
             self._end(sequence, learned=True)
+
+    def _drafts_awaited(self, event: DraftsAwaited) -> None:
+        self.advice(self.drafting.look_out, self.running)
 
     def _drafts_ready(self, event: DraftsReady) -> None:
         self.advice(self.drafting.take, event, self._by_id)
@@ -328,6 +340,7 @@ class Scheduler:
     _HANDLERS: ClassVar[dict[type[Event], Callable[[Scheduler, Any], None]]] = {
         Arrived: _arrived,
         Cancelled: _cancelled,
+        DraftsAwaited: _drafts_awaited,
         DraftsReady: _drafts_ready,
         StepWanted: _step_wanted,
         StepDone: _step_done,

@@ -28,6 +28,7 @@ from services.target.events import (
     CopyPage,
     DeadlinePassed,
     DraftAsk,
+    DraftsAwaited,
     DraftsReady,
     Drain,
     Emit,
@@ -82,6 +83,7 @@ class Drafts(Protocol):
     def forget(self, sequence_ids: list[int], learned: list[Sequence]) -> None: ...
     def listens(self) -> bool: ...
     def ask_ahead(self, asks: list[DraftAsk]) -> None: ...
+    def hurry(self, asks: list[DraftAsk]) -> None: ...
     def look(self) -> DraftsReady | None: ...
     def wait_ahead(self, seconds: float) -> DraftsReady | None: ...
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
@@ -240,6 +242,7 @@ class StepLoop:
         if self._asked:
             self._asked = False
             self._hand_over()
+            self._route(self.scheduler.handle(DraftsAwaited()))
             self._take(self._drafts.collect())
         self._ran = False
         self._route(self.scheduler.handle(StepWanted()))
@@ -294,9 +297,13 @@ class StepLoop:
         # What came meanwhile is there before the verdicts are: it follows the text from where it was asked for.
         if self._unanswered or self._trying:
             self._take(self._drafts.look())
+        listens = self._drafts.listens()
+        if listens and not self._unanswered and (asks := self.scheduler.fallen(verdicts)):
+            self._drafts.hurry(asks)
+            self._unanswered = True
         if self._timelines:
             self._timelines.stepped(work, verdicts, self._began, ended)
-        self._route(self.scheduler.handle(StepDone(verdicts, seconds, self._drafts.listens())))
+        self._route(self.scheduler.handle(StepDone(verdicts, seconds, listens)))
         self._observed = work, seconds
 
     def _spare(self, elsewhere: bool) -> Waiting | None:

@@ -134,6 +134,11 @@ class Succession:
         self.link.ask_ahead(asks)
         self._mirror(asks, self.link.asked > before)
 
+    def hurry(self, asks: list[DraftAsk]) -> None:
+        before = self.link.asked
+        self.link.hurry(asks)
+        self._mirror(asks, self.link.asked > before)
+
     def ask(self, asks: list[DraftAsk], wait: float = 0.0) -> None:
         before = self.link.asked
         self.link.ask(asks, wait)
@@ -184,7 +189,7 @@ class Succession:
         self._asked_candidate = [_key(ask) for ask in asks]
         for ask in asks:
             if len(self._pairs) < MOST_OPEN:
-                pair = _Pair(ask.sequence, len(ask.sequence.token_ids), list(ask.ahead))
+                pair = _Pair(ask.sequence, ask.length, list(ask.ahead))
                 self._pairs.setdefault(_key(ask), pair)
 
     def _heard(self, ready: DraftsReady | None) -> DraftsReady | None:
@@ -224,7 +229,7 @@ class Succession:
 
 
 def _key(ask: DraftAsk) -> Key:
-    return ask.sequence.id, len(ask.sequence.token_ids) + len(ask.ahead)
+    return ask.sequence.id, ask.length + len(ask.ahead)
 
 
 def _by_sequence(drafts: list[DraftItem]) -> dict[Key, list[int]]:

@@ -37,46 +37,62 @@ class Entry(NamedTuple):
     room: int
 
 
+class Outlook(NamedTuple):
+    """What a step of that size may cost with up to `most` rows more, whatever drafts there will be: seconds[k] with k
+    of them, less what its prompts take ([]: nobody knows). Without any it takes `step_seconds`, and a token saves
+    `token_seconds`; 0: nobody knows. `unknown`: no such step has been seen."""
+
+    size: Size
+    most: int
+    unknown: bool
+    seconds: list[float]
+    step_seconds: float = 0.0
+    token_seconds: float = 0.0
+
+
 class Plan(NamedTuple):
     """By entry: the most that could be verified, what that is worth token by token, how much was to be verified, and
-    how much can be paid. A step without drafts takes `step_seconds`, a row more `a_row`, and a token saves
-    `token_seconds`; 0: nobody knows."""
+    how much can be paid. A row more takes `a_row`; 0: nobody knows."""
 
     longest: list[int]
     values: list[list[float]]
     wanted: list[int]
     counts: list[int]
-    unknown: bool
-    step_seconds: float
     a_row: float
-    token_seconds: float
 
 
-def plan(entries: list[Entry], size: Size, model: StepTime, limits: Limits) -> Plan:
-    longest = [
-        min(len(lease.tokens) - at, room) if sequence.record is not None and sequence.record.solvent else 0
-        for sequence, lease, at, room in entries
-    ]
+def outlook(size: Size, wanted: int, model: StepTime, limits: Limits) -> Outlook:
+    """`wanted`: rows that drafts might want."""
     unknown = size.rows < model.least_rows or not model.steps
     known = MODEST_ROWS if unknown else max(MODEST_ROWS, FURTHER * model.most_rows - size.rows)
-    most = max(0, min(sum(longest), limits.max_step_tokens - size.rows, known))
+    most = max(0, min(wanted, limits.max_step_tokens - size.rows, known))
     curve = model.curve(size.rows, most, size.context)
-    values = [_values(entry, count) for entry, count in zip(entries, longest, strict=True)]
     if not curve:
-        wanted = modest(longest, most)
-        return Plan(longest, values, wanted, wanted, unknown, 0.0, 0.0, 0.0)
+        return Outlook(size, most, unknown, curve)
     step_seconds = curve[0]
     if size.chunks:
         # Prompts have to be computed anyway. A token saves its part of a later step, which is not as long as this one.
         alone = model.curve(size.rows - size.chunks, 0, size.context)[0]
         curve = [alone + seconds - step_seconds for seconds in curve]
-    token_seconds = curve[0] / max(1, size.certain)
-    wanted = lengths(values, size.certain, curve)
-    counts = _afforded(entries, wanted, curve)
+    return Outlook(size, most, unknown, curve, step_seconds, curve[0] / max(1, size.certain))
+
+
+def plan(entries: list[Entry], ahead: Outlook) -> Plan:
+    longest = [
+        min(len(lease.tokens) - at, room) if sequence.record is not None and sequence.record.solvent else 0
+        for sequence, lease, at, room in entries
+    ]
+    values = [_values(entry, count) for entry, count in zip(entries, longest, strict=True)]
+    seconds = ahead.seconds
+    if not seconds:
+        wanted = modest(longest, ahead.most)
+        return Plan(longest, values, wanted, wanted, 0.0)
+    wanted = lengths(values, ahead.size.certain, seconds)
+    counts = _afforded(entries, wanted, seconds)
     total = sum(counts)
     # What the rows cost, shared by those who wanted them.
-    a_row = (curve[total] - curve[0]) / total if total else 0.0
-    return Plan(longest, values, wanted, counts, unknown, step_seconds, a_row, token_seconds)
+    a_row = (seconds[total] - seconds[0]) / total if total else 0.0
+    return Plan(longest, values, wanted, counts, a_row)
 
 
 def chances(sequence: Sequence, lease: Lease) -> list[float]:

@@ -120,10 +120,17 @@ class Wire:
 
     def _guess(self, item: ProposeItem) -> Guess | None:
         start = item.committed - len(item.tokens)
-        text = self.texts[item.sequence_id][:start] + item.tokens if start else list(item.tokens)
-        self.texts[item.sequence_id] = text
         sequence = self.simulation.scheduler._by_id[item.sequence_id]
-        assert text == sequence.token_ids, "the proposer has another text"
+        said = sequence.token_ids
+        if start:
+            before = self.texts[item.sequence_id]
+            assert before == said[: len(before)], "what it was told in a hurry didn't come"
+            text = before[:start] + item.tokens
+        else:
+            text = list(item.tokens)
+        self.texts[item.sequence_id] = text
+        # In a hurry it is told what the text is about to be given.
+        assert text[: len(said)] == said, "the proposer has another text"
         return self.simulation.guesser(self.simulation, sequence, [*text, *item.ahead], item.budget)
 
     def receive(self, ticket: int, timeout: float) -> Proposed:

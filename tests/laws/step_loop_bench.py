@@ -39,6 +39,7 @@ class NoDrafts:
         return True
 
     def ask_ahead(self, asks: list[DraftAsk]) -> None: ...
+    def hurry(self, asks: list[DraftAsk]) -> None: ...
     def look(self) -> DraftsReady | None:
         return None
 

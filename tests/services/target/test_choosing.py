@@ -9,6 +9,7 @@ import pytest
 
 from services.drafts import DraftItem
 from services.messages import Generate, Sampling, Speculation
+from services.target import choosing
 from services.target.choosing import Foreseen
 from services.target.events import (
     Arrived,
@@ -16,6 +17,7 @@ from services.target.events import (
     AskDrafts,
     Cancelled,
     DraftAsk,
+    DraftsAwaited,
     DraftsReady,
     Foresee,
     PagesLost,
@@ -73,6 +75,8 @@ class World:
                 if isinstance(item, AskAhead | AskDrafts):
                     ahead = isinstance(item, AskAhead)
                     followed = {ask.sequence.id: ask.ahead for ask in item.asks if ask.ahead}
+                    if self.foresees and not ahead:
+                        self.hear([DraftsAwaited()])
                     self.hear([DraftsReady([self._draft(ask) for ask in item.asks], ahead, followed, seconds=1e-4)])
                 elif isinstance(item, RunStep):
                     self._step(item)
@@ -114,6 +118,28 @@ def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted
     assert mine.counts.ways == theirs.counts.ways and mine.counts.lengths == theirs.counts.lengths
     assert mine.trust.purses() == theirs.trust.purses() != []
     assert vars_of(mine.counts.source("suffix")) == vars_of(theirs.counts.source("suffix"))
+
+
+def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(1, True, ["auto"])
+    drafting = world.scheduler.drafting
+    choose, outlook, looked = drafting.choose, choosing.outlook, [0]
+    anew: list[int] = []
+
+    def choosing_now(running: list[Any]) -> None:
+        known, looked[0] = drafting._outlook is not None, 0
+        choose(running)
+        anew.append(looked[0] if known else -1)
+
+    def looked_up(*given: Any) -> Any:
+        looked[0] += 1
+        return outlook(*given)
+
+    monkeypatch.setattr(drafting, "choose", choosing_now)
+    monkeypatch.setattr(choosing, "outlook", looked_up)
+    world.run(200)
+    assert anew.count(0) > 10 * anew.count(1) and anew.count(-1) > 0
+    assert drafting._outlook is None
 
 
 @pytest.mark.parametrize("pages", [400, 60, 50])

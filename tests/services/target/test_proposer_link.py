@@ -420,6 +420,68 @@ def test_a_question_that_the_next_step_wants_anyway_is_waited_for_and_another_ma
     assert ready is not None and not ready.ahead and ready.followed == {}
 
 
+def hurry(world: World, *after: int) -> None:
+    """The text takes these in a moment."""
+    world.link.hurry([DraftAsk(text_of(1, world.text), 5, [], list(after))])
+
+
+def test_a_question_in_a_hurry_is_about_the_text_as_it_will_be_and_is_the_one_that_is_asked_then() -> None:
+    world = World()
+    world.step(good)
+    hurry(world, 6, 7)
+    assert items(world.wire.sent[1]) == [(7, [5, 6, 7], False)]
+    world.text = [*world.text, 6, 7]
+    world.link.ask([DraftAsk(text_of(1, world.text), 5)], 0.002)
+    assert len(world.wire.sent) == 2 and world.link.asked == 2 and world.link.asked_ahead == 0
+    world.wire.answers.append(good)
+    ready = world.link.collect()
+    assert ready is not None and not ready.ahead and [draft.committed for draft in ready.drafts] == [7]
+    assert world.wire.waited[-1] == pytest.approx(0.002) and world.link._confirmed == {1: 7}
+    assert world.link.expects(), "a step waited"
+
+
+def test_a_text_nobody_knows_is_sent_whole_in_a_hurry_too() -> None:
+    world = World()
+    hurry(world, 5)
+    assert items(world.wire.sent[0]) == [(5, [1, 2, 3, 4, 5], True)]
+
+
+@pytest.mark.parametrize("text", [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 8]])
+def test_a_question_in_a_hurry_makes_way_if_it_came_otherwise(text: list[int]) -> None:
+    """The text is shorter than was asked about, or another one is asked about, too."""
+    world = World()
+    world.step(good)
+    hurry(world, 6, 7)
+    world.text = text
+    others = [world.asking(2, [9])] if len(text) > 6 else []
+    world.link.ask([DraftAsk(text_of(1, world.text), 5), *others], 0.002)
+    assert world.wire.given_up == [2] and len(world.wire.sent) == 3
+
+
+def test_a_question_in_a_hurry_that_nobody_asks_then_is_looked_for_like_one_asked_ahead() -> None:
+    world = World()
+    hurry(world, 5)
+    hurry(world, 5)
+    world.link.ask_ahead([ahead_of(world, [5])])
+    assert len(world.wire.sent) == 1, "one question at a time"
+    world.wire.answers.append(good)
+    ready = world.link.look()
+    assert ready is not None and ready.ahead and [draft.committed for draft in ready.drafts] == [5]
+    world.link.ask_ahead([ahead_of(world, [5])])
+    assert len(world.wire.sent) == 2
+
+
+def test_nothing_is_asked_in_a_hurry_where_nobody_answers() -> None:
+    world = World()
+    while not world.link.gave_up:
+        world.step(DeadlineExceeded("late"))
+        world.now += DEADLINE
+    sent = len(world.wire.sent)
+    world.now += 2 * PROBE_SECONDS
+    hurry(world, 5)
+    assert len(world.wire.sent) == sent
+
+
 def test_a_proposer_that_never_answers_what_is_asked_ahead_is_given_up_after_so_much_silence() -> None:
     world = World()
     while not world.link.gave_up:

@@ -59,6 +59,9 @@ class World:
         self.moves: list[str] = []
         self.asked: list[list[DraftAsk]] = []
         self.asked_ahead: list[list[DraftAsk]] = []
+        # What was asked in a hurry and what then, as (sequence, length of its text, budget).
+        self.hurried: list[list[tuple[int, int, int]]] = []
+        self.confirmed: list[list[tuple[int, int, int]]] = []
         self.open: DraftsReady | None = None
         self.waited: list[float] = []
         self.steps: list[tuple[int, float]] = []
@@ -115,8 +118,14 @@ class World:
             [self.draft(ask) for ask in asks], ahead=True, followed={ask.sequence.id: ask.ahead for ask in asks}
         )
 
+    def hurry(self, asks: list[DraftAsk]) -> None:
+        assert len(self.hurried) == len(self.confirmed), "one at a time"
+        self.hurried.append(told(asks))
+
     def ask(self, asks: list[DraftAsk], wait: float) -> None:
         self.asked.append(asks)
+        if len(self.confirmed) < len(self.hurried):
+            self.confirmed.append(told(asks))
         self.open = DraftsReady([self.draft(ask) for ask in asks])
 
     def expects(self) -> bool:
@@ -174,6 +183,10 @@ class World:
         assert self.loop.join(PATIENCE) and self.closed
         # Whatever was replayed, nobody heard of it.
         assert not any(is_replay(item.stream) for delivery in self.deliveries for item in delivery)
+
+
+def told(asks: list[DraftAsk]) -> list[tuple[int, int, int]]:
+    return [(ask.sequence.id, ask.length, ask.budget) for ask in asks]
 
 
 def test_what_a_step_gave_for_all_is_handed_over_in_one_call() -> None:
@@ -366,6 +379,39 @@ def test_while_a_step_runs_elsewhere_a_part_of_it_is_waited_for_drafts() -> None
     world.stop()
     assert world.waited and all(0 < seconds < 0.05 for seconds in world.waited)
     assert world.scheduler.drafting.counts.ways["ahead"] > 10
+
+
+@pytest.mark.parametrize("method", ["auto", "ngram"])
+def test_what_is_asked_in_a_hurry_is_what_is_asked_when_all_is_written_down(method: str) -> None:
+    """About the same texts, as long as they will be; but for those that end just then."""
+    # Each draft is right at first, and wrong somewhere.
+    world = World(
+        MockRunner(Profile(acceptance=0.9)), method=method, guess=lambda last, ahead: 100 + (last - 99 + ahead) % 31
+    )
+    for stream in range(6):
+        world.loop.post(Arrived(request(max_tokens=80 + stream), stream))
+    world.until(lambda: len(world.ends()) == 6)
+    world.stop()
+    assert len(world.hurried) >= 2
+    # The last may have been about texts that ended.
+    same = [hurried == confirmed for hurried, confirmed in zip(world.hurried, world.confirmed, strict=False)]
+    assert len(same) >= len(world.hurried) - 1
+    assert any(same)
+    if method == "ngram":
+        assert sum(same) > 0.7 * len(same) > 5
+    for hurried, confirmed in zip(world.hurried, world.confirmed, strict=False):
+        lengths = {sequence: length for sequence, length, _ in confirmed}
+        assert all(lengths.get(sequence, length) == length for sequence, length, _ in hurried)
+
+
+def test_nothing_is_asked_in_a_hurry_while_an_answer_is_due() -> None:
+    world = World(method="ngram", guess=lambda last, ahead: 100 + (last - 99 + ahead) % 31)
+    world.look = world.wait_ahead = lambda *_: None  # type: ignore[assignment, method-assign]
+    world.loop.post(Arrived(request(max_tokens=80), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    asked = [len(each) for each in (world.hurried, world.asked, world.asked_ahead)]
+    assert asked[2] and asked[0] < asked[1]
 
 
 class Looking(World):

@@ -14,7 +14,7 @@ from services.target.limits import Limits
 from services.target.sequence import Sequence
 from services.target.step_time import StepTime
 from services.target.trust import Record, grades
-from services.target.weighing import Entry, Plan, Size, plan
+from services.target.weighing import Entry, Plan, Size, outlook, plan
 
 LIMITS = Limits(vocab_size=100, max_context=4096, eos_token_ids=(0,), page_tokens=16, pages=1024)
 
@@ -39,7 +39,7 @@ def planned(chance: float, size: Size, tokens: int = 8) -> Plan:
     record.purse = 100.0
     sequence = sequence_of()
     sequence.record = record
-    return plan([Entry(sequence, lease, 0, tokens)], size, model(), LIMITS)
+    return plan([Entry(sequence, lease, 0, tokens)], outlook(size, tokens, model(), LIMITS))
 
 
 def sequence_of() -> Sequence:
@@ -50,17 +50,21 @@ def sequence_of() -> Sequence:
     return make_sequence(arrived, 1, LIMITS, {})
 
 
+# Alone, and beside prompts that are computed in the same step.
+SIZES = (Size(4, 4, 100), Size(504, 4, 100, chunks=500))
+
+
 def test_prompts_that_are_computed_in_the_same_step_make_no_token_dearer() -> None:
     """The prompts' rows make the step long, and a token per second of it worth much: but they have to be computed
     anyway, and a draft's rows take as much longer there as elsewhere."""
     for chance in (0.25, 0.5, 0.75, 0.93):
-        alone = planned(chance, Size(4, 4, 100))
-        beside = planned(chance, Size(504, 4, 100, chunks=500))
+        alone, beside = (planned(chance, size) for size in SIZES)
         assert beside.wanted == alone.wanted
         assert beside.a_row == pytest.approx(alone.a_row)
-        assert beside.token_seconds == pytest.approx(alone.token_seconds)
-        # It does take longer.
-        assert beside.step_seconds > 10 * alone.step_seconds
+    first, second = (outlook(size, 8, model(), LIMITS) for size in SIZES)
+    assert first.token_seconds == pytest.approx(second.token_seconds) and first.token_seconds > 0.0
+    # It does take longer.
+    assert second.step_seconds > 10 * first.step_seconds
 
 
 def test_the_likelier_the_longer() -> None:
