@@ -791,6 +791,8 @@ class Awaiting(Actor):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is awaited comes before the watch is over, however busy the machine is."""
     monkeypatch.setattr(hatch, "LONGEST_WATCH", NEVER)
+    # Nor does it go to sleep for those that share its processor.
+    monkeypatch.setattr(processors, "TAKEN", NEVER)
 
 
 @pytest.mark.usefixtures("patient")
