@@ -6,14 +6,17 @@ Rule 2: a handler runs for as long as its caller waits: the deadline and the cal
         asyncio.CancelledError.
 Rule 3: what is answered at once (`answers`) is answered as it is read, before anything else gets the loop: no mailbox,
         no task, and the answer leaves as soon as the bundle it came in is read. For work of microseconds that others
-        wait for.
+        wait for; what they need not wait for is done when the answer has left (`Call.afterwards`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import msgspec
 
 from mesh.clock import Clock, Timer
 from mesh.errors import Busy, DeadlineExceeded, MeshError, NotRunning, Refuse, UnknownKind, to_wire
@@ -28,19 +31,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("mesh")
 
 
-class Call:
-    """Who calls, and for how long they wait."""
+class Call(msgspec.Struct, eq=False):
+    """Who calls, and for how long they wait. A struct, for it is made without a line of Python."""
 
-    __slots__ = ("_clock", "awaited", "deadline", "epoch", "peer", "trace")
-
-    def __init__(self, peer: str, epoch: int, deadline: float | None, trace: str, clock: Clock) -> None:
-        self.peer = peer
-        self.epoch = epoch
-        self.deadline = deadline
-        self.trace = trace
-        # Seconds within which the caller asks again and waits for the answer: set by a handler of `answers`.
-        self.awaited = 0.0
-        self._clock = clock
+    peer: str
+    epoch: int
+    deadline: float | None
+    trace: str
+    _clock: Clock
+    # Seconds within which the caller asks again and waits for the answer: set by a handler of `answers`.
+    awaited: float = 0.0
+    # Called once when the answer has been given to the transport, also where nobody can be reached: set by a handler
+    # of `answers`. Not called if that raises.
+    afterwards: Callable[[], object] | None = None
 
     def deadline_left(self) -> float | None:
         """Seconds the caller still waits; None for a tell."""
@@ -77,8 +80,6 @@ class CallOwner(Protocol):
     def fail_call(self, id: int, error: BaseException) -> None: ...
 
     def forget_call(self, id: int) -> None: ...
-
-    def stay_awake(self, seconds: float) -> None: ...
 
 
 class Mail:
@@ -134,7 +135,7 @@ class Cell:
         self._clock = node.clock
         self._metrics = node.metrics
         self._handlers = self._table(actor.handlers)
-        self._answers = self._table(actor.answers)
+        self.answers = self._table(actor.answers)
         self._streams = self._table(actor.streams)
         self.mailbox: Mailbox[Mail] = Mailbox(actor.mailbox_size, actor.mailbox_bytes)
         self._workers: set[asyncio.Task[None]] = set()
@@ -149,13 +150,30 @@ class Cell:
         """Calls and streams at work or waiting."""
         return len(self.mailbox) + len(self._workers) + len(self._stream_tasks)
 
-    def deliver(self, mail: Mail) -> bool:
-        """Take an ask or a tell. True: it has been dealt with. Raises NotRunning, UnknownKind or Busy."""
+    def answer(self, kind: str, body: bytes, raw: Sequence[Frame], call: Call) -> Any:
+        """What a handler of `answers` says. An exception of it has been counted."""
+        try:
+            if self._stopping:
+                raise NotRunning(f"{self.name} is stopping")
+            return self.answers[kind](self._codec.decode(kind, body, raw), call)
+        except Exception as error:
+            self._noted(error, kind)
+            raise
+
+    def finish(self, call: Call) -> None:
+        """What a handler of `answers` put off: nobody waits for it, and nobody hears that it failed."""
+        work, call.afterwards = call.afterwards, None
+        try:
+            if work is not None:
+                work()
+        except Exception:
+            self._metrics.handler_errors += 1
+            log.exception("%s failed after its answer", self.name)
+
+    def deliver(self, mail: Mail) -> None:
+        """Take an ask or a tell. Raises NotRunning, UnknownKind or Busy."""
         if self._stopping:
             raise NotRunning(f"{self.name} is stopping")
-        if mail.kind in self._answers:
-            self._answer(mail)
-            return True
         if mail.kind not in self._handlers:
             raise UnknownKind(f"{self.name} has no handler for {mail.kind[:40]!r}")
         if not self.mailbox.put(mail):
@@ -163,7 +181,6 @@ class Cell:
         mail.cell = self
         if len(self._workers) < self.actor.concurrency:
             self._start(self._work(), self._workers)
-        return False
 
     def open(self, mail: Mail, writer: StreamWriter) -> None:
         """Start a stream's handler. Raises NotRunning, UnknownKind or Busy."""
@@ -199,18 +216,6 @@ class Cell:
         task.add_done_callback(tasks.discard)
         return task
 
-    def _answer(self, mail: Mail) -> None:
-        try:
-            message = self._codec.decode(mail.kind, mail.body, mail.raw)
-            result = self._answers[mail.kind](message, mail.call)
-        except Exception as error:
-            self._answer_error(mail, self._noted(error, mail))
-        else:
-            if mail.owner is not None:
-                mail.owner.reply(mail.id, result)
-                if mail.call.awaited:
-                    mail.owner.stay_awake(mail.call.awaited)
-
     async def _work(self) -> None:
         """A worker lives while there is mail."""
         task = asyncio.current_task()
@@ -236,7 +241,7 @@ class Cell:
                 raise
             self._answer_error(mail, mail.ended_by)
         except Exception as error:
-            self._answer_error(mail, self._noted(error, mail))
+            self._answer_error(mail, self._noted(error, mail.kind))
         else:
             if mail.owner is not None:
                 mail.owner.reply(mail.id, result)
@@ -254,7 +259,7 @@ class Cell:
             request = self._codec.decode(mail.kind, mail.body, mail.raw)
             await self._streams[mail.kind](request, mail.call, writer)
         except Exception as error:
-            writer.finish(*to_wire(self._noted(error, mail)))
+            writer.finish(*to_wire(self._noted(error, mail.kind)))
         else:
             writer.finish("", "")
 
@@ -280,10 +285,10 @@ class Cell:
         elif mail.owner is not None:
             mail.owner.fail_call(mail.id, error)
 
-    def _noted(self, error: Exception, mail: Mail) -> Exception:
+    def _noted(self, error: Exception, kind: str) -> Exception:
         if isinstance(error, MeshError):
             self._metrics.refuse(error.reason)
         elif not isinstance(error, Refuse):
             self._metrics.handler_errors += 1
-            log.exception("%s failed on %s", self.name, mail.kind)
+            log.exception("%s failed on %s", self.name, kind)
         return error

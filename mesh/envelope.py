@@ -12,8 +12,8 @@ Bodies are opaque here: bytes with the name of their kind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -187,8 +187,7 @@ class DiallerBundle(msgspec.Struct, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_for_acceptor = msgspec.msgpack.Decoder(AcceptorBundle).decode
-_for_dialler = msgspec.msgpack.Decoder(DiallerBundle).decode
+_Bundle = TypeVar("_Bundle", AcceptorBundle, DiallerBundle)
 
 
 def with_frames(record: Record, raw: Sequence[Frame]) -> Record:
@@ -205,28 +204,28 @@ def encode_bundle(epoch: int, to_epoch: int, records: Sequence[Record]) -> list[
     return frames
 
 
-def decode_for_acceptor(frames: Sequence[bytes]) -> AcceptorBundle:
-    """Raises Malformed, whatever the bytes are."""
-    return _decode(_for_acceptor, frames)  # type: ignore[no-any-return]
+def _decoder(kind: type[_Bundle]) -> Callable[[Sequence[bytes]], _Bundle]:
+    """It raises Malformed, whatever the bytes are."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def decoded(frames: Sequence[bytes]) -> _Bundle:
+        if not frames:
+            raise Malformed("no frames")
+        try:
+            bundle = decode(frames[0])
+        except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+            raise Malformed(str(error)[:200]) from None
+        if bundle.version != VERSION:
+            raise Malformed(f"version {bundle.version}, expected {VERSION}")
+        if len(bundle.records) > MAX_RECORDS:
+            raise Malformed(f"{len(bundle.records)} records")
+        return bundle
+
+    return decoded
 
 
-def decode_for_dialler(frames: Sequence[bytes]) -> DiallerBundle:
-    """Raises Malformed, whatever the bytes are."""
-    return _decode(_for_dialler, frames)  # type: ignore[no-any-return]
-
-
-def _decode(decode: Any, frames: Sequence[bytes]) -> Any:
-    if not frames:
-        raise Malformed("no frames")
-    try:
-        bundle = decode(frames[0])
-    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
-        raise Malformed(str(error)[:200]) from None
-    if bundle.version != VERSION:
-        raise Malformed(f"version {bundle.version}, expected {VERSION}")
-    if len(bundle.records) > MAX_RECORDS:
-        raise Malformed(f"{len(bundle.records)} records")
-    return bundle
+decode_for_acceptor = _decoder(AcceptorBundle)
+decode_for_dialler = _decoder(DiallerBundle)
 
 
 def raw_frames(records: Sequence[Any], frames: Sequence[bytes]) -> dict[int, Sequence[bytes]]:

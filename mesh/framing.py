@@ -18,12 +18,20 @@ from mesh.transport import Frame, Limits
 WORD = 4
 # Taken from a socket at once. More than twice of it would be fresh pages for each message.
 PIECE = 64 * 1024
+# How a message of one frame begins, and one of two.
+_ONE, _TWO = struct.Struct("<HHI"), struct.Struct("<HHII")
 
 
 def framed(frames: Sequence[Frame], processor: int = -1) -> bytes:
+    # Most are like this, and somebody waits for them.
+    count = len(frames)
+    if count == 1 and type(frame := frames[0]) is bytes:
+        return _ONE.pack(1, processor + 1, len(frame)) + frame
+    if count == 2 and type(frame := frames[0]) is bytes and type(second := frames[1]) is bytes:
+        return b"".join((_TWO.pack(2, processor + 1, len(frame), len(second)), frame, second))
     # A view of wider items has fewer of them than bytes.
     lengths = [len(frame) if type(frame) is bytes else memoryview(frame).nbytes for frame in frames]
-    return b"".join((struct.pack(f"<HH{len(frames)}I", len(frames), processor + 1, *lengths), *frames))
+    return b"".join((struct.pack(f"<HH{count}I", count, processor + 1, *lengths), *frames))
 
 
 class Reassembly:
@@ -47,11 +55,19 @@ class Reassembly:
                 return []
             piece = bytes(self._held)
             self._held.clear()
+        size = len(piece)
+        if _ONE.size <= size <= self._most_bytes:
+            count, where, length = _ONE.unpack_from(piece)
+            if count == 1 and length == size - _ONE.size:
+                # One message of one frame and nothing else, as most pieces are.
+                self.processor = where - 1
+                return [[piece[_ONE.size :]]]
         messages, at = [], 0
-        while (found := self._first(piece, at)) is not None:
+        while at < size and (found := self._first(piece, at)) is not None:
             message, at = found
             messages.append(message)
-        self._held += memoryview(piece)[at:]
+        if at < size:
+            self._held += memoryview(piece)[at:]
         return messages
 
     def _first(self, piece: bytes, at: int) -> tuple[list[bytes], int] | None:

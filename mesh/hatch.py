@@ -97,7 +97,7 @@ class Hatch:
         self._connected: dict[int, Caller] = {}
         self._poll = select.poll()
         # Who will speak in a moment, and until when that is waited for.
-        self._awaited: set[Caller] = set()
+        self.awaited: set[Caller] = set()
         self._until = 0.0
         self._watches = False
         self._elsewhere, self._vigil = Elsewhere(), Vigil()
@@ -172,24 +172,24 @@ class Hatch:
 
     def stay_awake(self, caller: Caller, seconds: float) -> None:
         """Begins when what was read is dealt with."""
-        self._awaited.add(caller)
+        self.awaited.add(caller)
         self._until = time.monotonic() + min(seconds, LONGEST_WATCH)
 
     def watch(self) -> None:
         """Who is awaited is waited for awake: to be woken takes longer than to answer. Other callers are heard
         meanwhile, and everybody else in a moment."""
-        if not self._awaited or self._watches:
+        if not self.awaited or self._watches:
             return
         if not self._vigil.is_possible():
-            self._awaited.clear()
+            self.awaited.clear()
             return
         self._watches = True
         try:
             # On one processor, one would wait for the other.
-            self._elsewhere.avoid({caller.processor for caller in self._awaited})
+            self._elsewhere.avoid({caller.processor for caller in self.awaited})
             # No longer than that, whatever is promised meanwhile.
             end = time.monotonic() + LONGEST_WATCH
-            while self._awaited and time.monotonic() < min(self._until, end):
+            while self.awaited and time.monotonic() < min(self._until, end):
                 ready = self._poll.poll(0)
                 if not ready and not self._vigil.give_way():
                     break
@@ -197,18 +197,15 @@ class Hatch:
                     if (speaker := self._connected.get(fd)) is not None:
                         speaker.readable()
         finally:
-            self._awaited.clear()
+            self.awaited.clear()
             self._watches = False
             # Threads that are started here take over where they may run.
             self._elsewhere.avoid(set())
 
-    def spoke(self, caller: Caller) -> None:
-        self._awaited.discard(caller)
-
     def left(self, caller: Caller, fd: int) -> None:
         del self._connected[fd]
         self._poll.unregister(fd)
-        self._awaited.discard(caller)
+        self.awaited.discard(caller)
         if caller.identity is not None and self.callers.get(caller.identity) is caller:
             del self.callers[caller.identity]
             self._door.disconnected()
@@ -236,8 +233,12 @@ class Caller:
             self._full = True
             return Sent.FULL
         message = framed(frames)
-        sent = self._write(message)
-        if sent is None:
+        try:
+            sent = self._socket.send(message)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.close()
             return Sent.GONE
         if sent < len(message):
             self._unsent = message[sent:]
@@ -272,19 +273,13 @@ class Caller:
             self._hatch.left(self, fd)
             self._socket.close()
 
-    def _write(self, data: bytes) -> int | None:
-        """Bytes that were taken; None: the connection is over."""
+    def _writable(self) -> None:
         try:
-            return self._socket.send(data)
+            sent = self._socket.send(self._unsent)
         except (BlockingIOError, InterruptedError):
-            return 0
+            return
         except OSError:
             self.close()
-            return None
-
-    def _writable(self) -> None:
-        sent = self._write(self._unsent)
-        if sent is None:
             return
         self._unsent = self._unsent[sent:]
         if not self._unsent:
@@ -305,7 +300,16 @@ class Caller:
             return
         try:
             for frames in self._reassembly.feed(piece):
-                self._take(frames)
+                if self.identity is None:
+                    self._introduce(frames)
+                else:
+                    self._hatch.awaited.discard(self)
+                    try:
+                        self._door.received(self.identity, frames)
+                    except Exception:
+                        # A fault of ours, and one message lost.
+                        log.exception("a message could not be taken")
+                        self._door.refused("internal")
                 if self._closed:
                     return
         except Malformed:
@@ -314,16 +318,7 @@ class Caller:
         else:
             self._hatch.watch()
 
-    def _take(self, frames: list[bytes]) -> None:
-        if self.identity is not None:
-            self._hatch.spoke(self)
-            try:
-                self._door.received(self.identity, frames)
-            except Exception:
-                # A fault of ours, and one message lost.
-                log.exception("a message could not be taken")
-                self._door.refused("internal")
-            return
+    def _introduce(self, frames: list[bytes]) -> None:
         if len(frames) != 2 or frames[0] != VERSION or not 0 < len(frames[1]) <= MAX_IDENTITY_BYTES:
             self._door.refused("handshake")
             self.close()

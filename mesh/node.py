@@ -225,11 +225,14 @@ class Node:
 
     def received(self, identity: bytes, frames: Sequence[bytes]) -> None:
         self.metrics.bundles["received"] += 1
+        peer = self._accepted.get(identity)
         try:
             bundle = decode_for_acceptor(frames)
-            peer = self._accepted.get(identity)
             first = bundle.records[0] if bundle.records else None
-            if isinstance(first, Hello):
+            if peer is not None and first == peer.hello and self._newest.get(peer.name) == peer.epoch:
+                # It says nothing new, as a blocking link does before each question.
+                peer.welcome_due = True
+            elif type(first) is Hello:
                 peer = self._greet(identity, peer, first)
             if peer is None:
                 self.metrics.refuse("stranger")
@@ -239,6 +242,10 @@ class Node:
                 peer.received(bundle, frames)
         except Malformed:
             self.metrics.refuse("malformed")
+        finally:
+            # Unless an answer has taken it along.
+            if peer is not None and peer.welcome_due:
+                peer.outbox.schedule()
 
     def refused(self, reason: str) -> None:
         self.metrics.refuse(reason)

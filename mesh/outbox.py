@@ -57,14 +57,14 @@ class Outbox:
     def has_room(self) -> bool:
         return self.bytes < self._limit_bytes and len(self._queue) < self._limit_records
 
-    def put(self, record: Record, weight: int) -> bool:
-        """Queue a record for the end of this tick; False when there is no room."""
+    def put(self, record: Record, weight: int, flushed: bool = False) -> bool:
+        """Queue a record for the end of this tick; False when there is no room. `flushed`: who puts it flushes."""
         if self.bytes >= self._limit_bytes or len(self._queue) >= self._limit_records or self.closed:
             return False
         self._queue.append(record)
         self._weights.append(weight)
         self.bytes += weight
-        if not self._scheduled:
+        if not flushed and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.flush)
         return True
@@ -78,16 +78,27 @@ class Outbox:
     def flush(self) -> None:
         """Send until nothing is left or the transport takes no more."""
         self._scheduled = False
-        if self.closed or (self._held is not None and not self._send_held()):
+        if self.closed:
             return
         while True:
-            batch = self._urgent()
-            self._take(batch)
-            if not batch:
-                break
-            self._held = encode_bundle(self.epoch, self.to_epoch, batch)
-            if not self._send_held():
+            if self._held is None:
+                batch = self._urgent()
+                if self.bytes <= BUNDLE_BYTES and len(self._queue) <= BUNDLE_RECORDS:
+                    batch += self._queue
+                    self._queue.clear()
+                    self._weights.clear()
+                    self.bytes = 0
+                else:
+                    self._take_some(batch)
+                if not batch:
+                    break
+                self._held = encode_bundle(self.epoch, self.to_epoch, batch)
+            sent = self._send(self._held)
+            if sent is not Sent.SENT:
+                if sent is Sent.GONE:
+                    self.gone()
                 return
+            self._held = None
         if self.room_waiters:
             self._wake()
 
@@ -103,24 +114,8 @@ class Outbox:
         self.closed = True
         self.clear()
 
-    def _send_held(self) -> bool:
-        assert self._held is not None
-        sent = self._send(self._held)
-        if sent is Sent.SENT:
-            self._held = None
-            return True
-        if sent is Sent.GONE:
-            self.gone()
-        return False
-
-    def _take(self, batch: list[Record]) -> None:
+    def _take_some(self, batch: list[Record]) -> None:
         queue, weights = self._queue, self._weights
-        if self.bytes <= BUNDLE_BYTES and len(queue) <= BUNDLE_RECORDS:
-            batch.extend(queue)
-            queue.clear()
-            weights.clear()
-            self.bytes = 0
-            return
         taken = 0
         while queue and len(batch) < BUNDLE_RECORDS:
             weight = weights[0]

@@ -53,6 +53,35 @@ def test_frames_may_be_any_bytes_like_thing() -> None:
     assert fed([framed(frames)]) == [[b"one", b"two", numbers.tobytes(), b""]]
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_however_many_frames_there_are_the_bytes_are_as_the_format_says(number: int) -> None:
+    frames = [b"x" * (3 * place) for place in range(number)]
+    plain = struct.pack(f"<HH{number}I", number, 8, *map(len, frames)) + b"".join(frames)
+    assert framed(frames, 7) == plain
+    assert framed([bytearray(frame) for frame in frames], 7) == plain
+    assert framed([memoryview(frame) if place % 2 else frame for place, frame in enumerate(frames)], 7) == plain
+
+
+def test_a_message_in_one_piece_may_be_as_long_as_one_that_comes_in_several() -> None:
+    longest = [b"x" * (LIMITS.frame_bytes - 8)]
+    assert fed([framed(longest)]) == [longest]
+    for stream in (framed([longest[0] + b"x"]), framed([b"fine"]) + framed([longest[0] + b"x"])):
+        with pytest.raises(Malformed):
+            fed([stream])
+        with pytest.raises(Malformed):
+            fed([stream[:-1], stream[-1:]])
+
+
+def test_a_message_in_one_piece_and_a_bit_of_the_next_leave_the_bit() -> None:
+    stream = framed([b"first"], 3) + framed([b""], 4) + framed([b"second"], 5)
+    for end in range(len(framed([b"first"])), len(stream)):
+        reassembly = Reassembly(LIMITS)
+        assert reassembly.feed(stream[:end])[0] == [b"first"]
+        assert reassembly.feed(stream[end:])[-1] == [b"second"]
+        assert reassembly.processor == 5 and not reassembly._held
+        assert reassembly.feed(framed([b"third"], 6)) == [[b"third"]] and reassembly.processor == 6
+
+
 def test_each_message_tells_the_processor_of_its_sender() -> None:
     reassembly = Reassembly(LIMITS)
     assert reassembly.processor == -1

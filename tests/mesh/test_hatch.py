@@ -279,9 +279,9 @@ async def test_who_connects_again_takes_its_own_place(hatch_mesh: Mesh, callers:
     after = await callers(far)
     assert await before.is_let_go()
     await after.ask(2, Echo())
-    welcome = (await after.bundle()).records[0]
+    welcome, answer = (await after.bundle()).records
     assert isinstance(welcome, Welcome) and welcome.session == session
-    assert (await after.answer())[0] == 2
+    assert isinstance(answer, Reply) and answer.id == 2
     assert far.metrics.peers_lost == 0 and list(hatch_in(far).callers) == [IDENTITY]
 
 
@@ -377,6 +377,41 @@ async def test_a_caller_that_leaves_is_noticed(hatch_mesh: Mesh, callers: MakeCa
     await until(lambda: not far._accepted)
     assert far._transport.reply(IDENTITY, [b""]) is Sent.GONE
     assert not hatch_in(far)._connected
+
+
+class LosesItsCaller(Actor):
+    """It is gone before its answer leaves."""
+
+    answers: ClassVar = {Echo: "echo"}
+
+    def __init__(self, caller: socket.socket) -> None:
+        self.caller = caller
+        self.done = 0
+
+    def echo(self, message: Echo, call: Call) -> Echo:
+        self.caller.close()
+        call.afterwards = self.count
+        return message
+
+    def count(self) -> None:
+        assert hatch_in(self.node).callers == {}
+        self.done += 1
+
+
+async def test_what_is_put_off_is_done_once_though_the_caller_is_gone(
+    hatch_mesh: Mesh, links: list[BlockingLink]
+) -> None:
+    with socket.socket(socket.AF_UNIX) as caller:
+        actor = LosesItsCaller(caller)
+        far = await far_of(hatch_mesh, actor)
+        caller.connect(str(hatch_of(far.endpoint)))
+        caller.sendall(INTRODUCTION + framed(question(1, Echo())))
+        await until(lambda: actor.done)
+    await until(lambda: not hatch_in(far)._connected)
+    assert actor.done == 1 and far._accepted[IDENTITY].gone_since is not None
+    assert far.metrics.handler_errors == 0 and far.metrics.received_kinds["echo"][0] == 1
+    await far.spawn(Witness(), "other")
+    assert await in_thread(link_to(links, far.endpoint, "other").ask, Echo(7), timeout=NEVER) == Echo(7)
 
 
 async def test_answers_larger_than_the_socket_arrive_whole_when_there_is_room(
@@ -756,6 +791,8 @@ class Awaiting(Actor):
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is awaited comes before the watch is over, however busy the machine is."""
     monkeypatch.setattr(hatch, "LONGEST_WATCH", NEVER)
+    # Nor does it go to sleep for those that share its processor.
+    monkeypatch.setattr(processors, "TAKEN", NEVER)
 
 
 @pytest.mark.usefixtures("patient")
@@ -825,7 +862,7 @@ async def test_a_promise_that_is_not_kept_costs_a_moment(hatch_mesh: Mesh, links
     await in_thread(link.ask, Echo(1, "again"), timeout=NEVER)
     await until(lambda: actor.order == [1, "-"])
     assert time.monotonic() - began < NEVER / 2
-    assert not hatch_in(actor.node)._awaited
+    assert not hatch_in(actor.node).awaited
 
 
 @pytest.mark.usefixtures("patient")
@@ -853,7 +890,7 @@ async def test_an_awaited_caller_that_disconnects_does_no_harm(
     await in_thread(ask_and_leave)
     await until(lambda: not hatch_in(far)._connected and actor.order[-1] == "-")
     assert time.monotonic() - began < NEVER / 2, "it was awaited for nothing"
-    assert not hatch_in(far)._watches and not hatch_in(far)._awaited
+    assert not hatch_in(far)._watches and not hatch_in(far).awaited
     assert await is_served(links, far)
 
 

@@ -73,6 +73,17 @@ async def test_control_alone_makes_a_bundle_and_silence_none() -> None:
     assert len(wire.bundles) == 1
 
 
+async def test_what_is_flushed_by_who_puts_it_leaves_no_flush_behind() -> None:
+    wire = Wire()
+    outbox = wire.outbox()
+    assert outbox.put(tell(b"1"), 1, flushed=True)
+    await asyncio.sleep(0)
+    assert wire.bundles == [] and len(outbox) == 1
+    assert outbox.put(tell(b"2"), 1)
+    await asyncio.sleep(0)
+    assert wire.tells() == [b"1", b"2"] and len(wire.bundles) == 1
+
+
 async def test_much_is_split_into_bundles_in_order() -> None:
     wire = Wire()
     outbox = wire.outbox(records=10_000)
