@@ -323,10 +323,20 @@ async def test_a_hello_that_says_nothing_new_is_answered_in_the_bundle_of_the_an
     for id in (1, 2, 3):
         watched.read(ask(id, Echo(id)))
         assert watched.said() == [[watched.welcome, reply(id, Echo(id))]]
-        assert not watched.peer.outbox._scheduled, "a second flush was for nothing"
     await idle()
     assert watched.said() == []
     assert watched.peer.heard == clock.now() and watched.peer.gone_since is None
+
+
+@pytest.mark.parametrize("message", [Echo(1), Echo(1, "refused"), Fail()], ids=["answer", "refusal", "fault"])
+async def test_what_is_flushed_as_it_is_read_is_not_flushed_again(
+    watched: Watched, message: Echo | Fail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduled: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "call_soon", lambda *what, **more: scheduled.append(what))
+        watched.read(ask(1, message))
+    assert scheduled == [] and len(watched.bundles) == 1
 
 
 @pytest.mark.parametrize(
