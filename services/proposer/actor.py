@@ -33,7 +33,7 @@ from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Guesses
 from services.proposer.knowledge import Knowledge
 from services.proposer.learning import Learning, joined
 from services.proposer.metrics import ProposerMetrics
-from services.proposer.proposer import Ask, Proposer
+from services.proposer.proposer import Ask, Proposer, View
 from services.proposer.registry import make_proposers
 from services.proposer.sequences import Sequence, Sequences
 from services.proposer.suffix_store import compiling
@@ -64,6 +64,50 @@ class Books:
         self.totals = {"batches": 0.0, "drafts": 0.0, "drafted": 0.0}
 
 
+class _Said:
+    """An answer, as far as it is noted when it has left."""
+
+    __slots__ = ("books", "grown", "guesses", "seconds", "unknown")
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        # Texts that were asked about, and those that aren't known here.
+        self.grown: list[View] = []
+        self.unknown: list[int] = []
+        # By method.
+        self.guesses: dict[str, Guesses] = {}
+        self.seconds = 0.0
+
+
+class _Group:
+    """Whom one method is asked about. Columns, as they go into the answer."""
+
+    __slots__ = ("asks", "committed", "sequence_ids", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences: list[Sequence] = []
+        self.sequence_ids: list[int] = []
+        self.committed: list[int] = []
+        self.asks: list[Ask] = []
+
+    def add(self, sequence: Sequence, item: ProposeItem) -> None:
+        if sequence.muted:
+            return
+        self.sequences.append(sequence)
+        self.sequence_ids.append(item.sequence_id)
+        self.committed.append(sequence.committed + len(item.ahead))
+        trees = item.trees and compiling.can_branch()
+        self.asks.append(Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, trees))
+
+    def leave_out_muted(self) -> None:
+        """Of some the text was given up meanwhile."""
+        heard = [not sequence.muted for sequence in self.sequences]
+        self.sequence_ids = list(compress(self.sequence_ids, heard))
+        self.committed = list(compress(self.committed, heard))
+        self.asks = list(compress(self.asks, heard))
+        self.sequences = list(compress(self.sequences, heard))
+
+
 class ProposerActor(Actor):
     answers = {Propose: "propose"}  # noqa: RUF012
     handlers = {  # noqa: RUF012
@@ -82,9 +126,10 @@ class ProposerActor(Actor):
         self._proposers = make_proposers(settings, knowledge) if proposers is None else proposers
         self._sequences = Sequences(settings.proposer_tokens, self._forget_everywhere)
         self._books, self._unread = (
-            Books(ProposerMetrics(registry, context.clock, self._sequences, self._proposers, self._learning))
+            Books(ProposerMetrics(registry, self._sequences, self._proposers, self._learning))
             for registry in (context.registry, CollectorRegistry())
         )
+        self._said: _Said | None = None
         self._clock = context.clock
         self._directory = context.directory
         self._draining = False
@@ -104,40 +149,65 @@ class ProposerActor(Actor):
         await asyncio.to_thread(self._learning.close)
 
     def propose(self, message: Propose, call: Call) -> Proposed:
+        """Follow, guess, answer; nothing in between waits, and nothing that can be done afterwards is done before."""
+        began = self._clock.now()
+        # Of an answer that was read together with this question.
+        self._settle()
         if not message.shadow:
             self._is_candidate = False
         if message.rehearsed:
             call.awaited = AWAITED
-        books = self._unread if message.rehearsed else self._books
-        books.totals["batches"] += 1
-        with books.metrics.timed():
-            return self._answer(message, books)
-
-    def _answer(self, message: Propose, books: Books) -> Proposed:
-        """Follow, guess, answer; nothing in between waits."""
-        began = self._clock.now()
         if not self._sequences.meet(message.target, message.epoch):
             raise Refuse("stale", f"a newer epoch of {message.target} is known")
         for sequence_id in message.forget:
             self._sequences.forget(message.target, sequence_id)
         for ended in message.ended:
             self._end(message, ended)
-        unknown: list[int] = []
-        asked: dict[str, list[tuple[Sequence, ProposeItem]]] = {}
+        said = _Said(self._unread if message.rehearsed else self._books)
+        groups = self._followed(message, said)
+        for method, group in groups.items():
+            said.guesses[method] = self._guesses(method, group.asks, said)
+        said.seconds = self._clock.now() - began
+        self._said, call.afterwards = said, self._settle
+        drafts = _columns(list(groups.values()), list(said.guesses.values()))
+        return Proposed(step=message.step, drafts=drafts, unknown=said.unknown, seconds=said.seconds)
+
+    def _followed(self, message: Propose, said: _Said) -> dict[str, _Group]:
+        """Who is asked about, by method."""
+        groups: dict[str, _Group] = {}
         for item in message.items:
             sequence = self._sequences.follow(message.target, item)
             if sequence is None:
-                unknown.append(item.sequence_id)
+                said.unknown.append(item.sequence_id)
                 continue
             if item.first:
                 sequence.view.namespace = joined(message.vocabulary, item.namespace)
-            self._learning.grown(sequence.view)
-            asked.setdefault(item.method or self._method, []).append((sequence, item))
-        self._sequences.make_room()
-        books.metrics.unknown(len(unknown))
-        drafts = self._drafts(asked, books)
-        seconds = self._clock.now() - began
-        return Proposed(step=message.step, drafts=drafts, unknown=unknown, seconds=seconds)
+            said.grown.append(sequence.view)
+            method = item.method or self._method
+            if (group := groups.get(method)) is None:
+                group = groups[method] = _Group()
+            group.add(sequence, item)
+        if self._sequences.make_room():
+            for group in groups.values():
+                group.leave_out_muted()
+        return groups
+
+    def _settle(self) -> None:
+        """What came of the last answer is counted, and what was new of its texts is kept."""
+        said, self._said = self._said, None
+        if said is None:
+            return
+        for view in said.grown:
+            self._learning.grown(view)
+        metrics, totals = said.books.metrics, said.books.totals
+        metrics.took(said.seconds)
+        metrics.unknown(len(said.unknown))
+        totals["batches"] += 1
+        for method, guesses in said.guesses.items():
+            drafts, tokens = sum(map(bool, guesses.lengths)), sum(guesses.lengths)
+            metrics.drafted(method, drafts, tokens)
+            totals["drafts"] += drafts
+            totals["drafted"] += tokens
 
     def _end(self, message: Propose, ended: Ended) -> None:
         view = self._sequences.end(message.target, ended)
@@ -148,37 +218,20 @@ class ProposerActor(Actor):
         self._learning.ended(view)
         self._learn_soon(LEARN_AFTER)
 
-    def _drafts(self, asked: dict[str, list[tuple[Sequence, ProposeItem]]], books: Books) -> DraftColumns:
-        groups = {
-            method: [(sequence, item) for sequence, item in group if not sequence.muted]
-            for method, group in asked.items()
-        }
-        found = {method: self._guesses(method, group, books) for method, group in groups.items()}
-        for method, guesses in found.items():
-            drafts, tokens = sum(map(bool, guesses.lengths)), sum(guesses.lengths)
-            books.metrics.drafted(method, drafts, tokens)
-            books.totals["drafts"] += drafts
-            books.totals["drafted"] += tokens
-        return _columns(list(chain.from_iterable(groups.values())), list(found.values()))
-
-    def _guesses(self, method: str, group: list[tuple[Sequence, ProposeItem]], books: Books) -> Guesses:
+    def _guesses(self, method: str, asks: list[Ask], said: _Said) -> Guesses:
         proposer = self._proposers.get(method)
         if proposer is None:
-            books.metrics.failed("unknown_method")
-            return Guesses.of([EMPTY] * len(group))
-        asks = [
-            Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, item.trees and compiling.can_branch())
-            for sequence, item in group
-        ]
+            said.books.metrics.failed("unknown_method")
+            return Guesses.of([EMPTY] * len(asks))
         try:
             return Guesses.of(proposer.propose(asks))
         # A proposer that trips costs its drafts, not the batch: the target goes on without them.
         except Exception:
             log.exception("proposer %s failed; its sequences start anew", method)
-            books.metrics.failed("proposer_error")
+            said.books.metrics.failed("proposer_error")
             for ask in asks:
                 proposer.forget(ask.view.sequence_id)
-            return Guesses.of([EMPTY] * len(group))
+            return Guesses.of([EMPTY] * len(asks))
 
     # Forgetting -----------------------------------------------------------------------------------------
 
@@ -271,20 +324,26 @@ class ProposerActor(Actor):
         await asyncio.sleep(0)
 
 
-def _columns(asked: list[tuple[Sequence, ProposeItem]], found: list[Guesses]) -> DraftColumns:
+def _columns(groups: list[_Group], found: list[Guesses]) -> DraftColumns:
     """As the drafts lie in memory; who gets none isn't spoken of."""
+    if len(found) == 1 and found[0].parents is None and all(found[0].lengths):
+        [group], [guesses] = groups, found
+        return DraftColumns(
+            group.sequence_ids, group.committed, guesses.lengths, guesses.sources, guesses.match_lengths, [],
+            guesses.tokens, guesses.chances,
+        )  # fmt: skip
     lengths = [length for guesses in found for length in guesses.lengths]
 
-    def drafted(values: Iterable[_T]) -> list[_T]:
-        return list(compress(values, lengths))
+    def drafted(values: Iterable[Iterable[_T]]) -> list[_T]:
+        return list(compress(chain.from_iterable(values), lengths))
 
     return DraftColumns(
-        sequence_ids=drafted(sequence.target_sequence_id for sequence, _ in asked),
-        committed=drafted(sequence.committed + len(item.ahead) for sequence, item in asked),
-        lengths=drafted(lengths),
-        sources=drafted(source for guesses in found for source in guesses.sources),
-        match_lengths=drafted(length for guesses in found for length in guesses.match_lengths),
-        parents=drafted(parents for guesses in found for parents in guesses.all_parents())
+        sequence_ids=drafted(group.sequence_ids for group in groups),
+        committed=drafted(group.committed for group in groups),
+        lengths=drafted(guesses.lengths for guesses in found),
+        sources=drafted(guesses.sources for guesses in found),
+        match_lengths=drafted(guesses.match_lengths for guesses in found),
+        parents=drafted(guesses.all_parents() for guesses in found)
         if any(guesses.parents for guesses in found)
         else [],
         tokens=b"".join(guesses.tokens for guesses in found),

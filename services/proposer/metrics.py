@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from services.proposer.proposer import Proposer
 from services.proposer.suffix_store.library import Stats
-
-if TYPE_CHECKING:
-    from mesh.clock import Clock
 
 _BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 
@@ -34,13 +30,11 @@ class ProposerMetrics:
     def __init__(
         self,
         registry: CollectorRegistry,
-        clock: Clock,
         texts: _Texts,
         proposers: Mapping[str, Proposer],
         learning: _Learned,
     ) -> None:
         registry.register(LearnedMetrics(learning))
-        self._clock = clock
         self._seconds = Histogram(
             "specmesh:proposer_batch_seconds", "Time to answer one batch", buckets=_BUCKETS, registry=registry
         )
@@ -69,13 +63,8 @@ class ProposerMetrics:
         for name, proposer in proposers.items():
             held.labels(name).set_function(proposer.held_bytes)
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        started = self._clock.now()
-        try:
-            yield
-        finally:
-            self._seconds.observe(self._clock.now() - started)
+    def took(self, seconds: float) -> None:
+        self._seconds.observe(seconds)
 
     def drafted(self, method: str, drafts: int, tokens: int) -> None:
         if drafts:

@@ -98,10 +98,12 @@ class Sequences:
             self._mute(sequence)
         return sequence
 
-    def make_room(self) -> None:
-        """Called after each batch. Too many tokens: those unused the longest lose their text. They keep
-        their place, so that their targets don't send the text again only to have it thrown away again.
-        Too many sequences: those unused the longest go altogether."""
+    def make_room(self) -> bool:
+        """Called after each batch; whether somebody lost something. Too many tokens: those unused the longest lose
+        their text. They keep their place, so that their targets don't send the text again only to have it thrown away
+        again. Too many sequences: those unused the longest go altogether."""
+        if self.tokens <= self._max_tokens and len(self._by_use) <= self._max_sequences:
+            return False
         if self.tokens > self._max_tokens:
             for sequence in self._by_use.values():
                 self._mute(sequence)
@@ -109,6 +111,7 @@ class Sequences:
                     break
         while len(self._by_use) > self._max_sequences:
             self._drop(next(iter(self._by_use.values())))
+        return True
 
     def end(self, target: str, ended: Ended) -> View | None:
         """The whole text of a sequence that is over, if it is known or told now. It isn't followed any more, and not

@@ -25,6 +25,7 @@ from services.messages import (
     Ended,
     ListCorpora,
     Propose,
+    Proposed,
     ProposeItem,
     RemoveCorpus,
 )
@@ -102,9 +103,19 @@ class Answer(NamedTuple):
     unknown: list[int]
 
 
+def answered(actor: ProposerActor, message: Propose, call: Call | None = None) -> Proposed:
+    """Also what is done when the answer has left."""
+    call = call or Call("t", 1, None, "", FakeClock())
+    call.afterwards = None
+    answer = actor.propose(message, call)
+    assert call.afterwards is not None
+    call.afterwards()
+    return answer
+
+
 async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more: Any) -> Answer:
     message = Propose(step=7, epoch=epoch, target=more.pop("target", "t"), items=list(items), **more)
-    answer = actor.propose(message, CALL)
+    answer = answered(actor, message)
     return Answer(answer.step, unpacked(answer.drafts), answer.unknown)
 
 
@@ -115,6 +126,31 @@ async def test_a_draft_says_where_it_belongs_and_where_it_comes_from() -> None:
     [draft] = answer.drafts
     assert (draft.sequence_id, draft.committed, draft.tokens) == (3, 8, [3, 4, 5, 9])
     assert (draft.source, draft.match_length, draft.parents) == ("ngram", 2, [])
+
+
+async def test_what_is_counted_is_counted_when_the_answer_has_left_and_once() -> None:
+    actor, _, registry = make()
+    call = Call("t", 1, None, "", FakeClock())
+    begun = _counts(registry, but=())
+
+    def question(step: int) -> Propose:
+        items = [whole(3, TEXT), ProposeItem(sequence_id=9, committed=4, tokens=[])]
+        return Propose(step=step, epoch=1, target="t", items=items)
+
+    actor.propose(question(1), call)
+    assert call.afterwards is not None
+    first = call.afterwards
+    assert actor.figures().totals == {"batches": 0, "drafts": 0, "drafted": 0}
+    # Of two that are read together, the first one is counted before the second is dealt with.
+    actor.propose(question(2), call)
+    assert actor.figures().totals == {"batches": 1, "drafts": 1, "drafted": 4}
+    first()
+    call.afterwards()
+    assert actor.figures().totals == {"batches": 2, "drafts": 2, "drafted": 8}
+    counted = _counts(registry, but=())
+    more = {name.split(" ")[0]: value - begun[name] for name, value in counted.items() if value != begun[name]}
+    assert more["specmesh:proposer_batch_seconds_count"] == more["specmesh:proposer_unknown_sequences_total"] == 2
+    assert more["specmesh:proposer_draft_tokens_total"] == 8
 
 
 async def test_the_next_step_sends_only_what_is_new() -> None:
@@ -340,12 +376,12 @@ async def test_a_rehearsed_question_changes_no_draft_and_counts_nowhere(method: 
             )  # fmt: skip
             known[number] = len(text)
         question = Propose(step=step, epoch=1, target="t", items=items, vocabulary="v")
-        answer = asked.propose(question, call)
-        assert unpacked(rehearsed.propose(question, call).drafts) == unpacked(answer.drafts)
+        answer = answered(asked, question, call)
+        assert unpacked(answered(rehearsed, question, call).drafts) == unpacked(answer.drafts)
         drafts += len(answer.drafts.lengths)
         assert call.awaited == 0.0
         for _ in range(3):
-            again = rehearsed.propose(practice.question(question, items), call)
+            again = answered(rehearsed, practice.question(question, items), call)
             assert again.unknown == [] and len(again.drafts.lengths) >= len(answer.drafts.lengths)
         assert call.awaited > 0.0, "a real question will follow"
         call.awaited = 0.0
@@ -358,7 +394,8 @@ async def test_a_rehearsed_question_changes_no_draft_and_counts_nowhere(method: 
     own = ("specmesh:proposer_sequences", "specmesh:proposer_text_tokens", "specmesh:proposer_bytes")
     assert _counts(books, but=own) == _counts(other_books, but=own) != {}
     assert asked.figures().totals == rehearsed.figures().totals
-    rehearsed.propose(Propose(step=61, epoch=1, target="t", items=[], forget=practice.leave(), vocabulary="v"), call)
+    leaving = Propose(step=61, epoch=1, target="t", items=[], forget=practice.leave(), vocabulary="v")
+    answered(rehearsed, leaving, call)
     assert rehearsed.load() == asked.load() == 2
 
 
