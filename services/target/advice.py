@@ -90,8 +90,8 @@ class AdvisedBy:
     def rehearse(self) -> None:
         self._advice(self.line.rehearse)
 
-    def rehearsed(self) -> None:
-        self._advice(self.line.rehearsed)
+    def rehearsed(self) -> bool:
+        return self._advice(self.line.rehearsed) is not False
 
     def rest(self) -> bool:
         return bool(self._advice(self.line.rest))

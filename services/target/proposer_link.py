@@ -231,19 +231,20 @@ class ProposerLink:
                 self._rehearsed_by = self._now() + self._deadline
                 self._rehearsed = self._link.send(self._practice.question(question, known), timeout=self._deadline)
 
-    def rehearsed(self) -> None:
-        """Its answer is read, if it is there."""
+    def rehearsed(self) -> bool:
+        """Its answer is read, if it is there. Whether none is left to be read."""
         if self._rehearsed is None or self._link is None:
-            return
+            return True
         # What is wrong with it the next question will find out.
         with contextlib.suppress(MeshError, OSError, ValueError):
             if not self._link.arrived(self._rehearsed, 0.0):
-                return
+                return False
             reply = self._link.receive(self._rehearsed, 0.0)
             if isinstance(reply, Proposed):
                 self._practice.forgotten(reply.unknown)
                 unpacked(reply.drafts)
         self._rehearsed = None
+        return True
 
     # Between steps ---------------------------------------------------------------------------------------
 

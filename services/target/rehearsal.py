@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal, Protocol
 
 from kernels.waiting import Waiting
@@ -35,8 +36,11 @@ LEAD_SHARE = 0.4
 # One in so many may end later than the step is expected to: after each that does, as much is added for waking up as
 # is taken away after so many that don't.
 ONE_IN = 100
-# Seconds that a walk takes, before one was measured; and how many the measure rests on: rather too long than too short.
+# Seconds that a walk takes, or a question alone, before one was measured; and how many the measure rests on: rather too
+# long than too short.
 FIRST_WALK, LONGER, SHORTER = 2e-4, 4, 16
+# Looks for an answer to a question that is only rehearsed; it is there after a few of them.
+MOST_LOOKS = 64
 # What is left of it after a step for which walks take too long.
 FADING = 0.99
 # Slept at once, in seconds: by so much a step may be shorter than expected before that costs more.
@@ -71,8 +75,8 @@ class Line(Protocol):
         """The proposer is asked once more, for its caches' sake."""
         ...
 
-    def rehearsed(self) -> None:
-        """Its answer is read, if it is there."""
+    def rehearsed(self) -> bool:
+        """Its answer is read, if it is there. Whether none is left to be read."""
         ...
 
 
@@ -99,7 +103,9 @@ class Rehearsal:
         self._predicted = 0.0
         self._end = 0.0
         self._drafts = False
-        self._first, self._takes, self._waking = FIRST_WALK, FIRST_WALK, WAKING
+        self._first = self._takes = self._asks = FIRST_WALK
+        self._waking = WAKING
+        self._heard = False
         self.walks = 0
 
     def prepare(self, began: float, predicted: float, drafts: bool) -> Waiting | None:
@@ -113,6 +119,7 @@ class Rehearsal:
             # Not for ever: the machine may have been busy.
             self._first *= FADING
             self._takes *= FADING
+            self._asks *= FADING
             self._waking = max(WAKING, self._waking * FADING)
             return None
         self._end, self._drafts = began + least, drafts
@@ -149,17 +156,23 @@ class Rehearsal:
             return
         # Woken too late: the end isn't kept waiting.
         if not done() and self._now() + self._first <= self._end:
-            self._first += self._walked(play, self._first, done)
-            self._walk_on(play, done)
+            self._first += self._timed(self._walk(play), self._first, done)
+            self._takes = self._again(partial(self._walk, play), self._takes, done)
+            if play == "falls":
+                # There is time for less than a walk.
+                self._asks = self._again(self._question, self._asks, done)
         late = self._now() > self._end
         self._waking = max(WAKING, self._waking + (WAKING if late else -WAKING / ONE_IN))
 
-    def _walk_on(self, play: Play, done: Callable[[], bool]) -> None:
-        """Again, as long as there is time."""
+    def _again(
+        self, pieces: Callable[[], Iterator[Callable[[], object]]], takes: float, done: Callable[[], bool]
+    ) -> float:
+        """As long as there is time, if once takes so long; what is known of that then."""
         for _ in range(MOST_AGAIN):
-            if done() or self._now() + self._takes > self._end:
+            if done() or self._now() + takes > self._end:
                 break
-            self._takes += self._walked(play, self._takes, done)
+            takes += self._timed(pieces(), takes, done)
+        return takes
 
     def _sleep_until(self, moment: float, done: Callable[[], bool]) -> bool:
         """False: the step has ended before."""
@@ -174,19 +187,18 @@ class Rehearsal:
             self._stages[play] = self._make_stage(play)
         self._stages[play].prepare()
 
-    def _walked(self, play: Play, expected: float, done: Callable[[], bool]) -> float:
-        """What is learned of the time that it takes. Not all of it, when the step ends meanwhile."""
+    def _timed(self, pieces: Iterator[Callable[[], object]], expected: float, done: Callable[[], bool]) -> float:
+        """What is learned of the time that they take. Not all are played when the step ends meanwhile."""
         began = self._now()
-        for piece in self._pieces(play):
+        for piece in pieces:
             self._act(piece)
             if done():
                 return 0.0
-        self.walks += 1
         # One that was interrupted says little; one that took longer, more than one that didn't.
         more = min(self._now() - began, 2.0 * expected) - expected
         return more / (LONGER if more > 0.0 else SHORTER)
 
-    def _pieces(self, play: Play) -> Iterator[Callable[[], object]]:
+    def _walk(self, play: Play) -> Iterator[Callable[[], object]]:
         stage = self._stages.get(play)
         if stage is None:
             # A fault has ended it.
@@ -198,3 +210,16 @@ class Rehearsal:
         if play == "falls":
             yield self._line.rehearsed
         yield self._look
+        self.walks += 1
+
+    def _question(self) -> Iterator[Callable[[], object]]:
+        """The proposer alone."""
+        yield self._line.rehearse
+        self._heard = False
+        for _ in range(MOST_LOOKS):
+            yield self._look_for_it
+            if self._heard:
+                break
+
+    def _look_for_it(self) -> None:
+        self._heard = self._line.rehearsed()

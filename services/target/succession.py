@@ -160,8 +160,8 @@ class Succession:
     def rehearse(self) -> None:
         self.link.rehearse()
 
-    def rehearsed(self) -> None:
-        self.link.rehearsed()
+    def rehearsed(self) -> bool:
+        return self.link.rehearsed()
 
     def rest(self) -> bool:
         unsaid = self.link.rest()

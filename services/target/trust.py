@@ -18,6 +18,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from services.target.lease import LONGEST_LEASE
+
 # Claims up to each of these are of one grade; those of certainty are kept apart finely: long drafts are made of them.
 GRADES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
 _MIDDLES = tuple((low + high) / 2 for low, high in zip((0.0, *GRADES), (*GRADES, 1.0), strict=True))
@@ -38,6 +40,8 @@ MOST_SOURCES = 32
 OTHERS = "other"
 # Questions that what one is believed to bring rests on.
 ASKS = 8
+# How long drafts are of late: what is left of that after each that is shorter.
+SHRINKS = 0.95
 
 
 class Source:
@@ -81,12 +85,14 @@ class Worth:
 class Record:
     """Of one namespace."""
 
-    __slots__ = ("purse", "shared", "sources", "worth")
+    __slots__ = ("longest", "purse", "shared", "sources", "worth")
 
     def __init__(self, shared: bool) -> None:
         """`shared`: by all requests of a namespace; else it is one request's."""
         self.shared = shared
         self.sources: dict[str, Source] = {}
+        # About as long as the longest drafts were of late. Nobody knows at first.
+        self.longest = float(LONGEST_LEASE)
         # In seconds; None: nobody has said yet how long a step is.
         self.purse: float | None = None
         # Of questions: asked ahead, and asked between steps.
@@ -103,6 +109,10 @@ class Record:
     @property
     def solvent(self) -> bool:
         return self.purse is None or self.purse > 0.0
+
+    def drafted(self, count: int) -> None:
+        """So many tokens were verified at once."""
+        self.longest = max(count, SHRINKS * self.longest)
 
     def time_passed(self, seconds: float, part: float) -> None:
         """A step takes so long, and this much of it is one sequence's."""

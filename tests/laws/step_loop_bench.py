@@ -54,7 +54,9 @@ class NoDrafts:
         return False
 
     def rehearse(self) -> None: ...
-    def rehearsed(self) -> None: ...
+    def rehearsed(self) -> bool:
+        return True
+
     def rest(self) -> bool:
         return False
     def close(self) -> None: ...

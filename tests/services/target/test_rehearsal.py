@@ -85,8 +85,9 @@ class Line:
     def rehearse(self) -> None:
         self.said.append("rehearse")
 
-    def rehearsed(self) -> None:
+    def rehearsed(self) -> bool:
         self.said.append("rehearsed")
+        return True
 
 
 class Steps:

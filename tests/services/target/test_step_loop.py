@@ -133,7 +133,8 @@ class World:
 
     def rehearse(self) -> None: ...
 
-    def rehearsed(self) -> None: ...
+    def rehearsed(self) -> bool:
+        return True
 
     def rest(self) -> bool:
         with self.changed:
