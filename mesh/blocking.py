@@ -100,7 +100,6 @@ class BlockingLink:
         self._name = check_name(name if epoch is not None else f"{name}.link-{os.getpid()}-{number}")
         self._epoch = new_epoch() if epoch is None else epoch
         self._peer_epoch = 0
-        self._session = 0
         self._next_id = 0
         self._closed = False
         self._waiting: dict[int, Answer | None] = {}
@@ -213,7 +212,9 @@ class BlockingLink:
                 self._fail_all(PeerLost(f"{self.endpoint} has restarted"), but=_answered(bundle.records))
             self._peer_epoch = bundle.epoch
         for position, record in enumerate(bundle.records):
-            self._take(record, raw.get(position, ()))
+            # Which session that is doesn't matter to one that keeps nothing open.
+            if type(record) is not Welcome:
+                self._take(record, raw.get(position, ()))
         return True
 
     def _take(self, record: Record, raw: Sequence[Frame]) -> None:
@@ -226,8 +227,6 @@ class BlockingLink:
             if record.reason == Stale.reason:
                 lost = Stale(f"{self.endpoint} knows a newer epoch of {self._name}")
             self._fail_all(lost, but=set())
-        elif isinstance(record, Welcome):
-            self._session = record.session
 
     def _answer(self, id: int, answer: Answer) -> None:
         if id in self._waiting and self._waiting[id] is None:

@@ -99,7 +99,8 @@ def look_out(running: list[Sequence], model: StepTime, limits: Limits) -> Outloo
 def choose(
     running: list[Sequence], model: StepTime, limits: Limits, foreseen: Outlook | None = None
 ) -> Choice | None:
-    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before."""
+    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before, and is so
+    still."""
     uses: list[Use] = []
     entries: list[Entry] = []
     auto = False
@@ -118,9 +119,8 @@ def choose(
             entries.append(Entry(sequence, lease, lease.at, sequence.longest_draft))
     if not auto:
         return Choice(uses) if uses else None
-    size = _plain_step(running, uses, limits)
-    if foreseen is None or foreseen.size != size:
-        foreseen = outlook(size, _wanted(entries), model, limits)
+    if foreseen is None:
+        foreseen = outlook(_plain_step(running, uses, limits), _wanted(entries), model, limits)
     return _weighed(uses, entries, foreseen, running)
 
 

@@ -71,6 +71,15 @@ class _Judged(msgspec.Struct, gc=False):
     compared: tuple[list[int], list[int]] | None = None
 
 
+class _Bill(msgspec.Struct, gc=False):
+    """What a question about these took of the step thread's time."""
+
+    kind: Kind
+    seconds: float
+    asked: list[Sequence]
+    probing: bool
+
+
 class Drafting:
     def __init__(self, limits: Limits, step_time: StepTime) -> None:
         self.counts = SpeculationCounts()
@@ -82,12 +91,15 @@ class Drafting:
         # The sequences of the question that is open.
         self._open: dict[int, Sequence] = {}
         self._probing = False
-        # What waits for time to spare: what was chosen, what came of it, and leases that ended with their requests.
+        # What waits for time to spare: what was paid, what was chosen, what came of it, and leases that ended with
+        # their requests.
+        self._unpaid: list[_Bill] = []
         self._chosen: list[Choice] = []
         self._judged: list[_Judged] = []
         self._left: list[tuple[Sequence, Lease]] = []
         self._foreseen: Foreseen | None = None
-        self._outlook: Outlook | None = None
+        # With how many sequences run.
+        self._outlook: tuple[int, Outlook | None] = 0, None
         self._since: dict[Kind, float] = dict.fromkeys(get_args(Kind), 0.0)
         # Of the step that is about to run: how long it takes without drafts, and what a token is worth in it.
         self._step_seconds = 0.0
@@ -141,7 +153,8 @@ class Drafting:
     def take(self, event: DraftsReady, by_id: Mapping[int, Sequence]) -> None:
         kind: Kind = "ahead" if event.ahead else "asked"
         asked, self._open = self._open, {}
-        self._pay(kind, event.seconds, asked)
+        if event.seconds > 0:
+            self._unpaid.append(_Bill(kind, event.seconds, list(asked.values()), self._probing))
         for item in event.drafts:
             sequence = by_id.get(item.sequence_id)
             if sequence is None or not sequence.draft_length:
@@ -163,33 +176,34 @@ class Drafting:
         for sequence in asked.values():
             self._learn_worth(sequence, kind, 0.0)
 
-    def _pay(self, kind: Kind, seconds: float, asked: dict[int, Sequence]) -> None:
-        if seconds <= 0:
-            return
+    def _pay(self, bill: _Bill) -> None:
+        kind, seconds = bill.kind, bill.seconds
         self.costs[kind] += (seconds - self.costs[kind]) / COSTS
         self.counts.asking_seconds[kind] += seconds
-        if self._probing:
+        if bill.probing:
             # These have their own part of the time.
             return
-        for sequence in asked.values():
+        for sequence in bill.asked:
             if sequence.record is not None:
-                sequence.record.account(-seconds / len(asked))
+                sequence.record.account(-seconds / len(bill.asked))
 
     def _possible(self, item: DraftItem) -> bool:
         tokens = item.tokens
         if not tokens or min(tokens) < 0 or max(tokens) >= self._limits.vocab_size:
             return False
-        return tree.possible(tokens, item.parents)
+        return not item.parents or tree.possible(tokens, item.parents)
 
     # Before a step --------------------------------------------------------------------------------------
 
     def choose(self, running: list[Sequence]) -> None:
         """What is verified of each lease in the next step."""
         foreseen, self._foreseen = self._foreseen, None
-        ahead, self._outlook = self._outlook, None
+        (known, ahead), self._outlook = self._outlook, (0, None)
         if foreseen is not None and foreseen.is_of(running):
             choice: Choice | None = foreseen.choice
         else:
+            # Who was let in meanwhile isn't in it.
+            ahead = ahead if known == len(running) else None
             choice = choosing.choose(running, self._step_time, self._limits, ahead)
         if choice is None:
             return
@@ -207,7 +221,7 @@ class Drafting:
 
     def look_out(self, running: list[Sequence]) -> None:
         """While drafts are waited for: what rows cost in the step that they are for."""
-        self._outlook = choosing.look_out(running, self._step_time, self._limits)
+        self._outlook = len(running), choosing.look_out(running, self._step_time, self._limits)
 
     def foresee(self, work: list[StepWork], running: list[Sequence]) -> None:
         """While a step runs elsewhere: what is to be verified in the next one if all of this one's drafts stand."""
@@ -263,14 +277,16 @@ class Drafting:
             )
 
     def settle(self) -> None:
-        """Write down what was chosen for this step, and what the last one brought."""
+        """Write down what was paid for answers, what was chosen for this step, and what the last one brought."""
+        for bill in self._unpaid:
+            self._pay(bill)
         for choice in self._chosen:
             self._write_down_choice(choice)
         for judged in self._judged:
             self._write_down(judged)
         for sequence, lease in self._left:
             self._settle_both(sequence, lease)
-        for each in (self._chosen, self._judged, self._left):
+        for each in (self._unpaid, self._chosen, self._judged, self._left):
             each.clear()
 
     def _write_down_choice(self, choice: Choice) -> None:

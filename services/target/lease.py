@@ -175,7 +175,8 @@ def lease_of(item: DraftItem, ahead: Items[int], text: list[int], kind: Kind) ->
     chances = [chance if 0.0 <= chance <= 1.0 else 0.0 for chance in item.chances[: len(guessed)]]
     if len(chances) != len(guessed):
         chances = [_chance_of(item.match_length)] * len(guessed)
-    chances = [1.0] * certain + chances
+    if certain:
+        chances = [1.0] * certain + chances
     if parents:
         parents = [*range(-1, certain - 1), *(parent + certain for parent in parents)]
     lease = Lease(tokens, chances, item.source[:LONGEST_SOURCE], item.match_length, kind, certain, parents)

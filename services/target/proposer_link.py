@@ -313,7 +313,8 @@ class ProposerLink:
         if self.gave_up:
             self._not_before = now + PROBE_SECONDS
         self._step += 1
-        self._dial()
+        if self._link is None:
+            self._dial()
         if self._link is None:
             self.failed += 1
             self._not_before = now + PROBE_SECONDS

@@ -298,13 +298,18 @@ class StepLoop:
         if self._unanswered or self._trying:
             self._take(self._drafts.look())
         listens = self._drafts.listens()
-        if listens and not self._unanswered and (asks := self.scheduler.fallen(verdicts)):
-            self._drafts.hurry(asks)
-            self._unanswered = True
+        if listens and not self._unanswered and _some_fell(work, verdicts):
+            self._hurry(verdicts)
         if self._timelines:
             self._timelines.stepped(work, verdicts, self._began, ended)
         self._route(self.scheduler.handle(StepDone(verdicts, seconds, listens)))
         self._observed = work, seconds
+
+    def _hurry(self, verdicts: list[Verdict | None]) -> None:
+        """What the next step will wait for is on its way while this one is written down."""
+        if asks := self.scheduler.fallen(verdicts):
+            self._drafts.hurry(asks)
+            self._unanswered = True
 
     def _spare(self, elsewhere: bool) -> Waiting | None:
         """There is time for what needn't be done between two steps: the next one is on its way, or there is none. What
@@ -368,6 +373,13 @@ class StepLoop:
             if self.scheduler.has_work:
                 self._route(self.scheduler.handle(EngineFailed(message)))
             self._hand_over()
+
+
+def _some_fell(work: list[StepWork], verdicts: list[Verdict | None]) -> bool:
+    for item, verdict in zip(work, verdicts, strict=True):
+        if verdict is not None and verdict.accepted < len(item.draft):
+            return True
+    return False
 
 
 def _stage(play: Play) -> Stage:

@@ -110,6 +110,9 @@ class Record:
     def solvent(self) -> bool:
         return self.purse is None or self.purse > 0.0
 
+    def affords(self, seconds: float) -> bool:
+        return self.purse is None or seconds <= self.purse
+
     def drafted(self, count: int) -> None:
         """So many tokens were verified at once."""
         self.longest = max(count, SHRINKS * self.longest)

@@ -121,6 +121,9 @@ def _afforded(entries: list[Entry], counts: list[int], curve: list[float]) -> li
     a_row = (curve[total] - curve[0]) / total
     if a_row <= 0.0:
         return counts
+    if all(each.sequence.record is not None and each.sequence.record.affords(total * a_row) for each in entries):
+        # Each of them could pay for all.
+        return counts
     sharing: dict[int, list[int]] = {}
     for index, entry in enumerate(entries):
         sharing.setdefault(id(entry.sequence.record), []).append(index)
@@ -128,7 +131,7 @@ def _afforded(entries: list[Entry], counts: list[int], curve: list[float]) -> li
     for indices in sharing.values():
         record = entries[indices[0]].sequence.record
         wanted = [counts[index] for index in indices]
-        if record is None or record.purse is None or sum(wanted) * a_row <= record.purse:
+        if record is None or record.purse is None or record.affords(sum(wanted) * a_row):
             continue
         rows = max(1, int(max(0.0, record.purse) / a_row))
         for index, count in zip(indices, modest(wanted, rows), strict=True):

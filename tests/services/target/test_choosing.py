@@ -127,7 +127,7 @@ def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monke
     anew: list[int] = []
 
     def choosing_now(running: list[Any]) -> None:
-        known, looked[0] = drafting._outlook is not None, 0
+        known, looked[0] = drafting._outlook[1] is not None, 0
         choose(running)
         anew.append(looked[0] if known else -1)
 
@@ -139,7 +139,7 @@ def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monke
     monkeypatch.setattr(choosing, "outlook", looked_up)
     world.run(200)
     assert anew.count(0) > 10 * anew.count(1) and anew.count(-1) > 0
-    assert drafting._outlook is None
+    assert drafting._outlook[1] is None
 
 
 @pytest.mark.parametrize("pages", [400, 60, 50])
