@@ -29,12 +29,13 @@ SHORT_ONES = 0.125
 UNSTEADY = 1.25
 # Steps shorter than this, in seconds, leave the caches as they are, about.
 SHORTEST = 0.001
-# The first walk, and so many others, would end so much before the end (for waking up); what all that is of a step at
-# most. If there is time for more, there are more: a moment later nothing is at hand any more.
-AGAIN, MOST_AGAIN, WAKING = 2, 30, 1e-4
+# The first walk, and so many others, would end so much before the end (for waking up); all that is so much of a step at
+# most, and nobody walks where the first one alone is more. If there is time for others, there are others: a moment
+# later nothing is at hand any more.
+AGAIN, MOST_AGAIN, WAKING = 4, 30, 1e-4
 LEAD_SHARE = 0.4
-# One in so many may end later than the step is expected to: after each that does, as much is added for waking up as
-# is taken away after so many that don't.
+# One in so many first walks may end later than the step is expected to: after each that does, as much is added for
+# waking up as is taken away after so many that don't.
 ONE_IN = 100
 # Seconds that a walk takes, or a question alone, before one was measured; and how many the measure rests on: rather too
 # long than too short.
@@ -101,7 +102,7 @@ class Rehearsal:
         # Of the last steps, what they took of what was expected.
         self._shares: deque[float] = deque(maxlen=STEPS)
         self._predicted = 0.0
-        self._end = 0.0
+        self._begin = self._end = 0.0
         self._drafts = False
         self._first = self._takes = self._asks = FIRST_WALK
         self._waking = WAKING
@@ -115,7 +116,7 @@ class Rehearsal:
         least = self._least()
         if self._act.failed or least < SHORTEST:
             return None
-        if self._lead > LEAD_SHARE * least:
+        if self._first + self._waking > LEAD_SHARE * least:
             # Not for ever: the machine may have been busy.
             self._first *= FADING
             self._takes *= FADING
@@ -123,6 +124,7 @@ class Rehearsal:
             self._waking = max(WAKING, self._waking * FADING)
             return None
         self._end, self._drafts = began + least, drafts
+        self._begin = self._end - min(self._first + AGAIN * self._takes + self._waking, LEAD_SHARE * least)
         return self._wait
 
     def learn(self, seconds: float) -> None:
@@ -139,29 +141,26 @@ class Rehearsal:
         least = shares[int(SHORT_ONES * len(shares))]
         return least * self._predicted if shares[len(shares) // 2] <= UNSTEADY * least else 0.0
 
-    @property
-    def _lead(self) -> float:
-        return self._first + AGAIN * self._takes + self._waking
-
     def _wait(self, done: Callable[[], bool]) -> None:
         """All of the step is on its way, and its end is waited for by others, afterwards."""
-        begin = self._end - self._lead
         # It took too long until it was.
-        if self._now() >= begin:
+        if self._now() >= self._begin:
             return
         waits = self._drafts and bool(self._act(self._line.expects))
         play: Play = "falls" if waits else "stands" if self._drafts else "plain"
         self._act(self._prepare, play)
-        if not self._sleep_until(begin, done):
+        if not self._sleep_until(self._begin, done):
             return
         # Woken too late: the end isn't kept waiting.
         if not done() and self._now() + self._first <= self._end:
             self._first += self._timed(self._walk(play), self._first, done)
+        # To begin sooner helps against this alone; against what comes then being late, to know how long it takes.
+        late = self._now() > self._end
+        if not late:
             self._takes = self._again(partial(self._walk, play), self._takes, done)
             if play == "falls":
                 # There is time for less than a walk.
                 self._asks = self._again(self._question, self._asks, done)
-        late = self._now() > self._end
         self._waking = max(WAKING, self._waking + (WAKING if late else -WAKING / ONE_IN))
 
     def _again(

@@ -28,7 +28,7 @@ from services.target.events import (
 )
 from services.target.limits import Limits
 from services.target.mock_runner import MockRunner, Profile
-from services.target.rehearsal import AGAIN, FEW, STEPS, WAKING, Play, Rehearsal
+from services.target.rehearsal import AGAIN, FEW, LEAD_SHARE, STEPS, WAKING, Play, Rehearsal
 from services.target.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
 from services.target.scheduler import Scheduler
 from services.target.stage import StepStage
@@ -179,13 +179,13 @@ def test_after_a_walk_the_next_step_is_looked_at() -> None:
 
 
 def test_what_walks_take_is_learned() -> None:
-    steps = Steps(takes=4 * WALK)
+    steps = Steps(takes=3 * WALK)
     # Some of the first ones come too late, and that is remembered for a while.
     for _ in range(6):
         steps.settle()
     end = steps.clock.now() + STEP
     assert steps.run() == 0.0
-    assert steps.stage.at[0] == pytest.approx(end - LEAD * 4 * WALK - WAKING, abs=WALK)
+    assert steps.stage.at[0] == pytest.approx(end - LEAD * 3 * WALK - WAKING, abs=WALK)
 
 
 def test_nothing_is_expected_of_the_first_steps() -> None:
@@ -212,7 +212,7 @@ def test_short_steps_are_left_alone() -> None:
 
 
 def test_walks_that_are_long_for_the_step_are_hardly_made() -> None:
-    steps = Steps(takes=0.001)
+    steps = Steps(takes=0.002)
     for _ in range(300):
         steps.run(seconds=0.004, predicted=0.004)
     assert 0 < len(steps.stage.at) < 300 / 5
@@ -223,6 +223,64 @@ def test_walks_that_are_long_for_the_step_are_hardly_made() -> None:
     steps.stage.at.clear()
     steps.run(seconds=0.004, predicted=0.004)
     assert steps.stage.at
+
+
+@pytest.mark.parametrize("takes", [4 * WALK, 6 * WALK, 8 * WALK])
+def test_of_a_step_only_so_much_is_walked_in(takes: float) -> None:
+    """However long a walk takes, as long as there is time for one."""
+    steps = Steps(takes=takes)
+    for _ in range(6):
+        steps.settle()
+    began = steps.clock.now()
+    assert steps.run() == 0.0
+    assert steps.stage.at[0] >= began + (1.0 - LEAD_SHARE) * STEP - 1e-9
+
+
+class Asked(Line):
+    """A proposer that takes a while to answer."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.expecting = True
+        self.asked: list[float] = []
+
+    def rehearse(self) -> None:
+        super().rehearse()
+        self.asked.append(self.clock.now())
+
+    def rehearsed(self) -> bool:
+        super().rehearsed()
+        self.clock.sleep(WALK / 20)
+        return self.clock.now() >= self.asked[-1] + WALK / 4
+
+
+def test_where_there_is_time_for_less_than_a_walk_the_proposer_is_asked_alone() -> None:
+    steps = Steps(takes=4 * WALK)
+    steps.line = steps.rehearsal._line = line = Asked(steps.clock)
+    for _ in range(4):
+        steps.settle()
+    line.asked.clear()
+    line.said.clear()
+    end = steps.clock.now() + STEP
+    assert steps.run() == 0.0
+    alone = [moment for moment in line.asked if moment > steps.stage.at[-1]]
+    assert len(alone) >= 3 and len(line.asked) == len(alone) + len(steps.stage.at)
+    # Up to the end, and looked at until it is there.
+    assert end - WALK <= alone[-1] <= end
+    assert line.said.count("rehearsed") > 2 * len(alone)
+
+
+def test_an_answer_that_never_comes_is_looked_for_so_often_and_no_more() -> None:
+    steps = Steps(takes=6 * WALK)
+    steps.line.expecting = True
+    for _ in range(4):
+        steps.settle()
+    steps.line.rehearsed = lambda: steps.line.said.append("rehearsed") or False  # type: ignore[method-assign, func-returns-value]
+    steps.line.said.clear()
+    steps.run()
+    questions = steps.line.said.count("rehearse")
+    assert questions < steps.line.said.count("rehearsed") <= questions * rehearsal.MOST_LOOKS
 
 
 def test_nobody_walks_when_steps_end_unexpectedly() -> None:
@@ -267,9 +325,9 @@ def test_a_step_that_ends_early_isnt_kept_waiting_for_long() -> None:
 def test_who_wakes_too_late_walks_no_more() -> None:
     steps = Steps()
     steps.settle()
-    asleep = steps.clock.sleep
+    end = steps.clock.now() + STEP
     # Before the end, but not by as much as a walk takes.
-    steps.rehearsal._sleep = lambda seconds: asleep(seconds + LEAD * WALK + WAKING - WALK / 2)
+    steps.rehearsal._sleep = lambda seconds: steps.clock.sleep(end - WALK / 2 - steps.clock.now())
     assert steps.run() == 0.0
     assert not steps.stage.at
 
