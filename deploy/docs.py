@@ -240,7 +240,6 @@ def _tokenizer(registry: CollectorRegistry) -> None:
 
 
 def _proposer(registry: CollectorRegistry) -> None:
-    from mesh.clock import SystemClock
     from services.proposer.metrics import ProposerMetrics
     from services.proposer.suffix_store.library import Stats
 
@@ -256,7 +255,7 @@ def _proposer(registry: CollectorRegistry) -> None:
         def stats(self) -> list[Stats]:
             return []
 
-    ProposerMetrics(registry, SystemClock(), NoTexts(), {}, NothingLearned())
+    ProposerMetrics(registry, NoTexts(), {}, NothingLearned())
 
 
 def _target(registry: CollectorRegistry) -> None:
