@@ -8,6 +8,7 @@ left may be asked about before the next step, if that pays though it waits.
        ▲                                                                            │
        └────────────────────────────────── take ◀───────────────────────────────────┘
 
+What the next step will wait for is known from the verdicts alone where a draft fell (fallen), and asked first.
 What a step brought is written down only when the next one is on its way (settle), and what that one verifies was
 thought of while the last one ran, in case that all drafts stand (foresee, choosing.py): on a GPU nobody waits for
 either. In the milliseconds of a step a processor forgets our code and data: a line that runs between two steps takes

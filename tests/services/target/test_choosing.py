@@ -11,6 +11,7 @@ from services.drafts import DraftItem
 from services.messages import Generate, Sampling, Speculation
 from services.target import choosing
 from services.target.choosing import Foreseen
+from services.target.drafting import SHORT_LEASE
 from services.target.events import (
     Arrived,
     AskAhead,
@@ -27,6 +28,7 @@ from services.target.events import (
     SwitchOff,
     TimeToSpare,
 )
+from services.target.lease import LONGEST_LEASE
 from services.target.limits import Limits
 from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
 from services.target.planning import PLENTY, Planner
@@ -140,6 +142,36 @@ def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monke
     world.run(200)
     assert anew.count(0) > 10 * anew.count(1) and anew.count(-1) > 0
     assert drafting._outlook[1] is None
+
+
+class Noting(World):
+    """And what is asked, as (ahead, budget, the most that is of use)."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.asked: list[tuple[bool, int, float]] = []
+        handle = self.scheduler.handle
+
+        def noted(event: Any) -> Any:
+            found = handle(event)
+            for item in found:
+                if isinstance(item, AskAhead | AskDrafts):
+                    for ask in item.asks:
+                        record, ahead = ask.sequence.record, isinstance(item, AskAhead)
+                        self.asked.append((ahead, ask.budget, max(SHORT_LEASE, 2 * record.longest) if record else 0.0))
+            return found
+
+        self.scheduler.handle = noted  # type: ignore[method-assign]
+
+
+def test_what_a_step_waits_for_is_no_longer_than_is_of_use_and_what_is_asked_ahead_is() -> None:
+    world = Noting(3, False, ["auto"])
+    world.run(300)
+    waited = [(budget, most) for ahead, budget, most in world.asked if not ahead]
+    assert len(waited) > 20 and all(budget <= most for budget, most in waited)
+    # At first nobody knows; then drafts have become shorter than what a lease can hold.
+    assert max(budget for budget, _ in waited) > 2 * min(most for _, most in waited)
+    assert max(budget for ahead, budget, _ in world.asked if ahead) == LONGEST_LEASE
 
 
 @pytest.mark.parametrize("pages", [400, 60, 50])

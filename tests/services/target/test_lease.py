@@ -85,3 +85,20 @@ def test_what_is_left_is_always_what_was_guessed_behind_the_text() -> None:
             agrees = text[begins:] == guessed[: len(text) - begins]
             assert lives == (agrees and len(text) - begins < len(guessed))
             found = found if lives else None
+
+
+def test_whether_a_chain_goes_on_is_known_before_the_text_does() -> None:
+    chance = random.Random(5)
+    went: list[bool] = []
+    for _ in range(500):
+        tokens = chance.choices(range(2), k=chance.randint(1, 6))
+        lease = Lease(tokens, [0.5] * len(tokens), "s", 3, "ahead")
+        while True:
+            said, at = chance.choices(range(2), k=chance.randint(1, 3)), lease.at
+            goes_on = lease.goes_on_with(said)
+            assert lease.at == at, "only looked at"
+            went.append(goes_on)
+            assert lease.follow(said) == goes_on
+            if not goes_on:
+                break
+    assert 20 < sum(went) < len(went) - 20

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from services.target.lease import LONGEST_LEASE
 from services.target.trust import (
     DISCOUNT,
     MOST_NAMESPACES,
@@ -100,3 +101,14 @@ def test_what_a_question_brings_follows_what_it_brought() -> None:
     for _ in range(100):
         worth.learn(0.0)
     assert worth.seconds is not None and 0 < worth.seconds < 1e-4
+
+
+def test_how_long_drafts_are_of_late_is_remembered_for_a_while() -> None:
+    record = Trust().record("n")
+    assert record.longest == LONGEST_LEASE
+    for _ in range(100):
+        record.drafted(3)
+    assert record.longest == 3
+    record.drafted(20)
+    record.drafted(3)
+    assert 10 < record.longest < 20
