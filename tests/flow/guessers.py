@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from mesh.actor import Actor
+from mesh.actor import Actor, Call
 from services.config import load_settings
 from services.drafts import DraftItem, packed, unpacked
 from services.messages import Propose, Proposed
 from services.process import run_role
-from services.proposer.actor import Books, ProposerActor
+from services.proposer.actor import ProposerActor
 from services.proposer.draft import EMPTY, Draft
 from services.proposer.naive import NaiveProposer
 from services.proposer.proposer import Ask, Needs, Outcome, View
@@ -151,8 +151,8 @@ class GuessingActor(ProposerActor):
 class LyingActor(GuessingActor):
     """Of its answers some are about another place of the text, about another text, or given twice."""
 
-    def _answer(self, message: Propose, books: Books) -> Proposed:
-        answer = super()._answer(message, books)
+    def propose(self, message: Propose, call: Call) -> Proposed:
+        answer = super().propose(message, call)
         drafts = [lie for draft in unpacked(answer.drafts) for lie in self._lies(draft)]
         random.Random(message.step).shuffle(drafts)
         return replace(answer, drafts=packed(drafts))

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from simulation import READ, SEND, THINK
 
+from mesh.actor import Call
 from mesh.blocking import BlockingLink
 from mesh.clock import FakeClock, SteppedClock
 from mesh.codec import Codec
@@ -52,7 +53,10 @@ def proposer(lie: Lie, chance: random.Random, settings: dict[str, Any]) -> tuple
         # Damaged bytes may be another message of the table.
         if not isinstance(message, Propose):
             return None
-        answer: Proposed = actor._answer(message, actor._books)
+        call = Call("t", 1, None, "", actor._clock)
+        answer: Proposed = actor.propose(message, call)
+        if call.afterwards is not None:
+            call.afterwards()
         said = [each for item in unpacked(answer.drafts) for each in lie(chance, item)]
         return replace(answer, drafts=packed(said)), THINK
 
