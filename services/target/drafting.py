@@ -72,15 +72,6 @@ class _Judged(msgspec.Struct, gc=False):
     compared: tuple[list[int], list[int]] | None = None
 
 
-class _Bill(msgspec.Struct, gc=False):
-    """What a question about these took of the step thread's time."""
-
-    kind: Kind
-    seconds: float
-    asked: list[Sequence]
-    probing: bool
-
-
 class Drafting:
     def __init__(self, limits: Limits, step_time: StepTime) -> None:
         self.counts = SpeculationCounts()
@@ -92,9 +83,7 @@ class Drafting:
         # The sequences of the question that is open.
         self._open: dict[int, Sequence] = {}
         self._probing = False
-        # What waits for time to spare: what was paid, what was chosen, what came of it, and leases that ended with
-        # their requests.
-        self._unpaid: list[_Bill] = []
+        # What waits for time to spare: what was chosen, what came of it, and leases that ended with their requests.
         self._chosen: list[Choice] = []
         self._judged: list[_Judged] = []
         self._left: list[tuple[Sequence, Lease]] = []
@@ -154,8 +143,8 @@ class Drafting:
     def take(self, event: DraftsReady, by_id: Mapping[int, Sequence]) -> None:
         kind: Kind = "ahead" if event.ahead else "asked"
         asked, self._open = self._open, {}
-        if event.seconds > 0:
-            self._unpaid.append(_Bill(kind, event.seconds, list(asked.values()), self._probing))
+        # At once: what is staked next is what is left.
+        self._pay(kind, event.seconds, asked)
         for item in event.drafts:
             sequence = by_id.get(item.sequence_id)
             if sequence is None or not sequence.draft_length:
@@ -177,16 +166,17 @@ class Drafting:
         for sequence in asked.values():
             self._learn_worth(sequence, kind, 0.0)
 
-    def _pay(self, bill: _Bill) -> None:
-        kind, seconds = bill.kind, bill.seconds
+    def _pay(self, kind: Kind, seconds: float, asked: dict[int, Sequence]) -> None:
+        if seconds <= 0:
+            return
         self.costs[kind] += (seconds - self.costs[kind]) / COSTS
         self.counts.asking_seconds[kind] += seconds
-        if bill.probing:
+        if self._probing:
             # These have their own part of the time.
             return
-        for sequence in bill.asked:
+        for sequence in asked.values():
             if sequence.record is not None:
-                sequence.record.account(-seconds / len(bill.asked))
+                sequence.record.account(-seconds / len(asked))
 
     def _possible(self, item: DraftItem) -> bool:
         tokens = item.tokens
@@ -278,16 +268,14 @@ class Drafting:
             )
 
     def settle(self) -> None:
-        """Write down what was paid for answers, what was chosen for this step, and what the last one brought."""
-        for bill in self._unpaid:
-            self._pay(bill)
+        """Write down what was chosen for this step, and what the last one brought."""
         for choice in self._chosen:
             self._write_down_choice(choice)
         for judged in self._judged:
             self._write_down(judged)
         for sequence, lease in self._left:
             self._settle_both(sequence, lease)
-        for each in (self._unpaid, self._chosen, self._judged, self._left):
+        for each in (self._chosen, self._judged, self._left):
             each.clear()
 
     def _write_down_choice(self, choice: Choice) -> None:
