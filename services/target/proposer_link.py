@@ -313,8 +313,7 @@ class ProposerLink:
         if self.gave_up:
             self._not_before = now + PROBE_SECONDS
         self._step += 1
-        if self._link is None:
-            self._dial()
+        self._dial()
         if self._link is None:
             self.failed += 1
             self._not_before = now + PROBE_SECONDS
@@ -355,7 +354,7 @@ class ProposerLink:
         if confirmed:
             return ProposeItem(
                 sequence_id=sequence.id,
-                committed=len(text) + len(after),
+                committed=ask.length,
                 tokens=text[confirmed:] + after,
                 prompt_tokens=sequence.prompt_tokens,
                 budget=ask.budget,
@@ -366,7 +365,7 @@ class ProposerLink:
         generate = sequence.generate
         return ProposeItem(
             sequence_id=sequence.id,
-            committed=len(text) + len(after),
+            committed=ask.length,
             tokens=text + after,
             first=True,
             prompt_tokens=sequence.prompt_tokens,

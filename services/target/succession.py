@@ -130,19 +130,13 @@ class Succession:
         return self.link.listens()
 
     def ask_ahead(self, asks: list[DraftAsk]) -> None:
-        before = self.link.asked
-        self.link.ask_ahead(asks)
-        self._mirror(asks, self.link.asked > before)
+        self._both(asks, self.link.ask_ahead)
 
     def hurry(self, asks: list[DraftAsk]) -> None:
-        before = self.link.asked
-        self.link.hurry(asks)
-        self._mirror(asks, self.link.asked > before)
+        self._both(asks, self.link.hurry)
 
     def ask(self, asks: list[DraftAsk], wait: float = 0.0) -> None:
-        before = self.link.asked
-        self.link.ask(asks, wait)
-        self._mirror(asks, self.link.asked > before)
+        self._both(asks, self.link.ask, wait)
 
     def look(self) -> DraftsReady | None:
         return self._heard(self.link.look())
@@ -176,11 +170,15 @@ class Succession:
 
     # Both beside each other -------------------------------------------------------------------------------
 
-    def _mirror(self, asks: list[DraftAsk], sent: bool) -> None:
-        if sent:
-            self._asked = [_key(ask) for ask in asks]
+    def _both(self, asks: list[DraftAsk], ask_link: Callable[..., None], *more: float) -> None:
+        """What the one at work is asked, the candidate is, too."""
+        before = self.link.asked
+        ask_link(asks, *more)
+        if self.link.asked == before:
+            return
+        self._asked = [_key(ask) for ask in asks]
         candidate = self._candidate
-        if candidate is None or not sent:
+        if candidate is None:
             return
         before = candidate.asked
         candidate.ask_ahead(asks)
