@@ -23,7 +23,7 @@ from services.target.sequence import NO_DRAFT, Sequence
 from services.target.step_time import StepTime
 from services.target.tree import CHAIN
 from services.target.trust import Record
-from services.target.weighing import Entry, Outlook, Size, chances, outlook, plan
+from services.target.weighing import Entry, Outlook, Size, alone, chances, outlook, plan
 
 
 class Use(msgspec.Struct, gc=False):
@@ -101,6 +101,8 @@ def choose(
 ) -> Choice | None:
     """For the next step; None where nobody drafts. `foreseen`: what was seen of it before, and is so
     still."""
+    if foreseen is not None and len(running) == 1 and (choice := _alone(running[0], foreseen)) is not None:
+        return choice
     uses: list[Use] = []
     entries: list[Entry] = []
     auto = False
@@ -122,6 +124,20 @@ def choose(
     if foreseen is None:
         foreseen = outlook(_plain_step(running, uses, limits), _wanted(entries), model, limits)
     return _weighed(uses, entries, foreseen, running)
+
+
+def _alone(sequence: Sequence, ahead: Outlook) -> Choice | None:
+    """For the only one that runs, and waited for what it has: without the lists of a batch, which take as long again.
+    None: it isn't as simple."""
+    lease, record = sequence.lease, sequence.record
+    if lease is None or record is None or not sequence.wants_draft:
+        return None
+    at = lease.at
+    if (found := alone(Entry(sequence, lease, at, sequence.longest_draft), ahead)) is None:
+        return None
+    values, count, a_row = found
+    use = Use(sequence, lease, lease.next(count), CHAIN, a_row * count, ahead.unknown, at, values[:count])
+    return Choice([use], [record], 1, ahead.step_seconds, ahead.token_seconds)
 
 
 def foresee(work: list[StepWork], running: list[Sequence], model: StepTime, limits: Limits) -> Foreseen | None:

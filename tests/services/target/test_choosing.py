@@ -39,13 +39,15 @@ from services.target.scheduler import Scheduler
 class World:
     """Requests that come and go at random, a proposer that is mostly right, and steps that take what they should."""
 
-    def __init__(self, seed: int, foresees: bool, methods: list[str], pages: int = 400) -> None:
+    def __init__(self, seed: int, foresees: bool, methods: list[str], pages: int = 400, most: int = 64) -> None:
         self.chance = random.Random(seed)
         self.foresees = foresees
         self.methods = methods
         self.runner = MockRunner(Profile(acceptance=0.95, seed=seed), page_tokens=4)
         facts = self.runner.facts
-        self.scheduler = Scheduler(Limits(facts.vocab_size, 2048, facts.eos_token_ids, 4, pages=pages))
+        self.scheduler = Scheduler(
+            Limits(facts.vocab_size, 2048, facts.eos_token_ids, 4, pages=pages, max_sequences=most)
+        )
         self.streams = 0
         # Of each step, of whom which tokens were computed.
         self.steps: list[list[tuple[int, list[int]]]] = []
@@ -120,6 +122,20 @@ def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted
     assert mine.counts.ways == theirs.counts.ways and mine.counts.lengths == theirs.counts.lengths
     assert mine.trust.purses() == theirs.trust.purses() != []
     assert vars_of(mine.counts.source("suffix")) == vars_of(theirs.counts.source("suffix"))
+
+
+def test_who_has_the_step_for_itself_gets_what_it_would_get_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With foresight what is waited for is weighed by itself; without, like a batch."""
+    alone: list[bool] = []
+    weighed = choosing._alone
+    monkeypatch.setattr(choosing, "_alone", lambda *given: (alone.append(True), weighed(*given))[1])
+    worlds = [World(5, foresees, ["auto", "suffix"], most=1) for foresees in (True, False)]
+    for world in worlds:
+        world.run(300)
+    assert len(alone) > 20
+    assert worlds[0].steps == worlds[1].steps
+    purses = [world.scheduler.drafting.trust.purses() for world in worlds]
+    assert purses[0] == purses[1] != []
 
 
 def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

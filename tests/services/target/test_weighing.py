@@ -14,7 +14,7 @@ from services.target.limits import Limits
 from services.target.sequence import Sequence
 from services.target.step_time import StepTime
 from services.target.trust import Record, grades
-from services.target.weighing import Entry, Plan, Size, outlook, plan
+from services.target.weighing import Entry, Outlook, Plan, Size, alone, outlook, plan
 
 LIMITS = Limits(vocab_size=100, max_context=4096, eos_token_ids=(0,), page_tokens=16, pages=1024)
 
@@ -70,3 +70,34 @@ def test_prompts_that_are_computed_in_the_same_step_make_no_token_dearer() -> No
 def test_the_likelier_the_longer() -> None:
     wanted = [planned(chance, Size(4, 4, 100)).wanted[0] for chance in (0.05, 0.5, 0.75, 0.93)]
     assert wanted == sorted(wanted) and wanted[0] == 0 and wanted[-1] > 4
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_is_said_of_one_by_itself_is_what_is_said_of_a_batch_of_one(seed: int) -> None:
+    drawn = random.Random(seed)
+    count = drawn.randint(1, 24)
+    lease = Lease([7] * count, [drawn.random() ** 0.3 for _ in range(count)], "suffix", 4, "asked")
+    lease.grades = grades(lease.chances)
+    lease.at = drawn.randint(0, count)
+    if drawn.random() < 0.1:
+        lease.parents = list(range(-1, count - 1))
+        lease.at = 0
+    sequence = sequence_of()
+    record = sequence.record = Record(shared=True)
+    record.purse = drawn.choice([None, 1.0, 0.01, 0.001, 0.0, -1.0])
+    seconds = [0.01]
+    for _ in range(drawn.randint(0, 24)):
+        seconds.append(seconds[-1] + drawn.choice([0.0, 0.0002, 0.003]))
+    if drawn.random() < 0.1:
+        seconds = []
+    size = Size(1, 1, 100)
+    ahead = Outlook(size, max(0, len(seconds) - 1), False, seconds)
+    entry = Entry(sequence, lease, lease.at, drawn.randint(0, 24))
+    batch = plan([entry], ahead)
+    single = alone(entry, ahead)
+    if single is None:
+        can_pay = not seconds or record.affords(seconds[batch.wanted[0]] - seconds[0])
+        assert lease.parents or not seconds or not batch.longest[0] or not can_pay
+    else:
+        assert single == (batch.values[0], batch.counts[0], batch.a_row) and batch.counts == batch.wanted
+        assert not lease.parents
