@@ -35,6 +35,8 @@ INTRODUCTION = 3.0
 BACKLOG = 64
 # So many seconds callers are waited for awake at most; then everybody else gets his turn.
 LONGEST_WATCH = 2e-3
+# Who was awaited is kept off for so many seconds more: who sleeps beside him would be woken where he is at work.
+APART = 0.5
 # So often it is looked whether everything has left.
 LINGER_STEP = 2e-3
 
@@ -100,6 +102,10 @@ class Hatch:
         self.awaited: set[Caller] = set()
         self._until = 0.0
         self._watches = False
+        # Whose processors are kept off, and until when.
+        self._apart: set[Caller] = set()
+        self._apart_until = 0.0
+        self._lifts: asyncio.TimerHandle | None = None
         self._elsewhere, self._vigil = Elsewhere(), Vigil()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -127,6 +133,9 @@ class Hatch:
             if os.stat(self._path).st_ino == self._inode:
                 os.unlink(self._path)
         self._socket.close()
+        if self._lifts is not None:
+            self._lifts.cancel()
+        self._together()
         for caller in self._connected.values():
             caller.hear_no_more()
         until = self._loop.time() + linger
@@ -183,13 +192,15 @@ class Hatch:
         if not self._vigil.is_possible():
             self.awaited.clear()
             return
-        self._watches = True
+        self._watches, goes_on = True, False
         try:
-            # On one processor, one would wait for the other.
-            self._elsewhere.avoid({caller.processor for caller in self.awaited})
+            self._stay_apart()
             # No longer than that, whatever is promised meanwhile.
             end = time.monotonic() + LONGEST_WATCH
-            while self.awaited and time.monotonic() < min(self._until, end):
+            while self.awaited and (now := time.monotonic()) < self._until:
+                if now >= end:
+                    goes_on = True
+                    break
                 ready = self._poll.poll(0)
                 if not ready and not self._vigil.give_way():
                     break
@@ -197,15 +208,39 @@ class Hatch:
                     if (speaker := self._connected.get(fd)) is not None:
                         speaker.readable()
         finally:
-            self.awaited.clear()
             self._watches = False
-            # Threads that are started here take over where they may run.
-            self._elsewhere.avoid(set())
+            if goes_on:
+                self._loop.call_soon(self.watch)
+            else:
+                self.awaited.clear()
+
+    def _stay_apart(self) -> None:
+        """On one processor, one would wait for the other."""
+        self._apart = set(self.awaited)
+        self._elsewhere.avoid({caller.processor for caller in self._apart})
+        self._apart_until = self._loop.time() + APART
+        if self._lifts is None:
+            self._lifts = self._loop.call_at(self._apart_until, self._lift)
+
+    def _lift(self) -> None:
+        """Nobody has been awaited for a while."""
+        self._lifts = None
+        if self._apart and self._loop.time() < self._apart_until:
+            self._lifts = self._loop.call_at(self._apart_until, self._lift)
+        else:
+            self._together()
+
+    def _together(self) -> None:
+        self._apart.clear()
+        self._elsewhere.avoid(set())
 
     def left(self, caller: Caller, fd: int) -> None:
         del self._connected[fd]
         self._poll.unregister(fd)
         self.awaited.discard(caller)
+        self._apart.discard(caller)
+        if not self._apart:
+            self._together()
         if caller.identity is not None and self.callers.get(caller.identity) is caller:
             del self.callers[caller.identity]
             self._door.disconnected()

@@ -25,6 +25,19 @@ def _asking() -> Callable[[], int]:
 current = _asking()
 
 
+# Of the process, as it began.
+_ALLOWED = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def anywhere() -> None:
+    """The calling thread may run wherever its process may. One that keeps off some processors has started it, perhaps,
+    and what that one may do a thread takes over."""
+    # Not ours to choose, in a sandbox or when they were taken away meanwhile: then it goes where it may.
+    with contextlib.suppress(OSError):
+        if _ALLOWED:
+            os.sched_setaffinity(0, _ALLOWED)
+
+
 class Elsewhere:
     """Keeps the calling thread off processors where others are at work, as long as there are more."""
 
@@ -35,7 +48,7 @@ class Elsewhere:
     def avoid(self, processors: set[int]) -> None:
         processors = processors & self._allowed
         if processors != self._avoided and processors != self._allowed:
-            # Not ours to choose, in a sandbox or when they were taken away meanwhile: then it goes anywhere.
+            # As above.
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._allowed - processors)
                 self._avoided = processors

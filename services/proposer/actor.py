@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from mesh import processors
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
 from services.messages import (
@@ -53,7 +54,7 @@ TEND_EVERY = 0.1  # s
 LEARN_AFTER = 0.002  # s
 SWITCH_EVERY = 0.0005  # s
 # After a rehearsed question a real one may come within so long.
-AWAITED = 0.001  # s
+AWAITED = 0.002  # s
 
 
 class Books:
@@ -255,7 +256,7 @@ class ProposerActor(Actor):
             self._clock.call_later(TEND_EVERY, self._tend)
             self._learning.refresh()
             if not POOL.is_prepared():
-                asyncio.get_running_loop().run_in_executor(None, POOL.prepare)
+                asyncio.get_running_loop().run_in_executor(None, _prepare_pool)
             self._learn_soon(0.0)
 
     def _learn_soon(self, delay: float) -> None:
@@ -349,6 +350,11 @@ def _columns(groups: list[_Group], found: list[Guesses]) -> DraftColumns:
         tokens=b"".join(guesses.tokens for guesses in found),
         chances=b"".join(guesses.chances for guesses in found),
     )
+
+
+def _prepare_pool() -> None:
+    processors.anywhere()
+    POOL.prepare()
 
 
 def _corpora(library: Library, namespace: str) -> Corpora:

@@ -22,6 +22,7 @@ from itertools import accumulate
 from operator import mul
 from pathlib import Path
 
+from mesh import processors
 from services.config import Settings, cache_dir
 from services.proposer.knowledge import Knowledge
 from services.proposer.namespaces import Namespace
@@ -85,7 +86,7 @@ class Learning:
             knowledge,
             lambda name: Library(folder, name, bounds),
             settings.suffix_decoding_learn_prompts,
-            ThreadPoolExecutor(1, "library-opens"),
+            ThreadPoolExecutor(1, "library-opens", processors.anywhere),
         )
 
     # Texts --------------------------------------------------------------------------------------------------

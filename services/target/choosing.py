@@ -90,9 +90,12 @@ def look_out(running: list[Sequence], model: StepTime, limits: Limits) -> Outloo
     nothing can be said, or nothing is weighed."""
     wanted = 0
     for sequence in running:
-        if sequence.record is None and sequence.wants_draft:
+        lease, record = sequence.lease, sequence.record
+        if record is not None:
+            left = record.enough if lease is None else len(lease.tokens) - lease.at
+            wanted += min(LONGEST_LEASE, left, sequence.longest_draft)
+        elif sequence.wants_draft:
             return None
-        wanted += min(LONGEST_LEASE, sequence.longest_draft)
     return outlook(_plain_step(running, [], limits), wanted, model, limits)
 
 

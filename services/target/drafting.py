@@ -39,8 +39,6 @@ from services.target.tree import CHAIN
 from services.target.trust import Record, Trust, Worth, grades
 from services.target.weighing import Outlook
 
-# What a step waits for is at least so long, and twice as long as drafts are of late.
-SHORT_LEASE = 16
 # A lease with less than this left behind the draft is renewed.
 FEW_LEFT = 4
 # Questions that don't pay are asked all the same, for this part of the time: texts change.
@@ -387,9 +385,7 @@ class Drafting:
                 without.append(DraftAsk(sequence, sequence.longest_draft, NO_DRAFT, more))
             else:
                 room = sequence.limit - len(sequence.token_ids) - len(more) - 1
-                # Somebody waits for it: no more than is of use. What follows is asked ahead.
-                enough = max(SHORT_LEASE, int(2 * sequence.record.longest))
-                weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room, enough), NO_DRAFT, more))
+                weighed.append(DraftAsk(sequence, min(LONGEST_LEASE, room, sequence.record.enough), NO_DRAFT, more))
         return self._of_fixed_length(without, running, share) if without else without, weighed
 
     def _of_fixed_length(

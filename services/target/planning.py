@@ -193,11 +193,14 @@ class Planner:
 
     def take_ahead(self, work: list[StepWork]) -> None:
         """While a step runs elsewhere: the pages that its sequences will want for the next one, if its drafts stand and
-        the next are as long. Only as long as plenty are free: nothing that is cached goes for it."""
+        the next are as long, or as drafts are of late. Only as long as plenty are free: nothing that is cached goes for
+        it."""
         page_tokens = self.limits.page_tokens
         for item in work:
             sequence = item.sequence
-            wanted = min(sequence.limit, len(sequence.token_ids) + 2 * (len(item.draft) + 1))
+            drafted = len(item.draft)
+            following = drafted if sequence.record is None else max(drafted, sequence.record.enough)
+            wanted = min(sequence.limit, len(sequence.token_ids) + drafted + following + 2)
             if wanted <= sequence.room or sequence.state is not State.RUNNING:
                 continue
             count = -(-wanted // page_tokens) - len(sequence.pages)

@@ -42,6 +42,9 @@ OTHERS = "other"
 ASKS = 8
 # How long drafts are of late: what is left of that after each that is shorter.
 SHRINKS = 0.95
+# What a step waits for is at least so long, and so many times what drafts are of late: each token of it is weighed
+# while the step waits. What follows is asked ahead.
+SHORT_LEASE, MORE = 16, 1.25
 
 
 class Source:
@@ -109,6 +112,11 @@ class Record:
     @property
     def solvent(self) -> bool:
         return self.purse is None or self.purse > 0.0
+
+    @property
+    def enough(self) -> int:
+        """Tokens that a step may wait for."""
+        return max(SHORT_LEASE, int(MORE * self.longest) + 1)
 
     def affords(self, seconds: float) -> bool:
         return self.purse is None or seconds <= self.purse

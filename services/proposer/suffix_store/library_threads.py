@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from mesh import processors
+
 log = logging.getLogger(__name__)
 
 _NICE = 10
@@ -34,6 +36,7 @@ class Repeating:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        processors.anywhere()
         with suppress(OSError):
             # Of this thread alone: so it is on Linux.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

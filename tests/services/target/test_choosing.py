@@ -11,7 +11,6 @@ from services.drafts import DraftItem
 from services.messages import Generate, Sampling, Speculation
 from services.target import choosing
 from services.target.choosing import Foreseen
-from services.target.drafting import SHORT_LEASE
 from services.target.events import (
     Arrived,
     AskAhead,
@@ -174,7 +173,7 @@ class Noting(World):
                 if isinstance(item, AskAhead | AskDrafts):
                     for ask in item.asks:
                         record, ahead = ask.sequence.record, isinstance(item, AskAhead)
-                        self.asked.append((ahead, ask.budget, max(SHORT_LEASE, 2 * record.longest) if record else 0.0))
+                        self.asked.append((ahead, ask.budget, float(record.enough) if record else 0.0))
             return found
 
         self.scheduler.handle = noted  # type: ignore[method-assign]
