@@ -98,7 +98,8 @@ class _Group:
         self.sequence_ids.append(item.sequence_id)
         self.committed.append(sequence.committed + len(item.ahead))
         trees = item.trees and compiling.can_branch()
-        self.asks.append(Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, trees))
+        # What is asked ahead nobody waits for.
+        self.asks.append(Ask(sequence.view, min(item.budget, MAX_DRAFT_TOKENS), item.ahead, trees, not item.ahead))
 
     def leave_out_muted(self) -> None:
         """Of some the text was given up meanwhile."""
@@ -122,7 +123,7 @@ class ProposerActor(Actor):
     def __init__(self, context: Context, proposers: dict[str, Proposer] | None = None) -> None:
         settings = context.settings
         self._method: str = settings.method
-        knowledge = Knowledge.of(settings)
+        self._knowledge = knowledge = Knowledge.of(settings)
         self._learning = Learning.of(settings, knowledge)
         self._proposers = make_proposers(settings, knowledge) if proposers is None else proposers
         self._sequences = Sequences(settings.proposer_tokens, self._forget_everywhere)
@@ -198,6 +199,7 @@ class ProposerActor(Actor):
         said, self._said = self._said, None
         if said is None:
             return
+        self._knowledge.settle(said.grown)
         for view in said.grown:
             self._learning.grown(view)
         metrics, totals = said.books.metrics, said.books.totals

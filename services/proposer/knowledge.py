@@ -121,6 +121,7 @@ class Knowledge:
             layout.COPY_AT: np.zeros(_SCRATCH, np.int64),
             layout.CONTEXT_AT: np.zeros(depth, np.int32),
             layout.BELIEFS_AT: self._beliefs,
+            layout.SPARE_AT: np.zeros(candidates.RECORD_WORDS, np.int32),
         }
         for word, memory in self._scratch.items():
             self._words[word] = memory.ctypes.data
@@ -146,11 +147,13 @@ class Knowledge:
         return len(self._texts)
 
     def guess(self, asks: Sequence[Ask], sources: int, rule: Rule) -> Sequence[Draft]:
-        """What is new is taken in, and the best guess of the sources is the draft; EMPTY while a long prompt joins."""
+        """What is new is taken in, and the best guess of the sources is the draft; EMPTY while a long prompt joins. A
+        few tokens of those who are asked about in a hurry, by all sources, stay out until `settle`."""
         count = len(asks)
         if count > self._batch:
             self._lay_out_batch(2 * count)
         row_of, aheads, asked, at, trees = self._row_of, array("i"), self._asked, 0, False
+        soon = bool(sources & CALIBRATED)
         pack_into, size = _QUESTION.pack_into, _QUESTION.size
         for ask in asks:
             view, ahead = ask.view, ask.ahead
@@ -161,9 +164,11 @@ class Knowledge:
             pack_into(asked, at, row, address, length, ask.budget, len(ahead))
             at += size
             trees |= ask.trees
+            soon &= ask.soon
             if ahead:
                 aheads.extend(ahead)
-        told = self._step(count, aheads, sources, rule)
+        later = soon and not aheads and not trees
+        told = self._step(count, aheads, sources | layout.LATER if later else sources, rule)
         if not told:
             return [EMPTY] * count
         guesses = self._guesses(count, asks, told)
@@ -191,6 +196,12 @@ class Knowledge:
     def follow(self, views: Iterable[View]) -> None:
         """What is new is taken in, and nothing is asked; of long texts a slice."""
         self.guess([Ask(view, 0) for view in views], 0, _NO_RULE)
+
+    def settle(self, views: Iterable[View]) -> None:
+        """What was put off when these were asked about."""
+        views = [view for view in views if view.sequence_id in self._row_of and not self.is_followed(view)]
+        if views:
+            self.follow(views)
 
     def is_followed(self, view: View) -> bool:
         """Whether all of the text has been taken in."""

@@ -43,12 +43,14 @@ class View:
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
     """A draft of at most `budget` tokens is wanted behind the text and `ahead`, which is assumed to follow it. It may
-    be a tree where `trees` says so, and then have more tokens than that, no more of them one behind the other."""
+    be a tree where `trees` says so, and then have more tokens than that, no more of them one behind the other. `soon`:
+    somebody waits for it, and what is new of the text may be learned when he has it."""
 
     view: View
     budget: int
     ahead: Sequence[int] = ()
     trees: bool = False
+    soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@ into the one call of step.py.
 
 A text has two records: that of the draft made while another is verified, behind that one, and that of the one before.
 Tokens that a draft was made behind are part of it, and nobody said them: they are only waited for. A record counts up
-to the draft's first wrong token, and that one, too; not at all where the text hasn't come to it, or was asked about
-anew.
+to the draft's first wrong token, and that one, too; not at all where the text hasn't come to it. Who asks the same once
+more, or rehearses, changes nothing: what was said first counts.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ def compare(records: Ints, text: Ints, table: Floats) -> None:
 
 
 @loop
-def begun(records: Ints, made_at: int, ahead: Ints, speakers: int) -> Ints:
-    """An empty record, in the place of the earlier of the two, or of one that was made for the same."""
+def begun(records: Ints, spare: Ints, made_at: int, ahead: Ints, speakers: int) -> Ints:
+    """An empty record, in the place of the earlier of the two; the spare one, which nobody looks at, where there is one
+    for the same already."""
     later = records[2 * RECORD_WORDS : 2 * RECORD_WORDS + 1]
     begin = later[0] * RECORD_WORDS
-    if records[begin + MADE_AT] != made_at or records[begin + AHEAD] != ahead.size:
+    if records[begin + MADE_AT] == made_at and records[begin + AHEAD] == ahead.size and records[begin + SPEAKERS]:
+        one = spare
+    else:
         later[0] = 1 - later[0]
         begin = later[0] * RECORD_WORDS
-    one = records[begin : begin + RECORD_WORDS]
+        one = records[begin : begin + RECORD_WORDS]
     one[MADE_AT], one[AHEAD], one[COMPARED], one[COUNT], one[SPEAKERS] = made_at, ahead.size, 0, 0, speakers
     for at in range(min(LONGEST, ahead.size)):
         one[HEAD + at * SAID_WORDS] = ahead[at]

@@ -9,16 +9,17 @@ from services.proposer.suffix_store import blending, candidates, predicting
 from services.proposer.suffix_store.loops import FOLLOWER_WORDS, READER
 from services.proposer.suffix_store.native import long_table_of, table_of
 
-# What can be asked for, as bits: a source's, and whether shares are calibrated and learned from.
-CALIBRATED = 1 << 10
+# What can be asked for, as bits: a source's, whether shares are calibrated and learned from, and whether texts may be
+# taken in later: what is new of them is read then as if it were only assumed to follow.
+CALIBRATED, LATER = 1 << 10, 1 << 11
 LONGEST = candidates.LONGEST
 # Words of the whole: where everything lies, what was set, and what is left of what one call may take.
 # fmt: off
 (ROWS_AT, SPACES_AT, TOLD_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, LINES_AT,
  COPY_AT, CONTEXT_AT, BELIEFS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH,
- SCOUTS_AT, SPEAKERS_AT) = range(21)
+ SCOUTS_AT, SPEAKERS_AT, SPARE_AT) = range(22)
 # fmt: on
-WORDS = 21
+WORDS = 22
 # Statuses: an automaton needs room, one is full or has heard enough requests, a full one isn't needed any more, a text
 # needs memory for candidates or chances.
 DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))

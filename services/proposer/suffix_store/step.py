@@ -32,6 +32,7 @@ from services.proposer.suffix_store.layout import (
     DRAFT_AT,
     FREQUENT,
     JOINED,
+    LATER,
     LEAST_NGRAM,
     LIMIT,
     LONGEST,
@@ -63,6 +64,7 @@ from services.proposer.suffix_store.native import (
     Doubles,
     Ints,
     Longs,
+    Table,
     carray,
     doubles,
     ints,
@@ -168,15 +170,26 @@ def _guess(
             )
 
 
+@loop
+def _are_near(rows: Table, asks: Table, count: int) -> bool:
+    """All texts have been taken in but for a few tokens."""
+    for at in range(count):
+        joined = rows[asks[at, ASK_ROW], JOINED]
+        if not joined or asks[at, ASK_LENGTH] - joined > LONGEST:
+            return False
+    return True
+
+
 @kept
 def step(
     control_at: int, asks_at: int, count: int, aheads_at: int, sources: int, factor: float, offset: float, least: float
 ) -> int:
     """How many tokens are told of in all; -1: a STATUS wants something done first. 0 sources: only what is new is
-    taken in."""
+    taken in. LATER is for questions with nothing ahead."""
     control = longs(control_at)
     rows, asks = row_table(control[ROWS_AT]), ask_table(asks_at)
-    if not learn(control, rows, asks, count) or not join(control, rows, asks, count):
+    later = sources & LATER and _are_near(rows, asks, count)
+    if not later and (not learn(control, rows, asks, count) or not join(control, rows, asks, count)):
         return -1
     if sources & CALIBRATED:
         for at in range(count):
@@ -195,12 +208,16 @@ def step(
                 carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text, chances_of(control, row)
             )
         longest = min(asks[at, ASK_BUDGET], LONGEST)
-        if sources and longest > 0 and row[JOINED] == text.size:
-            ahead = carray(ints_at(aheads_at), asks[at, ASK_AHEADS])
+        if sources and longest > 0 and (later or row[JOINED] == text.size):
+            assumed = carray(ints_at(aheads_at), asks[at, ASK_AHEADS])
+            ahead = assumed
+            if later:
+                text, ahead = text[: row[JOINED]], text[row[JOINED] :]
             if sources & CALIBRATED:
                 together(
-                    control, row, text, ahead, longest, least, answer, part(tokens_out, told), part(chances_out, told)
-                )
+                    control, row, text, ahead, assumed, longest, least, answer, part(tokens_out, told),
+                    part(chances_out, told),
+                )  # fmt: skip
             else:
                 _guess(
                     control, row, text, ahead, longest, sources, factor, offset, least, answer,

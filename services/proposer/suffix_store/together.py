@@ -42,6 +42,7 @@ from services.proposer.suffix_store.layout import (
     RATIOS_AT,
     SPACE,
     SPACES_AT,
+    SPARE_AT,
     SPEAKERS_AT,
     TOLD_AT,
     TOLD_COUNT,
@@ -186,21 +187,24 @@ def _called(
 
 @loop
 def together(
-    control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int, least: float, answer: Ints, tokens_out: Ints,
-    chances_out: Doubles,
+    control: Longs, row: Longs, text: Ints, ahead: Ints, assumed: Ints, longest: int, least: float, answer: Ints,
+    tokens_out: Ints, chances_out: Doubles,
 ) -> None:  # fmt: skip
-    """What all sources say together is the answer."""
+    """What all sources say together is the answer. Of what is ahead, the last tokens are only `assumed` to follow."""
     table = chances_of(control, row)
     speakers = speaker_table(control[SPEAKERS_AT])
     count = _called(control, row, text, ahead, longest, least, table, speakers)
-    record = candidates.begun(carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text.size, ahead, count)
+    made_at = text.size + ahead.size - assumed.size
+    records = carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS)
+    spare = carray(ints_at(control[SPARE_AT]), candidates.RECORD_WORDS)
+    record = candidates.begun(records, spare, made_at, assumed, count)
     last = np.int64(-1)
     if ahead.size:
         last = np.int64(ahead[ahead.size - 1])
     elif text.size:
         last = np.int64(text[text.size - 1])
     drafted = blend(
-        speakers, count, table, control[LIMIT], longest, least, last, record, ahead.size, tokens_out, chances_out
+        speakers, count, table, control[LIMIT], longest, least, last, record, assumed.size, tokens_out, chances_out
     )
     best = 0
     for which in range(1, count):

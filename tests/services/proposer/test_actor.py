@@ -354,6 +354,24 @@ async def test_a_successor_is_a_candidate_until_its_drafts_are_used() -> None:
     assert not actor.candidate()
 
 
+async def test_a_question_that_is_waited_for_is_answered_before_the_text_is_learned() -> None:
+    actor, _, _ = make(method="auto")
+    call = Call("t", 1, None, "", FakeClock())
+    text, known = [*range(20), *range(12)], []
+    for step, (length, ahead) in enumerate([(20, []), (24, []), (26, [26 % 20]), (28, [])]):
+        item = ProposeItem(
+            sequence_id=1, committed=length, tokens=text[len(known) : length], first=not known, budget=4, ahead=ahead
+        )
+        known = text[:length]
+        actor.propose(Propose(step=step, epoch=1, target="t", items=[item], vocabulary="v"), call)
+        [view] = actor._said.grown if actor._said is not None else []
+        # The first time it is new; nobody waits for what is asked ahead.
+        assert actor._knowledge.is_followed(view) == (step in (0, 2))
+        assert call.afterwards is not None
+        call.afterwards()
+        assert actor._knowledge.is_followed(view)
+
+
 @pytest.mark.parametrize("method", ["auto", "suffix", "ngram"])
 async def test_a_rehearsed_question_changes_no_draft_and_counts_nowhere(method: str) -> None:
     """Two proposers are asked the same, one of them each question three times more. Each text has a namespace of its

@@ -11,8 +11,8 @@ from services.config import Settings
 from services.proposer import calibration
 from services.proposer.auto import AutoProposer
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS
-from services.proposer.knowledge import Knowledge
-from services.proposer.proposer import View
+from services.proposer.knowledge import NGRAM, OWN, SHARED, Knowledge, Rule
+from services.proposer.proposer import Ask, View
 from services.proposer.registry import make_proposers
 from services.proposer.suffix_store import chances, compiling
 
@@ -204,3 +204,63 @@ def test_a_source_that_was_never_right_is_listened_to_again_when_it_is() -> None
         say(proposer, one, truth)
         proposer.forget(number + 1)
     assert len(draft.tokens) == 4
+
+
+# In a hurry -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("namespace", ["", "all"])
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_waited_for_guesses_first_and_learns_afterwards(seed: int, namespace: str) -> None:
+    """As if what is new were only ahead; then it is as with everybody who learned at once."""
+    chance = random.Random(seed)
+    said = chance.choices(range(6), k=chance.randrange(30, 200))
+    new = chance.choices(range(6), k=chance.randrange(1, 65))
+    hurried, ahead, at_once = [auto() for _ in range(3)]
+    texts = [view(1, said, namespace=namespace) for _ in range(3)]
+    for proposer, text in zip((hurried, ahead, at_once), texts, strict=True):
+        proposer.knowledge.follow([text])
+    draft = guess(ahead, texts[1], 12, ahead=new)
+    for text in (texts[0], texts[2]):
+        text.tokens.extend(new)
+    [soon] = hurried.propose([Ask(texts[0], 12, soon=True)])
+    assert soon == draft
+    assert not hurried.knowledge.is_followed(texts[0])
+    at_once.knowledge.follow([texts[2]])
+    hurried.knowledge.settle([texts[0], view(2, said)])
+    assert hurried.knowledge.is_followed(texts[0]) and len(hurried.knowledge) == 1
+    for sources in (OWN, SHARED, NGRAM):
+        mine = hurried.knowledge.guess([Ask(texts[0], 12)], sources, Rule())
+        assert list(mine) == list(at_once.knowledge.guess([Ask(texts[2], 12)], sources, Rule()))
+
+
+@pytest.mark.parametrize(("known", "more"), [(0, 50), (40, 65), (40, 500)])
+def test_a_text_that_is_new_or_grew_by_much_is_learned_before_it_is_guessed(known: int, more: int) -> None:
+    said, proposer = noise(3, known + more // 2) * 2, auto()
+    one = view(1, said[:known])
+    if known:
+        proposer.knowledge.follow([one])
+    one.tokens.extend(said[known : known + more])
+    [draft] = proposer.propose([Ask(one, 8, soon=True)])
+    assert proposer.knowledge.is_followed(one)
+    assert draft == guess(auto(), view(1, said[: known + more]))
+
+
+def test_what_was_said_first_of_a_place_counts_however_often_it_is_asked_about() -> None:
+    said = noise(4, 60)
+    once, often = auto(), auto()
+    for proposer, times in ((once, 1), (often, 3)):
+        one = view(1, said, namespace="all")
+        for token in [*said[:30], *noise(5, 3), *said[33:60]]:
+            for _ in range(times):
+                guess(proposer, one, 8)
+            one.tokens.append(token)
+        guess(proposer, one, 8)
+    assert (table(once.knowledge) == table(often.knowledge)).all()
+    assert (table(once.knowledge) != table(auto_of_nothing().knowledge)).any()
+
+
+def auto_of_nothing() -> AutoProposer:
+    proposer = auto()
+    guess(proposer, view(1, [1], namespace="all"))
+    return proposer
