@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -58,25 +58,32 @@ def laid_out(drafts: Iterable[Drafted]) -> tuple[bytes, bytes]:
     return tokens.tobytes(), chances.tobytes()
 
 
-def cut(tokens: bytes, chances: bytes, lengths: Iterable[int]) -> Iterator[tuple[list[int], list[float]]]:
+def cut(tokens: bytes, chances: bytes, lengths: Sequence[int]) -> list[tuple[list[int], list[float]]]:
     """Drafts of these lengths out of what was laid out. Raises ValueError when it isn't of such drafts."""
     if len(tokens) % TOKEN_BYTES or len(chances) != len(tokens) // TOKEN_BYTES * CHANCE_BYTES:
         raise ValueError("tokens and chances aren't of one length")
-    all_tokens, all_chances, at = memoryview(tokens).cast("i").tolist(), chances_in(chances), 0
+    all_tokens, all_chances = array("i", tokens).tolist(), chances_in(chances)
+    if len(lengths) == 1 and lengths[0] == len(all_tokens):
+        # Somebody waits for it, mostly.
+        return [(all_tokens, _told(all_chances))]
+    drafts, at = [], 0
     for length in lengths:
         if length < 0 or at + length > len(all_tokens):
             raise ValueError("a draft is longer than what was sent of it")
         after = at + length
-        told = all_chances[at:after]
-        yield all_tokens[at:after], told if told and told[0] != UNTOLD else []
+        drafts.append((all_tokens[at:after], _told(all_chances[at:after])))
         at = after
     if at != len(all_tokens):
         raise ValueError("more tokens than drafts")
+    return drafts
+
+
+def _told(chances: list[float]) -> list[float]:
+    return chances if chances and chances[0] != UNTOLD else []
 
 
 def chances_in(column: bytes) -> list[float]:
-    numbers: Any = memoryview(column).cast("d")
-    return numbers.tolist()  # type: ignore[no-any-return]
+    return array("d", column).tolist()
 
 
 def packed(items: Iterable[DraftItem]) -> DraftColumns:

@@ -29,21 +29,17 @@ def lengths(values: list[list[float]], certain: float, seconds: list[float]) -> 
     """Of each draft, how many tokens are to be verified. `values`: cumulated chances, falling; `certain`: tokens that
     the step brings anyway; seconds[k]: what it takes with k rows more, as far as there may be more."""
     best = sorted(chain.from_iterable(values), reverse=True) if len(values) > 1 else values[0] if values else []
-    rows = rows_of(best, certain, seconds)
-    if len(values) == 1:
-        return [rows]
-    return _shares(values, rows, best[rows - 1] if rows else 2.0)
-
-
-def rows_of(best: list[float], certain: float, seconds: list[float]) -> int:
-    """How many of these chances, the best first, are to be verified."""
     most = min(len(best), len(seconds) - 1)
     if most <= 0 or seconds[0] <= 0:
-        return 0
+        return [0] * len(values)
     tokens = accumulate(best[:most], initial=certain)
     rates = list(map(truediv, tokens, seconds))
     rows = rates.index(max(rates))
-    return rows if rates[rows] >= rates[0] * WORTH_IT else 0
+    if rates[rows] < rates[0] * WORTH_IT:
+        rows = 0
+    if len(values) == 1:
+        return [rows]
+    return _shares(values, rows, best[rows - 1] if rows else 2.0)
 
 
 def _shares(values: list[list[float]], rows: int, least: float) -> list[int]:

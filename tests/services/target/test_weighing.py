@@ -99,5 +99,7 @@ def test_what_is_said_of_one_by_itself_is_what_is_said_of_a_batch_of_one(seed: i
         can_pay = not seconds or record.affords(seconds[batch.wanted[0]] - seconds[0])
         assert lease.parents or not seconds or not batch.longest[0] or not can_pay
     else:
-        assert single == (batch.values[0], batch.counts[0], batch.a_row) and batch.counts == batch.wanted
+        values, count, a_row = single
+        assert ([count], a_row) == (batch.counts, batch.a_row) and batch.counts == batch.wanted
+        assert values == batch.values[0][: ahead.most]
         assert not lease.parents
