@@ -31,8 +31,8 @@ UNSTEADY = 1.25
 SHORTEST = 0.001
 # The first walk, and so many others, would end so much before the end (for waking up); all that is so much of a step at
 # most, and nobody walks where the first one alone is more. If there is time for others, there are others: a moment
-# later nothing is at hand any more.
-AGAIN, MOST_AGAIN, WAKING = 4, 30, 1e-4
+# later nothing is at hand any more, and who has slept for longer needs more of them.
+AGAIN, MOST_AGAIN, WAKING = 12, 30, 1e-4
 LEAD_SHARE = 0.4
 # One in so many first walks may end later than the step is expected to: after each that does, as much is added for
 # waking up as is taken away after so many that don't.

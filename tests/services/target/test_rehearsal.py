@@ -181,10 +181,11 @@ def test_after_a_walk_the_next_step_is_looked_at() -> None:
 def test_what_walks_take_is_learned() -> None:
     steps = Steps(takes=3 * WALK)
     # Some of the first ones come too late, and that is remembered for a while.
-    for _ in range(6):
-        steps.settle()
-    end = steps.clock.now() + STEP
-    assert steps.run() == 0.0
+    for _ in range(300):
+        steps.run(3 * STEP, 3 * STEP)
+    steps.stage.at.clear()
+    end = steps.clock.now() + 3 * STEP
+    assert steps.run(3 * STEP, 3 * STEP) == 0.0
     assert steps.stage.at[0] == pytest.approx(end - LEAD * 3 * WALK - WAKING, abs=WALK)
 
 
@@ -272,7 +273,8 @@ def test_where_there_is_time_for_less_than_a_walk_the_proposer_is_asked_alone() 
 
 
 def test_an_answer_that_never_comes_is_looked_for_so_often_and_no_more() -> None:
-    steps = Steps(takes=6 * WALK)
+    # Three of them, and time for questions is left.
+    steps = Steps(takes=5.5 * WALK)
     steps.line.expecting = True
     for _ in range(4):
         steps.settle()
