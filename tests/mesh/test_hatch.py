@@ -948,6 +948,71 @@ async def test_the_loop_keeps_off_the_processor_of_whom_it_awaits_until_that_one
     assert os.sched_getaffinity(0) == allowed
 
 
+@several
+@pytest.mark.usefixtures("patient")
+async def test_it_keeps_off_for_a_while_after_a_watch_and_not_for_ever(
+    hatch_mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sleeps beside somebody who is at work would be woken there, and wait."""
+    far = await far_of(hatch_mesh, Awaiting())
+    allowed = os.sched_getaffinity(0)
+    there = min(allowed)
+    path = hatch_of(far.endpoint)
+    assert path is not None
+    left = threading.Event()
+
+    def call() -> None:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.settimeout(NEVER)
+            caller.connect(path)
+            caller.sendall(INTRODUCTION)
+            for number, text in ((1, "again"), (2, "")):
+                caller.sendall(framed(question(number, Echo(number, text)), there))
+                read_messages(caller, 1)
+            assert left.wait(NEVER)
+
+    calling = asyncio.create_task(in_thread(call))
+    own = hatch_in(far)
+    try:
+        await until(lambda: bool(own._apart) and not own._watches)
+        assert os.sched_getaffinity(0) == allowed - {there} and own._lifts is not None
+        # Somebody was awaited just now: not yet.
+        own._lift()
+        assert os.sched_getaffinity(0) == allowed - {there} and own._lifts is not None
+        own._apart_until = 0.0
+        own._lift()
+        assert os.sched_getaffinity(0) == allowed and own._lifts is None
+    finally:
+        left.set()
+        await calling
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_watch_goes_on_when_everybody_else_had_a_turn(
+    hatch_mesh: Mesh, links: list[BlockingLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = Awaiting()
+    link = link_to(links, (await far_of(hatch_mesh, actor)).endpoint)
+    begins, stay_apart = 0, hatch.Hatch._stay_apart
+
+    def begin(self: hatch.Hatch) -> None:
+        nonlocal begins
+        begins += 1
+        # The first one is as long as one may be at once, as soon as it has begun.
+        monkeypatch.setattr(hatch, "LONGEST_WATCH", 0.0 if begins == 1 else NEVER)
+        stay_apart(self)
+
+    monkeypatch.setattr(hatch.Hatch, "_stay_apart", begin)
+
+    def ask() -> None:
+        link.ask(Echo(1, "again"), timeout=NEVER)
+        link.ask(Echo(2), timeout=NEVER)
+
+    await in_thread(ask)
+    await until(lambda: actor.order.count("-") == 2)
+    assert begins == 2 and actor.order == [1, "-", -2, "-"]
+
+
 # Processors -------------------------------------------------------------------------------------------------
 
 
@@ -1001,6 +1066,20 @@ def test_elsewhere_leaves_a_processor_and_undoes_itself() -> None:
         assert os.sched_getaffinity(0) == allowed
 
     in_its_own_thread(avoid)
+
+
+@several
+def test_a_thread_that_one_who_keeps_off_has_started_may_run_anywhere() -> None:
+    seen: list[set[int]] = []
+
+    def start() -> None:
+        allowed = os.sched_getaffinity(0)
+        Elsewhere().avoid({min(allowed)})
+        in_its_own_thread(lambda: seen.append(os.sched_getaffinity(0)))
+        in_its_own_thread(lambda: (processors.anywhere(), seen.append(os.sched_getaffinity(0))))  # type: ignore[func-returns-value]
+        assert seen == [allowed - {min(allowed)}, allowed]
+
+    in_its_own_thread(start)
 
 
 def test_elsewhere_on_one_processor_stays_there() -> None:
