@@ -199,7 +199,7 @@ class ProposerActor(Actor):
         said, self._said = self._said, None
         if said is None:
             return
-        self._knowledge.settle(said.grown)
+        self._knowledge.settle()
         for view in said.grown:
             self._learning.grown(view)
         metrics, totals = said.books.metrics, said.books.totals

@@ -104,6 +104,8 @@ class Knowledge:
         self._texts: dict[int, _Text] = {}
         self._row_of: dict[int, int] = {}
         self._text_in: dict[int, _Text] = {}
+        # Of which the last tokens are taken in when their answer has left.
+        self._put_off: list[View] = []
         self._control = np.zeros(layout.WORDS, np.int64)
         self._words = memoryview(self._control)  # type: ignore[arg-type]
         self._control_at = int(self._control.ctypes.data)
@@ -167,7 +169,8 @@ class Knowledge:
             soon &= ask.soon
             if ahead:
                 aheads.extend(ahead)
-        later = soon and not aheads and not trees
+        if later := soon and not aheads and not trees:
+            self._put_off += [ask.view for ask in asks]
         told = self._step(count, aheads, sources | layout.LATER if later else sources, rule)
         if not told:
             return [EMPTY] * count
@@ -197,11 +200,11 @@ class Knowledge:
         """What is new is taken in, and nothing is asked; of long texts a slice."""
         self.guess([Ask(view, 0) for view in views], 0, _NO_RULE)
 
-    def settle(self, views: Iterable[View]) -> None:
-        """What was put off when these were asked about."""
-        views = [view for view in views if view.sequence_id in self._row_of and not self.is_followed(view)]
-        if views:
-            self.follow(views)
+    def settle(self) -> None:
+        """What was put off is done."""
+        if self._put_off:
+            views, self._put_off = self._put_off, []
+            self.follow([view for view in views if view.sequence_id in self._row_of])
 
     def is_followed(self, view: View) -> bool:
         """Whether all of the text has been taken in."""

@@ -921,6 +921,18 @@ async def test_a_watch_that_fails_is_not_the_last(
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is nowhere else to go")
 
 
+def asks_from(path: str, processor: int, then: Callable[[float], object] = bool) -> None:
+    """Two questions of a caller that says it is on this processor, the first of which has it awaited."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(NEVER)
+        caller.connect(path)
+        caller.sendall(INTRODUCTION)
+        for number, text in ((1, "again"), (2, "")):
+            caller.sendall(framed(question(number, Echo(number, text)), processor))
+            read_messages(caller, 1)
+        then(NEVER)
+
+
 @several
 @pytest.mark.usefixtures("patient")
 async def test_the_loop_keeps_off_the_processor_of_whom_it_awaits_until_that_one_leaves(
@@ -933,16 +945,7 @@ async def test_the_loop_keeps_off_the_processor_of_whom_it_awaits_until_that_one
     path = hatch_of(far.endpoint)
     assert path is not None
 
-    def call() -> None:
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.settimeout(NEVER)
-            caller.connect(path)
-            caller.sendall(INTRODUCTION)
-            for number, text in ((1, "again"), (2, "")):
-                caller.sendall(framed(question(number, Echo(number, text)), there))
-                read_messages(caller, 1)
-
-    await in_thread(call)
+    await in_thread(asks_from, path, there)
     await until(lambda: not hatch_in(far)._connected)
     assert actor.affinities == [allowed, allowed - {there}]
     assert os.sched_getaffinity(0) == allowed
@@ -950,9 +953,7 @@ async def test_the_loop_keeps_off_the_processor_of_whom_it_awaits_until_that_one
 
 @several
 @pytest.mark.usefixtures("patient")
-async def test_it_keeps_off_for_a_while_after_a_watch_and_not_for_ever(
-    hatch_mesh: Mesh, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_keeps_off_for_a_while_after_a_watch_and_not_for_ever(hatch_mesh: Mesh) -> None:
     """Who sleeps beside somebody who is at work would be woken there, and wait."""
     far = await far_of(hatch_mesh, Awaiting())
     allowed = os.sched_getaffinity(0)
@@ -961,17 +962,7 @@ async def test_it_keeps_off_for_a_while_after_a_watch_and_not_for_ever(
     assert path is not None
     left = threading.Event()
 
-    def call() -> None:
-        with socket.socket(socket.AF_UNIX) as caller:
-            caller.settimeout(NEVER)
-            caller.connect(path)
-            caller.sendall(INTRODUCTION)
-            for number, text in ((1, "again"), (2, "")):
-                caller.sendall(framed(question(number, Echo(number, text)), there))
-                read_messages(caller, 1)
-            assert left.wait(NEVER)
-
-    calling = asyncio.create_task(in_thread(call))
+    calling = asyncio.create_task(in_thread(asks_from, path, there, left.wait))
     own = hatch_in(far)
     try:
         await until(lambda: bool(own._apart) and not own._watches)

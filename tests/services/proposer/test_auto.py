@@ -227,11 +227,23 @@ def test_who_is_waited_for_guesses_first_and_learns_afterwards(seed: int, namesp
     assert soon == draft
     assert not hurried.knowledge.is_followed(texts[0])
     at_once.knowledge.follow([texts[2]])
-    hurried.knowledge.settle([texts[0], view(2, said)])
-    assert hurried.knowledge.is_followed(texts[0]) and len(hurried.knowledge) == 1
+    hurried.knowledge.settle()
+    assert hurried.knowledge.is_followed(texts[0])
     for sources in (OWN, SHARED, NGRAM):
         mine = hurried.knowledge.guess([Ask(texts[0], 12)], sources, Rule())
         assert list(mine) == list(at_once.knowledge.guess([Ask(texts[2], 12)], sources, Rule()))
+
+
+def test_a_text_that_is_forgotten_before_it_was_learned_stays_forgotten() -> None:
+    proposer = auto()
+    texts = [view(number, noise(number, 50)) for number in (1, 2)]
+    proposer.knowledge.follow(texts)
+    for text in texts:
+        text.tokens.extend(noise(9, 3))
+    proposer.propose([Ask(text, 8, soon=True) for text in texts])
+    proposer.forget(1)
+    proposer.knowledge.settle()
+    assert len(proposer.knowledge) == 1 and proposer.knowledge.is_followed(texts[1])
 
 
 @pytest.mark.parametrize(("known", "more"), [(0, 50), (40, 65), (40, 500)])
