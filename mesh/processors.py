@@ -25,8 +25,13 @@ def _asking() -> Callable[[], int]:
 current = _asking()
 
 
+def _allowed() -> set[int]:
+    """Of the calling thread; none where the system doesn't tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
 # Of the process, as it began.
-_ALLOWED = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+_ALLOWED = _allowed()
 
 
 def anywhere() -> None:
@@ -42,7 +47,7 @@ class Elsewhere:
     """Keeps the calling thread off processors where others are at work, as long as there are more."""
 
     def __init__(self) -> None:
-        self._allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._allowed = _allowed()
         self._avoided: set[int] = set()
 
     def avoid(self, processors: set[int]) -> None:

@@ -63,9 +63,6 @@ def cut(tokens: bytes, chances: bytes, lengths: Sequence[int]) -> list[tuple[lis
     if len(tokens) % TOKEN_BYTES or len(chances) != len(tokens) // TOKEN_BYTES * CHANCE_BYTES:
         raise ValueError("tokens and chances aren't of one length")
     all_tokens, all_chances = array("i", tokens).tolist(), chances_in(chances)
-    if len(lengths) == 1 and lengths[0] == len(all_tokens):
-        # Somebody waits for it, mostly.
-        return [(all_tokens, _told(all_chances))]
     drafts, at = [], 0
     for length in lengths:
         if length < 0 or at + length > len(all_tokens):
