@@ -81,8 +81,8 @@ class AdvisedBy:
     def ask(self, asks: list[DraftAsk], wait: float) -> None:
         self._advice(self.line.ask, asks, wait)
 
-    def collect(self) -> DraftsReady | None:
-        return self._advice(self.line.collect)
+    def collect(self, within: float | None = None) -> DraftsReady | None:
+        return self._advice(self.line.collect, within)
 
     def expects(self) -> bool:
         return bool(self._advice(self.line.expects))

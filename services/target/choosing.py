@@ -85,18 +85,19 @@ class Foreseen(msgspec.Struct):
         return True
 
 
-def look_out(running: list[Sequence], model: StepTime, limits: Limits) -> Outlook | None:
-    """What `choose` will have to know of the next step, before it is known what might be verified in it; None where
-    nothing can be said, or nothing is weighed."""
-    wanted = 0
-    for sequence in running:
-        lease, record = sequence.lease, sequence.record
-        if record is not None:
-            left = record.enough if lease is None else len(lease.tokens) - lease.at
-            wanted += min(LONGEST_LEASE, left, sequence.longest_draft)
-        elif sequence.wants_draft:
+def look_out(work: list[StepWork], running: list[Sequence], model: StepTime, limits: Limits) -> Outlook | None:
+    """What `choose` will have to know of the step after this one, before it is known what this one brings: a token at
+    least to each text. None where nothing can be said, or nothing is weighed."""
+    wanted = context = 0
+    for item in work:
+        sequence, lease = item.sequence, item.sequence.lease
+        if sequence.record is not None and item.verify:
+            left = 0 if lease is None else len(lease.tokens) - lease.at
+            wanted += max(0, min(LONGEST_LEASE, max(left, sequence.record.enough), sequence.longest_draft))
+        elif sequence.draft_length or not item.verify:
             return None
-    return outlook(_plain_step(running, [], limits), wanted, model, limits)
+        context += len(sequence.token_ids) + 1
+    return outlook(Size(len(work), len(work), context), wanted, model, limits) if len(work) == len(running) else None
 
 
 def choose(

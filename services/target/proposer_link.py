@@ -186,14 +186,9 @@ class ProposerLink:
         """The same while the step runs elsewhere, waited for so long. If it isn't there then, it stays asked for."""
         if self._ticket is None or not self._ahead or self.gave_up:
             return None
-        assert self._link is not None
         now = self._now()
         wait = min(seconds, self._answer_by - now)
-        try:
-            if wait < LEAST_WAIT or not self._link.arrived(self._ticket, wait):
-                return None
-        except (MeshError, OSError):
-            # What it is, `look` will say.
+        if wait < LEAST_WAIT or not self._arrives(wait):
             return None
         # The thread had nothing better to do.
         self._busy = 0.0
@@ -280,8 +275,9 @@ class ProposerLink:
         self._link.give_up(self._ticket)
         self._ticket = None
 
-    def collect(self) -> DraftsReady | None:
-        """The drafts of the last question, waited for until its time is up."""
+    def collect(self, within: float | None = None) -> DraftsReady | None:
+        """The drafts of the last question, waited for until its time is up; None if they aren't there `within` so many
+        seconds, and it isn't."""
         if self._ticket is None:
             return None
         now = self._now()
@@ -290,7 +286,17 @@ class ProposerLink:
             if left > 0:
                 return None
             left = 0.0
+        if within is not None and within < left and not self._arrives(within):
+            self._busy += self._now() - now
+            return None
         return self._receive(now, max(0.0, left))
+
+    def _arrives(self, wait: float) -> bool:
+        assert self._link is not None
+        # What is wrong with it is said when it is received.
+        with contextlib.suppress(MeshError, OSError):
+            return self._link.arrived(self._ticket, wait)
+        return True
 
     def rest(self) -> bool:
         """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in

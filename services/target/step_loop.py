@@ -28,7 +28,6 @@ from services.target.events import (
     CopyPage,
     DeadlinePassed,
     DraftAsk,
-    DraftsAwaited,
     DraftsReady,
     Drain,
     Emit,
@@ -57,6 +56,8 @@ log = logging.getLogger("specmesh.target")
 HANDED_OVER = 4
 # While there is nothing to do, a proposer that didn't hear what has ended is told again so often, in seconds.
 TELL_AGAIN = 0.5
+# An answer that is waited for is there within so many seconds, as a rule.
+AT_ONCE = 2e-4
 
 Delivery = list[Emit | Finish | Fail]
 # What is said of a request. Made once: it is looked for in each step.
@@ -87,7 +88,7 @@ class Drafts(Protocol):
     def look(self) -> DraftsReady | None: ...
     def wait_ahead(self, seconds: float) -> DraftsReady | None: ...
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
-    def collect(self) -> DraftsReady | None: ...
+    def collect(self, within: float | None = None) -> DraftsReady | None: ...
     def expects(self) -> bool: ...
     def rehearse(self) -> None: ...
     def rehearsed(self) -> bool: ...
@@ -241,13 +242,20 @@ class StepLoop:
         self._pass_deadlines()
         if self._asked:
             self._asked = False
-            self._hand_over()
-            self._route(self.scheduler.handle(DraftsAwaited()))
-            self._take(self._drafts.collect())
+            self._take(self._collected())
         self._ran = False
         self._route(self.scheduler.handle(StepWanted()))
         if not self._ran:
             self._hand_over()
+
+    def _collected(self) -> DraftsReady | None:
+        """What is waited for. While it is, what the last step brought is handed over; if it is there by now, that can
+        be done once the next step is on its way."""
+        drafts = self._drafts.collect(AT_ONCE)
+        if drafts is None:
+            self._hand_over()
+            drafts = self._drafts.collect()
+        return drafts
 
     def _take(self, drafts: DraftsReady | None) -> None:
         if drafts is not None:

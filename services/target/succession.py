@@ -145,8 +145,8 @@ class Succession:
         ready = self.link.wait_ahead(seconds)
         return None if ready is None else self._heard(ready)
 
-    def collect(self) -> DraftsReady | None:
-        return self._heard(self.link.collect())
+    def collect(self, within: float | None = None) -> DraftsReady | None:
+        return self._heard(self.link.collect(within))
 
     def expects(self) -> bool:
         return self.link.expects()

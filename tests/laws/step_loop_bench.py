@@ -47,7 +47,7 @@ class NoDrafts:
         return None
 
     def ask(self, asks: list[DraftAsk], wait: float) -> None: ...
-    def collect(self) -> DraftsReady | None:
+    def collect(self, within: float | None = None) -> DraftsReady | None:
         return None
 
     def expects(self) -> bool:
@@ -79,7 +79,7 @@ class DraftsBy(NoDrafts):
     def _guesses(self, asks: list[DraftAsk]) -> list[DraftItem]:
         return [item for ask in asks if (item := self._guess(ask)) is not None]
 
-    def collect(self) -> DraftsReady | None:
+    def collect(self, within: float | None = None) -> DraftsReady | None:
         found, self._open = self._open, None
         return found
 

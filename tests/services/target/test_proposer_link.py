@@ -420,6 +420,43 @@ def test_a_question_that_the_next_step_wants_anyway_is_waited_for_and_another_ma
     assert ready is not None and not ready.ahead and ready.followed == {}
 
 
+def test_an_answer_that_is_not_there_within_a_moment_stays_asked_for() -> None:
+    world = World()
+    world.step(good)
+    world.ask()
+
+    def pass_time(ticket: int, timeout: float) -> bool:
+        world.now += timeout
+        return bool(world.wire.answers)
+
+    world.wire.arrived = pass_time  # type: ignore[method-assign]
+    assert world.link.collect(0.002) is None and not world.wire.given_up and len(world.wire.waited) == 1
+    world.now += 0.003
+    world.wire.answers.append(good)
+    ready = world.link.collect()
+    assert ready is not None and len(ready.drafts) == 1 and world.link.missed == 0
+    # The thread waited for it then, and did other things afterwards.
+    assert ready.seconds == pytest.approx(0.002)
+    assert world.wire.waited[-1] == pytest.approx(DEADLINE - 0.005)
+    # Within its last moments it is waited for to its end.
+    world.ask()
+    world.now += DEADLINE - 0.001
+    assert world.link.collect(0.002) is not None and world.link.missed == 1
+
+
+def test_what_is_wrong_with_an_answer_is_known_as_soon_as_it_is() -> None:
+    world = World()
+    world.ask()
+
+    def gone(ticket: int, timeout: float) -> bool:
+        raise PeerLost("gone")
+
+    world.wire.arrived = gone  # type: ignore[method-assign]
+    world.wire.answers.append(PeerLost("gone"))
+    ready = world.link.collect(0.002)
+    assert ready is not None and not ready.answered and world.link.failed == 1
+
+
 def hurry(world: World, *after: int) -> None:
     """The text takes these in a moment."""
     world.link.hurry([DraftAsk(text_of(1, world.text), 5, [], list(after))])

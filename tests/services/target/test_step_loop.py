@@ -70,6 +70,9 @@ class World:
         self.closed = False
         self.rests = self.rests_unheard = 0
         self.listening = True
+        # Whether answers take longer than a moment, and what had been handed over when that was seen.
+        self.slow = False
+        self.deliveries_before_waiting: list[int] = []
         self.loop = StepLoop(
             self.scheduler,
             self.runner,
@@ -142,7 +145,10 @@ class World:
             self.changed.notify_all()
             return self.rests < self.rests_unheard
 
-    def collect(self) -> DraftsReady | None:
+    def collect(self, within: float | None = None) -> DraftsReady | None:
+        if within is not None and self.slow:
+            self.deliveries_before_waiting.append(len(self.deliveries))
+            return None
         found, self.open = self.open, None
         return found
 
@@ -370,6 +376,21 @@ def test_what_a_step_brought_is_handed_over_and_learned_from_while_the_next_one_
     assert runner.seen == [(0, 0), *((step, step + 1) for step in range(19))]
     assert len(world.steps) == world.scheduler.step_time.steps == 20, "the last one's time came with the idleness"
     assert world.waited == [], "its thread has better things to do"
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_what_a_step_brought_is_handed_over_while_drafts_are_waited_for_unless_they_are_there(slow: bool) -> None:
+    runner = SparingRunner(elsewhere=False)
+    world = runner.world = World(runner, method="ngram", num_speculative_tokens=2, guess=lambda last, at: 99)
+    world.slow = slow
+    world.loop.post(Arrived(request(max_tokens=20), 1))
+    world.until(lambda: len(world.ends()) == 1)
+    world.stop()
+    asked = len(world.asked)
+    assert asked > 10
+    # One delivery a step: of the step before the question none has left when it is looked for, and all before it have.
+    assert world.deliveries_before_waiting == (list(range(asked)) if slow else [])
+    assert runner.seen[1 : asked + 1] == [(step + 1, step + 1) if slow else (step, step + 1) for step in range(asked)]
 
 
 def test_while_a_step_runs_elsewhere_a_part_of_it_is_waited_for_drafts() -> None:
