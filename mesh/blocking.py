@@ -103,6 +103,7 @@ class BlockingLink:
         self._next_id = 0
         self._closed = False
         self._waiting: dict[int, Answer | None] = {}
+        self._hello = Hello(self._name, self._epoch, BLOCKING)
         identity = routing_id(self._name, self._epoch, number, "b")
         self._wire = wire or _wire_to(endpoint, identity, keys, limits or Limits())
 
@@ -133,7 +134,7 @@ class BlockingLink:
         if raw is not None:
             ask = AskWithFrames(ticket.id, self.actor, kind, deadline_ms, body, trace, len(raw))
             with_frames(ask, raw)
-        if not self._send([Hello(self._name, self._epoch, BLOCKING), ask]):
+        if not self._send([self._hello, ask]):
             raise PeerLost(f"no connection to {self.endpoint}")
         self.metrics.sent(kind, len(body))
         self._waiting[ticket.id] = None
@@ -212,15 +213,16 @@ class BlockingLink:
                 self._fail_all(PeerLost(f"{self.endpoint} has restarted"), but=_answered(bundle.records))
             self._peer_epoch = bundle.epoch
         for position, record in enumerate(bundle.records):
+            # Somebody waits for it.
+            if type(record) is Reply:
+                self._answer(record.id, (record.kind, record.body, raw.get(position, ())))
             # Which session that is doesn't matter to one that keeps nothing open.
-            if type(record) is not Welcome:
-                self._take(record, raw.get(position, ()))
+            elif type(record) is not Welcome:
+                self._take(record)
         return True
 
-    def _take(self, record: Record, raw: Sequence[Frame]) -> None:
-        if isinstance(record, Reply):
-            self._answer(record.id, (record.kind, record.body, raw))
-        elif isinstance(record, Failure):
+    def _take(self, record: Record) -> None:
+        if isinstance(record, Failure):
             self._answer(record.id, from_wire(record.reason[:200], record.message[:2000]))
         elif isinstance(record, Farewell):
             lost: MeshError = PeerLost(f"{self.endpoint} has left")

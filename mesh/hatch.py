@@ -202,7 +202,7 @@ class Hatch:
                     goes_on = True
                     break
                 ready = self._poll.poll(0)
-                if not ready and not self._vigil.give_way():
+                if not ready and not self._vigil.give_way(now):
                     break
                 for fd, _ in ready:
                     if (speaker := self._connected.get(fd)) is not None:

@@ -34,22 +34,24 @@ class HatchWire(Redialled):
         self._socket: socket.socket | None = None
         self._poll = select.poll()
         self._vigil = processors.Vigil()
+        # Looked at when a message has left, for the next one: nobody waits then.
+        self._processor = processors.NOT_KNOWN
         self._inbox: deque[list[bytes]] = deque()
         # The rest of a message that didn't fit.
         self._unsent = b""
         self._is_up()
 
     def send(self, frames: Sequence[Frame]) -> bool:
-        if not self._is_up():
+        if self._socket is None and not self._is_up():
             return False
         if self._unsent:
             self._write()
             if self._unsent:
                 return False
-        self._unsent = framed(frames, processors.current())
-        whole = len(self._unsent)
+        self._unsent = message = framed(frames, self._processor)
         self._write()
-        if len(self._unsent) == whole:
+        self._processor = processors.current()
+        if self._unsent and len(self._unsent) == len(message):
             # Nothing of it is on its way.
             self._unsent = b""
             return False
@@ -57,13 +59,15 @@ class HatchWire(Redialled):
 
     def receive(self, timeout: float) -> Sequence[bytes] | None:
         """Raises PeerLost when the connection is over, after what had arrived."""
-        until = self.now() + timeout
+        until = time.monotonic() + timeout
         while not self._inbox:
             if self._socket is None:
                 raise PeerLost(f"no connection to {self._path}")
             if not self._ready(until):
                 return None
-            self._read()
+            if self._unsent:
+                self._write()
+            self._read_piece()
         return self._inbox.popleft()
 
     def _rest(self, seconds: float) -> None:
@@ -110,14 +114,23 @@ class HatchWire(Redialled):
         assert self._socket is not None
         if self._unsent:
             self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
-        looks_until = min(until, self.now() + LOOKS) if self._vigil.is_possible() else 0.0
-        while not (ready := bool(self._poll.poll(0))) and self.now() < looks_until:
-            if not self._vigil.give_way():
-                break
-        ready = ready or self._sleep(max(0.0, until - self.now()))
+        ready = self._looks(until) or self._sleep(max(0.0, until - time.monotonic()))
         if self._unsent:
             self._poll.modify(self._socket, select.POLLIN)
         return ready
+
+    def _looks(self, until: float) -> bool:
+        """Awake, while that is worth it."""
+        poll = self._poll.poll
+        if poll(0):
+            return True
+        now = time.monotonic()
+        until = min(until, now + LOOKS)
+        while now < until and self._vigil.give_way(now):
+            if poll(0):
+                return True
+            now = time.monotonic()
+        return False
 
     def _sleep(self, seconds: float) -> bool:
         assert self._socket is not None
@@ -126,11 +139,6 @@ class HatchWire(Redialled):
         # It alone counts in less than milliseconds.
         writing = [self._socket] if self._unsent else []
         return any(select.select([self._socket], writing, [], seconds))
-
-    def _read(self) -> None:
-        if self._unsent:
-            self._write()
-        self._read_piece()
 
     def _read_piece(self) -> bool:
         """Whether there was one."""

@@ -69,12 +69,13 @@ class Vigil:
     def is_possible(self) -> bool:
         return time.monotonic() >= self._not_before
 
-    def give_way(self) -> bool:
-        """Whether to look once more, or to go to sleep."""
-        before = time.monotonic()
+    def give_way(self, now: float) -> bool:
+        """Whether to look once more, or to go to sleep; it is `now`."""
+        if now < self._not_before:
+            return False
         os.sched_yield()
-        now = time.monotonic()
-        if now - before < TAKEN:
+        after = time.monotonic()
+        if after - now < TAKEN:
             return True
-        self._not_before = now + BACK_OFF
+        self._not_before = after + BACK_OFF
         return False

@@ -62,21 +62,18 @@ def cut(tokens: bytes, chances: bytes, lengths: Sequence[int]) -> list[tuple[lis
     """Drafts of these lengths out of what was laid out. Raises ValueError when it isn't of such drafts."""
     if len(tokens) % TOKEN_BYTES or len(chances) != len(tokens) // TOKEN_BYTES * CHANCE_BYTES:
         raise ValueError("tokens and chances aren't of one length")
-    all_tokens, all_chances = array("i", tokens).tolist(), chances_in(chances)
+    all_tokens, all_chances = array("i", tokens).tolist(), array("d", chances).tolist()
     drafts, at = [], 0
     for length in lengths:
         if length < 0 or at + length > len(all_tokens):
             raise ValueError("a draft is longer than what was sent of it")
         after = at + length
-        drafts.append((all_tokens[at:after], _told(all_chances[at:after])))
+        told = all_chances[at:after]
+        drafts.append((all_tokens[at:after], told if told and told[0] != UNTOLD else []))
         at = after
     if at != len(all_tokens):
         raise ValueError("more tokens than drafts")
     return drafts
-
-
-def _told(chances: list[float]) -> list[float]:
-    return chances if chances and chances[0] != UNTOLD else []
 
 
 def chances_in(column: bytes) -> list[float]:

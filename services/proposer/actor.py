@@ -154,7 +154,8 @@ class ProposerActor(Actor):
         """Follow, guess, answer; nothing in between waits, and nothing that can be done afterwards is done before."""
         began = self._clock.now()
         # Of an answer that was read together with this question.
-        self._settle()
+        if self._said is not None:
+            self._settle()
         if not message.shadow:
             self._is_candidate = False
         if message.rehearsed:

@@ -134,10 +134,11 @@ def _alone(sequence: Sequence, ahead: Outlook) -> Choice | None:
     """For the only one that runs, and waited for what it has: without the lists of a batch, which take as long again.
     None: it isn't as simple."""
     lease, record = sequence.lease, sequence.record
-    if lease is None or record is None or not sequence.wants_draft:
+    if lease is None or record is None or not sequence.verifying:
         return None
     at = lease.at
-    if (found := alone(Entry(sequence, lease, at, sequence.longest_draft), ahead)) is None:
+    longest = min(len(lease.tokens) - at, sequence.draft_length, sequence.limit - len(sequence.token_ids) - 1)
+    if (found := alone(record, lease, longest, ahead)) is None:
         return None
     values, count, a_row = found
     use = Use(sequence, lease, lease.next(count), CHAIN, a_row * count, ahead.unknown, at, values[:count])

@@ -156,7 +156,7 @@ class Drafting:
             elif sequence.lease is None or sequence.lease.left <= lease.left:
                 if sequence.lease is not None and sequence.lease.paid:
                     lease.before = sequence.lease
-                else:
+                elif sequence.lease is not None:
                     self._drop(sequence)
                 lease.grades = grades(lease.chances, tree.besides(lease.parents) if lease.parents else ())
                 sequence.lease = lease
@@ -396,9 +396,14 @@ class Drafting:
     def _pays(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> bool:
         gain, unknown = 0.0, asked_anyway
         for ask in asks:
-            worth = self._worth(ask.sequence, kind)
-            unknown |= worth is None
-            gain += max(0.0, worth or 0.0)
+            record: Record | None = ask.sequence.record
+            if record is not None and not record.solvent:
+                continue
+            worth = ask.sequence.worth[kind].seconds
+            if worth is None:
+                unknown = True
+            elif worth > 0.0:
+                gain += worth
         return unknown or gain > self.costs[kind]
 
     def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:
@@ -412,12 +417,6 @@ class Drafting:
             return []
         self._since[kind] = 0.0
         return asks
-
-    def _worth(self, sequence: Sequence, kind: Kind) -> float | None:
-        record: Record | None = sequence.record
-        if record is not None and not record.solvent:
-            return 0.0
-        return sequence.worth[kind].seconds
 
     def _opened(self, asks: list[DraftAsk]) -> list[DraftAsk]:
         if asks:

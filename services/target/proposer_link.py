@@ -92,7 +92,6 @@ class ProposerLink:
         self._answer_by = 0.0
         self._busy = 0.0
         self._asked: dict[int, _Asked] = {}
-        self._forgets_said = 0
         # For rehearsals: the last question, and how often steps waited for one, of late; the one that is rehearsed.
         self._question: Propose | None = None
         self._waited = False
@@ -293,10 +292,11 @@ class ProposerLink:
 
     def _arrives(self, wait: float) -> bool:
         assert self._link is not None
-        # What is wrong with it is said when it is received.
-        with contextlib.suppress(MeshError, OSError):
+        try:
             return self._link.arrived(self._ticket, wait)
-        return True
+        except (MeshError, OSError):
+            # What is wrong with it is said when it is received.
+            return True
 
     def rest(self) -> bool:
         """No sequence is left. The proposer is told of the last ones now, not with a question that may be long in
@@ -319,7 +319,8 @@ class ProposerLink:
         if self.gave_up:
             self._not_before = now + PROBE_SECONDS
         self._step += 1
-        self._dial()
+        if self._link is None:
+            self._dial()
         if self._link is None:
             self.failed += 1
             self._not_before = now + PROBE_SECONDS
@@ -333,7 +334,6 @@ class ProposerLink:
             return
         self._asked = {ask.sequence.id: _Asked(ask.length, ask.ahead) for ask in asks}
         self._question = question
-        self._forgets_said = len(self._forget)
         self._ahead, self._hurried = ahead, False
         self._waited |= not ahead
         self._sent_at = now
@@ -397,7 +397,7 @@ class ProposerLink:
             self._patience = min(self._deadline, LONGER * waited)
             self.missed += 1
             self._count_silence(waited)
-            return self._ready(began, [], answered=False)
+            return self._ready(began, self._now(), [], answered=False)
         except (MeshError, OSError) as error:
             # It died, restarted or refuses. Whoever answers next may know nothing.
             log.info("the proposer at %s didn't answer: %s", self._endpoint, error)
@@ -405,31 +405,39 @@ class ProposerLink:
             self._confirmed.clear()
             self._ended.all_unknown()
             self._not_before = self._now() + RETRY_SECONDS
-            return self._ready(began, [], answered=False)
+            return self._ready(began, self._now(), [], answered=False)
         try:
             if not isinstance(reply, Proposed) or reply.step != self._step:
                 raise ValueError("no answer to the question")
             drafts = unpacked(reply.drafts)
         except ValueError:
             self.failed += 1
-            return self._ready(began, [], answered=False)
-        self._take(reply)
-        return self._ready(began, drafts, answered=True, worked=reply.seconds)
+            return self._ready(began, self._now(), [], answered=False)
+        now = self._now()
+        self._take(reply, now - self._sent_at)
+        return self._ready(began, now, drafts, answered=True, worked=reply.seconds)
 
-    def _ready(self, began: float, drafts: list[Any], answered: bool, worked: float = 0.0) -> DraftsReady:
-        followed = {sequence_id: asked.ahead for sequence_id, asked in self._asked.items() if asked.ahead}
-        seconds = self._busy + self._now() - began
+    def _ready(
+        self, began: float, now: float, drafts: list[Any], answered: bool, worked: float = 0.0
+    ) -> DraftsReady:
+        followed = {}
+        if self._ahead:
+            followed = {sequence_id: asked.ahead for sequence_id, asked in self._asked.items() if asked.ahead}
+        seconds = self._busy + now - began
         return DraftsReady(drafts, self._ahead, followed, answered, seconds, self._sent_at, worked)
 
-    def _take(self, reply: Proposed) -> None:
+    def _take(self, reply: Proposed, took: float) -> None:
         self.answered += 1
         if self._ahead:
-            self._patience = SHORTER * min(self._patience, self._now() - self._sent_at)
+            self._patience = SHORTER * min(self._patience, took)
         else:
-            self.round_trip = self._now() - self._sent_at
-        self._heard()
-        del self._forget[: self._forgets_said]
-        self._ended.said()
+            self.round_trip = took
+        if self._silence:
+            self._heard()
+        question = self._question
+        if question is not None and (question.forget or question.ended):
+            del self._forget[: len(question.forget)]
+            self._ended.said()
         for sequence_id, asked in self._asked.items():
             self._confirmed[sequence_id] = asked.length
         for sequence_id in reply.unknown:

@@ -238,29 +238,25 @@ class StepLoop:
             self._route(self.scheduler.handle(event))
 
     def _turn(self) -> None:
-        """One step of the whole batch. What the last one brought is handed over while it runs, or while it waits."""
+        """One step of the whole batch. What the last one brought is handed over while it runs, or while it waits for
+        drafts that aren't there by now."""
         self._pass_deadlines()
         if self._asked:
             self._asked = False
-            self._take(self._collected())
+            drafts = self._drafts.collect(AT_ONCE)
+            if drafts is None:
+                self._hand_over()
+                drafts = self._drafts.collect()
+            self._take(drafts)
         self._ran = False
         self._route(self.scheduler.handle(StepWanted()))
         if not self._ran:
             self._hand_over()
 
-    def _collected(self) -> DraftsReady | None:
-        """What is waited for. While it is, what the last step brought is handed over; if it is there by now, that can
-        be done once the next step is on its way."""
-        drafts = self._drafts.collect(AT_ONCE)
-        if drafts is None:
-            self._hand_over()
-            drafts = self._drafts.collect()
-        return drafts
-
     def _take(self, drafts: DraftsReady | None) -> None:
         if drafts is not None:
             self._unanswered = False
-            if self._timelines:
+            if self._timelines.records:
                 self._timelines.proposed(drafts, self._now())
             self._route(self.scheduler.handle(drafts))
 
@@ -277,7 +273,7 @@ class StepLoop:
                 if is_replay(instruction.stream):
                     self._tell(self._audit.hear(instruction))
                 else:
-                    self._out.append(self._timelines.told(instruction) if self._timelines else instruction)
+                    self._out.append(self._timelines.told(instruction) if self._timelines.records else instruction)
             elif isinstance(instruction, CopyPage):
                 self._runner.copy_page(instruction.source, instruction.target)
             elif isinstance(instruction, AskDrafts):
@@ -305,10 +301,10 @@ class StepLoop:
         # What came meanwhile is there before the verdicts are: it follows the text from where it was asked for.
         if self._unanswered or self._trying:
             self._take(self._drafts.look())
-        listens = self._drafts.listens()
-        if listens and not self._unanswered and _some_fell(work, verdicts):
+        if not self._unanswered and _some_fell(work, verdicts):
             self._hurry(verdicts)
-        if self._timelines:
+        listens = self._drafts.listens()
+        if self._timelines.records:
             self._timelines.stepped(work, verdicts, self._began, ended)
         self._route(self.scheduler.handle(StepDone(verdicts, seconds, listens)))
         self._observed = work, seconds

@@ -5,7 +5,7 @@
 
 Times are taken by the step thread's clock alone. Of a question that nobody waited for it isn't known when its answer
 came: its span is as long as the proposer says it took, and ends when the answer was found at the latest. Knows no
-messages but those it adds spans to; while nobody asked it holds nothing and is false.
+messages but those it adds spans to.
 """
 
 from __future__ import annotations
@@ -43,22 +43,20 @@ class _Record:
 
 class Timelines:
     def __init__(self) -> None:
-        self._records: dict[int, _Record] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._records)
+        # By stream, of those who asked for it: mostly there are none, and nobody need be told of anything.
+        self.records: dict[int, _Record] = {}
 
     def hear(self, mail: object) -> None:
         """A request comes, or its reader is gone."""
         if isinstance(mail, Arrived):
             if mail.generate.timeline:
-                self._records[mail.stream] = _Record(mail.at)
+                self.records[mail.stream] = _Record(mail.at)
         elif isinstance(mail, Cancelled):
-            self._records.pop(mail.stream, None)
+            self.records.pop(mail.stream, None)
 
     def asked(self, asks: Items[DraftAsk]) -> None:
-        for ask in asks if self._records else ():
-            record = self._records.get(ask.sequence.stream)
+        for ask in asks if self.records else ():
+            record = self.records.get(ask.sequence.stream)
             if record is not None:
                 record.asked = ask.sequence.id
 
@@ -68,7 +66,7 @@ class Timelines:
         if ready.ahead and ready.answered:
             took = min(took, max(0.0, ready.worked))
         tokens = {draft.sequence_id: len(draft.tokens) for draft in ready.drafts}
-        for record in self._records.values():
+        for record in self.records.values():
             if record.asked >= 0 and ready.sent_at > 0:
                 record.add("propose", ready.sent_at, ready.sent_at + took, tokens.get(record.asked, 0))
             record.asked = -1
@@ -76,7 +74,7 @@ class Timelines:
     def stepped(self, work: Items[StepWork], verdicts: Items[Verdict | None], began: float, ended: float) -> None:
         """A step was computed. Called before the scheduler hears of it."""
         for item, verdict in zip(work, verdicts, strict=True):
-            record = self._records.get(item.sequence.stream)
+            record = self.records.get(item.sequence.stream)
             if record is None:
                 continue
             if not record.stepped:
@@ -91,13 +89,13 @@ class Timelines:
 
     def told(self, answer: Emit | Finish | Fail) -> Emit | Finish | Fail:
         """The answer as it leaves, with the spans that are new."""
-        record = self._records.get(answer.stream)
+        record = self.records.get(answer.stream)
         if record is None:
             return answer
         spans, record.spans = record.spans, []
         if isinstance(answer, Emit):
             return Emit(answer.stream, msgspec.structs.replace(answer.tokens, spans=spans))
-        del self._records[answer.stream]
+        del self.records[answer.stream]
         if isinstance(answer, Finish):
             return Finish(answer.stream, msgspec.structs.replace(answer.finished, spans=spans))
         return answer

@@ -26,40 +26,40 @@ class Queue(Generic[Item]):
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int]] = []
-        self._items: dict[int, Item] = {}
+        self.items: dict[int, Item] = {}
         self._tickets: dict[Item, int] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def __contains__(self, item: Item) -> bool:
         return item in self._tickets
 
     def __iter__(self) -> Iterator[Item]:
         """In order. Costs a sort: for tests and for the end of everything."""
-        return iter([self._items[ticket] for _, ticket in sorted(self._heap) if ticket in self._items])
+        return iter([self.items[ticket] for _, ticket in sorted(self._heap) if ticket in self.items])
 
     def put(self, key: Any, item: Item) -> None:
         assert item not in self._tickets, "an item stands in a queue once"
         self._next += 1
-        self._items[self._next] = item
+        self.items[self._next] = item
         self._tickets[item] = self._next
         heapq.heappush(self._heap, (key, self._next))
 
     def remove(self, item: Item) -> None:
         ticket = self._tickets.pop(item)
-        del self._items[ticket]
-        if len(self._heap) > 2 * len(self._items) + FEW_HOLES:
-            self._heap = [entry for entry in self._heap if entry[1] in self._items]
+        del self.items[ticket]
+        if len(self._heap) > 2 * len(self.items) + FEW_HOLES:
+            self._heap = [entry for entry in self._heap if entry[1] in self.items]
             heapq.heapify(self._heap)
 
     def first(self) -> tuple[Any, Item] | None:
         heap = self._heap
         while heap:
             key, ticket = heap[0]
-            if ticket in self._items:
-                return key, self._items[ticket]
+            if ticket in self.items:
+                return key, self.items[ticket]
             heapq.heappop(heap)
         return None
 
@@ -75,7 +75,8 @@ class Waiting:
         return len(self._queue) + len(self._leader)
 
     def __bool__(self) -> bool:
-        return bool(self._leader or self._queue)
+        # Asked in each step.
+        return bool(self._leader or self._queue.items)
 
     def __iter__(self) -> Iterator[Sequence]:
         return iter(sorted([*self._queue, *self._leader], key=_order))

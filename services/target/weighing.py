@@ -12,6 +12,7 @@ from services.target.lease import Lease
 from services.target.limits import Limits
 from services.target.sequence import Sequence
 from services.target.step_time import StepTime
+from services.target.trust import Record
 
 # Rows for drafts while nothing is known of what steps cost, and how far beyond what is known a step may go.
 MODEST_ROWS = 4
@@ -95,14 +96,12 @@ def plan(entries: list[Entry], ahead: Outlook) -> Plan:
     return Plan(longest, values, wanted, counts, a_row)
 
 
-def alone(entry: Entry, ahead: Outlook) -> tuple[list[float], int, float] | None:
-    """Of a chain that shares its step with nobody: what its tokens are worth, as far as they may be verified, how many
-    are to be, and what a row takes. As `plan` says, in one loop: what that calls takes long where it wasn't called for
-    a while. None: `plan` has to say it."""
-    sequence, lease, at, room = entry
-    record, seconds = sequence.record, ahead.seconds
-    longest = min(len(lease.tokens) - at, room)
-    if longest <= 0 or record is None or not record.solvent or not seconds or seconds[0] <= 0.0 or lease.parents:
+def alone(record: Record, lease: Lease, longest: int, ahead: Outlook) -> tuple[list[float], int, float] | None:
+    """Of a chain that shares its step with nobody, and of which so many tokens may be verified: what these are worth,
+    how many are to be, and what a row takes. As `plan` says, in one loop: what that calls takes long where it wasn't
+    called for a while. None: `plan` has to say it."""
+    at, seconds = lease.at, ahead.seconds
+    if longest <= 0 or not record.solvent or not seconds or seconds[0] <= 0.0 or lease.parents:
         return None
     rates = record.source(lease.source).rates
     tokens, chance, rows, values = float(ahead.size.certain), 1.0, 0, []

@@ -99,17 +99,17 @@ def test_a_long_prompt_takes_no_more_than_so_many_spans() -> None:
 
 
 def test_nothing_is_kept_of_those_who_did_not_ask_or_are_gone() -> None:
-    assert not sequence_of(timeline=False)[0]
+    assert not sequence_of(timeline=False)[0].records
     timelines, sequence = sequence_of()
     timelines.hear(Cancelled(7))
     timelines.stepped([work(sequence, 1)], [Verdict([1], 0)], 101.0, 102.0)
-    assert not timelines and emitted(timelines) == []
+    assert not timelines.records and emitted(timelines) == []
     for end in (Finish(7, Finished(request_id="r", attempt=0, reason="stop", prompt_tokens=1, cached_tokens=0,
                                    completion_tokens=0)), Fail(7, cast(Any, None))):  # fmt: skip
         timelines, sequence = sequence_of()
         timelines.stepped([work(sequence, 1)], [Verdict([1], 0)], 101.0, 102.0)
         answer = timelines.told(end)
-        assert not timelines
+        assert not timelines.records
         if isinstance(answer, Finish):
             assert [span.what for span in answer.finished.spans] == ["queue", "prefill"]
 

@@ -94,7 +94,7 @@ def test_what_is_said_of_one_by_itself_is_what_is_said_of_a_batch_of_one(seed: i
     ahead = Outlook(size, max(0, len(seconds) - 1), False, seconds)
     entry = Entry(sequence, lease, lease.at, drawn.randint(0, 24))
     batch = plan([entry], ahead)
-    single = alone(entry, ahead)
+    single = alone(record, lease, min(entry.room, count - lease.at), ahead)
     if single is None:
         can_pay = not seconds or record.affords(seconds[batch.wanted[0]] - seconds[0])
         assert lease.parents or not seconds or not batch.longest[0] or not can_pay
