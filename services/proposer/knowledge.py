@@ -154,7 +154,8 @@ class Knowledge:
         count = len(asks)
         if count > self._batch:
             self._lay_out_batch(2 * count)
-        row_of, aheads, asked, at, trees = self._row_of, array("i"), self._asked, 0, False
+        row_of, asked, at, trees = self._row_of, self._asked, 0, False
+        aheads: array[int] | None = None
         soon = bool(sources & CALIBRATED)
         pack_into, size = _QUESTION.pack_into, _QUESTION.size
         for ask in asks:
@@ -168,10 +169,14 @@ class Knowledge:
             trees |= ask.trees
             soon &= ask.soon
             if ahead:
+                if aheads is None:
+                    aheads = array("i")
                 aheads.extend(ahead)
-        if later := soon and not aheads and not trees:
-            self._put_off += [ask.view for ask in asks]
-        told = self._step(count, aheads, sources | layout.LATER if later else sources, rule)
+        if soon and aheads is None and not trees:
+            sources |= layout.LATER
+            for ask in asks:
+                self._put_off.append(ask.view)
+        told = self._step(count, aheads, sources, rule)
         if not told:
             return [EMPTY] * count
         guesses = self._guesses(count, asks, told)
@@ -234,8 +239,8 @@ class Knowledge:
 
     # The call ---------------------------------------------------------------------------------------------
 
-    def _step(self, count: int, aheads: array[int], sources: int, rule: Rule) -> int:
-        words, asks_at, aheads_at = self._words, self._asked.buffer_info()[0], aheads.buffer_info()[0]
+    def _step(self, count: int, aheads: array[int] | None, sources: int, rule: Rule) -> int:
+        words, asks_at, aheads_at = self._words, self._asked_at, 0 if aheads is None else aheads.buffer_info()[0]
         words[layout.SHARED_LEFT] = words[layout.OWN_LEFT] = SLICE
         factor, offset, least = rule.factor, rule.offset, rule.least
         while (told := step.step(self._control_at, asks_at, count, aheads_at, sources, factor, offset, least)) < 0:
@@ -286,6 +291,7 @@ class Knowledge:
         self._batch = most
         self._shares = np.zeros(most, np.int64)
         self._asked = array("q", bytes(8 * most * layout.ASK_WORDS))
+        self._asked_at = self._asked.buffer_info()[0]
         told = array("i", bytes(4 * most * (layout.ANSWER_WORDS + layout.LONGEST)))
         ratios = array("d", bytes(8 * most * layout.LONGEST))
         # Lists are made of views in less time than of arrays.
