@@ -103,8 +103,8 @@ def look_out(work: list[StepWork], running: list[Sequence], model: StepTime, lim
 def choose(
     running: list[Sequence], model: StepTime, limits: Limits, foreseen: Outlook | None = None
 ) -> Choice | None:
-    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before, and is so
-    still."""
+    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before, and is so still; looked up
+    anew where there is more to be verified than was thought then."""
     if foreseen is not None and len(running) == 1 and (choice := _alone(running[0], foreseen)) is not None:
         return choice
     uses: list[Use] = []
@@ -125,7 +125,7 @@ def choose(
             entries.append(Entry(sequence, lease, lease.at, sequence.longest_draft))
     if not auto:
         return Choice(uses) if uses else None
-    if foreseen is None:
+    if foreseen is None or _wanted(entries) > foreseen.most:
         foreseen = outlook(_plain_step(running, uses, limits), _wanted(entries), model, limits)
     return _weighed(uses, entries, foreseen, running)
 
@@ -138,7 +138,7 @@ def _alone(sequence: Sequence, ahead: Outlook) -> Choice | None:
         return None
     at = lease.at
     longest = min(len(lease.tokens) - at, sequence.draft_length, sequence.limit - len(sequence.token_ids) - 1)
-    if (found := alone(record, lease, longest, ahead)) is None:
+    if longest > ahead.most or (found := alone(record, lease, longest, ahead)) is None:
         return None
     values, count, a_row = found
     use = Use(sequence, lease, lease.next(count), CHAIN, a_row * count, ahead.unknown, at, values[:count])

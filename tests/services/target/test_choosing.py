@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.drafts import DraftItem
 from services.messages import Generate, Sampling, Speculation
@@ -34,15 +36,18 @@ from services.target.planning import PLENTY, Planner
 from services.target.runner import StepWork, size_of
 from services.target.scheduler import Scheduler
 from services.target.step_time import ROWS
+from services.target.trust import Record
 
 
 class World:
     """Requests that come and go at random, a proposer that is mostly right, and steps that take what they should."""
 
-    def __init__(self, seed: int, foresees: bool, methods: list[str], pages: int = 400, most: int = 64) -> None:
+    def __init__(
+        self, seed: int, foresees: bool, methods: list[str], pages: int = 400, most: int = 64, longest: int = 24
+    ) -> None:
         self.chance = random.Random(seed)
         self.foresees = foresees
-        self.methods = methods
+        self.methods, self.longest = methods, longest
         self.runner = MockRunner(Profile(acceptance=0.95, seed=seed), page_tokens=4)
         facts = self.runner.facts
         self.scheduler = Scheduler(
@@ -93,7 +98,7 @@ class World:
 
     def _draft(self, ask: DraftAsk) -> DraftItem:
         last = [*ask.sequence.token_ids, *ask.ahead][-1] - FIRST
-        count = min(ask.budget, self.chance.randint(1, 24))
+        count = min(ask.budget, self.chance.randint(1, self.longest))
         return DraftItem(
             sequence_id=ask.sequence.id,
             committed=ask.sequence.length + len(ask.ahead),
@@ -104,14 +109,15 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("longest", [24, 64])
 @pytest.mark.parametrize("methods", [["auto"], ["auto", "suffix"], ["auto", "naive", "ngram"]])
 def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted(
-    methods: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
+    methods: list[str], longest: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came: list[bool] = []
     is_of = Foreseen.is_of
     monkeypatch.setattr(Foreseen, "is_of", lambda *given: came.append(is_of(*given)) or came[-1])
-    with_it, without = World(seed, True, methods), World(seed, False, methods)
+    with_it, without = (World(seed, foresees, methods, longest=longest) for foresees in (True, False))
     with_it.run(200)
     assert methods != ["auto"] or (any(came) and not all(came))
     without.run(200)
@@ -158,6 +164,26 @@ def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monke
     world.run(200)
     assert anew.count(0) > 10 * anew.count(1) and anew.count(-1) > 0
     assert drafting._outlook[1] is None
+
+
+@pytest.mark.parametrize("most", [1, 64])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_draft_may_be_longer_than_was_thought_when_it_was_looked_up_what_rows_cost(
+    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is waited for is said to be of two tokens at most; what was asked ahead isn't, nor what is answered."""
+    monkeypatch.setattr(Record, "enough", 2)
+    worlds = [World(seed, foresees, ["auto"], most=most, longest=64) for foresees in (True, False)]
+    for world in worlds:
+        monkeypatch.setattr(world, "_draft", partial(longer, world))
+        world.run(200)
+    assert worlds[0].steps == worlds[1].steps
+    # A token of each text is its own.
+    assert max(len(tokens) for step in worlds[0].steps for _, tokens in step) > 10
+
+
+def longer(world: World, ask: DraftAsk) -> DraftItem:
+    return World._draft(world, replace(ask, budget=64))
 
 
 class Noting(World):
