@@ -391,7 +391,9 @@ class Drafting:
     ) -> list[DraftAsk]:
         """Those that have drafts already want rows, too."""
         most = share([s.longest_draft for s in running if s.record is None and s.wants_draft])
-        return [DraftAsk(ask.sequence, min(ask.budget, most), NO_DRAFT, ask.after) for ask in without] if most else []
+        if not most:
+            return []
+        return [ask if ask.budget <= most else DraftAsk(ask.sequence, most, NO_DRAFT, ask.after) for ask in without]
 
     def _pays(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> bool:
         gain, unknown = 0.0, asked_anyway

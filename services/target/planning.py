@@ -12,7 +12,7 @@ import bisect
 from services.target import tree
 from services.target.events import CopyPage, is_replay
 from services.target.limits import Limits
-from services.target.rows import Rows
+from services.target.rows import Rows, most_for_sure
 from services.target.runner import StepWork
 from services.target.sequence import NO_DRAFT, Sequence, State
 from services.target.sharing import Found, Sharing
@@ -212,7 +212,10 @@ class Planner:
 
     def draft_share(self, budgets: list[int]) -> int:
         """Rows that each of so many drafts may have in the next step, as far as can be known now."""
-        return Rows(self.running, budgets, self.limits.max_step_tokens).share
+        rows = self.limits.max_step_tokens
+        if sum(budgets) <= most_for_sure(rows, len(self.running)):
+            return max(budgets, default=0)
+        return Rows(self.running, budgets, rows).share
 
     def check_idle(self) -> None:
         assert not self.running

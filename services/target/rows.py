@@ -22,7 +22,7 @@ class Rows:
         self._draft_rows = min(free, sum(wanted))
         prompts = [(s, missing) for s in running if (missing := len(s.token_ids) - s.computed) > 1]
         if prompts:
-            self._draft_rows = min(self._draft_rows, max(0, free - rows // 4))
+            self._draft_rows = min(self._draft_rows, max(0, most_for_sure(rows, len(running))))
         # Of drafts that all fit, none is cut.
         self._longest = max(wanted, default=0) if sum(wanted) <= self._draft_rows else 0
         self._chunks = _chunks(prompts, free - self._draft_rows)
@@ -40,6 +40,11 @@ class Rows:
     def for_chunk(self, sequence: Sequence) -> int:
         """The one that each has, and what else there is for it."""
         return 1 + self._chunks[sequence.id]
+
+
+def most_for_sure(rows: int, running: int) -> int:
+    """Rows that drafts may have together, whatever prompts there are."""
+    return rows - running - rows // 4
 
 
 def _chunks(prompts: list[tuple[Sequence, int]], rows: int) -> dict[int, int]:

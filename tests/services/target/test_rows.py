@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from services.target.rows import Rows
+from services.target.rows import Rows, most_for_sure
 
 
 @pytest.mark.parametrize(
@@ -31,3 +35,21 @@ def test_what_may_be_asked_for_is_as_long_as_the_longest_that_fits() -> None:
     assert Rows([], [8, 1], 512).share == 8
     assert Rows([], [8, 8], 8).share == 4
     assert Rows([], [], 8).share == 0
+
+
+def test_what_drafts_may_have_for_sure_they_get_beside_any_prompts() -> None:
+    chance = random.Random(1)
+    whole = 0
+    for _ in range(400):
+        rows = chance.randint(1, 64)
+        running = [
+            SimpleNamespace(id=at, computed=0, token_ids=[0] * chance.choice([1, 1, 2, 40]))
+            for at in range(chance.randint(0, 6))
+        ]
+        wanted = [chance.randint(1, 12) for _ in range(chance.randint(0, 5))]
+        if sum(wanted) <= most_for_sure(rows, len(running)):
+            whole += 1
+            shared = Rows(cast(Any, running), wanted, rows)
+            assert shared.share == max(wanted, default=0)
+            assert [shared.for_draft(length) for length in wanted] == wanted
+    assert 100 < whole < 300
