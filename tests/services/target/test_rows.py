@@ -52,4 +52,6 @@ def test_what_drafts_may_have_for_sure_they_get_beside_any_prompts() -> None:
             shared = Rows(cast(Any, running), wanted, rows)
             assert shared.share == max(wanted, default=0)
             assert [shared.for_draft(length) for length in wanted] == wanted
+            # A quarter is left for prompts.
+            assert rows - len(running) - sum(wanted) >= rows // 4
     assert 100 < whole < 300
