@@ -85,26 +85,25 @@ class Foreseen(msgspec.Struct):
         return True
 
 
-def look_out(work: list[StepWork], running: list[Sequence], model: StepTime, limits: Limits) -> Outlook | None:
-    """What `choose` will have to know of the step after this one, before it is known what this one brings: a token at
-    least to each text. None where nothing can be said, or nothing is weighed."""
-    wanted = context = 0
-    for item in work:
-        sequence, lease = item.sequence, item.sequence.lease
-        if sequence.record is not None and item.verify:
-            left = 0 if lease is None else len(lease.tokens) - lease.at
-            wanted += max(0, min(LONGEST_LEASE, max(left, sequence.record.enough), sequence.longest_draft))
-        elif sequence.draft_length or not item.verify:
+def look_out(running: list[Sequence], model: StepTime, limits: Limits) -> Outlook | None:
+    """What `choose` will have to know of the next step, before it is known what might be verified in it; None where
+    nothing can be said, or nothing is weighed."""
+    wanted = 0
+    for sequence in running:
+        lease, record = sequence.lease, sequence.record
+        if record is not None:
+            left = record.enough if lease is None else len(lease.tokens) - lease.at
+            wanted += min(LONGEST_LEASE, left, sequence.longest_draft)
+        elif sequence.wants_draft:
             return None
-        context += len(sequence.token_ids) + 1
-    return outlook(Size(len(work), len(work), context), wanted, model, limits) if len(work) == len(running) else None
+    return outlook(_plain_step(running, [], limits), wanted, model, limits)
 
 
 def choose(
     running: list[Sequence], model: StepTime, limits: Limits, foreseen: Outlook | None = None
 ) -> Choice | None:
-    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before, and is so still; looked up
-    anew where there is more to be verified than was thought then."""
+    """For the next step; None where nobody drafts. `foreseen`: what was seen of it before, and is so
+    still."""
     if foreseen is not None and len(running) == 1 and (choice := _alone(running[0], foreseen)) is not None:
         return choice
     uses: list[Use] = []
@@ -125,7 +124,7 @@ def choose(
             entries.append(Entry(sequence, lease, lease.at, sequence.longest_draft))
     if not auto:
         return Choice(uses) if uses else None
-    if foreseen is None or _wanted(entries) > foreseen.most:
+    if foreseen is None:
         foreseen = outlook(_plain_step(running, uses, limits), _wanted(entries), model, limits)
     return _weighed(uses, entries, foreseen, running)
 
@@ -138,7 +137,7 @@ def _alone(sequence: Sequence, ahead: Outlook) -> Choice | None:
         return None
     at = lease.at
     longest = min(len(lease.tokens) - at, sequence.draft_length, sequence.limit - len(sequence.token_ids) - 1)
-    if longest > ahead.most or (found := alone(record, lease, longest, ahead)) is None:
+    if (found := alone(record, lease, longest, ahead)) is None:
         return None
     values, count, a_row = found
     use = Use(sequence, lease, lease.next(count), CHAIN, a_row * count, ahead.unknown, at, values[:count])

@@ -102,7 +102,7 @@ class Drafting:
 
     def left(self, sequence: Sequence) -> None:
         self._open.pop(sequence.id, None)
-        self._foreseen, self._outlook = None, (0, None)
+        self._foreseen = None
         lease, sequence.lease = sequence.lease, None
         if lease is not None:
             self._left.append((sequence, lease))
@@ -208,11 +208,13 @@ class Drafting:
                 lease.excused |= use.excused
         self._chosen.append(choice)
 
+    def look_out(self, running: list[Sequence]) -> None:
+        """While drafts are waited for: what rows cost in the step that they are for."""
+        self._outlook = len(running), choosing.look_out(running, self._step_time, self._limits)
+
     def foresee(self, work: list[StepWork], running: list[Sequence]) -> None:
-        """While a step runs elsewhere: what is to be verified in the next one if all of this one's drafts stand, and
-        what rows cost in it if they don't."""
+        """While a step runs elsewhere: what is to be verified in the next one if all of this one's drafts stand."""
         self._foreseen = choosing.foresee(work, running, self._step_time, self._limits)
-        self._outlook = len(running), choosing.look_out(work, running, self._step_time, self._limits)
 
     def ahead(self, work: list[StepWork]) -> list[DraftAsk]:
         """What to ask while this step runs: what follows if all of its drafts stand, of a tree the likeliest way."""

@@ -64,6 +64,10 @@ class Foresee(msgspec.Struct, frozen=True):
     """The step runs elsewhere, and there is still time: the next one may be thought of."""
 
 
+class DraftsAwaited(msgspec.Struct, frozen=True):
+    """Nothing else is to be done until they are there."""
+
+
 class DeadlinePassed(msgspec.Struct, frozen=True):
     now: float
 
@@ -91,6 +95,7 @@ class EngineFailed(msgspec.Struct, frozen=True):
 Event = (
     Arrived
     | Cancelled
+    | DraftsAwaited
     | DraftsReady
     | StepWanted
     | StepDone

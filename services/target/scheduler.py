@@ -29,6 +29,7 @@ from services.target.events import (
     Cancelled,
     DeadlinePassed,
     DraftAsk,
+    DraftsAwaited,
     DraftsReady,
     Drain,
     Emit,
@@ -170,6 +171,9 @@ class Scheduler:
             self._look_back()
             self._count_end(event.stream, "cancelled")
             self._end(sequence, learned=True)
+
+    def _drafts_awaited(self, event: DraftsAwaited) -> None:
+        self.advice(self.drafting.look_out, self.running)
 
     def _drafts_ready(self, event: DraftsReady) -> None:
         self.advice(self.drafting.take, event, self._by_id)
@@ -336,6 +340,7 @@ class Scheduler:
     _HANDLERS: ClassVar[dict[type[Event], Callable[[Scheduler, Any], None]]] = {
         Arrived: _arrived,
         Cancelled: _cancelled,
+        DraftsAwaited: _drafts_awaited,
         DraftsReady: _drafts_ready,
         StepWanted: _step_wanted,
         StepDone: _step_done,

@@ -28,6 +28,7 @@ from services.target.events import (
     CopyPage,
     DeadlinePassed,
     DraftAsk,
+    DraftsAwaited,
     DraftsReady,
     Drain,
     Emit,
@@ -243,6 +244,7 @@ class StepLoop:
         self._pass_deadlines()
         if self._asked:
             self._asked = False
+            self._route(self.scheduler.handle(DraftsAwaited()))
             drafts = self._drafts.collect(AT_ONCE)
             if drafts is None:
                 self._hand_over()

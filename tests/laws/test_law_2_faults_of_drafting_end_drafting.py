@@ -22,7 +22,7 @@ from services.target.step_loop import CandidateAt, ProposerAt
 # What the scheduler calls of drafting, and the step loop of the line; and a later call in which each trips, too.
 OF_DRAFTING = {
     "joined": 15, "left": 10, "switch_off": 1, "check_idle": 2, "take": 12, "choose": 30, "ahead": 30, "judged": 40,
-    "time_passed": 30, "urgent": 30, "settle": 30, "foresee": 5, "fallen": 5,
+    "time_passed": 30, "urgent": 30, "settle": 30, "foresee": 5, "fallen": 5, "look_out": 10,
 }  # fmt: skip
 OF_THE_LINE = {
     "move_to": 1, "try_out": 1, "forget": 5, "ask_ahead": 8, "look": 20, "wait_ahead": 2, "ask": 8, "collect": 8,

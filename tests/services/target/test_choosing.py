@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
-from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from services.drafts import DraftItem
 from services.messages import Generate, Sampling, Speculation
@@ -20,6 +17,7 @@ from services.target.events import (
     AskDrafts,
     Cancelled,
     DraftAsk,
+    DraftsAwaited,
     DraftsReady,
     Foresee,
     PagesLost,
@@ -35,19 +33,15 @@ from services.target.mock_runner import CYCLE, FIRST, MockRunner, Profile
 from services.target.planning import PLENTY, Planner
 from services.target.runner import StepWork, size_of
 from services.target.scheduler import Scheduler
-from services.target.step_time import ROWS
-from services.target.trust import Record
 
 
 class World:
     """Requests that come and go at random, a proposer that is mostly right, and steps that take what they should."""
 
-    def __init__(
-        self, seed: int, foresees: bool, methods: list[str], pages: int = 400, most: int = 64, longest: int = 24
-    ) -> None:
+    def __init__(self, seed: int, foresees: bool, methods: list[str], pages: int = 400, most: int = 64) -> None:
         self.chance = random.Random(seed)
         self.foresees = foresees
-        self.methods, self.longest = methods, longest
+        self.methods = methods
         self.runner = MockRunner(Profile(acceptance=0.95, seed=seed), page_tokens=4)
         facts = self.runner.facts
         self.scheduler = Scheduler(
@@ -84,6 +78,8 @@ class World:
                 if isinstance(item, AskAhead | AskDrafts):
                     ahead = isinstance(item, AskAhead)
                     followed = {ask.sequence.id: ask.ahead for ask in item.asks if ask.ahead}
+                    if self.foresees and not ahead:
+                        self.hear([DraftsAwaited()])
                     self.hear([DraftsReady([self._draft(ask) for ask in item.asks], ahead, followed, seconds=1e-4)])
                 elif isinstance(item, RunStep):
                     self._step(item)
@@ -91,14 +87,12 @@ class World:
     def _step(self, step: RunStep) -> None:
         self.steps.append([(item.sequence.stream, list(item.tokens)) for item in step.work])
         self.hear([TimeToSpare(), Foresee()] if self.foresees else [TimeToSpare()])
-        # Alike for all steps of a class: context costs nothing, of which two ways of looking ahead know a little less
-        # or more.
-        seconds = 0.005 + 2e-4 * ROWS[bisect_left(ROWS, size_of(step.work)[0])]
+        seconds = 0.005 + 2e-4 * size_of(step.work)[0]
         self.hear([StepDone(self.runner.step(step.work), seconds)])
 
     def _draft(self, ask: DraftAsk) -> DraftItem:
         last = [*ask.sequence.token_ids, *ask.ahead][-1] - FIRST
-        count = min(ask.budget, self.chance.randint(1, self.longest))
+        count = min(ask.budget, self.chance.randint(1, 24))
         return DraftItem(
             sequence_id=ask.sequence.id,
             committed=ask.sequence.length + len(ask.ahead),
@@ -109,15 +103,14 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("longest", [24, 64])
 @pytest.mark.parametrize("methods", [["auto"], ["auto", "suffix"], ["auto", "naive", "ngram"]])
 def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted(
-    methods: list[str], longest: int, seed: int, monkeypatch: pytest.MonkeyPatch
+    methods: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came: list[bool] = []
     is_of = Foreseen.is_of
     monkeypatch.setattr(Foreseen, "is_of", lambda *given: came.append(is_of(*given)) or came[-1])
-    with_it, without = (World(seed, foresees, methods, longest=longest) for foresees in (True, False))
+    with_it, without = World(seed, True, methods), World(seed, False, methods)
     with_it.run(200)
     assert methods != ["auto"] or (any(came) and not all(came))
     without.run(200)
@@ -126,7 +119,7 @@ def test_with_foresight_and_without_the_same_is_verified_and_the_same_is_counted
     for world in (with_it, without):
         world.hear([TimeToSpare()])
     assert mine.counts.ways == theirs.counts.ways and mine.counts.lengths == theirs.counts.lengths
-    assert mine.trust.purses() == pytest.approx(theirs.trust.purses(), rel=1e-12) and mine.trust.purses()
+    assert mine.trust.purses() == theirs.trust.purses() != []
     assert vars_of(mine.counts.source("suffix")) == vars_of(theirs.counts.source("suffix"))
 
 
@@ -141,7 +134,7 @@ def test_who_has_the_step_for_itself_gets_what_it_would_get_in_a_batch(monkeypat
     assert len(alone) > 20
     assert worlds[0].steps == worlds[1].steps
     purses = [world.scheduler.drafting.trust.purses() for world in worlds]
-    assert purses[0] == pytest.approx(purses[1], rel=1e-12) and purses[0]
+    assert purses[0] == purses[1] != []
 
 
 def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,26 +157,6 @@ def test_what_rows_cost_is_known_when_the_drafts_come_that_were_waited_for(monke
     world.run(200)
     assert anew.count(0) > 10 * anew.count(1) and anew.count(-1) > 0
     assert drafting._outlook[1] is None
-
-
-@pytest.mark.parametrize("most", [1, 64])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_draft_may_be_longer_than_was_thought_when_it_was_looked_up_what_rows_cost(
-    seed: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is waited for is said to be of two tokens at most; what was asked ahead isn't, nor what is answered."""
-    monkeypatch.setattr(Record, "enough", 2)
-    worlds = [World(seed, foresees, ["auto"], most=most, longest=64) for foresees in (True, False)]
-    for world in worlds:
-        monkeypatch.setattr(world, "_draft", partial(longer, world))
-        world.run(200)
-    assert worlds[0].steps == worlds[1].steps
-    # A token of each text is its own.
-    assert max(len(tokens) for step in worlds[0].steps for _, tokens in step) > 10
-
-
-def longer(world: World, ask: DraftAsk) -> DraftItem:
-    return World._draft(world, replace(ask, budget=64))
 
 
 class Noting(World):
