@@ -98,7 +98,7 @@ class Drafting:
     def joined(self, sequence: Sequence) -> None:
         if sequence.method == AUTO and sequence.draft_length:
             record = sequence.record = self.trust.record(sequence.generate.namespace)
-            sequence.worth = {kind: Worth(record.worth[kind].seconds) for kind in get_args(Kind)}
+            sequence.worth = {kind: Worth(record.worth[kind]) for kind in get_args(Kind)}
 
     def left(self, sequence: Sequence) -> None:
         self._open.pop(sequence.id, None)
@@ -403,11 +403,11 @@ class Drafting:
             record: Record | None = ask.sequence.record
             if record is not None and not record.solvent:
                 continue
-            worth = ask.sequence.worth[kind].seconds
-            if worth is None:
+            hope = ask.sequence.worth[kind].hope
+            if hope is None:
                 unknown = True
-            elif worth > 0.0:
-                gain += worth
+            elif hope > 0.0:
+                gain += hope
         return unknown or gain > self.costs[kind]
 
     def _worth_asking(self, kind: Kind, asks: list[DraftAsk], asked_anyway: bool) -> list[DraftAsk]:

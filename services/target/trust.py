@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from math import sqrt
 
 from services.target.lease import LONGEST_LEASE
 
@@ -26,8 +27,6 @@ _MIDDLES = tuple((low + high) / 2 for low, high in zip((0.0, *GRADES), (*GRADES,
 # How many tokens of a grade what is believed of it rests on, and how many a claim itself weighs.
 REMEMBERED = 64
 CLAIM_WEIGHS = 2.0
-# Claims are discounted as long as nothing is known.
-DISCOUNT = 0.9
 
 # Of the time, what guessing may cost where it brings nothing; and what the purse can hold, in steps.
 SHARE = 0.006
@@ -38,8 +37,9 @@ MOST_NAMESPACES = 1024
 # Of one namespace; the names are the proposer's, and it may invent any number of them.
 MOST_SOURCES = 32
 OTHERS = "other"
-# Questions that what one is believed to bring rests on.
-ASKS = 8
+# Questions that what one is believed to bring rests on; and by how many standard errors more one may well bring.
+ASKS = 16
+HOPES = 2.0
 # How long drafts are of late: what is left of that after each that is shorter.
 SHRINKS = 0.95
 # What a step waits for is at least so long, and so many times what drafts are of late: each token of it is weighed
@@ -56,7 +56,7 @@ class Source:
         self._seen = [0.0] * (2 * len(_MIDDLES))
         self._stood = [0.0] * (2 * len(_MIDDLES))
         # Corrected chances, by grade.
-        self.rates = [middle * DISCOUNT for middle in _MIDDLES] * 2
+        self.rates = [*_MIDDLES] * 2
 
     def learn(self, grades: list[int], stood: bool) -> None:
         """Tokens of these grades came to be compared; all but the last stood, and the last as said."""
@@ -66,23 +66,30 @@ class Source:
             self._seen[grade] = self._seen[grade] * keep + 1.0
             self._stood[grade] = self._stood[grade] * keep + (stood or index < last)
         for grade in set(grades):
-            prior = CLAIM_WEIGHS * DISCOUNT * _MIDDLES[grade % len(_MIDDLES)]
+            prior = CLAIM_WEIGHS * _MIDDLES[grade % len(_MIDDLES)]
             self.rates[grade] = (self._stood[grade] + prior) / (self._seen[grade] + CLAIM_WEIGHS)
 
 
 class Worth:
-    """What a question brings, in seconds, learned from what became of the answers; None: nobody knows yet."""
+    """What a question brings, in seconds, learned from what became of the answers: most bring nothing, and one of ten
+    the time of many steps. So after a row of fruitless ones nobody knows yet that they don't pay: `hope` is what they
+    may well bring, as far as the last ones vary. Where all bring nothing there is none. None: nobody knows yet."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("_variance", "hope", "seconds")
 
-    def __init__(self, seconds: float | None = None) -> None:
-        self.seconds = seconds
+    def __init__(self, like: Worth | None = None) -> None:
+        self.seconds: float | None = None if like is None else like.seconds
+        self.hope: float | None = None if like is None else like.hope
+        self._variance: float = 0.0 if like is None else like._variance
 
     def learn(self, seconds: float) -> None:
         if self.seconds is None:
-            self.seconds = seconds
+            self.seconds, self._variance = seconds, seconds * seconds
         else:
-            self.seconds += (seconds - self.seconds) / ASKS
+            off = seconds - self.seconds
+            self.seconds += off / ASKS
+            self._variance = (1.0 - 1.0 / ASKS) * (self._variance + off * off / ASKS)
+        self.hope = self.seconds + HOPES * sqrt(self._variance / ASKS)
 
 
 class Record:

@@ -8,7 +8,6 @@ import pytest
 
 from services.target.lease import LONGEST_LEASE
 from services.target.trust import (
-    DISCOUNT,
     MOST_NAMESPACES,
     MOST_SOURCES,
     MOST_STEPS,
@@ -35,7 +34,7 @@ def teach(source: Source, claim: float, truth: float, tokens: int) -> None:
 @pytest.mark.parametrize("claim", [0.05, 0.5, 0.99])
 def test_a_claim_becomes_worth_what_was_seen_whatever_it_says(claim: float, truth: float) -> None:
     source = Source()
-    assert rate(source, claim) == pytest.approx(DISCOUNT * claim, abs=0.06)
+    assert rate(source, claim) == pytest.approx(claim, abs=0.06), "believed as it is said, by grade"
     teach(source, claim, truth, 400)
     assert rate(source, claim) == pytest.approx(truth, abs=0.15)
 
@@ -98,9 +97,48 @@ def test_what_a_question_brings_follows_what_it_brought() -> None:
     worth = Worth()
     worth.learn(1.0)
     assert worth.seconds == 1.0
-    for _ in range(100):
+    for _ in range(200):
         worth.learn(0.0)
     assert worth.seconds is not None and 0 < worth.seconds < 1e-4
+    assert worth.hope is not None and worth.seconds < worth.hope < 2e-3, "nothing is hoped for for good"
+
+
+def fruitless(worth: Worth, enough: float) -> int:
+    """Questions that bring nothing, until no more is hoped of them than `enough`."""
+    asked = 0
+    while worth.hope is None or worth.hope > enough:
+        worth.learn(0.0)
+        asked += 1
+    return asked
+
+
+def test_questions_that_seldom_bring_much_are_not_given_up_after_a_few_that_bring_nothing() -> None:
+    """Of ten, one brings the time of three steps; a question takes a twentieth of a step."""
+    seldom, steady, chance = Worth(), Worth(), random.Random(4)
+    for _ in range(60):
+        seldom.learn(3.0 if chance.random() < 0.1 else 0.0)
+        steady.learn(0.3)
+    assert steady.seconds == pytest.approx(0.3) and steady.hope == pytest.approx(0.3, rel=0.1), "they don't vary"
+    assert seldom.seconds is not None and seldom.hope is not None and seldom.hope > 1.4 * seldom.seconds
+    assert fruitless(Worth(seldom), 0.05) > 40
+    assert fruitless(Worth(), 0.05) == 1, "where nothing was ever brought, nothing is hoped for"
+    waste = Worth()
+    for _ in range(20):
+        waste.learn(-0.02)
+    assert waste.hope is not None and waste.hope < 0.0, "what costs more than it brings, and always did"
+
+
+def test_a_request_begins_with_what_its_namespace_knows_and_goes_its_own_way() -> None:
+    shared = Worth()
+    for seconds in (1.0, 0.0, 2.0):
+        shared.learn(seconds)
+    own = Worth(shared)
+    assert (own.seconds, own.hope) == (shared.seconds, shared.hope)
+    before = shared.seconds, shared.hope
+    own.learn(0.0)
+    assert (shared.seconds, shared.hope) == before
+    shared.learn(0.0)
+    assert (own.seconds, own.hope) == (shared.seconds, shared.hope), "and both learn alike"
 
 
 def test_how_long_drafts_are_of_late_is_remembered_for_a_while() -> None:
