@@ -181,7 +181,7 @@ def judged(seen: list[Seen], base: list[Seen], reference: list[str], tokens: lis
         "decode_tokens_per_second": round((total - len(heard)) / decoded, 1),
         "tokens_per_second": round(total / sum(one.seconds for one in seen), 1),
         "tokens_per_answer": round(sum(tokens) / len(tokens)),
-        "tokens_per_step": round(generated / max(1, generated - accepted), 2),
+        "tokens_per_step": round(sum(each.given for each in heard) / max(1, sum(each.steps for each in heard)), 2),
         "accepted_of_drafted": round(accepted / max(1, drafted), 3),
         "drafted_per_token": round(drafted / max(1, generated), 2),
     }

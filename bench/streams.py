@@ -11,10 +11,13 @@ from bench.workloads import route
 
 
 class Heard(NamedTuple):
-    """Times are of one clock, in seconds. From `first` on, one token is there; by `ended`, all."""
+    """Times are of one clock, in seconds. From `first` on, one token is there; by `ended`, all. `steps` brought `given`
+    tokens: more than `tokens` where a stop text ended the answer within a step, or before the target heard of it."""
 
     text: str
     tokens: int
+    steps: int
+    given: int
     drafted: int
     accepted: int
     sent: float
@@ -37,7 +40,7 @@ class Refused(Exception):
 
 def listen(port: int, body: dict[str, Any], timeout: float = 600.0) -> Heard:
     """Lines are kept as they come and read afterwards: whoever listens to many streams at once must be quick."""
-    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_speculate_metrics": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         sent = time.perf_counter()
@@ -55,19 +58,23 @@ def told(events: list[tuple[float, dict[str, Any]]], sent: float) -> Heard:
     text, first, ended = "", 0.0, 0.0
     usage: dict[str, Any] = {}
     drafts: dict[str, Any] = {}
+    steps: dict[str, Any] = {}
     for at, event in events:
         for choice in event.get("choices", ()):
             piece = choice.get("text") or choice.get("delta", {}).get("content") or ""
             text += piece
             first = first or (at if piece else 0.0)
             ended = at if choice.get("finish_reason") else ended
+            steps = choice.get("speculate_metrics") or steps
         usage = event.get("usage") or usage
         drafts = event.get("metrics", {}).get("speculative_decoding") or drafts
-    if not usage or not ended or not first:
-        raise Refused(f"a stream without text, end or usage: {events[-3:]}")
+    if not usage or not ended or not first or not steps:
+        raise Refused(f"a stream without text, end, usage or steps: {events[-3:]}")
     return Heard(
         text,
         usage["completion_tokens"],
+        round(steps["accepted_tokens"] / max(1.0, steps["average_accept_length"])),
+        steps["accepted_tokens"],
         drafts.get("num_draft_tokens", 0),
         drafts.get("num_accepted_draft_tokens", 0),
         sent,

@@ -13,11 +13,13 @@ from bench.streams import Heard, Refused, told
 from bench.workloads import WORKLOADS, from_lines, route
 from services.streamer.request import Limits, parse_chat, parse_completion
 
+# Three steps gave nine tokens; a stop text stood before the last two.
+STEPS = {"accepted_tokens": 9, "average_accept_length": 3.0}
 EVENTS: list[tuple[float, dict[str, Any]]] = [
     (1.0, {"choices": [{"delta": {"role": "assistant"}}]}),
     (2.0, {"choices": [{"delta": {"content": "a"}}]}),
     (3.0, {"choices": [{"delta": {"content": "bc"}}]}),
-    (3.5, {"choices": [{"delta": {}, "finish_reason": "stop"}]}),
+    (3.5, {"choices": [{"delta": {}, "finish_reason": "stop", "speculate_metrics": STEPS}]}),
     (
         3.6,
         {
@@ -71,6 +73,7 @@ def test_lines_of_a_file_are_requests_again_from_the_beginning(tmp_path: Path) -
 def test_a_stream_is_timed_from_its_first_text_to_its_end() -> None:
     heard = told(EVENTS, sent=0.5)
     assert (heard.text, heard.tokens, heard.drafted, heard.accepted) == ("abc", 7, 6, 4)
+    assert (heard.steps, heard.given) == (3, 9)
     assert (heard.seconds, heard.decode_seconds) == (3.0, 1.5)
 
 
@@ -91,8 +94,9 @@ def test_everyone_is_first_once() -> None:
 
 
 def seen(decode: float, text: str = "t", accepted: int = 0) -> Seen:
-    """Two answers of eleven tokens, and half a second until the first of them."""
-    return Seen([Heard(text, 11, accepted, accepted, 0.0, 0.5, 0.5 + decode)] * 2, 2 * (0.5 + decode))
+    """Two answers of eleven tokens, of which the drafts' were a step less each, and half a second until the first."""
+    heard = Heard(text, 11, 11 - accepted, 11, accepted, accepted, 0.0, 0.5, 0.5 + decode)
+    return Seen([heard] * 2, 2 * (0.5 + decode))
 
 
 def test_speed_is_compared_by_the_times_of_the_same_texts() -> None:
