@@ -6,6 +6,7 @@ In simulated time (simulation.py): steps cost what is said, and the test asserts
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -146,6 +147,31 @@ def test_an_honest_proposer_that_is_half_right_never_costs_much(cost: str, batch
 )  # fmt: skip
 def test_one_that_is_right_is_believed_as_far_as_rows_are_worth_it(cost: str, batch: int, most: float) -> None:
     assert ratio(cost, oracle, batch) <= most
+
+
+def test_one_that_seldom_knows_something_is_asked_all_the_same() -> None:
+    """Six tokens are right in one answer of ten, else none. A question takes an eighth of a step, so it pays; many
+    fruitless ones in a row are to be expected."""
+
+    def seldom(seed: int) -> Guesser:
+        def guesser(world: Simulation, sequence: Sequence, text: list[int], budget: int) -> Guess:
+            knows = random.Random(1009 * len(text) + seed).random() < 0.1
+            return Guess(world.runner.follow(sequence, text, 6) if knows else [99], latency=70e-6)
+
+        return guesser
+
+    times = [ratio("a fast engine", seldom(seed), 1, tokens=500, requests=4) for seed in range(8)]
+    assert sum(times) / len(times) <= 0.89
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_one_that_was_right_and_has_nothing_more_to_say_is_soon_asked_no_more(cost: str) -> None:
+    """What is hoped of it goes with what it brought."""
+    naive, auto = Simulation(cost, method="naive"), Simulation(cost, oracle)
+    for world in naive, auto:
+        world.run(1, 300)
+    auto.guesser = knows_nothing
+    assert auto.run(1, 1000) <= LOST_AT_MOST * naive.run(1, 1000)
 
 
 def test_where_half_of_what_it_says_stands_short_drafts_are_verified() -> None:
