@@ -16,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 PROFILE = '{"step_ms": 5, "acceptance": 0.6, "vocab_size": 49152}'
 STREAMS = 16
+# Not from what the calm run said: that is learned by then, and all would be over before the blow.
+ALONE = {"method": "ngram"}
 
 
 def prompts() -> list[str]:
@@ -78,9 +80,7 @@ async def test_a_target_killed_mid_stream_resumes_without_gap_or_duplicate(tmp_p
             assert not all(t.done() for t in tasks)
             mesh.kill("target")
 
-        # Not from what the calm run said: that is learned by now, and all would be over in a moment.
-        alone = {"method": "ngram"}
-        all_complete_and_equal(await run_all(mesh, 1000, kill_once, speculation=alone), expected)
+        all_complete_and_equal(await run_all(mesh, 1000, kill_once, speculation=ALONE), expected)
 
 
 @pytest.mark.model
@@ -93,7 +93,7 @@ async def test_the_real_model_killed_mid_stream_says_the_same(tmp_path: Path) ->
             assert not all(t.done() for t in tasks)
             mesh.kill("target")
 
-        all_complete_and_equal(await run_all(mesh, 120, kill_once), expected)
+        all_complete_and_equal(await run_all(mesh, 120, kill_once, speculation=ALONE), expected)
 
 
 async def test_a_target_that_never_comes_back_ends_every_request_by_its_deadline(tmp_path: Path) -> None:
@@ -142,5 +142,5 @@ async def test_sigterm_lets_running_streams_finish_and_refuses_new_ones(tmp_path
             live, ready = mesh.get("/health/live")[0], mesh.get("/health/ready")[0]
             assert (live, ready) == (200, 503)
 
-        all_complete_and_equal(await run_all(mesh, 600, terminate), expected)
+        all_complete_and_equal(await run_all(mesh, 600, terminate, speculation=ALONE), expected)
         assert await asyncio.to_thread(mesh.process.wait, 30) == 0
