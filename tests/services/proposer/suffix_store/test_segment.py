@@ -6,6 +6,7 @@ import random
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.proposer.suffix_store import segment_loops
-from services.proposer.suffix_store.segment import Segment, merge, problems
+from services.proposer.suffix_store.segment import Segment, _order, merge, problems
 from services.proposer.suffix_store.segment_loops import DRAFTED, MATCHED, STEP, VOTERS
 
 Texts = list[list[int]]
@@ -175,6 +176,32 @@ def test_a_context_of_no_tokens_or_with_a_separator_matches_nothing_there(build:
     assert guessed(segment, [-1]) == NOTHING
     assert guessed(segment, [-1, 1]).matched == 1
     assert guessed(segment, [1, 2], longest=0) == NOTHING
+
+
+@pytest.mark.parametrize("alphabet", [1, 2, 4])
+@pytest.mark.parametrize("depth", [1, 2, 5, 64])
+def test_places_stand_as_plain_sorting_puts_them_and_what_stands_elsewhere_is_found(
+    build: Build, alphabet: int, depth: int
+) -> None:
+    """The lists are written out here: whoever looks for a wrong order compares whole arrays and might overlook one."""
+    chance = random.Random(alphabet * 100 + depth)
+    wrong = 0
+    for _ in range(40):
+        segment = build(some_texts(chance, chance.randint(1, 5), 12, alphabet), depth)
+        text, positions, _ = segment.sections()
+
+        def key(place: int, text: Sequence[int] = text.tolist()) -> tuple[list[int], int]:
+            begin = max(at for at in range(place) if text[at] == -1)
+            return list(text[begin + 1 : place + 1])[::-1][:depth], place
+
+        assert positions.tolist() == sorted(np.flatnonzero(text != -1).tolist(), key=key)
+        for _ in range(5):
+            moved = chance.sample(positions.tolist(), len(positions))
+            pairs = pairwise(moved)
+            expected = [f"{one} stands before {other}" for one, other in pairs if key(one) > key(other)]
+            assert sorted(_order(text, np.array(moved, np.int32), depth)) == sorted(expected)
+            wrong += bool(expected)
+    assert wrong > 100
 
 
 def test_token_ids_may_be_as_large_as_they_can(build: Build, tmp_path: Path) -> None:
