@@ -12,13 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from services.proposer.suffix_store import segment_build, segment_file, segment_loops
-from services.proposer.suffix_store.native import Ints
+from services.proposer.suffix_store.native import Ints, Longs
 from services.proposer.suffix_store.segment_file import Header, SegmentDamaged, SegmentFile, SegmentForeign
 from services.proposer.suffix_store.segment_loops import SEPARATOR, STEP
 
 __all__ = ["Segment", "SegmentDamaged", "SegmentForeign", "merge", "problems"]
-
-Places = npt.NDArray[np.int64]
 
 # Contexts are told apart as far as that.
 DEPTH = 64
@@ -37,7 +35,7 @@ class Segment:
         words[segment_loops.INDEX_AT] = file.index.ctypes.data
         words[segment_loops.TEXT_WORDS], words[segment_loops.TOKENS] = len(file.text), len(file.positions)
         words[segment_loops.ROWS], words[segment_loops.DEPTH] = len(file.index), file.header.depth
-        self.words: npt.NDArray[np.int64] = words
+        self.words: Longs = words
 
     @classmethod
     def build(
@@ -171,13 +169,14 @@ def _order(text: Ints, positions: Ints, depth: int) -> Iterator[str]:
     before, after = positions[:-1].astype(np.int64), positions[1:].astype(np.int64)
     for back in range(depth):
         one, other = text[before - back], text[after - back]
-        same, ended = one == other, one == SEPARATOR
-        yield from _wrong(before, after, (one > other) | (same & ended & (before > after)))
-        before, after = before[same & ~ended], after[same & ~ended]
+        same, over = one == other, one == SEPARATOR
+        yield from _wrong(before, after, (one > other) | (same & over & (before > after)))
+        alike = same & ~over
+        before, after = before[alike], after[alike]
     yield from _wrong(before, after, before > after)
 
 
-def _wrong(before: Places, after: Places, where: npt.NDArray[np.bool_]) -> Iterator[str]:
+def _wrong(before: Longs, after: Longs, where: npt.NDArray[np.bool_]) -> Iterator[str]:
     for one, other in zip(before[where].tolist(), after[where].tolist(), strict=True):
         yield f"{one} stands before {other}"
 
