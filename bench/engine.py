@@ -13,9 +13,9 @@ from typing import Any
 
 from bench import ceilings
 from models.sources import ensure_model
-from services.config import Settings, cache_dir
-from services.standing import threads_of
-from services.target.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.api.settings import Settings, cache_dir
+from services.runtime.cpu_placement import threads_of
+from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
 
 HELP = "milliseconds of a step by rows, prefill tokens/s, and the machine's ceilings in the same run"
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -35,7 +35,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     model = _load(options)
-    threads = threads_of("target", "", options.threads)
+    threads = threads_of("worker", "", options.threads)
     figures: dict[str, Any] = {
         "model": options.model,
         "dtype": options.dtype,

@@ -14,11 +14,11 @@ import sys
 from typing import ClassVar
 
 from mesh.actor import Call
-from services.config import load_settings
-from services.drafts import DraftItem, packed
-from services.messages import Propose, Proposed
-from services.process import run_role
+from services.api.drafts import DraftItem, packed
+from services.api.messages import Propose, Proposed
+from services.api.settings import load_settings
 from services.proposer.actor import ProposerActor
+from services.runtime.process import run_role
 
 LATE = 0.2
 LONGEST = 64

@@ -88,7 +88,7 @@ def _tokenizer() -> Any:
     from tokenizers import Tokenizer
 
     from models.sources import ensure_model
-    from services.config import Settings, cache_dir
+    from services.api.settings import Settings, cache_dir
 
     folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))

@@ -18,7 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from bench.rows import ROOT
-from services.config import Settings, cache_dir
+from services.api.settings import Settings, cache_dir
 
 HELP = "the kernels' tests on a GPU, against plain torch: how many pass"
 # In this order. They run in the interpreter elsewhere; the compiled loops of the CPU are not among them.

@@ -82,7 +82,7 @@ def make_peers(options: argparse.Namespace) -> dict[str, Peer]:
     from tokenizers import Tokenizer
 
     from models.sources import ensure_model
-    from services.config import Settings, cache_dir
+    from services.api.settings import Settings, cache_dir
 
     folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -109,8 +109,8 @@ def in_process(options: argparse.Namespace) -> Peer:
     from tokenizers import Tokenizer
 
     from models.sources import ensure_model
-    from services.config import Settings, cache_dir
-    from services.target.torch_model import ForwardRows, Wanted, load_torch_model
+    from services.api.settings import Settings, cache_dir
+    from services.worker.running.torch_model import ForwardRows, Wanted, load_torch_model
 
     folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -30,7 +30,7 @@ from bench import likeness, replay
 from bench.kinds import KINDS, texts_of
 from bench.replay import Guess, Text
 from bench.rows import ROOT
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.draft import Draft
 from services.proposer.proposer import Ask, Outcome, Proposer, View
 from services.proposer.registry import make_proposers

@@ -132,7 +132,7 @@ def _watched(mesh: RunningMesh, seconds: float) -> list[Sample]:
     """Verify steps and the tokens they brought, every so often."""
     found, end = [], time.monotonic() + seconds
     while (now := time.monotonic()) < end:
-        seen = mesh.metrics("target")
+        seen = mesh.metrics("worker")
         steps = seen.get("specmesh:spec_decode_num_steps_total", 0.0)
         found.append(Sample(now, steps, steps + seen.get("specmesh:spec_decode_num_accepted_tokens_total", 0.0)))
         time.sleep(max(0.0, now + EVERY - time.monotonic()))

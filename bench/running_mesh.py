@@ -25,7 +25,7 @@ from loadtest.server_metrics import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 # In the order of their metrics ports.
-ROLES = ("streamer", "tokenizer", "proposer", "target")
+ROLES = ("streamer", "tokenizer", "proposer", "worker")
 
 
 class MeshFailed(Exception):
@@ -146,7 +146,7 @@ def parent_of(pid: int) -> int:
 
 
 def is_parent(pid: int) -> bool:
-    """Whether it only waits to fork another worker (services/warm_parent.py)."""
+    """Whether it only waits to fork another worker (services/runtime/preload.py)."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip().endswith("-parent")
     except OSError:

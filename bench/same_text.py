@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.sources import ensure_model
-from services.config import Settings, cache_dir
-from services.drafts import DraftItem
-from services.messages import Generate, Sampling
-from services.target.events import (
+from services.api.drafts import DraftItem
+from services.api.messages import Generate, Sampling
+from services.api.settings import Settings, cache_dir
+from services.worker.running.torch_model import Wanted, load_torch_model
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.scheduling.events import (
     Arrived,
     AskDrafts,
     DraftAsk,
@@ -29,10 +31,8 @@ from services.target.events import (
     StepWanted,
     TimeToSpare,
 )
-from services.target.limits import Limits
-from services.target.scheduler import Scheduler
-from services.target.torch_model import Wanted, load_torch_model
-from services.target.torch_runner import TorchRunner
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
 
 HELP = "the same text alone, in a batch, in chunks of 64 and 512, preempted and drafted: 200 requests"
 # Name -> what the scheduler is allowed. Pages: 0 for all there are.

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.running_mesh import ROLES, ROOT, MeshFailed, descendants, free_ports, is_parent
 from loadtest.server_metrics import parse
-from services.config import PREFIX, Settings, to_environment
+from services.api.settings import PREFIX, Settings, to_environment
 
 
 class SeparateRoles:
@@ -121,13 +121,13 @@ class SeparateRoles:
 def separate_roles(folder: Path, **settings: Any) -> Iterator[SeparateRoles]:
     mesh = SeparateRoles(folder, **settings)
     try:
-        for role in ("tokenizer", "proposer", "target", "streamer"):
+        for role in ("tokenizer", "proposer", "worker", "streamer"):
             mesh.run_role(role)
-        mesh.wait_until_ready("tokenizer", "proposer", "target", "streamer")
+        mesh.wait_until_ready("tokenizer", "proposer", "worker", "streamer")
         yield mesh
     finally:
         # From the door inwards, as compose does.
-        for role in ("streamer", "target", "proposer", "tokenizer"):
+        for role in ("streamer", "worker", "proposer", "tokenizer"):
             if role in mesh.running:
                 mesh.stop_role(role)
     assert not any(mesh.exits.values()), (mesh.exits, {role: mesh.log(role) for role in ROLES})

@@ -162,7 +162,7 @@ def _ask(url: str, prompt: str) -> tuple[float, int]:
 
 def _step_buckets(mesh: RunningMesh) -> dict[float, float]:
     """Cumulative counts of steps of one row, by upper bound in seconds."""
-    with urllib.request.urlopen(mesh.metrics_url("target"), timeout=10) as answer:
+    with urllib.request.urlopen(mesh.metrics_url("worker"), timeout=10) as answer:
         samples = parse(answer.read().decode())
     found: dict[float, float] = {}
     for (name, labels), value in samples.items():

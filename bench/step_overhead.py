@@ -8,7 +8,7 @@ from the end of a step to the beginning of the next is sorted by how the next on
 earlier one (lease), asked for while the step ran (ahead), waited for (asked), or not (none). The same loop without
 speculation is the measure; runs of both alternate. Like the thread that drives a GPU this one polls for the end of a
 step and doesn't sleep (`--wait sleep`: it does). In turns with that, the same without rehearsals
-(services/target/rehearsal.py), and what a rehearsal costs a step that it precedes: how much longer steps take than the
+(rehearsal.py), and what a rehearsal costs a step that it precedes: how much longer steps take than the
 runner says. Beside it stands what nothing over ZeroMQ can beat here: the round trip of an empty message between two
 processes that do nothing else, as seldom as steps come. And the thread's own work there, in processor time with warm
 caches (bench/step_thread.py): what stays of it on a machine without neighbours.
@@ -31,12 +31,12 @@ import zmq
 from bench.running_mesh import ROOT, running_mesh
 from bench.step_thread import PROFILE, Seen, added, between_steps
 from mesh.blocking import BlockingLink
-from services.messages import Generate, Sampling
-from services.process import mesh_codec
-from services.target.events import Arrived, RunStep, StepDone, StepWanted
-from services.target.limits import Limits
-from services.target.mock_runner import MockRunner, Profile
-from services.target.scheduler import Scheduler
+from services.api.messages import Generate, Sampling
+from services.runtime.process import mesh_codec
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.scheduling.events import Arrived, RunStep, StepDone, StepWanted
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
 
 HELP = "milliseconds the mesh adds to a step of a single stream, against the same runner in process"
 BAR_MS = 1.0

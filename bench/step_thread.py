@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from mesh.address import new_epoch
-from services.messages import Generate, Sampling, Speculation
-from services.target.events import Arrived
-from services.target.limits import Limits
-from services.target.mock_runner import MockRunner, Profile
-from services.target.proposer_link import Link, ProposerLink
-from services.target.scheduler import Scheduler
-from services.target.stage import AnswersAtOnce
-from services.target.step_loop import StepLoop
+from services.api.messages import Generate, Sampling, Speculation
+from services.worker.engine import StepLoop
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.scheduling.events import Arrived
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.remote.proposer_link import Link, ProposerLink
+from services.worker.speculation.stage import AnswersAtOnce
 
 # Rows are dear enough that drafts are short, and a continuation lasts for some steps.
 PROFILE = {"step_ms": 5.0, "row_us": 400.0, "acceptance": 0.97, "vocab_size": 49152, "seed": 1}

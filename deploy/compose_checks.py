@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ROLES = {"streamer", "tokenizer", "proposer", "target"}
+ROLES = {"streamer", "tokenizer", "proposer", "worker"}
 ACCEPTED = "specmesh:spec_decode_num_accepted_tokens_total"
 # Counting on is something even a small model does, and something an n-gram guesses.
 PROMPT = "one two three four one two three four one two three four one two"

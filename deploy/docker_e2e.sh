@@ -189,7 +189,7 @@ checks() {
         --door "http://127.0.0.1:$SPECMESH_PORT" --prometheus "http://127.0.0.1:$PROMETHEUS_PORT" "$@"
 }
 checks
-for role in tokenizer proposer target streamer; do
+for role in tokenizer proposer worker streamer; do
     compose exec -T "$role" sh -c 'test "$(id -u)" = 10001 && ! touch /opt/x 2>/dev/null' \
         || { echo "$role runs as root or can write its file system"; exit 1; }
 done
@@ -210,7 +210,7 @@ checks --ends ProposerDown
 
 say "stopping"
 compose stop --timeout 35
-for role in tokenizer proposer target streamer; do
+for role in tokenizer proposer worker streamer; do
     code=$(docker inspect -f '{{.State.ExitCode}}' "specmesh-e2e-$role-1")
     [ "$code" = 0 ] || { echo "$role ended with $code after SIGTERM"; exit 1; }
 done

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from prometheus_client import CollectorRegistry  # noqa: E402
 
-from services.config import PREFIX, SETTINGS, Setting, accepted, flag_name  # noqa: E402
+from services.api.settings import PREFIX, SETTINGS, Setting, accepted, flag_name  # noqa: E402
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -86,7 +86,7 @@ def _default(row: Setting) -> str:
 
 
 def foreign_keys() -> str:
-    from services.speculative_config import ALIASES, KEYS
+    from services.api.speculative_config import ALIASES, KEYS
 
     rows = []
     for row in dict.fromkeys(KEYS.values()):
@@ -104,7 +104,7 @@ def commands() -> str:
 
 
 def subcommands() -> Iterator[tuple[str, str]]:
-    from services.cli import parser
+    from services.cli.main import parser
 
     (action,) = [each for each in parser()._actions if isinstance(each, argparse._SubParsersAction)]
     for choice in action._choices_actions:
@@ -122,7 +122,7 @@ def subcommands() -> Iterator[tuple[str, str]]:
 
 
 def messages() -> str:
-    from services import messages as module
+    from services.api import messages as module
 
     kinds = {struct.__name__: kind for kind, struct in module.KINDS.items()}
     parts = []
@@ -215,7 +215,7 @@ def _bus(registry: CollectorRegistry) -> None:
 
 
 def _standing(registry: CollectorRegistry) -> None:
-    from services.standing_metrics import StandingMetrics
+    from services.runtime.process_metrics import StandingMetrics
 
     # Its names are told without anybody being asked.
     StandingMetrics(registry, None, None)  # type: ignore[arg-type]
@@ -259,18 +259,18 @@ def _proposer(registry: CollectorRegistry) -> None:
 
 
 def _target(registry: CollectorRegistry) -> None:
-    from services.target.audit import Audit
-    from services.target.limits import Limits
-    from services.target.metrics import TargetMetrics
-    from services.target.proposer_link import ProposerLink
-    from services.target.scheduler import Scheduler
-    from services.target.succession import Succession
+    from services.worker.audit import Audit
+    from services.worker.metrics import WorkerMetrics
+    from services.worker.scheduling.limits import Limits
+    from services.worker.scheduling.scheduler import Scheduler
+    from services.worker.speculation.remote.proposer_link import ProposerLink
+    from services.worker.speculation.remote.succession import Succession
 
     scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
     def link() -> ProposerLink:
         return ProposerLink(lambda endpoint: None, target="t", epoch=1, deadline=1.0, now=float)  # type: ignore[arg-type, return-value]
 
-    TargetMetrics(registry, "m").watch(scheduler, Succession(link, took_over=print), Audit())
+    WorkerMetrics(registry, "m").watch(scheduler, Succession(link, took_over=print), Audit())
 
 
 def _process(registry: CollectorRegistry) -> None:

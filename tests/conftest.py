@@ -1,5 +1,5 @@
 """For all tests. Threads of torch that wait must not spin: beside other work on few cores that makes a step
-tens of times slower. The target's process gets the same settings (services/process.py); OpenMP reads them
+tens of times slower. The target's process gets the same settings (services/runtime/process.py); OpenMP reads them
 once, when torch is imported, which is why they stand here. Triton's interpreter is chosen in the same way.
 """
 

@@ -24,14 +24,14 @@ BODY: dict[str, Any] = {
         member("proposer", figures={"store_tokens": 123456.0}, restarts=2),
         member("streamer"),
         member(
-            "target",
+            "worker",
             queue=3,
             figures={"running": 2.0, "tokens_per_s": 221.2, "accepted_per_step": 0.487, "kv_used": 0.25},
             sources=[source("ngram", 1, 10), source("suffix", 30, 40)],
         ),
     ],
     "links": [
-        {"from": "streamer-1", "to": "target-1", "round_trip_ms": 0.52, "open": True},
-        {"from": "target-1", "to": "proposer-1", "round_trip_ms": None, "open": False},
+        {"from": "streamer-1", "to": "worker-1", "round_trip_ms": 0.52, "open": True},
+        {"from": "worker-1", "to": "proposer-1", "round_trip_ms": None, "open": False},
     ],
 }

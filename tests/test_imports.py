@@ -54,12 +54,12 @@ def test_a_package_imports_only_packages_below_it(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     # One place hands over to the load harness: the command line.
-    files = [file for file in files if file != ROOT / "services" / "cli.py"]
+    files = [file for file in files if file != ROOT / "services" / "cli" / "main.py"]
     assert offenders(files, OURS - {package} - DIRECTION[package]) == []
 
 
 def test_only_the_command_line_imports_the_load_harness_and_nobody_the_benchmarks() -> None:
-    assert "bench" not in set(imports_of(ROOT / "services" / "cli.py"))
+    assert "bench" not in set(imports_of(ROOT / "services" / "cli" / "main.py"))
 
 
 @pytest.mark.parametrize("package", OTHERS)
@@ -71,12 +71,13 @@ def test_the_lower_packages_import_only_what_they_are_made_of(package: str) -> N
 
 def test_kernels_models_and_the_torch_half_of_the_target_know_no_sockets() -> None:
     files = [*(ROOT / "kernels").rglob("*.py"), *(ROOT / "models").rglob("*.py")]
-    files.append(ROOT / "services" / "target" / "torch_model.py")
+    files.append(ROOT / "services" / "worker" / "running" / "torch_model.py")
     assert offenders(sorted(files), SOCKETS | {"msgspec", "orjson"}) == []
 
 
 def test_scheduler_and_mock_engine_import_neither_torch_nor_sockets() -> None:
-    files = [ROOT / "services" / "target" / name for name in ("scheduler.py", "sequence.py", "mock_runner.py")]
+    worker = ROOT / "services" / "worker"
+    files = [*(worker / "scheduling").glob("*.py"), worker / "running" / "mock.py"]
     assert offenders(files, {"torch", "zmq", "aiohttp"}) == []
 
 
@@ -93,16 +94,16 @@ def loaded_by(statement: str) -> set[str]:
 
 @pytest.mark.parametrize("role", ["streamer", "tokenizer", "proposer"])
 def test_a_role_without_a_model_starts_without_torch(role: str) -> None:
-    loaded = loaded_by(f"import services.process, services.{role}.actor")
+    loaded = loaded_by(f"import services.runtime.process, services.{role}.actor")
     assert not loaded & {"torch", "triton", "transformers"}
 
 
 def test_the_supervisor_and_the_command_line_start_without_torch() -> None:
-    assert not loaded_by("import services.cli, services.up") & {"torch", "triton", "transformers"}
+    assert not loaded_by("import services.cli.main, services.cli.up") & {"torch", "triton", "transformers"}
 
 
 def test_the_target_starts_without_an_http_server_and_the_mock_engine_without_torch() -> None:
-    loaded = loaded_by("import services.process, services.target.actor, services.target.mock_runner")
+    loaded = loaded_by("import services.runtime.process, services.worker.actor, services.worker.running.mock")
     assert not loaded & {"aiohttp", "torch"}
 
 

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from mesh import processors
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
-from services.messages import (
+from services.api.messages import (
     AddCorpus,
     Corpora,
     CorpusCard,
@@ -40,10 +40,10 @@ from services.proposer.sequences import Sequence, Sequences
 from services.proposer.suffix_store import compiling
 from services.proposer.suffix_store.library import CorpusRefused, Library
 from services.proposer.suffix_store.memory import POOL
-from services.window import Figures
+from services.runtime.introspection import Figures
 
 if TYPE_CHECKING:
-    from services.process import Context
+    from services.runtime.process import Context
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -246,7 +246,7 @@ class ProposerActor(Actor):
 
     def _drop_lost_targets(self, *_change: object) -> None:
         """Targets that left the directory took their sequences with them."""
-        living = {member.instance for member in self._directory.members("target") if member.state != "lost"}
+        living = {member.instance for member in self._directory.members("worker") if member.state != "lost"}
         for target in self._sequences.targets():
             if target not in living:
                 self._sequences.drop_target(target)

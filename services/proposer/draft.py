@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import msgspec
 
-from services.drafts import cut, laid_out
+from services.api.drafts import cut, laid_out
 
 # No proposer guesses further than this, whatever it is asked for.
 MAX_DRAFT_TOKENS = 64

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from services.config import Settings
-from services.drafts import chances_in
+from services.api.drafts import chances_in
+from services.api.settings import Settings
 from services.proposer import calibration
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft, Guesses
 from services.proposer.namespaces import Namespace, Namespaces, Segment

@@ -23,7 +23,7 @@ from operator import mul
 from pathlib import Path
 
 from mesh import processors
-from services.config import Settings, cache_dir
+from services.api.settings import Settings, cache_dir
 from services.proposer.knowledge import Knowledge
 from services.proposer.namespaces import Namespace
 from services.proposer.proposer import View

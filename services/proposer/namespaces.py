@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer import calibration
 from services.proposer.suffix_store import layout
 from services.proposer.suffix_store.automaton import MOST_TOKENS, Automaton

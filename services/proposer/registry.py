@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.auto import AutoProposer
 from services.proposer.from_text import FromText
 from services.proposer.hybrid import HybridProposer

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.messages import Ended, ProposeItem
+from services.api.messages import Ended, ProposeItem
 from services.proposer.proposer import View
 
 # A sequence without text is a few hundred bytes; this many are more than all targets run at once.

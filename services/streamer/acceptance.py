@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from services.messages import Run
-from services.target.verify.policy import Verification
+from services.api.messages import Run
+from services.worker.verify.policy import Verification
 
 PREDICTION = "prediction"
 

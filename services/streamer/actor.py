@@ -15,7 +15,8 @@ from aiohttp import web
 from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
-from services.config import cache_dir, served_model_name
+from services.api.settings import cache_dir, served_model_name
+from services.runtime.introspection import Figures
 from services.streamer.admission import Admission
 from services.streamer.connections import Connections
 from services.streamer.detokenize import Vocabulary
@@ -26,10 +27,9 @@ from services.streamer.mesh_map import MeshMap
 from services.streamer.metrics import DoorMetrics
 from services.streamer.peers import Peers
 from services.streamer.request import Limits
-from services.window import Figures
 
 if TYPE_CHECKING:
-    from services.process import Context
+    from services.runtime.process import Context
 
 log = logging.getLogger("specmesh.streamer")
 

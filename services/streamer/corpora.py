@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mesh.errors import RemoteError
-from services.messages import LONGEST_SALT, AddCorpus, CorpusCard, Encode, ListCorpora, ModelCard, RemoveCorpus
-from services.names import NAME_RULE, is_name
+from services.api.messages import LONGEST_SALT, AddCorpus, CorpusCard, Encode, ListCorpora, ModelCard, RemoveCorpus
+from services.api.names import NAME_RULE, is_name
+from services.api.texts import pieces
 from services.streamer.encoding import encode_error
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import Fields, check_list, shown, wrong_type
 from services.streamer.peers import Peers
 from services.streamer.sampling import check_ids, read_ids
-from services.texts import pieces
 
 MAX_TEXTS = 4096  # of a part
 MAX_PARTS = 1_000_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.messages import Run, TokenLogprob
+from services.api.messages import Run, TokenLogprob
 from services.streamer.detokenize import Detokenizer
 from services.streamer.stops import StopMatcher
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from mesh.errors import RemoteError
-from services.messages import Encode, ModelCard, Sampling
+from services.api.messages import Encode, ModelCard, Sampling
 from services.streamer.acceptance import Acceptance, Predicted
 from services.streamer.delivery import Delivery
 from services.streamer.detokenize import Vocabulary
@@ -25,8 +25,8 @@ from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
 from services.streamer.sampling import check_ids, check_something_is_left
 from services.streamer.speculation import longest_draft
-from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
-from services.target.verify.policy import Verification, verification_for
+from services.worker.running.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.worker.verify.policy import Verification, verification_for
 
 SEED_BITS = 63
 SEED_MASK = (1 << SEED_BITS) - 1

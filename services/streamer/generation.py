@@ -17,7 +17,7 @@ from typing import Protocol
 
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, PeerLost, RemoteError, TooLarge, UnknownKind
 from mesh.ref import Ref
-from services.messages import (
+from services.api.messages import (
     Failed,
     Finished,
     FinishReason,
@@ -32,7 +32,7 @@ from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
 from services.streamer.peers import GRACE, RETRY_MISSING, Life, Peers, life, missing
 from services.streamer.timeline import Timeline
-from services.target.verify.policy import Verification
+from services.worker.verify.policy import Verification
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -95,9 +95,9 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
             choice.timeline.waits()
         patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
         try:
-            member = await peers.ready("target", patience, failures)
+            member = await peers.ready("worker", patience, failures)
         except NoPeer:
-            raise missing("target") from None
+            raise missing("worker") from None
         known = len(choice.tokens)
         try:
             return await _attempt(choice, peers.ref(member), audience, deadline)
@@ -131,7 +131,7 @@ def _given_up(error: MeshError | _TryAgain) -> ApiError:
     if isinstance(error, _TryAgain):
         return _refused(error.failed.reason, error.failed.message)
     message = f"The target was lost {MAX_BARREN} times before it gave a token"
-    return ApiError(503, message, code="target_lost", retry_after=RETRY_MISSING)
+    return ApiError(503, message, code="worker_lost", retry_after=RETRY_MISSING)
 
 
 async def _attempt(choice: Choice, ref: Ref, audience: Audience, deadline: float) -> Ending:

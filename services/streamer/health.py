@@ -12,7 +12,7 @@ from typing import Any
 
 from mesh.membership import Member
 
-NEEDED = ("tokenizer", "target")
+NEEDED = ("tokenizer", "worker")
 WISHED = ("proposer",)
 
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from mesh.errors import MeshError, RemoteError
-from services.messages import Encode, ModelCard
+from services.api.messages import Encode, ModelCard
 from services.streamer import corpora, page, responses
 from services.streamer.admission import Admission, Ticket
 from services.streamer.answer import answer_streamed, answer_whole, new_id

@@ -23,10 +23,10 @@ from mesh.clock import Clock
 from mesh.errors import Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
 from mesh.membership import Member
 from mesh.node import Node
-from services.messages import Dying, Kill, Look, Seen
+from services.api.messages import Dying, Kill, Look, Seen
+from services.runtime.introspection import WINDOW
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.fields import Fields
-from services.window import WINDOW
 
 FRESH = 0.2  # s
 PATIENCE = 0.2  # s

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from services.messages import LONGEST_SALT, MOST_PRIORITY
-from services.names import NAME
+from services.api.messages import LONGEST_SALT, MOST_PRIORITY
+from services.api.names import NAME
 from services.streamer.corpora import MAX_TEXTS
 from services.streamer.mesh_map import KILLED_ROLES
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
@@ -19,9 +19,9 @@ from services.streamer.sampling import (
     MAX_BAD_WORD_TEXTS,
 )
 from services.streamer.speculation import MAX_CORPORA
-from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
-from services.target.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
-from services.target.verify.registry import STRATEGIES
+from services.worker.running.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.worker.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
+from services.worker.verify.registry import STRATEGIES
 
 Schema = dict[str, Any]
 

@@ -13,7 +13,7 @@ from mesh.errors import MeshError, NoPeer, RemoteError
 from mesh.membership import Member
 from mesh.node import Node
 from mesh.ref import Ref
-from services.messages import (
+from services.api.messages import (
     AddCorpus,
     Corpora,
     CorpusCard,
@@ -107,7 +107,7 @@ class Peers:
     async def card(self) -> ModelCard:
         """What the model is. Asked once: it is the same for every target of a mesh, and doesn't change."""
         if self._card is None:
-            reply = await self._ask("target", Describe())
+            reply = await self._ask("worker", Describe())
             assert isinstance(reply, ModelCard)
             self._card = reply
         return self._card

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from services.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
 from services.streamer.sampling import (

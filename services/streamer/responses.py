@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from services.messages import TokenLogprob
+from services.api.messages import TokenLogprob
 from services.streamer import timeline
 from services.streamer.acceptance import Acceptance
 from services.streamer.delivery import Piece

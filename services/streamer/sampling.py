@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.messages import ModelCard, Sampling
+from services.api.messages import ModelCard, Sampling
 from services.streamer.errors import bad_value
 from services.streamer.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
-from services.target.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.worker.running.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
 
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.messages import ModelCard, Speculation
-from services.names import NAME_RULE, is_name
+from services.api.messages import ModelCard, Speculation
+from services.api.names import NAME_RULE, is_name
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.fields import Fields, check_list, read_content, shown, wrong_type
-from services.target.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
-from services.target.verify.registry import STRATEGIES
+from services.worker.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
+from services.worker.verify.registry import STRATEGIES
 
 NAIVE, OFF = "naive", "off"
 MAX_CORPORA = 16

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from services.messages import Span
+from services.api.messages import Span
 
 if TYPE_CHECKING:
     from services.streamer.generation import Choice

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, TypeVar
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
 from models.sources import ensure_model
-from services.config import cache_dir
-from services.messages import Decode, Decoded, Encode, Encoded, EncodedWords, EncodeWords
+from services.api.messages import Decode, Decoded, Encode, Encoded, EncodedWords, EncodeWords
+from services.api.settings import cache_dir
+from services.runtime.introspection import Figures
 from services.tokenizer.chat_template import TemplateError, read_template
 from services.tokenizer.encode import Encoder, TooLong
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
-from services.window import Figures
 
 if TYPE_CHECKING:
-    from services.process import Context
+    from services.runtime.process import Context
 
 ENCODE_THREADS = 2
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from typing import IO
 import msgspec
 
 from mesh.processes import tied
-from services.messages import ChatTurn
+from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
 
 # Python, jinja2 and the largest conversation take a tenth of this.

@@ -13,7 +13,7 @@ from tests.bench.made_rows import CPU, row
 
 
 def mesh(tokens: float, **others: float) -> dict[str, object]:
-    return {"throughput_naive": {"tokens_per_s": tokens, **others}, "resident_mb": {"target": 50.0}}
+    return {"throughput_naive": {"tokens_per_s": tokens, **others}, "resident_mb": {"worker": 50.0}}
 
 
 def test_a_figure_that_got_worse_is_told_with_what_it_was_and_when() -> None:
@@ -24,8 +24,8 @@ def test_a_figure_that_got_worse_is_told_with_what_it_was_and_when() -> None:
 
 
 def test_of_times_and_sizes_less_is_better() -> None:
-    then = row("mesh", {"resident_mb": {"target": 50.0, "proposer": 50.0}}, day=1)
-    now = row("mesh", {"resident_mb": {"target": 80.0, "proposer": 20.0}}, day=2)
+    then = row("mesh", {"resident_mb": {"worker": 50.0, "proposer": 50.0}}, day=1)
+    now = row("mesh", {"resident_mb": {"worker": 80.0, "proposer": 20.0}}, day=2)
     assert worse("mesh", now, [then]) == ["worse than 2026-11-01 abc1: resident_mb/target 50 -> 80 (+60 %)"]
 
 

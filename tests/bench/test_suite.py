@@ -122,7 +122,7 @@ def test_a_part_that_is_not_there_is_not_passed_over(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("target", "runs"),
+    ("worker", "runs"),
     [
         ("bench", "-m bench "),
         ("bench-gpu", "python3 -m bench on_gpu"),

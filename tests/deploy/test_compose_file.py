@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.config import ROLES
+from services.api.settings import ROLES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -47,10 +47,10 @@ def test_roles_read_the_models_and_only_the_fetch_writes_them() -> None:
         assert "models:/models:ro" in SERVICES[role]["volumes"]
     assert SERVICES["model"]["volumes"] == ["models:/models"]
     # Compiled code is read back and run, and what was learned is somebody's text: nobody else may write or read it.
-    for volume, owner in (("compiled", "target"), ("compiled-proposer", "proposer"), ("learned", "proposer")):
+    for volume, owner in (("compiled", "worker"), ("compiled-proposer", "proposer"), ("learned", "proposer")):
         mounts = {name: service.get("volumes", []) for name, service in SERVICES.items()}
         assert [name for name, each in mounts.items() if any(one.startswith(f"{volume}:") for one in each)] == [owner]
-    assert "outside" not in SERVICES["target"]["networks"]
+    assert "outside" not in SERVICES["worker"]["networks"]
 
 
 def test_foreign_images_are_pinned() -> None:
@@ -61,7 +61,7 @@ def test_foreign_images_are_pinned() -> None:
 def test_order_is_gated_by_health_and_never_by_the_proposers() -> None:
     assert SERVICES["tokenizer"]["depends_on"] == {"model": {"condition": "service_completed_successfully"}}
     gates = {name: gate["condition"] for name, gate in SERVICES["streamer"]["depends_on"].items()}
-    assert gates == {"tokenizer": "service_healthy", "target": "service_healthy", "proposer": "service_started"}
+    assert gates == {"tokenizer": "service_healthy", "worker": "service_healthy", "proposer": "service_started"}
 
 
 def test_prometheus_scrapes_each_role_where_it_serves_metrics() -> None:
@@ -73,7 +73,7 @@ def test_prometheus_scrapes_each_role_where_it_serves_metrics() -> None:
 
 
 def test_a_drain_ends_before_the_container_is_killed() -> None:
-    from services.config import SETTINGS
+    from services.api.settings import SETTINGS
 
     drain = next(row.default for row in SETTINGS if row.name == "drain_timeout")
     for role in ROLES:

@@ -21,8 +21,8 @@ from fences import MARK, PAGES, ROOT, SHELLS, Block, blocks, blocks_of, commands
 
 from bench.running_mesh import RunningMesh
 from loadtest.flags import parser as load_parser
-from services.cli import parser
-from services.flags import read_settings, spelled_out
+from services.cli.flags import read_settings, spelled_out
+from services.cli.main import parser
 
 # Pages whose commands have a test of their own.
 ELSEWHERE = {"docs/load.md": "tests/loadtest/test_docs.py"}

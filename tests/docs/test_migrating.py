@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fences import ROOT
 
-from services.config import ROWS, load_settings
-from services.speculative_config import KEYS, KEYS_TO_COME, METHODS_TO_COME, translate
+from services.api.settings import ROWS, load_settings
+from services.api.speculative_config import KEYS, KEYS_TO_COME, METHODS_TO_COME, translate
 from services.streamer.errors import ApiError
 from services.streamer.request import Limits, parse_chat, parse_completion
 

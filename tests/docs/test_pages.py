@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from services.config import SETTINGS
-from services.messages import KINDS
-from services.speculative_config import ALIASES, KEYS
+from services.api.messages import KINDS
+from services.api.settings import SETTINGS
+from services.api.speculative_config import ALIASES, KEYS
 from tests.deploy_script import deploy_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def parsers() -> Iterator[argparse.ArgumentParser]:
-    from services.cli import parser
+    from services.cli.main import parser
 
     root = parser()
     yield root

@@ -22,14 +22,14 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from mesh.actor import Actor, Call
-from services.config import load_settings
-from services.drafts import DraftItem, packed, unpacked
-from services.messages import Propose, Proposed
-from services.process import run_role
+from services.api.drafts import DraftItem, packed, unpacked
+from services.api.messages import Propose, Proposed
+from services.api.settings import load_settings
 from services.proposer.actor import ProposerActor
 from services.proposer.draft import EMPTY, Draft
 from services.proposer.naive import NaiveProposer
 from services.proposer.proposer import Ask, Needs, Outcome, View
+from services.runtime.process import run_role
 
 VOCABULARY = 49152
 TOKEN = 20000  # one like others

@@ -78,7 +78,7 @@ async def test_a_target_killed_mid_stream_resumes_without_gap_or_duplicate(tmp_p
         async def kill_once(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
             await asyncio.sleep(1.0)
             assert not all(t.done() for t in tasks)
-            mesh.kill("target")
+            mesh.kill("worker")
 
         all_complete_and_equal(await run_all(mesh, 1000, kill_once, speculation=ALONE), expected)
 
@@ -91,7 +91,7 @@ async def test_the_real_model_killed_mid_stream_says_the_same(tmp_path: Path) ->
         async def kill_once(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
             await asyncio.sleep(1.5)
             assert not all(t.done() for t in tasks)
-            mesh.kill("target")
+            mesh.kill("worker")
 
         all_complete_and_equal(await run_all(mesh, 120, kill_once, speculation=ALONE), expected)
 
@@ -102,13 +102,13 @@ async def test_a_target_that_never_comes_back_ends_every_request_by_its_deadline
 
         async def stop_for_good(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
             await asyncio.sleep(0.5)
-            mesh.kill("target", signal.SIGSTOP)
+            mesh.kill("worker", signal.SIGSTOP)
 
         async with asyncio.timeout(30):
             answers = await run_all(mesh, 4000, stop_for_good)
         assert all(a.ends == 1 for a in answers)
         assert all(a.error is not None and a.error["type"] and a.error["code"] for a in answers)
-        mesh.kill("target", signal.SIGCONT)
+        mesh.kill("worker", signal.SIGCONT)
 
 
 async def test_a_woken_target_finds_its_output_dropped_and_serves_again(tmp_path: Path) -> None:
@@ -117,10 +117,10 @@ async def test_a_woken_target_finds_its_output_dropped_and_serves_again(tmp_path
 
         async def sleep_and_wake(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
             await asyncio.sleep(0.5)
-            mesh.kill("target", signal.SIGSTOP)
+            mesh.kill("worker", signal.SIGSTOP)
             await asyncio.sleep(4.0)
             with contextlib.suppress(LookupError):
-                mesh.kill("target", signal.SIGCONT)
+                mesh.kill("worker", signal.SIGCONT)
 
         all_complete_and_equal(await run_all(mesh, 600, sleep_and_wake), expected)
         all_complete_and_equal(await run_all(mesh, 600), expected)

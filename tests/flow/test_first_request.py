@@ -49,7 +49,7 @@ def test_the_openai_client_reads_chat_and_completion_strictly(mock_mesh: Running
 
 def test_every_process_serves_metrics_and_health_of_its_own(mock_mesh: RunningMesh) -> None:
     for offset, role in enumerate(ROLES):
-        order = ("streamer", "tokenizer", "proposer", "target")
+        order = ("streamer", "tokenizer", "proposer", "worker")
         port = mock_mesh.metrics_base + order.index(role)
         assert mock_mesh.get("/health/live", port)[0] == 200, (offset, role)
         status, text = mock_mesh.get("/health/ready", port)
@@ -61,7 +61,7 @@ async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMes
     """A draft may come late: its step goes on without it, and after a few of them so do all steps for half a second. So
     on a busy machine a whole request may be without drafts; the next ones are not."""
     accepted = "specmesh:spec_decode_num_accepted_tokens_total"
-    before = mock_mesh.metrics("target").get(accepted, 0.0)
+    before = mock_mesh.metrics("worker").get(accepted, 0.0)
     after: dict[str, float] = {}
     async with aiohttp.ClientSession() as session, asyncio.timeout(60):
         while after.get(accepted, 0.0) <= before:
@@ -69,7 +69,7 @@ async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMes
                 session, mock_mesh.url, body("again and again and again", max_tokens=200, ignore_eos=True)
             )
             assert answer.completed
-            after = mock_mesh.metrics("target")
+            after = mock_mesh.metrics("worker")
     assert after[accepted] <= after["specmesh:spec_decode_num_draft_tokens_total"]
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
         assert mesh.stop() == 0
 
 
-@pytest.mark.parametrize("role", ["tokenizer", "proposer", "target"])
+@pytest.mark.parametrize("role", ["tokenizer", "proposer", "worker"])
 def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock") as mesh:
         pid = mesh.kill(role, signal.SIGSTOP)

@@ -48,17 +48,17 @@ async def test_a_successor_takes_over_while_requests_run_and_no_request_notices(
     with running_mesh(tmp_path, **settings) as mesh, successor(mesh, tmp_path):
         async with aiohttp.ClientSession() as session, asyncio.timeout(180):
             plain = await complete(session, mesh.url, asked({"method": "naive"}))
-            while not mesh.metrics("target").get("specmesh:proposer_takeovers_total"):
+            while not mesh.metrics("worker").get("specmesh:proposer_takeovers_total"):
                 assert_same(await several(session, mesh), plain)
             # The old one is of no use any more; that it goes, and comes again, changes nothing.
-            before = mesh.metrics("target")
+            before = mesh.metrics("worker")
             running = asyncio.ensure_future(several(session, mesh))
             mesh.kill("proposer")
             assert_same(await running, plain)
             answers = await several(session, mesh)
             assert_same(answers, plain)
             assert all((answer.speculation or {})["num_accepted_draft_tokens"] for answer in answers)
-            seen = mesh.metrics("target")
+            seen = mesh.metrics("worker")
             assert seen["specmesh:proposer_takeovers_total"] == 1
             assert seen["specmesh:draft_requests_total"] > before["specmesh:draft_requests_total"]
             assert seen["specmesh:draft_failures_total"] == before["specmesh:draft_failures_total"]

@@ -68,12 +68,12 @@ def command(mesh: RunningMesh, *words: str) -> str:
 def test_everyone_is_seen_and_what_he_does(mesh: RunningMesh) -> None:
     seen(mesh)
     ask(mesh, 400)
-    until_seen(mesh, lambda roles: set(roles) == {"streamer", "tokenizer", "target", "proposer"})
+    until_seen(mesh, lambda roles: set(roles) == {"streamer", "tokenizer", "worker", "proposer"})
     members = seen(mesh)
     assert {member["state"] for member in members.values()} == {"ready"}
-    assert members["target"]["figures"]["tokens_per_s"] > 0
+    assert members["worker"]["figures"]["tokens_per_s"] > 0
     assert members["proposer"]["figures"]["drafted_per_s"] > 0
-    (source, *_) = members["target"]["sources"]
+    (source, *_) = members["worker"]["sources"]
     assert source["drafted"] >= source["accepted"] > 0
 
 
@@ -91,7 +91,7 @@ def test_the_button_kills_the_proposer_and_no_answer_changes(mesh: RunningMesh) 
     answers: list[str] = []
     asking = threading.Thread(target=lambda: answers.append(ask(mesh, 4000)["choices"][0]["text"]))
     asking.start()
-    until_seen(mesh, lambda roles: roles["target"]["figures"]["running"] > 0)
+    until_seen(mesh, lambda roles: roles["worker"]["figures"]["running"] > 0)
     until(lambda: post(mesh, "/v1/mesh/kill", role="proposer")[0] == 202, 30.0, why=lambda: str(seen(mesh)))
     asking.join()
     assert answers == [plain]
@@ -108,7 +108,7 @@ def test_who_is_stopped_is_not_waited_for(mesh: RunningMesh) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         until_seen(mesh, lambda roles: roles["proposer"]["state"] in ("stuck", "gone"))
-        assert seen(mesh)["target"]["state"] == "ready"
+        assert seen(mesh)["worker"]["state"] == "ready"
         assert "proposer" in command(mesh, "top", "--once")
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -117,7 +117,7 @@ def test_who_is_stopped_is_not_waited_for(mesh: RunningMesh) -> None:
 
 def test_the_terminal_shows_the_mesh(mesh: RunningMesh) -> None:
     shown = command(mesh, "top", "--once")
-    assert all(name in shown for name in ("streamer-1", "tokenizer-1", "target-1", "proposer-1", "STOOD EVER"))
+    assert all(name in shown for name in ("streamer-1", "tokenizer-1", "worker-1", "proposer-1", "STOOD EVER"))
 
 
 def test_the_terminal_shows_what_was_drafted(mesh: RunningMesh) -> None:

@@ -64,7 +64,7 @@ async def several(session: aiohttp.ClientSession, mesh: RunningMesh) -> list[Ans
 
 
 def answered(mesh: RunningMesh) -> float:
-    seen = mesh.metrics("target")
+    seen = mesh.metrics("worker")
     lost = sum(seen.get(f"specmesh:draft_{what}_total", 0.0) for what in ("failures", "deadline_misses"))
     return seen.get("specmesh:draft_requests_total", 0.0) - lost
 

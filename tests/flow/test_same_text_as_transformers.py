@@ -38,7 +38,7 @@ def expected() -> list[str]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from models.sources import ensure_model
-    from services.config import Settings, cache_dir
+    from services.api.settings import Settings, cache_dir
 
     folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -245,14 +245,14 @@ def test_speculation_changes_no_byte(stage: Stage, load: str, proposer: str) -> 
     off = stage.off(load, bodies)
     assert all(not told.speculation for told in off)
     stage.play(proposer, off)
-    refused = stage.mesh.metrics("target")["specmesh:drafts_refused_total"]
+    refused = stage.mesh.metrics("worker")["specmesh:drafts_refused_total"]
     on = stage.say(bodies, method="ngram")
     assert_the_same(off, on, bodies)
     # That was no run without drafts.
     drafted, accepted = counted(on, "num_draft_tokens"), counted(on, "num_accepted_draft_tokens")
     assert drafted > sum(len(choice.ids) for told in on for choice in told.choices) / 4
     assert all(told.speculation.get("lossless", True) for told in on)
-    refused = stage.mesh.metrics("target")["specmesh:drafts_refused_total"] - refused
+    refused = stage.mesh.metrics("worker")["specmesh:drafts_refused_total"] - refused
     if proposer == "random":
         assert accepted < drafted / 100
     else:

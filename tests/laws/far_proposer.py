@@ -17,9 +17,9 @@ from mesh.blocking import BlockingLink
 from mesh.clock import FakeClock, SteppedClock
 from mesh.codec import Codec
 from mesh.memory_wire import Air, FarEnd, MemoryWire
-from services.config import Settings
-from services.drafts import DraftItem, packed, unpacked
-from services.messages import KINDS, Propose, Proposed
+from services.api.drafts import DraftItem, packed, unpacked
+from services.api.messages import KINDS, Propose, Proposed
+from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
 
 CODEC = Codec(KINDS)
@@ -96,7 +96,7 @@ class World:
         self.life = alive()
         far = FarEnd(self.air, CODEC, answering)
         wire = MemoryWire(self.air, far, sending=SEND, reading=READ)
-        return BlockingLink("ipc://far", "proposer", CODEC, "target-1", 7, wire=wire)
+        return BlockingLink("ipc://far", "proposer", CODEC, "worker-1", 7, wire=wire)
 
     @property
     def lives(self) -> int:

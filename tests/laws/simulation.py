@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 from mesh.clock import SteppedClock
 from mesh.errors import DeadlineExceeded, PeerLost
-from services.drafts import DraftItem, packed
-from services.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
-from services.target.events import Arrived, Emit, Finish
-from services.target.limits import Limits
-from services.target.mock_runner import MockRunner, Profile
-from services.target.proposer_link import Link, ProposerLink
-from services.target.scheduler import Scheduler
-from services.target.sequence import Sequence
-from services.target.step_loop import StepLoop
-from services.target.trust import Record
+from services.api.drafts import DraftItem, packed
+from services.api.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
+from services.worker.engine import StepLoop
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.scheduling.events import Arrived, Emit, Finish
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.scheduling.sequence import Sequence
+from services.worker.speculation.remote.proposer_link import Link, ProposerLink
+from services.worker.speculation.trust import Record
 
 # Seconds the step thread needs to send a question and to read an answer, and a proposer to give one.
 SEND, READ, THINK = 40e-6, 20e-6, 120e-6

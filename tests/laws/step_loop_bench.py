@@ -14,19 +14,19 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from services.config import Settings
-from services.drafts import DraftItem
-from services.messages import Failed, Finished, Generate, Sampling, Speculation, Tokens
+from services.api.drafts import DraftItem
+from services.api.messages import Failed, Finished, Generate, Sampling, Speculation, Tokens
+from services.api.settings import Settings
 from services.proposer.proposer import Ask, View
 from services.proposer.registry import make_proposers
 from services.proposer.suffix_store import compiling
-from services.target.events import Arrived, Cancelled, DraftAsk, DraftsReady, Emit, Finish
-from services.target.limits import Limits
-from services.target.mock_runner import MockRunner, Profile
-from services.target.runner import Runner
-from services.target.scheduler import Scheduler
-from services.target.sequence import Sequence
-from services.target.step_loop import StepLoop
+from services.worker.engine import StepLoop
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.running.runner import Runner
+from services.worker.scheduling.events import Arrived, Cancelled, DraftAsk, DraftsReady, Emit, Finish
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.scheduling.sequence import Sequence
 
 WAIT = 60.0
 

@@ -20,11 +20,11 @@ import torch
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft
 
 from kernels.verify.questions import BLOCK, MATCH, REJECTION, TOPP, TYPICAL, Asked, Rule, gather
-from services.drafts import DraftItem
-from services.target.events import DraftAsk
-from services.target.mock_runner import MockFacts
-from services.target.torch_runner import TorchRunner
-from services.target.verify.verifier import verifier
+from services.api.drafts import DraftItem
+from services.worker.running.mock import MockFacts
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.running.verifier import verifier
+from services.worker.scheduling.events import DraftAsk
 
 ELSEWHERE = {
     "stop string inside an accepted run: text trimmed, ids and logprobs not": [
@@ -34,20 +34,20 @@ ELSEWHERE = {
         "::test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs_together",
     ],
     "EOS inside an accepted run": [
-        "services/target/test_scheduler.py::test_eos_inside_an_accepted_run_ends_the_text_before_it",
-        "services/target/test_scheduler.py::test_logprobs_are_cut_with_the_tokens",
+        "services/worker/scheduling/test_scheduler.py::test_eos_inside_an_accepted_run_ends_the_text_before_it",
+        "services/worker/scheduling/test_scheduler.py::test_logprobs_are_cut_with_the_tokens",
     ],
     "draft past max_tokens or the context limit": [
-        "services/target/test_scheduler.py::test_a_draft_is_cut_to_its_length_and_before_max_tokens",
-        "services/target/test_scheduler.py::test_a_draft_is_cut_before_the_context_ends",
-        "services/target/test_scheduler.py::test_a_run_longer_than_max_tokens_is_cut",
+        "services/worker/scheduling/test_scheduler.py::test_a_draft_is_cut_to_its_length_and_before_max_tokens",
+        "services/worker/scheduling/test_scheduler.py::test_a_draft_is_cut_before_the_context_ends",
+        "services/worker/scheduling/test_scheduler.py::test_a_run_longer_than_max_tokens_is_cut",
     ],
     "empty drafts and drafted ids outside the vocabulary": [
-        "services/target/test_scheduler.py::test_empty_late_and_impossible_drafts_are_as_none",
+        "services/worker/scheduling/test_scheduler.py::test_empty_late_and_impossible_drafts_are_as_none",
         "kernels/verify/test_reference.py::test_what_is_no_token_never_stands",
     ],
     "collapse of long texts that 48 tokens don't show": [
-        "services/target/test_torch_runner.py::test_texts_of_512_tokens_show_no_collapse_that_48_would_hide",
+        "services/worker/running/test_torch_runner.py::test_texts_of_512_tokens_show_no_collapse_that_48_would_hide",
     ],
 }
 

@@ -10,8 +10,8 @@ import random
 import pytest
 from step_loop_bench import EngineRoom, some_prompt
 
-from services.messages import Failed, Finished
-from services.target.mock_runner import MockRunner, Profile
+from services.api.messages import Failed, Finished
+from services.worker.running.mock import MockRunner, Profile
 
 
 @pytest.mark.parametrize("seed", range(6))

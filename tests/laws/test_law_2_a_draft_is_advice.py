@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by, some_prompt
 
-from services.drafts import DraftItem
-from services.messages import Finished
-from services.target.events import DraftAsk
-from services.target.mock_runner import MockRunner, Profile
+from services.api.drafts import DraftItem
+from services.api.messages import Finished
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.scheduling.events import DraftAsk
 
 Guess = Callable[[DraftAsk], DraftItem | None]
 

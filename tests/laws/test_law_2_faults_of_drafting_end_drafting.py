@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, some_prompt
 
-from services.drafts import DraftItem
-from services.messages import Finished
-from services.target.advice import AdvisedBy
-from services.target.drafting import Drafting
-from services.target.events import DraftAsk, SwitchOff
-from services.target.mock_runner import MockRunner, Profile
-from services.target.scheduler import Scheduler
-from services.target.step_loop import CandidateAt, ProposerAt
+from services.api.drafts import DraftItem
+from services.api.messages import Finished
+from services.worker.engine import CandidateAt, ProposerAt
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.scheduling.events import DraftAsk, SwitchOff
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.advice import AdvisedBy
+from services.worker.speculation.drafting import Drafting
 
 # What the scheduler calls of drafting, and the step loop of the line; and a later call in which each trips, too.
 OF_DRAFTING = {
@@ -28,7 +28,7 @@ OF_THE_LINE = {
     "move_to": 1, "try_out": 1, "forget": 5, "ask_ahead": 8, "look": 20, "wait_ahead": 2, "ask": 8, "collect": 8,
     "rest": 1, "listens": 40, "hurry": 8,
 }  # fmt: skip
-# While a long step runs: tests/services/target/test_rehearsal.py
+# While a long step runs: tests/services/worker/speculation/test_rehearsal.py
 OF_REHEARSALS = {"expects", "rehearse", "rehearsed"}
 
 

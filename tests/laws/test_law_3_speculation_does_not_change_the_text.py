@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by
 
-from services.config import Settings, cache_dir
-from services.drafts import DraftItem
-from services.target.events import DraftAsk
+from services.api.drafts import DraftItem
+from services.api.settings import Settings, cache_dir
+from services.worker.scheduling.events import DraftAsk
 
 pytestmark = pytest.mark.model
 
@@ -25,7 +25,7 @@ PROMPT_TOKENS = (5, 17, 33, 64, 90, 130)
 @pytest.fixture(scope="module", params=["bfloat16", "float32", "int8"])
 def model(request: pytest.FixtureRequest) -> Iterator[Any]:
     from models.sources import ensure_model
-    from services.target.torch_model import Wanted, load_torch_model
+    from services.worker.running.torch_model import Wanted, load_torch_model
 
     folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     yield load_torch_model(
@@ -36,7 +36,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def engine(model: Any) -> Callable[..., EngineRoom]:
-    from services.target.torch_runner import TorchRunner
+    from services.worker.running.torch_runner import TorchRunner
 
     def make(drafts: NoDrafts | None = None, **limits: Any) -> EngineRoom:
         return EngineRoom(TorchRunner(model), drafts, **limits)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from simulation import COSTS, Guess, Guesser, Simulation
 
-from services.target.choosing import Foreseen
-from services.target.sequence import Sequence
+from services.worker.scheduling.sequence import Sequence
+from services.worker.speculation.choosing import Foreseen
 
 LOST_AT_MOST = 1.02
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from step_loop_bench import DraftsBy, EngineRoom, draft, some_prompt
 
-from services.target.mock_runner import MockRunner, Profile
+from services.worker.running.mock import MockRunner, Profile
 
 
 class CountingRunner(MockRunner):

@@ -16,7 +16,7 @@ from far_proposer import Lie, World, honest
 from msgspec.structs import replace
 from simulation import COSTS, DEADLINE, Simulation
 
-from services.drafts import DraftItem
+from services.api.drafts import DraftItem
 from services.proposer.suffix_store import compiling
 
 LOST_AT_MOST = 1.02

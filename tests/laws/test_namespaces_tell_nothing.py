@@ -16,7 +16,7 @@ from far_proposer import World
 from simulation import Simulation
 
 from services.proposer.suffix_store import compiling
-from services.target.mock_runner import CYCLE, FIRST
+from services.worker.running.mock import CYCLE, FIRST
 
 Heard = list[list[tuple[float, Any]]]
 X, Y = 1, 2

@@ -61,7 +61,7 @@ def test_a_command_runs_as_it_stands(
 
 def here(command: str, mesh: RunningMesh) -> str:
     """At this mesh, and at ten times the rates, which are those of a real model."""
-    port = mesh.metrics_url("target").rpartition(":")[2].partition("/")[0]
+    port = mesh.metrics_url("worker").rpartition(":")[2].partition("/")[0]
     told = command.replace("http://127.0.0.1:8000", mesh.url).replace(":9103", f":{port}")
     # Its other name makes the same server another side.
     told = told.replace("http://127.0.0.1:8001", f"{mesh.url}/")

@@ -122,32 +122,32 @@ async def town() -> AsyncIterator[Town]:
 
 async def test_those_who_join_see_each_other_without_waiting_for_a_round(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     await town.clock.advance(0.05)
-    assert streamer.sees("target") == {"target-1": "starting"}
+    assert streamer.sees("worker") == {"worker-1": "starting"}
     assert target.sees("streamer") == {"streamer-1": "starting"}
 
 
 async def test_a_member_that_turns_ready_is_known_in_much_less_than_a_round(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     await town.clock.advance(3.1)
-    assert streamer.client.pick("target") is None
+    assert streamer.client.pick("worker") is None
     target.turn("ready")
     await town.clock.advance(0.05)
-    picked = streamer.client.pick("target")
-    assert picked is not None and picked.endpoint == "mem://target-1"
-    assert streamer.client.ref("target").endpoint == "mem://target-1"
+    picked = streamer.client.pick("worker")
+    assert picked is not None and picked.endpoint == "mem://worker-1"
+    assert streamer.client.ref("worker").endpoint == "mem://worker-1"
 
 
 async def test_without_a_ready_member_there_is_no_peer(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    with pytest.raises(NoPeer, match="target"):
-        streamer.client.ref("target")
+    with pytest.raises(NoPeer, match="worker"):
+        streamer.client.ref("worker")
 
 
 async def test_a_member_announces_about_twice_a_second(town: Town) -> None:
-    await town.join("target", "target-1")
+    await town.join("worker", "worker-1")
     await town.clock.advance(2.0)
     before = town.network.carried
     await town.clock.advance(10.0)
@@ -157,14 +157,14 @@ async def test_a_member_announces_about_twice_a_second(town: Town) -> None:
 
 async def test_load_spreads_between_the_rounds_and_draining_members_get_nothing(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    bodies = [await town.join("target", f"target-{number}") for number in range(3)]
+    bodies = [await town.join("worker", f"worker-{number}") for number in range(3)]
     bodies[0].turn("ready", load=2)
     bodies[1].turn("ready", load=0)
     bodies[2].turn("draining")
     await town.clock.advance(1.0)
-    picks = [streamer.client.pick("target") for _ in range(6)]
+    picks = [streamer.client.pick("worker") for _ in range(6)]
     names = [picked.instance for picked in picks if picked is not None]
-    assert sorted(names) == ["target-0"] * 2 + ["target-1"] * 4
+    assert sorted(names) == ["worker-0"] * 2 + ["worker-1"] * 4
 
 
 async def test_a_candidate_is_picked_only_where_there_is_nobody_else(town: Town) -> None:
@@ -194,107 +194,107 @@ async def test_a_key_finds_the_same_member_from_everywhere(town: Town) -> None:
     first = await town.join("streamer", "streamer-1")
     second = await town.join("streamer", "streamer-2")
     for number in range(4):
-        (await town.join("target", f"target-{number}")).turn("ready")
+        (await town.join("worker", f"worker-{number}")).turn("ready")
     await town.clock.advance(1.0)
     for key in map(str, range(50)):
-        assert first.client.pick("target", key) == second.client.pick("target", key)
+        assert first.client.pick("worker", key) == second.client.pick("worker", key)
 
 
 async def test_a_silent_member_is_lost_to_all_and_fenced_when_it_wakes(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     target.turn("ready")
     await town.clock.advance(1.0)
     await target.fall_asleep()
     await town.clock.advance(1.4)
-    assert streamer.sees("target") == {"target-1": "ready"}
+    assert streamer.sees("worker") == {"worker-1": "ready"}
     await town.clock.advance(1.1)
-    assert streamer.sees("target") == {} and streamer.lost == ["target-1"]
-    assert [member.state for member in streamer.client.lost("target")] == ["lost"]
+    assert streamer.sees("worker") == {} and streamer.lost == ["worker-1"]
+    assert [member.state for member in streamer.client.lost("worker")] == ["lost"]
     await target.wake()
     await town.clock.advance(2.0)
     assert target.fenced == 1
-    assert streamer.sees("target") == {}
+    assert streamer.sees("worker") == {}
 
 
 async def test_one_that_left_is_gone_at_once(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     target.turn("ready")
     await town.clock.advance(1.0)
     leaving = asyncio.ensure_future(target.client.stop())
     await town.clock.advance(0.05)
     assert leaving.done()
-    assert streamer.sees("target") == {} and streamer.lost == ["target-1"]
+    assert streamer.sees("worker") == {} and streamer.lost == ["worker-1"]
 
 
 async def test_a_restarted_member_is_lost_and_new_at_once(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    old = await town.join("target", "target-1")
+    old = await town.join("worker", "worker-1")
     old.turn("ready")
     await town.clock.advance(1.0)
     await old.fall_asleep()
     await town.stop(old.node)
-    successor = await town.join("target", "target-1")
+    successor = await town.join("worker", "worker-1")
     successor.turn("ready")
     await town.clock.advance(0.1)
-    assert streamer.lost == ["target-1"]
-    picked = streamer.client.pick("target")
+    assert streamer.lost == ["worker-1"]
+    picked = streamer.client.pick("worker")
     assert picked is not None and picked.epoch == successor.node.epoch > old.node.epoch
 
 
 async def test_the_last_table_serves_while_there_is_no_directory_and_it_refills(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     target.turn("ready")
     await town.clock.advance(1.0)
     await town.shut()
     await town.clock.advance(20.0)
     assert not streamer.client.connected
-    assert streamer.client.pick("target") is not None
+    assert streamer.client.pick("worker") is not None
 
     seen_without: list[float] = []
     streamer.client.on_change(
-        lambda: seen_without.append(town.clock.now()) if not streamer.client.ready("target") else None
+        lambda: seen_without.append(town.clock.now()) if not streamer.client.ready("worker") else None
     )
     await town.open()
     await town.clock.advance(5.0)
     assert town.actor is not None
-    assert {member.instance for member in town.actor.members()} == {"streamer-1", "target-1"}
-    assert streamer.client.connected and streamer.client.pick("target") is not None
+    assert {member.instance for member in town.actor.members()} == {"streamer-1", "worker-1"}
+    assert streamer.client.connected and streamer.client.pick("worker") is not None
     assert seen_without == [] and streamer.lost == [] and target.fenced == 0
 
 
 async def test_one_that_died_while_there_was_no_directory_is_forgotten_once_that_has_settled(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     target.turn("ready")
     await town.clock.advance(1.0)
     await town.shut()
     await target.fall_asleep()
     await town.open()
     await town.clock.advance(1.0)
-    assert streamer.client.pick("target") is not None
+    assert streamer.client.pick("worker") is not None
     await town.clock.advance(5.0)
-    assert streamer.client.pick("target") is None and streamer.lost == ["target-1"]
+    assert streamer.client.pick("worker") is None and streamer.lost == ["worker-1"]
 
 
 async def test_an_observer_that_fails_doesnt_silence_the_heartbeat(town: Town) -> None:
     streamer = await town.join("streamer", "streamer-1")
     streamer.client.on_change(lambda: 1 / 0)
-    target = await town.join("target", "target-1")
+    target = await town.join("worker", "worker-1")
     await town.clock.advance(5.0)
     assert target.sees("streamer") == {"streamer-1": "starting"}
 
 
 async def test_one_may_look_without_being_a_member(town: Town) -> None:
-    await town.join("target", "target-1")
+    await town.join("worker", "worker-1")
     node = town.node("doctor")
     await node.start()
     client = DirectoryClient(node, HERE, clock=town.clock)
     await client.start()
     await town.clock.advance(0.1)
-    assert [member.instance for member in client.members()] == ["target-1"]
+    assert [member.instance for member in client.members()] == ["worker-1"]
     assert town.actor is not None and len(town.actor.members()) == 1
     await client.stop()
     await town.stop(node)

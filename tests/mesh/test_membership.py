@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from mesh.membership import MAX_MEMBERS, Member, Membership, choose
 
-TARGET = Member("target", "target-1", "ipc:///x/target-1", epoch=5, state="ready")
+TARGET = Member("worker", "worker-1", "ipc:///x/worker-1", epoch=5, state="ready")
 
 
 def states(table: Membership) -> dict[str, str]:
@@ -42,12 +42,12 @@ def test_a_change_of_state_changes_the_version() -> None:
 
 def test_a_silent_member_is_lost_after_stale_after_and_no_sooner() -> None:
     table = Membership(0.0, stale_after=2.0)
-    other = replace(TARGET, instance="target-2")
+    other = replace(TARGET, instance="worker-2")
     table.announce(TARGET, 0.0)
     beat(table, 2.0, other)
-    assert states(table) == {"target-1": "ready", "target-2": "ready"}
+    assert states(table) == {"worker-1": "ready", "worker-2": "ready"}
     beat(table, 2.25, other, start=2.0)
-    assert states(table) == {"target-1": "lost", "target-2": "ready"}
+    assert states(table) == {"worker-1": "lost", "worker-2": "ready"}
 
 
 def test_a_lost_member_that_wakes_is_fenced_until_it_has_a_new_epoch() -> None:
@@ -55,9 +55,9 @@ def test_a_lost_member_that_wakes_is_fenced_until_it_has_a_new_epoch() -> None:
     table.announce(TARGET, 0.0)
     beat(table, 3.0)
     assert table.announce(TARGET, 3.0) == "fenced"
-    assert states(table) == {"target-1": "lost"}
+    assert states(table) == {"worker-1": "lost"}
     assert table.announce(replace(TARGET, epoch=6), 3.5) == "taken"
-    assert states(table) == {"target-1": "ready"}
+    assert states(table) == {"worker-1": "ready"}
 
 
 def test_a_member_that_never_was_ready_may_come_back() -> None:
@@ -65,9 +65,9 @@ def test_a_member_that_never_was_ready_may_come_back() -> None:
     loading = replace(TARGET, state="starting")
     table.announce(loading, 0.0)
     beat(table, 10.0)
-    assert states(table) == {"target-1": "lost"}
+    assert states(table) == {"worker-1": "lost"}
     assert table.announce(loading, 10.0) == "taken"
-    assert states(table) == {"target-1": "starting"}
+    assert states(table) == {"worker-1": "starting"}
 
 
 def test_an_unready_member_that_falls_silent_is_fenced_because_it_was_ready_once() -> None:
@@ -128,7 +128,7 @@ def test_the_table_is_bounded_and_the_lost_make_room() -> None:
 
 
 def test_a_key_stays_with_its_member_and_only_the_keys_of_one_that_leaves_move() -> None:
-    members = [replace(TARGET, instance=f"target-{number}") for number in range(5)]
+    members = [replace(TARGET, instance=f"worker-{number}") for number in range(5)]
     keys = [f"session-{number}" for number in range(500)]
     before = {key: choose(members, key) for key in keys}
     assert before == {key: choose(reversed(members), key) for key in keys}

@@ -22,7 +22,7 @@ from mesh.zmq_transport import ZmqTransport
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     folder = tmp_path / "keys"
-    make_keys(folder, ["target", "streamer"])
+    make_keys(folder, ["worker", "streamer"])
     return folder
 
 
@@ -33,12 +33,12 @@ def test_secrets_are_readable_by_their_owner_alone_and_existing_keys_stay(keys: 
         "streamer.secret": "0o600",
     }
     before = (keys / "target.secret").read_bytes()
-    assert make_keys(keys, ["target", "proposer"]) == ["proposer"]
+    assert make_keys(keys, ["worker", "proposer"]) == ["proposer"]
     assert (keys / "target.secret").read_bytes() == before
 
 
 def test_a_members_keys_hold_the_meshs_key_and_everyones_on_the_list(keys: Path) -> None:
-    target, streamer = load_security(keys, "target"), load_security(keys, "streamer")
+    target, streamer = load_security(keys, "worker"), load_security(keys, "streamer")
     assert target.client("tcp://10.0.0.1:7000").server_key == streamer.server().public_key
     assert target.server().allowed == {
         target.client("").public_key,
@@ -49,23 +49,23 @@ def test_a_members_keys_hold_the_meshs_key_and_everyones_on_the_list(keys: Path)
 def test_a_secret_others_can_read_is_refused_with_the_fix(keys: Path) -> None:
     os.chmod(keys / "target.secret", 0o640)
     with pytest.raises(Insecure, match="chmod 600"):
-        load_security(keys, "target")
+        load_security(keys, "worker")
 
 
 def test_missing_and_broken_keys_are_named(keys: Path, tmp_path: Path) -> None:
     with pytest.raises(Insecure, match="specmesh keys"):
-        load_security(tmp_path / "nowhere", "target")
+        load_security(tmp_path / "nowhere", "worker")
     with pytest.raises(Insecure, match=r"stranger\.secret"):
         load_security(keys, "stranger")
     (keys / "streamer.public").write_text("short")
     with pytest.raises(Insecure, match=r"streamer\.public"):
-        load_security(keys, "target")
+        load_security(keys, "worker")
 
 
 def test_keys_that_are_not_a_pair_are_refused(keys: Path) -> None:
     (keys / "target.public").write_bytes((keys / "streamer.public").read_bytes())
     with pytest.raises(Insecure, match="not a pair"):
-        load_security(keys, "target")
+        load_security(keys, "worker")
 
 
 @pytest.mark.parametrize("name", ["../evil", "", "A", "a/b", "a" * 65])
@@ -100,7 +100,7 @@ class Door:
     """A node bound to tcp with a member's keys, and an actor behind it."""
 
     def __init__(self, security: FolderSecurity) -> None:
-        self.node = node("target-1", security)
+        self.node = node("worker-1", security)
         self.echo = Echo()
 
     async def asked_by(self, security: FolderSecurity | None, timeout: float) -> object:
@@ -114,7 +114,7 @@ class Door:
 
 @pytest.fixture
 async def door(keys: Path) -> AsyncIterator[Door]:
-    door = Door(load_security(keys, "target"))
+    door = Door(load_security(keys, "worker"))
     await door.node.start("tcp://127.0.0.1:0")
     await door.node.spawn(door.echo, "echo")
     yield door
@@ -153,7 +153,7 @@ async def test_a_stranger_with_a_bare_socket_gets_nothing(door: Door) -> None:
 
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:0", "tcp://0.0.0.0:0", "tcp://*:0"])
 async def test_without_keys_no_tcp_address_is_bound(endpoint: str) -> None:
-    keyless = node("target-1", None)
+    keyless = node("worker-1", None)
     with pytest.raises(Insecure, match="specmesh keys"):
         await keyless.start(endpoint)
     await keyless.stop(0.0)

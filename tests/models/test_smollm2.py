@@ -11,7 +11,7 @@ from jinja2 import Template
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from services.target.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
 
 pytestmark = pytest.mark.model
 

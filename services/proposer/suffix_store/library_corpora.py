@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.names import is_name
+from services.api.names import is_name
 from services.proposer.suffix_store.library_manifest import CorpusEntry
 from services.proposer.suffix_store.library_policy import Bounds
 

@@ -10,18 +10,18 @@ import { Runs } from "./runs.js";
 import { ask } from "./stream.js";
 
 const EVERY = 1000;  // ms
-const PLACES = { streamer: 1, tokenizer: 2, target: 2, proposer: 3 };  // columns of the map
+const PLACES = { streamer: 1, tokenizer: 2, worker: 2, proposer: 3 };  // columns of the map
 const SAYS = {
   streamer: "HTTP in, text out",
   tokenizer: "text to tokens",
-  target: "the model: checks drafts",
+  worker: "the model: checks drafts",
   proposer: "guesses what comes next",
 };
 // What is shown of each role besides its queue.
 const FIGURES = {
   streamer: [["connections", "connections", whole]],
   tokenizer: [["tokens_per_s", "tokens/s", whole]],
-  target: [["tokens_per_s", "tokens/s", whole], ["accepted_per_step", "accepted a step", (value) => value.toFixed(2)],
+  worker: [["tokens_per_s", "tokens/s", whole], ["accepted_per_step", "accepted a step", (value) => value.toFixed(2)],
     ["kv_used", "pages in use", percent]],
   proposer: [["text_tokens", "tokens followed", whole], ["store_tokens", "tokens learned", whole]],
 };

@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from mesh.actor import Call
 from mesh.clock import FakeClock
 from mesh.errors import Refuse
-from services.config import Settings
-from services.drafts import DraftItem, unpacked
-from services.messages import (
+from services.api.drafts import DraftItem, unpacked
+from services.api.messages import (
     AddCorpus,
     CorpusCard,
     Ended,
@@ -29,11 +28,12 @@ from services.messages import (
     ProposeItem,
     RemoveCorpus,
 )
+from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
 from services.proposer.draft import Draft
 from services.proposer.proposer import Ask, Needs
 from services.proposer.suffix_store import compiling
-from services.target.practice import Practice
+from services.worker.speculation.practice import Practice
 
 CALL: Any = None
 
@@ -56,7 +56,7 @@ class Directory:
         self.changed = callback
 
     def members(self, role: str) -> list[Any]:
-        assert role == "target"
+        assert role == "worker"
         return [SimpleNamespace(instance=name, state="ready") for name in self.targets]
 
 
@@ -114,7 +114,7 @@ def answered(actor: ProposerActor, message: Propose, call: Call | None = None) -
 
 
 async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more: Any) -> Answer:
-    message = Propose(step=7, epoch=epoch, target=more.pop("target", "t"), items=list(items), **more)
+    message = Propose(step=7, epoch=epoch, target=more.pop("worker", "t"), items=list(items), **more)
     answer = answered(actor, message)
     return Answer(answer.step, unpacked(answer.drafts), answer.unknown)
 

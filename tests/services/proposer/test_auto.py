@@ -7,7 +7,7 @@ import random
 import pytest
 from asking import asks, guess, knowledge, say, view
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer import calibration
 from services.proposer.auto import AutoProposer
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS

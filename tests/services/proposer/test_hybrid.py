@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from asking import guess, knowledge, say, told, view
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.draft import MAX_DRAFT_TOKENS, Draft
 from services.proposer.hybrid import HybridProposer, expected_tokens, joined
 from services.proposer.knowledge import Rule

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.auto import AutoProposer
 from services.proposer.draft import Draft
 from services.proposer.knowledge import Knowledge

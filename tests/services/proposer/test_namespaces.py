@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from asking import asks, guess, knowledge, say, told, view
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.auto import AutoProposer
 from services.proposer.draft import EMPTY, Draft
 from services.proposer.from_text import FromText

@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from services.messages import Ended, ProposeItem
+from services.api.messages import Ended, ProposeItem
 from services.proposer.sequences import Sequence, Sequences
 
 

@@ -8,7 +8,7 @@ import pytest
 from asking import asks, knowledge, say, view
 from asking import guess as guess_of
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
 from services.proposer.knowledge import SLICE, Rule
 from services.proposer.namespaces import Namespace

@@ -20,8 +20,7 @@ from mesh.membership import Member
 from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
 from mesh.stream import StreamWriter
-from services.config import Settings
-from services.messages import (
+from services.api.messages import (
     KINDS,
     Decode,
     Decoded,
@@ -39,6 +38,7 @@ from services.messages import (
     Tokens,
     TopToken,
 )
+from services.api.settings import Settings
 from services.streamer.actor import StreamerActor
 from services.streamer.detokenize import Vocabulary
 from services.tokenizer.encode import Encoder
@@ -267,9 +267,9 @@ class FakeMesh:
         self.tokenizer = FakeTokenizer()
         await self._start("tokenizer", "tokenizer-1", self.tokenizer)
 
-    async def start_target(self, script: Script, instance: str = "target-1") -> FakeTarget:
+    async def start_target(self, script: Script, instance: str = "worker-1") -> FakeTarget:
         target = FakeTarget(script)
-        await self._start("target", instance, target)
+        await self._start("worker", instance, target)
         return target
 
     async def _start(self, role: str, instance: str, actor: Actor) -> None:

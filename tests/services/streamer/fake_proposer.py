@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
-from services.messages import AddCorpus, Corpora, CorpusCard, ListCorpora, RemoveCorpus
+from services.api.messages import AddCorpus, Corpora, CorpusCard, ListCorpora, RemoveCorpus
 
 Key = tuple[str, str, str]
 

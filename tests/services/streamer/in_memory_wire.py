@@ -24,7 +24,7 @@ from services.streamer.metrics import DoorMetrics, Watch
 from services.streamer.pacing import PacedStream, frame_size
 from services.streamer.request import Limits, Request, parse_chat
 from services.streamer.sse import EventStream
-from services.target.verify.policy import Verification
+from services.worker.verify.policy import Verification
 
 ASKS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 LONGEST_ANSWER = 1000  # seconds of the clock

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.messages import ModelCard, Speculation
+from services.api.messages import ModelCard, Speculation
 from services.streamer.errors import ApiError
 from services.streamer.request import Limits, Request, check_against, parse_completion
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.messages import Run
+from services.api.messages import Run
 from services.streamer.acceptance import Acceptance, Predicted, runs_behind
-from services.target.verify.policy import Verification
+from services.worker.verify.policy import Verification
 
 GREEDY = Verification("greedy")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
-from services.messages import Run, TokenLogprob
+from services.api.messages import Run, TokenLogprob
 from services.streamer.delivery import Delivery, Origin, Piece, join
 from services.streamer.detokenize import Vocabulary
 

@@ -11,7 +11,7 @@ import pytest
 from fake_mesh import MODEL, FakeMesh, FakeTarget, finished, tokens, until
 
 from mesh.stream import StreamWriter
-from services.messages import Generate
+from services.api.messages import Generate
 
 
 async def trickles(target: FakeTarget, message: Generate, out: StreamWriter) -> None:

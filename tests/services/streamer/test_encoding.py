@@ -12,7 +12,7 @@ from fake_mesh import CARD, MODEL, FakeMesh, FakeTarget, finished, ids_of, says,
 from small_tokenizer import marking_tokenizer
 
 from mesh.stream import StreamWriter
-from services.messages import Encode, Generate, Speculation
+from services.api.messages import Encode, Generate, Speculation
 from services.streamer.encoding import MOST_PREDICTION_BYTES, _continuation
 from services.streamer.namespace import Namespaces
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from fake_mesh import MODEL, FakeMesh, says
 
-from services.config import ROWS
+from services.api.settings import ROWS
 
 SEEDS: list[tuple[str, dict[str, Any]]] = [
     (

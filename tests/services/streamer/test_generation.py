@@ -12,7 +12,7 @@ from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, finished, ids_of, say
 from sse_reading import streamed, text_of
 
 from mesh.stream import StreamWriter
-from services.messages import Generate
+from services.api.messages import Generate
 from services.streamer.generation import MAX_BARREN
 
 STORY = "hello the quick fox hello the world and on and on"
@@ -47,13 +47,13 @@ async def test_a_lost_target_is_followed_by_another_without_duplicate_or_gap(
         said.set()
         await asyncio.Event().wait()
 
-    first = await mesh.start_target(breaks_after(3, waits), "target-1")
+    first = await mesh.start_target(breaks_after(3, waits), "worker-1")
     await mesh.start_door()
     running = asyncio.create_task(story(http, mesh))
     await said.wait()
-    mesh.network.cut("mem://target-1")
-    second = await mesh.start_target(says(STORY), "target-2")
-    await mesh.stop("target-1")
+    mesh.network.cut("mem://worker-1")
+    second = await mesh.start_target(says(STORY), "worker-2")
+    await mesh.stop("worker-1")
     chunks = await running
     assert chunks[-1] == "[DONE]"
     assert text_of(chunks) == STORY
@@ -71,8 +71,8 @@ async def test_another_target_is_preferred_while_the_directory_still_lists_the_l
     async def simply_returns(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
         return
 
-    first = await mesh.start_target(simply_returns, "target-1")
-    second = await mesh.start_target(says(STORY), "target-2")
+    first = await mesh.start_target(simply_returns, "worker-1")
+    second = await mesh.start_target(says(STORY), "worker-2")
     await mesh.start_door()
     assert text_of(await story(http, mesh)) == STORY
     assert [len(first.asked), len(second.asked)] == [1, 1]
@@ -85,14 +85,14 @@ async def test_a_request_waits_for_a_target_that_restarts(mesh: FakeMesh, http: 
         said.set()
         await asyncio.Event().wait()
 
-    await mesh.start_target(breaks_after(2, waits), "target-1")
+    await mesh.start_target(breaks_after(2, waits), "worker-1")
     await mesh.start_door()
     running = asyncio.create_task(story(http, mesh))
     await said.wait()
-    await mesh.stop("target-1")
+    await mesh.stop("worker-1")
     await asyncio.sleep(0.05)
     assert not running.done()
-    await mesh.start_target(says(STORY), "target-2")
+    await mesh.start_target(says(STORY), "worker-2")
     assert text_of(await running) == STORY
 
 
@@ -113,7 +113,7 @@ async def test_a_new_request_does_not_wait_for_ever(
     async with http.post(mesh.url + "/v1/completions", json=BODY) as response:
         assert response.status == 503
         assert int(response.headers["Retry-After"]) >= 1
-        assert (await response.json())["error"]["code"] == "no_target"
+        assert (await response.json())["error"]["code"] == "no_worker"
 
 
 async def test_a_retryable_failure_is_tried_again(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
@@ -147,7 +147,7 @@ async def test_a_request_that_kills_every_target_is_given_up(
     await mesh.start_door()
     async with http.post(mesh.url + "/v1/completions", json=BODY) as response:
         assert response.status == 503
-        assert (await response.json())["error"]["code"] == "target_lost"
+        assert (await response.json())["error"]["code"] == "worker_lost"
     assert len(target.asked) == MAX_BARREN
 
 

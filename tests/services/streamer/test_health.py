@@ -11,18 +11,18 @@ def member(role: str, **facts: Any) -> Member:
 
 
 def whole_mesh(**changed: list[Member]) -> dict[str, list[Member]]:
-    return {role: [member(role)] for role in ("tokenizer", "target", "proposer")} | changed
+    return {role: [member(role)] for role in ("tokenizer", "worker", "proposer")} | changed
 
 
 def test_a_whole_mesh_is_ready_and_every_role_is_shown() -> None:
     health = readiness(whole_mesh(), draining=False, stale_after=2.0)
     assert (health.status, health.body()["status"]) == (200, "ready")
-    assert health.roles["target"] == [{"instance": "target-1", "state": "ready", "load": 0}]
+    assert health.roles["worker"] == [{"instance": "worker-1", "state": "ready", "load": 0}]
 
 
 def test_without_a_target_nothing_can_be_answered() -> None:
-    health = readiness(whole_mesh(target=[]), draining=False, stale_after=2.0)
-    assert (health.status, health.reasons) == (503, ["target: none is there"])
+    health = readiness(whole_mesh(worker=[]), draining=False, stale_after=2.0)
+    assert (health.status, health.reasons) == (503, ["worker: none is there"])
 
 
 def test_a_silent_tokenizer_is_named() -> None:
@@ -33,14 +33,14 @@ def test_a_silent_tokenizer_is_named() -> None:
 
 
 def test_a_target_without_progress_is_stuck() -> None:
-    stuck = member("target", progress_age=3.0)
-    health = readiness(whole_mesh(target=[stuck]), draining=False, stale_after=2.0)
-    assert health.reasons == ["target: target-1 is stuck (no progress for 3.0 s)"]
+    stuck = member("worker", progress_age=3.0)
+    health = readiness(whole_mesh(worker=[stuck]), draining=False, stale_after=2.0)
+    assert health.reasons == ["worker: worker-1 is stuck (no progress for 3.0 s)"]
 
 
 def test_one_good_instance_is_enough() -> None:
-    two = [member("target", state="lost"), member("target")]
-    assert readiness(whole_mesh(target=two), draining=False, stale_after=2.0).status == 200
+    two = [member("worker", state="lost"), member("worker")]
+    assert readiness(whole_mesh(worker=two), draining=False, stale_after=2.0).status == 200
 
 
 def test_without_a_proposer_the_mesh_is_only_slower() -> None:

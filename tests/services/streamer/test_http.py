@@ -462,7 +462,7 @@ async def test_health_names_the_role_that_is_missing(mesh: FakeMesh, http: aioht
     await mesh.start_door()
     async with http.get(mesh.url + "/health/ready") as response:
         assert response.status == 503
-        assert (await response.json())["reasons"] == ["target: none is there"]
+        assert (await response.json())["reasons"] == ["worker: none is there"]
     await mesh.start_target(says("hello"))
     async with http.get(mesh.url + "/health/ready") as response:
         assert response.status == 200

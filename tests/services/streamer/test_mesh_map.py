@@ -11,9 +11,9 @@ from fake_mesh import FakeMesh, says, until
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
 from mesh.membership import Member
-from services.messages import Dying, Kill, LinkCard, Look, Seen
+from services.api.messages import Dying, Kill, LinkCard, Look, Seen
+from services.runtime.introspection import WINDOW
 from services.streamer.mesh_map import FRESH, PATIENCE, STUCK_AFTER, figures_of, sources_of, state_of
-from services.window import WINDOW
 
 
 class FakeWindow(Actor):
@@ -71,7 +71,7 @@ async def with_windows(mesh: FakeMesh, **settings: Any) -> dict[str, FakeWindow]
     proposer = mesh.nodes["proposer-1"].endpoint
     link = LinkCard(endpoint=proposer, role="proposer", round_trip=0.0002)
     windows = {
-        "target-1": FakeWindow(msgspec.structs.replace(BUSY, links=[link])),
+        "worker-1": FakeWindow(msgspec.structs.replace(BUSY, links=[link])),
         "proposer-1": FakeWindow(Seen(figures={"store_tokens": 12})),
     }
     for name, window in windows.items():
@@ -83,9 +83,9 @@ async def with_windows(mesh: FakeMesh, **settings: Any) -> dict[str, FakeWindow]
 async def test_members_are_shown_with_their_figures_and_lines(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     await with_windows(mesh)
     body = await shown(http, mesh)
-    assert [each["instance"] for each in body["members"]] == ["proposer-1", "target-1", "tokenizer-1"]
-    target = member_of(body, "target-1")
-    assert (target["role"], target["state"], target["queue"], target["restarts"]) == ("target", "ready", 5, 0)
+    assert [each["instance"] for each in body["members"]] == ["proposer-1", "tokenizer-1", "worker-1"]
+    target = member_of(body, "worker-1")
+    assert (target["role"], target["state"], target["queue"], target["restarts"]) == ("worker", "ready", 5, 0)
     assert target["figures"]["tokens_per_s"] == 100.0
     assert target["figures"]["accepted_per_step"] == 2.0
     assert target["sources"][0]["name"] == "suffix"
@@ -93,10 +93,10 @@ async def test_members_are_shown_with_their_figures_and_lines(mesh: FakeMesh, ht
     assert (member_of(body, "tokenizer-1")["state"], member_of(body, "tokenizer-1")["figures"]) == ("ready", {})
     lines = {(each["from"], each["to"]): each for each in body["links"]}
     assert set(lines) == {
-        ("streamer-1", "proposer-1"), ("streamer-1", "target-1"), ("streamer-1", "tokenizer-1"),
-        ("target-1", "proposer-1"),
+        ("streamer-1", "proposer-1"), ("streamer-1", "worker-1"), ("streamer-1", "tokenizer-1"),
+        ("worker-1", "proposer-1"),
     }  # fmt: skip
-    assert lines["target-1", "proposer-1"]["round_trip_ms"] == 0.2
+    assert lines["worker-1", "proposer-1"]["round_trip_ms"] == 0.2
     assert not body["demo"]
 
 
@@ -105,18 +105,18 @@ async def test_who_does_not_answer_is_shown_stuck_with_what_he_said_last(
 ) -> None:
     windows = await with_windows(mesh)
     await shown(http, mesh)
-    windows["target-1"].open.clear()
+    windows["worker-1"].open.clear()
     async with asyncio.timeout(10):
-        while member_of(body := await shown(http, mesh), "target-1")["state"] != "stuck":
+        while member_of(body := await shown(http, mesh), "worker-1")["state"] != "stuck":
             pass
-    target = member_of(body, "target-1")
+    target = member_of(body, "worker-1")
     assert target["queue"] == 5
     assert target["heard_ago_s"] > STUCK_AFTER
-    assert {each["to"]: each["open"] for each in body["links"] if each["from"] == "streamer-1"}["target-1"] is False
+    assert {each["to"]: each["open"] for each in body["links"] if each["from"] == "streamer-1"}["worker-1"] is False
     assert member_of(body, "proposer-1")["state"] == "ready"
-    windows["target-1"].open.set()
+    windows["worker-1"].open.set()
     async with asyncio.timeout(10):
-        while member_of(await shown(http, mesh), "target-1")["state"] != "ready":
+        while member_of(await shown(http, mesh), "worker-1")["state"] != "ready":
             pass
 
 
@@ -143,21 +143,21 @@ async def test_many_pages_cost_one_look(mesh: FakeMesh, http: aiohttp.ClientSess
     assert mesh.door is not None and mesh.door._map is not None
     view = mesh.door._map
     await asyncio.gather(*(view.look() for _ in range(20)))
-    assert windows["target-1"].looks == 1
+    assert windows["worker-1"].looks == 1
     view._seen_at -= FRESH
     await asyncio.gather(*(view.look() for _ in range(20)))
-    assert windows["target-1"].looks == 2
+    assert windows["worker-1"].looks == 2
 
 
 async def test_a_reader_who_leaves_does_not_end_the_look_of_others(mesh: FakeMesh) -> None:
     windows = await with_windows(mesh)
-    windows["target-1"].open.clear()
+    windows["worker-1"].open.clear()
     assert mesh.door is not None and mesh.door._map is not None
     leaving, staying = (asyncio.ensure_future(mesh.door._map.look()) for _ in range(2))
-    await until(lambda: windows["target-1"].looks == 1)
+    await until(lambda: windows["worker-1"].looks == 1)
     leaving.cancel()
-    windows["target-1"].open.set()
-    assert member_of(await staying, "target-1")["queue"] == 5
+    windows["worker-1"].open.set()
+    assert member_of(await staying, "worker-1")["queue"] == 5
 
 
 async def test_who_leaves_is_gone_for_a_while_and_who_comes_back_has_restarted(
@@ -182,7 +182,7 @@ async def test_gone_ones_are_forgotten(mesh: FakeMesh) -> None:
     assert mesh.door is not None and mesh.door._map is not None
     view = mesh.door._map
     for number in range(200):
-        here = Member(role="target", instance=f"t{number}", endpoint="mem://nobody", epoch=1, state="ready")
+        here = Member(role="worker", instance=f"t{number}", endpoint="mem://nobody", epoch=1, state="ready")
         view._follow([here])
     assert len(view._known) < 40
 
@@ -200,13 +200,13 @@ async def test_in_a_demo_the_proposer_is_killed_and_nobody_else(mesh: FakeMesh, 
     async with http.post(url, json={"role": "proposer"}) as response:
         assert response.status == 202
         assert await response.json() == {"role": "proposer", "instance": "proposer-1", "pid": 77}
-    for role in ("target", "streamer", None):
+    for role in ("worker", "streamer", None):
         async with http.post(url, json={"role": role}) as response:
             assert response.status == 400
     # A page of another origin can't say this without asking.
     async with http.post(url, data='{"role": "proposer"}', headers={"Content-Type": "text/plain"}) as response:
         assert response.status == 415
-    assert (windows["proposer-1"].killed, windows["target-1"].killed) == (1, 0)
+    assert (windows["proposer-1"].killed, windows["worker-1"].killed) == (1, 0)
     windows["proposer-1"].demo = False
     async with http.post(url, json={"role": "proposer"}) as response:
         assert response.status == 409
@@ -222,19 +222,19 @@ async def test_keys_are_asked_for_and_several_callers_learn_nothing_of_each_othe
     async with http.get(f"{mesh.url}/v1/mesh") as response:
         assert response.status == 401
     body = await shown(http, mesh, Authorization="Bearer one")
-    assert member_of(body, "target-1")["figures"] == {"running": 2, "waiting": 5}
-    assert member_of(body, "target-1")["sources"] == []
+    assert member_of(body, "worker-1")["figures"] == {"running": 2, "waiting": 5}
+    assert member_of(body, "worker-1")["sources"] == []
     assert member_of(body, "proposer-1")["figures"] == {}
 
 
 async def test_one_key_is_one_caller(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     await with_windows(mesh, api_keys="one")
     body = await shown(http, mesh, Authorization="Bearer one")
-    assert member_of(body, "target-1")["figures"]["tokens_per_s"] == 100.0
+    assert member_of(body, "worker-1")["figures"]["tokens_per_s"] == 100.0
 
 
 def member(**more: Any) -> Member:
-    return Member(role="target", instance="t", endpoint="mem://t", epoch=1, **more)
+    return Member(role="worker", instance="t", endpoint="mem://t", epoch=1, **more)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.names import is_name
+from services.api.names import is_name
 from services.streamer.namespace import Namespaces
 
 PARTS = st.tuples(st.binary(max_size=80), st.text(max_size=6), st.from_regex(r"[A-Za-z0-9._-]{0,4}", fullmatch=True))

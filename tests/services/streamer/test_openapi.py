@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.messages import Speculation
+from services.api.messages import Speculation
 from services.streamer import corpora as corpora_module
 from services.streamer import mesh_map
 from services.streamer import request as request_module

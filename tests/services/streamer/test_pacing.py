@@ -19,7 +19,7 @@ from sse_reading import text_of
 from test_connections import BODY, QUICK, connect, head
 
 from mesh.stream import StreamWriter
-from services.messages import Generate
+from services.api.messages import Generate
 from services.streamer.pacing import LARGEST, LATE, SMALLEST, Backlog, frame_size, padding, size_class
 from services.streamer.sse import DONE, ChunkForm, event
 

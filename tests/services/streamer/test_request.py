@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.messages import ChatTurn, Encode, ModelCard, Speculation
+from services.api.messages import ChatTurn, Encode, ModelCard, Speculation
 from services.streamer.errors import ApiError
 from services.streamer.request import (
     NOT_YET,

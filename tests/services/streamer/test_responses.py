@@ -11,7 +11,7 @@ from fake_mesh import CARD, MODEL, FakeMesh, FakeTarget, finished, ids_of, says,
 from sse_reading import streamed
 
 from mesh.stream import StreamWriter
-from services.messages import Generate, Run, Speculation, Tokens
+from services.api.messages import Generate, Run, Speculation, Tokens
 
 TEXT = "abcdefgh"  # as many tokens
 PATHS = ("/v1/chat/completions", "/v1/completions")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from refusing import CARD, asked, refusal
 
-from services.messages import Speculation
+from services.api.messages import Speculation
 from services.streamer.request import Limits, check_against, parse_chat
 from services.streamer.speculation import longest_draft
 

@@ -11,7 +11,7 @@ import pytest
 from fake_mesh import MODEL, FakeMesh, FakeTarget, finished, ids_of, says, tokens
 
 from mesh.stream import StreamWriter
-from services.messages import Generate, Span
+from services.api.messages import Generate, Span
 from services.streamer.timeline import LEAST, MOST, Timeline
 
 KINDS = {"queue", "tokenize", "prefill", "propose", "verify", "stream"}

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from mesh.clock import FakeClock
 from mesh.errors import Refuse
-from services.config import Settings
-from services.messages import ChatTurn, Decode, Encode, EncodeWords
+from services.api.messages import ChatTurn, Decode, Encode, EncodeWords
+from services.api.settings import Settings
 from services.tokenizer.actor import TokenizerActor
 
 CALL: Any = None
@@ -149,7 +149,7 @@ async def test_smollm2_prompts_equal_those_of_transformers() -> None:
     from transformers import AutoTokenizer
 
     from models.sources import ensure_model
-    from services.config import cache_dir
+    from services.api.settings import cache_dir
 
     folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     reference = AutoTokenizer.from_pretrained(folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mesh.testing import until
-from services.messages import ChatTurn
+from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import TemplateError, TemplateSource
 from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
 
@@ -132,7 +132,7 @@ async def test_of_a_dead_process_nothing_is_left_to_complain_of_later() -> None:
 
 PARENT = """
 import asyncio, sys
-from services.messages import ChatTurn
+from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import TemplateSource
 from services.tokenizer.template_process import TemplateProcess
 

@@ -7,13 +7,13 @@ from array import array
 
 import pytest
 
-from services.config import Settings
+from services.api.settings import Settings
 from services.proposer.draft import Draft
 from services.proposer.proposer import Ask, Proposer, View
 from services.proposer.registry import make_proposers
 from services.proposer.suffix_store import compiling
 from services.proposer.suffix_store.branches import MOST
-from services.target import tree
+from services.worker.speculation import tree
 
 
 @pytest.fixture(scope="module", params=["suffix", "auto"])

@@ -1,0 +1,513 @@
+"""The one table of settings: flags, SPECMESH_* names, file keys and docs/settings.md are made from it.
+
+Values never change after start; what is learned at start-up (page count, eos ids) lives elsewhere.
+Below the table: how values are read (file < environment < flags) and the places that follow from them.
+The JSON of --speculative-config is translated in services/api/speculative_config.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.api.speculative_config import translate
+from services.runtime.cpu_placement import cores_of
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row. `kind` is bool, int, float, str, path, choice or json; `low`/`high` bound numbers, inclusive (with
+    `above`, `low` itself is out)."""
+
+    name: str
+    default: Any
+    help: str
+    kind: str
+    roles: str = "all"
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    above: bool = False
+
+
+def _row(name: str, default: Any, help: str, **more: Any) -> Setting:
+    kind = more.pop("kind", None) or {bool: "bool", int: "int", float: "float", str: "str"}[type(default)]
+    return Setting(name, default, help, kind, **more)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    # The model
+    _row("model", "smollm2-135m-instruct", "Model: the embedded default's name, a Hugging Face folder, a GGUF file or a hub id", roles="all"),
+    _row("served_model_name", "", "Name clients use for the model; empty: the folder's name", roles="streamer"),
+    _row("cache_dir", "", "Where models are kept; empty: $XDG_CACHE_HOME/specmesh or ~/.cache/specmesh", kind="path"),
+    _row("dtype", "auto", "Weights and activations; auto: bfloat16 where the machine has it in hardware; int8: the linears' weights and inputs, the rest as auto", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
+    _row("executor", "auto", "What runs the network: triton on a GPU, compiled loops on a CPU, plain torch anywhere; auto: the first that can", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="worker"),
+    _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on how the prompt was cut; fast: where that costs speed, it isn't promised", kind="choice", choices=("strict", "fast"), roles="worker"),
+    _row("engine", "torch", "torch runs the model; mock invents tokens by profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),
+    _row("mock_profile", "{}", "Mock engine: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="worker"),
+    # The door
+    _row("host", "127.0.0.1", "Address of the HTTP door", roles="streamer"),
+    _row("port", 8000, "Port of the HTTP door", low=0, high=65535, roles="streamer"),
+    _row("api_keys", "", "Comma-separated keys clients must send as Bearer; empty: none asked", roles="streamer"),
+    _row("max_waiting", 256, "Requests admitted and not yet finished; more are answered 429", low=1, high=100000, roles="streamer"),
+    _row("request_timeout", 600.0, "Seconds a request may take in all", low=0.1, high=86400.0, roles="streamer"),
+    _row("body_timeout", 10.0, "Seconds a client may take to send headers and body", low=0.1, high=600.0, roles="streamer"),
+    _row("write_timeout", 30.0, "Seconds a client may stall while we write to it", low=0.1, high=600.0, roles="streamer"),
+    _row("max_body_bytes", 4194304, "Largest request body", low=1024, high=1073741824, roles="streamer"),
+    _row("max_connections", 2048, "Open HTTP connections; idle ones make room first, then new ones are answered 503", low=1, high=1000000, roles="streamer"),
+    _row("max_choices", 8, "Largest n", low=1, high=128, roles="streamer"),
+    _row("max_messages", 1024, "Most messages in a chat", low=1, high=100000, roles="streamer"),
+    _row("max_stop_strings", 16, "Most stop strings", low=0, high=256, roles="streamer"),
+    _row("vllm_metric_names", False, "Also serve the metrics under the vllm: prefix, for existing dashboards"),
+    _row("template_timeout", 2.0, "Seconds the model's chat template may take", low=0.01, high=60.0, roles="tokenizer"),
+    # Speculation
+    _row("speculative_config", "{}", "JSON with the keys FastDeploy and vLLM use: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
+    _row("method", "auto", "Proposer used when a request names none", kind="choice", choices=("naive", "ngram", "suffix", "prediction", "hybrid", "auto")),
+    _row("num_speculative_tokens", -1, "Longest draft; -1: 48 with method auto, which verifies as much of it as pays, and 8 with the others", low=-1, high=64),
+    _row("verify_strategy", "auto", "What makes a drafted token stand. auto: greedy at temperature 0, target_match otherwise; typical and topp change what is said", kind="choice", choices=("auto", "greedy", "target_match", "rejection", "block", "typical", "topp")),
+    _row("accept_policy", "normal", "accept_all and reject_all are for debugging: accept_all changes the text", kind="choice", choices=("normal", "accept_all", "reject_all")),
+    _row("allow_lossy", False, "Requests may ask for strategies and policies that change the text or its distribution; they may, too, where this server is set to one", roles="worker"),
+    _row("max_candidate_len", 5, "topp: a drafted token stands among so many of the likeliest that top_p leaves", low=1, high=1024, roles="worker"),
+    _row("verify_window", 2, "topp: the second likeliest token stands, too, when so many likeliest ones follow it; 0: off", low=0, high=64, roles="worker"),
+    _row("typical_epsilon", 0.09, "typical: a drafted token as probable as this stands", low=0.0, high=1.0, above=True, roles="worker"),
+    _row("typical_delta", 0.3, "typical: so does one above this times exp(-entropy)", low=0.0, high=1.0, above=True, roles="worker"),
+    _row("max_ngram_size", 5, "Longest n-gram looked up", low=1, high=32),
+    _row("min_ngram_size", 2, "Shortest n-gram looked up", low=1, high=32),
+    _row("suffix_decoding_max_tree_depth", 64, "suffix: longest context looked at, in tokens", low=1, high=1024, roles="proposer"),
+    _row("suffix_decoding_max_cached_requests", -1, "suffix: requests whose output is learned in a namespace, for drafts of its other requests; 0: none is; -1: as many as store_tokens and store_mb hold (docs/proposers.md)", low=-1, high=100000000, roles="proposer"),
+    _row("suffix_decoding_max_spec_factor", 1.0, "suffix: tokens drafted for each token of the context", low=0.0, high=64.0, roles="proposer"),
+    _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens drafted besides those", low=-64.0, high=64.0, roles="proposer"),
+    _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before the token at which it is less probable, by counts, than this", low=0.0, high=1.0, roles="proposer"),
+    _row("suffix_decoding_learn_prompts", False, "suffix: prompts are learned, too, not only what was answered", roles="proposer"),
+    _row("suffix_decoding_trees", False, "suffix and auto: drafts may be trees, with several guesses for one place, in requests that don't say", roles="worker"),
+    _row("ngram_prefers", "recent", "ngram: of several places where an n-gram occurred, the last one or what followed most often", kind="choice", choices=("recent", "frequent"), roles="proposer"),
+    _row("hybrid_first", "suffix", "hybrid: the method that drafts first", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
+    _row("hybrid_then", "ngram", "hybrid: the method that goes on behind that draft, or drafts beside it", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
+    _row("hybrid_rule", "continue", "hybrid: continue: the second goes on where the first ends; better: the draft that is expected to bring more", kind="choice", choices=("continue", "better"), roles="proposer"),
+    _row("successor", False, "proposer: it takes over from those that run only once its drafts, made beside theirs, have shown to be as good", roles="proposer"),
+    _row("shared_namespaces", "", "Comma-separated names of namespaces that every caller may learn from and add to, by naming one in a request; empty: no caller's text reaches another's drafts", roles="streamer"),
+    _row("store_dir", "", "Where proposers keep what they have learned; empty: store in cache_dir; none: in memory only", roles="proposer"),
+    _row("store_mb", 1024, "Disk and memory for what is learned, in all", low=1, high=1048576, roles="proposer"),
+    _row("store_tokens", 100000000, "Tokens learned and kept in one namespace; the oldest and least used go first", low=10000, high=2000000000, roles="proposer"),
+    _row("pace_ms", 0.0, "Streams say something every so many milliseconds, in chunks of one size, however many tokens a step gave; 0: as it comes", low=0.0, high=10000.0, roles="streamer"),
+    _row("draft_deadline_ms", 20.0, "How long a step waits for drafts before it goes on without them", low=0.1, high=10000.0, roles="worker"),
+    _row("audit_share", 0.0, "Share of the requests that is computed again without drafts, in idle time, and compared token for token (docs/architecture.md)", low=0.0, high=1.0, roles="worker"),
+    _row("audit_threshold", 3, "Answers that differ under the audit until their proposer is switched off; 0: never", low=0, high=1000000, roles="worker"),
+    _row("proposer_tokens", 1000000, "Tokens of running sequences a proposer keeps in all, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
+    # The target's memory and batch
+    _row("max_sequences", 64, "Sequences in the running batch", low=1, high=1024, roles="worker"),
+    _row("max_step_tokens", 512, "Rows of one forward pass, prefill chunks among them", low=16, high=65536, roles="worker"),
+    _row("max_context", 0, "Longest prompt + answer; 0: what the model was trained for", low=0, high=1048576, roles="worker"),
+    _row("page_tokens", 32, "Tokens in a KV page", low=8, high=256, roles="worker"),
+    _row("kv_cache_mb", 1024, "Memory for KV pages; 0: a share of what is free once the model is loaded", low=0, high=1048576, roles="worker"),
+    _row("threads", 0, "Compute threads of the target; 0: one per core", low=0, high=1024, roles="worker"),
+    _row("prefix_cache", True, "Keep computed text in pages that nobody uses, and share it between requests that begin alike", roles="worker"),
+    _row("priority_seconds", 5.0, "Head start that one level of a request's priority is worth, in seconds of waiting", low=0.0, high=60.0, roles="worker"),
+    # Cores
+    _row("cores", "", "Cores a role may use, such as worker=0-5;streamer=6,7; a role that isn't named may use all"),
+    _row("niceness", 10, "How far streamer and tokenizer stand back when cores are short (0: not at all)", low=0, high=19, roles="streamer, tokenizer"),
+    # The mesh
+    _row("demo", False, "POST /v1/mesh/kill ends a proposer as kill -9 would, for showing that nothing breaks; with several api_keys, /v1/mesh shows every caller figures of all", roles="streamer, proposer"),
+    _row("run_dir", "", "Where ipc sockets and pid files live; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
+    _row("instance", "", "Name of this instance; empty: role-pid", roles="all"),
+    _row("bind", "", "Mesh endpoint of this process, ipc://... or tcp://host:port; empty: ipc in run_dir"),
+    _row("advertise", "", "Endpoint told to others, where it differs from bind"),
+    _row("directory", "", "Endpoint of the directory; empty: ipc in run_dir"),
+    _row("host_directory", False, "This process hosts the directory (the supervisor does on one machine)"),
+    _row("keys_dir", "", "CURVE keys made by `specmesh keys`; needed for every address that is not ipc", kind="path"),
+    _row("metrics_host", "127.0.0.1", "Address of /metrics and /health of a process"),
+    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 target. For up it is the first of these four; a further instance has 10 more", low=0, high=65535),
+    _row("tokenizers", 1, "Tokenizer processes started by up", low=1, high=16, roles="up"),
+    _row("drain_timeout", 30.0, "Seconds running streams may go on after SIGTERM", low=0.0, high=3600.0),
+    _row("kill_stuck_after", 30.0, "Seconds a role may be stuck before up kills and restarts it; 0: never", low=0.0, high=3600.0, roles="up"),
+    _row("stale_after", 2.0, "Seconds without progress after which an instance counts as stuck", low=0.2, high=600.0),
+    _row("log_level", "info", "How much is logged", kind="choice", choices=("debug", "info", "warning", "error")),
+)
+
+ROWS: dict[str, Setting] = {row.name: row for row in SETTINGS}
+PREFIX = "SPECMESH_"
+# Names a SPECMESH_* variable may have without being a row: where the file is (empty: read none).
+FILE_VARIABLE = "SPECMESH_CONFIG"
+SECRET = frozenset({"api_keys"})
+TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+class SettingsError(ValueError):
+    """Everything wrong with the settings at once: the start ends here."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+
+class Settings:
+    """One attribute per row, frozen. Rows of kind json are dicts, paths are str with ~ expanded."""
+
+    __slots__ = ("_origins", "_values")
+
+    _values: dict[str, Any]
+    _origins: dict[str, str]
+
+    def __init__(self, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+        object.__setattr__(self, "_origins", dict(origins))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"no setting {name!r}{did_you_mean(name, ROWS)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"settings are frozen: {name} cannot change after start")
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self._values.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Settings) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self._values, sort_keys=True))
+
+    def __repr__(self) -> str:
+        told = {name: self.shown(name) for name in self._values if self.origin(name) != "default"}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+    def __reduce__(self) -> tuple[type[Settings], tuple[dict[str, Any], dict[str, str]]]:
+        return Settings, (self._values, self._origins)
+
+    def origin(self, name: str) -> str:
+        """Where the value came from: default, a file, an environment name, a flag."""
+        return self._origins[name]
+
+    def shown(self, name: str) -> Any:
+        """The value, fit for a screen or a log."""
+        value = self._values[name]
+        return "(hidden)" if name in SECRET and value else value
+
+    def replaced(self, **overrides: Any) -> Settings:
+        """A copy with some rows changed (a supervisor gives each child its own instance and port)."""
+        values, origins = dict(self._values), dict(self._origins)
+        given, problems = _read_layer(overrides, lambda name: f"override {name}")
+        for name, (value, origin) in given.items():
+            values[name], origins[name] = value, origin
+        return _checked(values, origins, problems)
+
+    @classmethod
+    def for_tests(cls, **overrides: Any) -> Settings:
+        """The defaults and what the test says, and nothing from the environment or a file."""
+        # What a test learns is its own.
+        return load_settings({"store_dir": "none", **overrides}, {}, None)
+
+
+# Reading ------------------------------------------------------------------------------------------------
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    file_path: str | os.PathLike[str] | None = None,
+) -> Settings:
+    """File < environment < flags. `env` and `file_path` are taken as given: None reads nothing.
+    Raises SettingsError with every problem found."""
+    values = {row.name: _default(row) for row in SETTINGS}
+    origins = {row.name: "default" for row in SETTINGS}
+    problems: list[str] = []
+    named, unknown = _environment(env or {})
+    problems += unknown
+    layers: list[tuple[Mapping[str, Any], Any]] = [
+        (named, lambda name: f"environment {PREFIX}{name.upper()}"),
+        (flags or {}, lambda name: f"flag {flag_name(name)}"),
+    ]
+    if file_path is not None:
+        try:
+            layers.insert(0, (_file(Path(file_path)), lambda name: f"file {file_path}, key {name}"))
+        except SettingsError as error:
+            problems += error.problems
+    for layer, origin_of in layers:
+        given, wrong = _read_layer(layer, origin_of)
+        problems += wrong
+        for name, (value, origin) in given.items():
+            values[name], origins[name] = value, origin
+    return _checked(values, origins, problems)
+
+
+def settings_file(env: Mapping[str, str]) -> Path | None:
+    """The file to read: SPECMESH_CONFIG names it (and it must exist; empty: none), else the user's own."""
+    if FILE_VARIABLE in env:
+        return Path(env[FILE_VARIABLE]).expanduser() if env[FILE_VARIABLE] else None
+    path = default_file(env)
+    return path if path.is_file() else None
+
+
+def default_file(env: Mapping[str, str]) -> Path:
+    return Path(env.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "specmesh" / "config.toml"
+
+
+def flag_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def parse_value(row: Setting, value: Any) -> Any:
+    """The typed value of a row, from text or what TOML gives. Raises ValueError with the accepted range."""
+    match row.kind:
+        case "bool":
+            parsed: Any = _bool(value)
+        case "int":
+            parsed = _int(value)
+        case "float":
+            parsed = _float(value)
+        case "json":
+            parsed = _object(value)
+        case _:
+            parsed = value if isinstance(value, str) and "\0" not in value else None
+            if row.kind == "choice" and parsed not in row.choices:
+                parsed = None
+            if parsed == "" and row.default:
+                parsed = None
+            if parsed and row.kind == "path":
+                parsed = str(Path(parsed).expanduser())
+    out_of_range = isinstance(parsed, int | float) and not isinstance(parsed, bool) and (
+        (row.low is not None and (parsed < row.low or (row.above and parsed == row.low)))
+        or (row.high is not None and parsed > row.high)
+    )
+    if parsed is None or out_of_range:
+        raise ValueError(f"{_quoted(value)} is not {accepted(row)}")
+    return parsed
+
+
+def accepted(row: Setting) -> str:
+    """What a row takes, in words: for error messages, --help and docs/settings.md."""
+    match row.kind:
+        case "bool":
+            return "true or false"
+        case "int" | "float":
+            noun = "a whole number" if row.kind == "int" else "a number"
+            if row.low is None:
+                return noun
+            first = f"above {row.low:.10g} and up" if row.above else f"from {row.low:.10g}"
+            return f"{noun} {first} to {row.high:.10g}"
+        case "choice":
+            return "one of " + ", ".join(row.choices)
+        case "json":
+            return "a JSON object"
+        case "path":
+            return "a path"
+    return "text" if row.default else "text (may be empty)"
+
+
+def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tuple[Any, str]], list[str]]:
+    """One source's rows, typed; the rows its speculative_config stands for are among them."""
+    given: dict[str, tuple[Any, str]] = {}
+    problems: list[str] = []
+    for key, value in layer.items():
+        name = key.removeprefix("--").replace("-", "_")
+        if name not in ROWS:
+            problems.append(f"{origin_of(key)}: no such setting{did_you_mean(name, ROWS)}")
+            continue
+        try:
+            given[name] = (parse_value(ROWS[name], value), origin_of(name))
+        except ValueError as error:
+            problems.append(f"{origin_of(name)}: {error}")
+    if "speculative_config" in given:
+        problems += _add_speculative_config(given)
+    return given, problems
+
+
+def _add_speculative_config(given: dict[str, tuple[Any, str]]) -> list[str]:
+    """Rows the JSON names count as if given beside it; two answers to one question are refused."""
+    config, origin = given["speculative_config"]
+    rows, problems = translate(config)
+    problems = [f"{origin}: {problem}" for problem in problems]
+    for name, (key, value) in rows.items():
+        try:
+            parsed = parse_value(ROWS[name], value)
+        except ValueError as error:
+            problems.append(f"{origin}, {key}: {error}")
+            continue
+        if name in given and given[name][0] != parsed:
+            problems.append(f"{origin}, {key}: {parsed!r} contradicts {given[name][0]!r} of {given[name][1]}")
+            continue
+        given.setdefault(name, (parsed, f"{origin}, {key}"))
+    return problems
+
+
+def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str]) -> Settings:
+    """What no row can say alone."""
+    shortest, longest = values["min_ngram_size"], values["max_ngram_size"]
+    if shortest > longest:
+        # Only one of the two was given: the other follows it.
+        if origins["min_ngram_size"] == "default":
+            values["min_ngram_size"] = longest
+        elif origins["max_ngram_size"] == "default":
+            values["max_ngram_size"] = shortest
+        else:
+            problems.append(
+                f"{origins['min_ngram_size']}: {shortest} is more than the max_ngram_size"
+                f" of {longest} ({origins['max_ngram_size']})"
+            )
+    try:
+        cores_of("", values["cores"])
+    except ValueError as error:
+        problems.append(f"{origins['cores']}: {error}")
+    if problems:
+        raise SettingsError(problems)
+    return Settings(values, origins)
+
+
+def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """SPECMESH_* of the environment. An empty value counts as not set: compose files write `${X:-}`."""
+    named: dict[str, str] = {}
+    problems: list[str] = []
+    for variable, value in env.items():
+        if not variable.startswith(PREFIX) or variable == FILE_VARIABLE:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if variable != PREFIX + name.upper() or name not in ROWS:
+            close = did_you_mean(name, ROWS, lambda row: PREFIX + row.upper())
+            problems.append(f"environment {variable}: no such setting{close}")
+        elif value != "":
+            named[name] = value
+    return named, problems
+
+
+def _file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError([f"file {path}: cannot be read ({error.strerror})"]) from None
+    except ValueError as error:
+        raise SettingsError([f"file {path}: is not TOML ({error})"]) from None
+
+
+def _default(row: Setting) -> Any:
+    return json.loads(row.default) if row.kind == "json" else row.default
+
+
+def _bool(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    text = value.lower() if isinstance(value, str) else ""
+    return True if text in TRUE else False if text in FALSE else None
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def _float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return dict(value) if isinstance(value, Mapping) else None
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def did_you_mean(name: str, known: Iterable[str], spell: Any = str) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {spell(close[0])}?)" if close else ""
+
+
+# What follows from the settings -------------------------------------------------------------------------
+
+ROLES = ("streamer", "tokenizer", "proposer", "worker")
+FIRST_METRICS_PORT = 9100
+# sockaddr_un holds 108 bytes with the closing zero.
+LONGEST_SOCKET_PATH = 107
+
+
+def run_dir(settings: Settings) -> Path:
+    """Where sockets and pid files live. Not created here."""
+    if settings.run_dir:
+        return Path(settings.run_dir)
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "specmesh" if runtime else Path(f"/tmp/specmesh-{os.getuid()}")
+
+
+def cache_dir(settings: Settings) -> Path:
+    """Where models are kept. Not created here."""
+    if settings.cache_dir:
+        return Path(settings.cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh"
+
+
+def instance_name(settings: Settings, role: str) -> str:
+    return settings.instance or f"{role}-{os.getpid()}"
+
+
+def endpoint(settings: Settings, role: str, instance: str = "") -> str:
+    """Where a process of the mesh binds. The directory is a role with one well-known endpoint."""
+    if role == "directory":
+        return settings.directory or _socket(settings, "directory")
+    return settings.bind or _socket(settings, instance or instance_name(settings, role))
+
+
+def _socket(settings: Settings, name: str) -> str:
+    path = str((run_dir(settings) / f"{name}.sock").absolute())
+    if len(path.encode()) > LONGEST_SOCKET_PATH:
+        raise SettingsError([f"run_dir: {path} is longer than the {LONGEST_SOCKET_PATH} bytes of a socket"])
+    return f"ipc://{path}"
+
+
+def sockets_in(folder: Path) -> list[Path]:
+    """Of processes of a mesh, and their hatches (mesh/hatch.py)."""
+    return sorted([*folder.glob("*.sock"), *folder.glob("*.sock.hatch")])
+
+
+def metrics_port(settings: Settings, role: str) -> int:
+    """The side door of this process; a port that was set is taken as it is."""
+    return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role)
+
+
+def mesh_metrics_port(settings: Settings, role: str, index: int = 0) -> int:
+    """The side door `up` gives the role's instance `index`; a port that was set is the first of them."""
+    return (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * index
+
+
+def served_model_name(settings: Settings) -> str:
+    """What clients call the model; never a path of this machine."""
+    return settings.served_model_name or Path(settings.model).name
+
+
+def to_environment(settings: Settings) -> dict[str, str]:
+    """The whole of the settings for a child process: it reads no file and finds the same values.
+    speculative_config is left out, because the rows it stands for are in."""
+    environment = {FILE_VARIABLE: ""}
+    for name, value in settings:
+        row = ROWS[name]
+        if name == "speculative_config" or value == _default(row):
+            continue
+        text = json.dumps(value) if row.kind == "json" else str(value)
+        environment[PREFIX + name.upper()] = text
+    return environment

@@ -1,0 +1,70 @@
+"""`specmesh doctor`: looks for what keeps the mesh from running here, and names the fix of each.
+
+The checks are small functions in doctor_machine.py and doctor_mesh.py; this file knows their order, how a
+broken check is told from a broken machine, and how findings are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+
+from services.api.settings import Settings, SettingsError
+from services.cli.doctor import machine, mesh
+from services.cli.doctor.finding import Finding, bad, ok
+from services.cli.flags import read_settings
+
+Check = Callable[[Settings], list[Finding]]
+
+CHECKS: dict[str, Check] = {
+    "model": machine.model,
+    "disk": machine.disk,
+    "memory": machine.memory,
+    "shared memory": machine.shared_memory,
+    "torch": machine.torch,
+    "packages": machine.packages,
+    "ports": mesh.ports,
+    "run_dir": mesh.run_folder,
+    "keys": mesh.keys,
+    "peers": mesh.peers,
+    "directory": mesh.directory,
+}
+_SIGNS = {"ok": "ok  ", "warn": "WARN", "bad": "BAD "}
+
+
+def main(options: argparse.Namespace) -> int:
+    findings = []
+    for finding in examine(options):
+        findings.append(finding)
+        if not options.json:
+            _print(finding)
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    elif all(finding.level == "ok" for finding in findings):
+        print("\nNothing is wrong.")
+    return 1 if any(finding.level == "bad" for finding in findings) else 0
+
+
+def examine(options: argparse.Namespace) -> Iterator[Finding]:
+    try:
+        settings = read_settings(options)
+    except SettingsError as error:
+        # The other checks would look at the wrong ports and folders.
+        for problem in error.problems:
+            yield bad("settings", problem, "correct it where it says, or see `specmesh up --help`")
+        return
+    yield ok("settings", "readable, all within their ranges")
+    for name, check in CHECKS.items():
+        try:
+            yield from check(settings)
+        # One check that trips must not hide what the others find.
+        except Exception as error:
+            yield Finding(name, "warn", f"could not be checked: {type(error).__name__}: {error}", "see the message")
+
+
+def _print(finding: Finding) -> None:
+    print(f"{_SIGNS[finding.level]}  {finding.name:<14} {finding.what}", flush=True)
+    if finding.fix:
+        print(f"{'':<20} fix: {finding.fix}", flush=True)

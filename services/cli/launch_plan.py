@@ -1,0 +1,115 @@
+"""What `specmesh up` starts on this machine: which processes, with which settings, environment and ports.
+
+Knows the roles and their order; knows nothing of how processes are started, watched or spoken to.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mesh.supervisor import Child
+from services.api.settings import FIRST_METRICS_PORT, PREFIX, ROLES, Settings, to_environment
+from services.runtime.process import compute_environment
+
+# Drained from the door inwards: running streams need everyone behind it.
+STAGE = {"streamer": 2, "worker": 1, "tokenizer": 0, "proposer": 0}
+
+
+class PortsTaken(Exception):
+    """What is taken, and what to do about it: one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of the mesh to be."""
+
+    role: str
+    instance: str
+    metrics_port: int
+    child: Child
+
+
+def processes_of(settings: Settings, directory_endpoint: str) -> list[Process]:
+    """Tokenizers, proposer and target start together; the streamer when a tokenizer can answer.
+
+    It doesn't wait for the target, whose model takes longest to load: they load side by side, and the door
+    says 503 with the reason until the directory knows all of them. So the order is kept by readiness, and the
+    time to ready is the target's alone.
+    """
+    tokenizers = [f"tokenizer-{number + 1}" for number in range(settings.tokenizers)]
+    wanted = [
+        *(("tokenizer", name, number, ()) for number, name in enumerate(tokenizers)),
+        ("proposer", "proposer-1", 0, ()),
+        ("worker", "worker-1", 0, ()),
+        ("streamer", "streamer-1", 0, tuple(tokenizers)),
+    ]
+    return [
+        _process(settings, directory_endpoint, role, instance, number, after)
+        for role, instance, number, after in wanted
+    ]
+
+
+def _process(
+    settings: Settings, directory_endpoint: str, role: str, instance: str, number: int, after: tuple[str, ...]
+) -> Process:
+    port = (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * number
+    own = settings.replaced(
+        instance=instance,
+        metrics_port=port,
+        directory=directory_endpoint,
+        host_directory=False,
+        bind="",
+        advertise="",
+    )
+    command = (sys.executable, "-m", "services.cli", "run", role)
+    environment = _environment(os.environ, role, own)
+    return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))
+
+
+def _environment(ours: Mapping[str, str], role: str, settings: Settings) -> dict[str, str]:
+    """Ours without its SPECMESH_* (what they say is in `settings`, or a flag has overruled it)."""
+    kept = {name: value for name, value in ours.items() if not name.startswith(PREFIX)}
+    return {**compute_environment(role, settings), **kept, **to_environment(settings), "PYTHONUNBUFFERED": "1"}
+
+
+def with_free_port(settings: Settings) -> Settings:
+    """Port 0 of the door, made a number here: the box and the health check have to know it."""
+    if settings.port:
+        return settings
+    with _listening(settings.host, 0) as probe:
+        return settings.replaced(port=probe.getsockname()[1])
+
+
+def check_ports(settings: Settings, processes: list[Process]) -> None:
+    """Raises PortsTaken with every port that cannot be had, before anything is started."""
+    problems: list[str] = []
+    wanted = [(settings.host, settings.port, "the HTTP door", "--port")]
+    wanted += [
+        (settings.metrics_host, each.metrics_port, f"{each.instance}'s metrics", "--metrics-port") for each in processes
+    ]
+    for host, port, what, flag in wanted:
+        try:
+            _listening(host, port).close()
+        except OSError as error:
+            fix = f"choose another with {flag} (or {PREFIX}{flag[2:].replace('-', '_').upper()})"
+            problems.append(f"{host}:{port} for {what} cannot be had ({error.strerror or error}): {fix}")
+    if problems:
+        raise PortsTaken("\n".join(problems))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    probe = socket.socket(family, kind, protocol)
+    try:
+        # As servers do: a connection in TIME_WAIT isn't a taken port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+    except BaseException:
+        probe.close()
+        raise
+    return probe

@@ -1,0 +1,152 @@
+"""`specmesh model`: which models there are, bring one here, tell its facts, check one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.api.settings import Settings, cache_dir
+
+if TYPE_CHECKING:
+    from models.check import Checked
+
+
+def show_list(name: str, settings: Settings) -> int:
+    from models.sources import MODEL_NAMES
+
+    cache = cache_dir(settings)
+    kept = cache / "models"
+    here = {path.name for path in kept.iterdir() if (path / "config.json").is_file()} if kept.is_dir() else set()
+    for known in [*MODEL_NAMES, *sorted(here - set(MODEL_NAMES))]:
+        print(f"{known:<40} {'in the cache' if known in here else 'not fetched'}")
+    print(f"\nThe cache is {cache}. Any Hugging Face folder, GGUF file or hub id works, too.")
+    return 0
+
+
+def fetch(name: str, settings: Settings) -> int:
+    from models.sources import ModelError, ensure_model
+    from services.cli.progress_bar import ProgressBar
+
+    bar = ProgressBar()
+    try:
+        folder = ensure_model(name, cache_dir(settings), bar)
+    except ModelError as error:
+        bar.close()
+        return _tell(error.what, error.fix)
+    bar.close()
+    print(folder)
+    return 0
+
+
+def show(name: str, settings: Settings) -> int:
+    """Facts from the folder's own files; nothing is fetched."""
+    from models.sources import ModelError, check_folder, weight_files
+
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        folder = cache_dir(settings) / "models" / name.lower()
+    if not folder.is_dir():
+        return _tell(f"{name} is not here", f"specmesh model fetch {name}")
+    try:
+        check_folder(folder)
+    except ModelError as error:
+        return _tell(error.what, error.fix)
+    config = json.loads((folder / "config.json").read_bytes())
+    _tell_facts(_facts(folder, config, weight_files(folder)))
+    return 0
+
+
+def check(name: str, settings: Settings) -> int:
+    """Every name, shape and type, by the headers; weights aren't loaded."""
+    from models.check import check_model
+    from models.sources import MODEL_NAMES, ModelError
+
+    path = Path(name).expanduser()
+    if name.lower() in MODEL_NAMES and not path.exists():
+        path = cache_dir(settings) / "models" / name.lower()
+        if not path.is_dir():
+            return _tell(f"{name} is not here", f"specmesh model fetch {name}")
+    try:
+        if path.is_file() and path.suffix.lower() == ".gguf":
+            _check_gguf(path)
+        elif path.is_dir():
+            _tell_facts(_needs(check_model(path), settings))
+        else:
+            return _tell(f"{path} is neither a folder nor a GGUF file", "give the path of a model")
+    except ModelError as error:
+        return _tell(error.what, error.fix)
+    print(f"{path}: nothing is wrong")
+    return 0
+
+
+def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
+    """What it is, and the memory it takes under these settings."""
+    from models.check import check_context, kv_bytes_per_token
+
+    context = check_context(model.network, settings.max_context)
+    number_bytes = 4 if settings.dtype == "float32" else 2
+    per_token = kv_bytes_per_token(model.network, number_bytes)
+    weights = model.parameters * (1 if settings.dtype == "int8" else number_bytes)
+    pages = settings.kv_cache_mb << 20
+    room = f"kv_cache_mb {settings.kv_cache_mb:,} holds {pages // per_token:,} tokens" if pages else "what is free"
+    return [
+        ("architecture", model.architecture),
+        ("parameters", f"{model.parameters:,}"),
+        ("format", model.format),
+        ("stored", f"{model.stored_bytes / 1e6:,.0f} MB in {model.files} file{'s' if model.files != 1 else ''}"),
+        ("context", f"{context:,} tokens"),
+        ("KV cache", f"{per_token:,} bytes a token; {room}"),
+        ("memory", f"about {(weights + pages) / 1e6:,.0f} MB for weights and KV cache"),
+    ]
+
+
+def _tell_facts(facts: list[tuple[str, Any]]) -> None:
+    for label, value in facts:
+        print(f"{label:<14} {value}")
+
+
+def _check_gguf(path: Path) -> None:
+    from models.gguf import GgufError, GgufFile
+    from models.sources import ModelError
+
+    try:
+        GgufFile(path)
+    except GgufError as error:
+        raise ModelError(str(error), "fetch the file again") from error
+
+
+def _facts(folder: Path, config: dict[str, Any], weights: list[Path]) -> list[tuple[str, Any]]:
+    size = sum(file.stat().st_size for file in weights)
+    template = (folder / "chat_template.jinja").is_file() or '"chat_template"' in _text(
+        folder / "tokenizer_config.json"
+    )
+    return [
+        ("folder", folder),
+        ("architecture", ", ".join(config.get("architectures") or ["?"])),
+        ("layers", config.get("num_hidden_layers", "?")),
+        ("hidden size", config.get("hidden_size", "?")),
+        ("vocabulary", config.get("vocab_size", "?")),
+        ("context", config.get("max_position_embeddings", "?")),
+        ("weights", f"{size / 1e6:,.0f} MB in {len(weights)} file{'s' if len(weights) != 1 else ''}"),
+        ("chat template", "yes" if template else "no: completions only"),
+    ]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _tell(what: str, fix: str) -> int:
+    print(f"specmesh: {what}\n  fix: {fix}", file=sys.stderr)
+    return 1
+
+
+ACTIONS: dict[str, Callable[[str, Settings], int]] = {
+    "list": show_list,
+    "fetch": fetch,
+    "show": show,
+    "check": check,
+}

@@ -1,0 +1,136 @@
+"""`specmesh top`: the mesh behind a running server, live, from its /v1/mesh. What is shown: services/cli/top_view.py.
+
+Draws over itself on the terminal's other screen, so that what was there before is there again afterwards. A server that
+is gone is said, with what was seen last; it is asked again until it is back, or somebody presses q.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from typing import Any
+
+from services.api.settings import Settings
+from services.cli.chat import ChatError, Conversation, colours, raise_for_error, reached, server_url, session
+from services.cli.top_view import Body, screen
+
+ANSWER_TIMEOUT = 2.0  # s
+# Speeds are from one look to the next.
+BETWEEN_LOOKS = 1.0  # s, of --once
+
+OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+QUIT = b"qQ"
+
+
+def main(options: argparse.Namespace, settings: Settings) -> int:
+    api_key = settings.api_keys.partition(",")[0].strip()
+    server = Conversation(url=server_url(options.url, settings), api_key=api_key)
+    if options.once or not sys.stdout.isatty():
+        return asyncio.run(_once(server))
+    with _other_screen():
+        asyncio.run(Top(server, options.every).run())
+    return 0
+
+
+async def look(server: Conversation) -> Body:
+    """The mesh as the server sees it. Raises ChatError."""
+    try:
+        async with (
+            asyncio.timeout(ANSWER_TIMEOUT),
+            session(server) as opened,
+            reached(server),
+            opened.get(f"{server.url}/v1/mesh") as response,
+        ):
+            if response.status == 404:
+                raise ChatError("this server doesn't tell of its mesh")
+            await raise_for_error(response)
+            body: Body = await response.json()
+            return body
+    except TimeoutError:
+        raise ChatError(f"no answer within {ANSWER_TIMEOUT:g} s") from None
+
+
+async def _once(server: Conversation) -> int:
+    try:
+        await look(server)
+        await asyncio.sleep(BETWEEN_LOOKS)
+        body = await look(server)
+    except ChatError as error:
+        print(f"specmesh: {error}", file=sys.stderr)
+        return 1
+    width = shutil.get_terminal_size((120, 24)).columns
+    print("\n".join(screen(body, server.url, width, sys.maxsize, colours=colours(sys.stdout))))
+    return 0
+
+
+class Top:
+    def __init__(self, server: Conversation, every: float) -> None:
+        self._server = server
+        self._every = every
+        self._body: Body | None = None
+        self._trouble = "looking"
+        self._quit = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until q is pressed, or the process is told to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._quit.set)
+        # The window has another size, or we were in the background.
+        for number in (signal.SIGWINCH, signal.SIGCONT):
+            loop.add_signal_handler(number, self._draw)
+        if sys.stdin.isatty():
+            loop.add_reader(sys.stdin.fileno(), self._key)
+        looking = asyncio.create_task(self._look_for_ever())
+        await self._quit.wait()
+        looking.cancel()
+        await asyncio.wait([looking])
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                self._body = await look(self._server)
+                self._trouble = ""
+            except ChatError as error:
+                self._trouble = f"{error}; trying again, q ends"
+            self._draw()
+            await asyncio.sleep(self._every)
+
+    def _key(self) -> None:
+        pressed = os.read(sys.stdin.fileno(), 64)
+        if not pressed or any(key in QUIT for key in pressed):
+            self._quit.set()
+
+    def _draw(self) -> None:
+        width, height = shutil.get_terminal_size()
+        lines = screen(
+            self._body, self._server.url, width, height, colours=colours(sys.stdout), trouble=self._trouble
+        )
+        # A line that is drawn over the one of before, and no blank screen in between: nothing flickers.
+        sys.stdout.write(HOME + f"{END_OF_LINE}\n".join(lines) + END_OF_LINE + END_OF_SCREEN)
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _other_screen() -> Iterator[None]:
+    """What the terminal was like, it is like again, however this ends."""
+    keys: list[Any] | None = None
+    if sys.stdin.isatty():
+        keys = termios.tcgetattr(sys.stdin)
+        tty.setcbreak(sys.stdin)
+    try:
+        print(OTHER_SCREEN, end="", flush=True)
+        yield
+    finally:
+        print(OWN_SCREEN, end="", flush=True)
+        if keys is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, keys)

@@ -1,0 +1,263 @@
+"""`specmesh up`: the whole mesh on this machine. Fetches the model, hosts the directory, starts and watches the roles,
+says when it is ready, and leaves no process and no socket behind.
+
+Knows nothing of torch, tokens or HTTP bodies. Which processes: launch_plan.py; when they are started again:
+mesh/supervisor.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mesh.directory import DIRECTORY, DirectoryActor
+from mesh.errors import MeshError
+from mesh.membership import Member
+from mesh.node import Node
+from mesh.processes import Processes
+from mesh.supervisor import Policy, Supervisor
+from mesh.zmq_transport import ZmqTransport
+from services.api.messages import Describe, ModelCard
+from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
+from services.cli.banner import box
+from services.cli.launch_plan import PortsTaken, Process, check_ports, processes_of, with_free_port
+from services.cli.progress_bar import ProgressBar
+from services.runtime.process import SocketFile, configure_log, make_run_dir, mesh_codec, security_of
+
+log = logging.getLogger(__name__)
+
+# Without these nothing is answered; without a proposer it is only slower.
+ESSENTIAL = frozenset({"tokenizer", "worker", "streamer"})
+# What a role takes to leave once it has drained.
+LEAVE_GRACE = 5.0  # s
+_ROUTINE = re.compile(r"\S+ (DEBUG|INFO) ")
+
+
+def main(settings: Settings) -> int:
+    """Runs until Ctrl-C or SIGTERM. The exit code."""
+    configure_log(settings.log_level, "up")
+    folder = run_dir(settings)
+    try:
+        make_run_dir(folder)
+        with _locked(folder):
+            _remove_stale_sockets(folder)
+            settings = with_free_port(settings)
+            processes = processes_of(settings, endpoint(settings, DIRECTORY))
+            check_ports(settings, processes)
+            _fetch_model(settings)
+            try:
+                return asyncio.run(Up(settings, processes).run())
+            finally:
+                # Of a role that ended without the niceties.
+                _remove_stale_sockets(folder)
+    except KeyboardInterrupt:
+        print("\nspecmesh: stopped", file=sys.stderr)
+        return 130
+    except (PortsTaken, AnotherMesh, MeshError, OSError, ValueError) as error:
+        return _refuse(str(error))
+    except Exception as error:
+        if not hasattr(error, "fix"):
+            raise
+        return _refuse(f"{getattr(error, 'what', error)}\n  fix: {error.fix}")
+
+
+def _refuse(text: str) -> int:
+    print("\n".join(f"specmesh: {line}" if line[:1] != " " else line for line in text.splitlines()), file=sys.stderr)
+    return 1
+
+
+# Before anything is started --------------------------------------------------------------------------------------
+
+
+class AnotherMesh(Exception):
+    """The run_dir is in use."""
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One mesh a run_dir. The kernel lets go of the lock however we end."""
+    with (folder / "up.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            pid = file.read(20).strip() or "unknown"
+            raise AnotherMesh(
+                f"a mesh is running in {folder} (process {pid})\n"
+                "  fix: stop it, or give this one its own --run-dir, --port and --metrics-port"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _remove_stale_sockets(folder: Path) -> None:
+    """Of processes that were killed; we hold the lock, so nobody listens there."""
+    for path in sockets_in(folder):
+        path.unlink(missing_ok=True)
+
+
+def _fetch_model(settings: Settings) -> None:
+    from models.check import check_context, check_model
+    from models.sources import ensure_model
+
+    bar = ProgressBar()
+    try:
+        folder = ensure_model(settings.model, cache_dir(settings), bar)
+    finally:
+        bar.close()
+    if settings.engine == "torch":
+        # Once, before anything is started: each role would find out for itself, and be started again.
+        check_context(check_model(folder).network, settings.max_context)
+
+
+# The mesh ----------------------------------------------------------------------------------------------------------
+
+
+class Up:
+    """The supervisor process: a directory, children, and the words said to whoever started it."""
+
+    def __init__(self, settings: Settings, processes: list[Process]) -> None:
+        self._settings = settings
+        self._processes = {process.instance: process for process in processes}
+        # A key named directory where there is one, else the door's: both live on this machine.
+        security = security_of(settings, "streamer", DIRECTORY)
+        self._node = Node(ZmqTransport(security=security), mesh_codec(), name=DIRECTORY)
+        self._directory = DirectoryActor(stale_after=settings.stale_after, on_change=self._members_changed)
+        policy = Policy(kill_stuck_after=settings.kill_stuck_after, drain_timeout=settings.drain_timeout + LEAVE_GRACE)
+        self._children = Processes(
+            Supervisor([process.child for process in processes], policy),
+            log_dir=run_dir(settings) / "logs",
+            on_line=self._child_said,
+            on_gave_up=self._gave_up,
+            on_exited=self._directory.bury,
+        )
+        self._began = time.monotonic()
+        self._was_ready: set[str] = set()
+        self._missing = set(self._processes)
+        self._members: list[Member] = []
+        self._changed = asyncio.Event()
+        self._serving = False
+        self._stopping = False
+        self._failed = False
+
+    async def run(self) -> int:
+        await self._node.start(endpoint(self._settings, DIRECTORY))
+        socket = SocketFile(self._node.endpoint)
+        await self._node.spawn(self._directory, DIRECTORY)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop)
+        welcoming = asyncio.create_task(self._welcome())
+        try:
+            await self._children.run()
+        finally:
+            welcoming.cancel()
+            await asyncio.wait([welcoming])
+            await self._node.stop(0.2)
+            socket.remove()
+        if not self._failed:
+            self._say("stopped")
+        return 1 if self._failed else 0
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._say("draining; again to end at once")
+        self._stopping = True
+        self._children.stop()
+
+    # What the children do ------------------------------------------------------------------------------------------
+
+    def _members_changed(self, members: list[Member]) -> None:
+        self._members = members
+        for member in members:
+            # An entry of a process that is gone says nothing about its successor.
+            if member.pid == self._children.pid(member.instance):
+                self._children.readiness(member.instance, _works(member, self._settings.stale_after))
+                if member.state == "ready":
+                    self._note_ready(member.instance)
+        self._changed.set()
+
+    def _note_ready(self, name: str) -> None:
+        self._missing.discard(name)
+        if name in self._processes and name not in self._was_ready:
+            self._was_ready.add(name)
+            self._say(f"{name} is ready after {time.monotonic() - self._began:.1f} s")
+
+    def _gave_up(self, name: str, reason: str) -> None:
+        role = self._processes[name].role
+        if role in ESSENTIAL and not self._serving:
+            self._failed = True
+            _refuse(f"{name} cannot run: {reason}\n  its log: {run_dir(self._settings)}/logs/{name}.log")
+            self._stopping = True
+            self._children.stop()
+        else:
+            self._missing.discard(name)
+            self._changed.set()
+            hint = "" if role in ESSENTIAL else "; the mesh goes on without its drafts"
+            self._say(f"{name} failed and will be tried again{hint}: {reason.splitlines()[0]}")
+
+    def _child_said(self, name: str, line: str) -> None:
+        """On a terminal only what matters; everything is in the logs."""
+        if not (sys.stderr.isatty() and _ROUTINE.match(line)):
+            print(f"{name:<12}| {line}", file=sys.stderr, flush=True)
+
+    def _say(self, text: str) -> None:
+        print(f"specmesh: {text}", file=sys.stderr, flush=True)
+
+    # When all are there --------------------------------------------------------------------------------------------
+
+    async def _welcome(self) -> None:
+        while self._missing:
+            self._changed.clear()
+            await self._changed.wait()
+        # Nobody tells us when another process has opened its port.
+        while not await self._door_is_open():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        self._serving = True
+        took = time.monotonic() - self._began
+        lines = box(self._settings, list(self._processes.values()), await self._card(), took, run_dir(self._settings))
+        print(lines, flush=True)
+
+    async def _door_is_open(self) -> bool:
+        """The streamer's own word, through the port that clients will use."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._settings.host, self._settings.host)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(5.0):
+                reader, writer = await asyncio.open_connection(host, self._settings.port)
+                try:
+                    writer.write(b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                    return b" 200 " in await reader.readline()
+                finally:
+                    writer.close()
+        return False
+
+    async def _card(self) -> ModelCard | None:
+        """What the target says of its model; the box does without when it says nothing."""
+        target = next((member for member in self._members if member.role == "worker"), None)
+        if target is None:
+            return None
+        try:
+            card = await self._node.ref(target.endpoint, "worker").ask(Describe(), timeout=2.0)
+        except MeshError as error:
+            log.warning("the target doesn't describe its model: %s", error)
+            return None
+        return card if isinstance(card, ModelCard) else None
+
+
+def _works(member: Member, stale_after: float) -> bool:
+    """Whether a child's process does what it should. What it misses in others isn't its fault; being stuck is."""
+    if member.state in ("lost", "starting"):
+        return False
+    return member.state != "unready" or member.progress_age < stale_after

@@ -1,0 +1,59 @@
+"""Which cores a role's process may use, and how far it stands back when there are too few.
+
+The target's step is what everyone waits for; streamer and tokenizer have work of microseconds. On a machine with as
+many cores as compute threads they would each time take a core from a step and make all other threads wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+# Nobody waits in the middle of a step for these.
+STAND_BACK = ("streamer", "tokenizer")
+
+
+def cores_of(role: str, setting: str) -> set[int]:
+    """The cores `setting` gives a role: "worker=0-5;streamer=6,7". Empty: no bound. Raises ValueError."""
+    found: set[int] = set()
+    for item in filter(None, (part.strip() for part in setting.split(";"))):
+        name, equals, ranges = item.partition("=")
+        if not equals or not ranges.strip():
+            raise ValueError(f"cores: {item!r} is not role=cores, such as worker=0-5")
+        for piece in ranges.split(","):
+            first, dash, last = piece.strip().partition("-")
+            if not first.isdigit() or (dash and not last.isdigit()):
+                raise ValueError(f"cores: {piece.strip()!r} is neither a core nor a range of cores")
+            if name.strip() == role:
+                found |= set(range(int(first), int(last if dash else first) + 1))
+    return found
+
+
+def take_place(role: str, cores: str, niceness: int) -> None:
+    """Called once in a role's process. Raises ValueError when none of its cores is to be had."""
+    wanted = cores_of(role, cores)
+    if wanted:
+        try:
+            os.sched_setaffinity(0, wanted)
+        except OSError as error:
+            raise ValueError(f"cores: {role} can't run on {sorted(wanted)}: {error.strerror}") from error
+    if role in STAND_BACK and niceness:
+        # Whoever started us may have set us back already, and no one needs more than 19.
+        with contextlib.suppress(OSError):
+            os.nice(niceness)
+        _set_session_back(niceness)
+
+
+def _set_session_back(niceness: int, group: Path = Path("/proc/self/autogroup")) -> None:
+    """Where the system shares cores out by session, a niceness counts within its session only. A role that `up`
+    started has one of its own; of anyone else's we don't dispose."""
+    if os.getsid(0) == os.getpid() and group.exists():
+        with contextlib.suppress(OSError):
+            group.write_text(str(niceness))
+
+
+def threads_of(role: str, cores: str, threads: int) -> int:
+    """Compute threads of a target: as the setting says, or one a core that it may use."""
+    there = os.sched_getaffinity(0)
+    return threads or len(cores_of(role, cores) & there or there)

@@ -1,0 +1,98 @@
+"""A process's window: what it does just now, for whoever asks `Look` over the mesh. Each role has one beside its actor.
+
+What is shown is the actor's own `figures()`. Of those that only grow the window keeps what it showed in the last
+seconds, so that whoever looks again can say how fast they do; while nobody looks it costs nothing. Knows nothing of
+what they mean. With `demo` it takes a `Kill`, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from mesh.actor import Actor, Call
+from mesh.clock import Clock, SystemClock
+from mesh.errors import Refuse
+from services.api.messages import Dying, Kill, LinkCard, Look, Seen
+
+log = logging.getLogger(__name__)
+
+WINDOW = "window"
+# What was shown is compared with what was shown so long before, or a little more.
+LOOK_BACK = 2.0  # s
+# A comparison with what is older than this says nothing of now.
+TOO_OLD = 10.0  # s
+CLOSEST_NOTES = 0.1  # s
+MOST_FIGURES = 128
+MOST_LINKS = 16
+# The answer has to leave before the process does.
+LAST_WORD = 0.02  # s
+
+
+@dataclass(slots=True)
+class Figures:
+    """What an actor shows: `now` may go up and down, `totals` only grow."""
+
+    now: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    links: list[LinkCard] = field(default_factory=list)
+
+
+class Window(Actor):
+    handlers: ClassVar = {Look: "look", Kill: "kill"}
+    mailbox_size = 64
+
+    def __init__(
+        self,
+        figures: Callable[[], Figures],
+        *,
+        demo: bool = False,
+        clock: Clock | None = None,
+        kill: Callable[[int, int], object] = os.kill,
+    ) -> None:
+        self._figures = figures
+        self._demo = demo
+        self._clock = clock or SystemClock()
+        self._kill = kill
+        self._notes: deque[tuple[float, dict[str, float]]] = deque()
+
+    async def look(self, message: Look, call: Call) -> Seen:
+        figures, now = self._figures(), self._clock.now()
+        totals = _some(figures.totals)
+        at, earlier = self._compared_with(now)
+        if not self._notes or now - self._notes[-1][0] >= CLOSEST_NOTES:
+            self._notes.append((now, totals))
+        return Seen(
+            figures=_some(figures.now),
+            totals=totals,
+            earlier=earlier,
+            span=now - at,
+            links=figures.links[:MOST_LINKS],
+            pid=os.getpid(),
+        )
+
+    def _compared_with(self, now: float) -> tuple[float, dict[str, float]]:
+        """When, and what there was to see then; nothing when nobody looked of late."""
+        notes = self._notes
+        while len(notes) > 1 and now - notes[1][0] >= LOOK_BACK:
+            notes.popleft()
+        if notes and now - notes[0][0] > TOO_OLD:
+            notes.clear()
+        return notes[0] if notes else (now, {})
+
+    async def kill(self, message: Kill, call: Call) -> Dying:
+        if not self._demo:
+            raise Refuse("no_demo", "this process was started without the setting demo")
+        log.warning("killed by wish of %s", call.peer)
+        self._clock.call_later(LAST_WORD, self._kill, os.getpid(), signal.SIGKILL)
+        return Dying(pid=os.getpid())
+
+
+def _some(figures: dict[str, float]) -> dict[str, float]:
+    """As many as are shown: names may be a peer's."""
+    return figures if len(figures) <= MOST_FIGURES else dict(list(figures.items())[:MOST_FIGURES])

@@ -1,0 +1,347 @@
+"""The target process: a model behind a mailbox. Generate streams in, tokens out.
+
+Everything that computes happens in the thread of step_loop.py; here messages become its events, and what it
+hands over goes to the streams. Knows no scheduling, no torch, and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mesh.actor import Actor, Call
+from mesh.errors import MeshError
+from mesh.stream import StreamWriter
+from mesh.supervisor import EXIT_CONFIG
+from services.api.messages import Describe, Failed, Generate, ModelCard, Speculation
+from services.runtime.introspection import Figures
+from services.worker.audit import Audit
+from services.worker.engine import CandidateAt, Delivery, ProposerAt, StepLoop
+from services.worker.figures import figures_of
+from services.worker.loading import load_runner, model_name
+from services.worker.metrics import WorkerMetrics
+from services.worker.outlet import Outlet
+from services.worker.running.runner import Facts, Runner
+from services.worker.scheduling.events import (
+    Arrived,
+    Cancelled,
+    Drain,
+    Emit,
+    Finish,
+)
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.advice import AdvisedBy
+from services.worker.speculation.remote.proposer_link import Link, ProposerLink
+from services.worker.speculation.remote.succession import Succession
+from services.worker.verify.policy import Verification, policies_for_requests, strategies_for_requests
+
+if TYPE_CHECKING:
+    from services.api.settings import Settings
+    from services.runtime.process import Context
+
+log = logging.getLogger("specmesh.worker")
+
+JOIN_SECONDS = 5.0
+LAST_WORDS_SECONDS = 1.0
+EXIT_ENGINE = 70
+
+
+class WorkerActor(Actor):
+    handlers = {Describe: "describe"}  # noqa: RUF012
+    streams = {Generate: "generate"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        context: Context,
+        runner: Runner | None = None,
+        end_process: Callable[[int], object] = os._exit,
+    ) -> None:
+        """`runner`: instead of the one that the settings ask for."""
+        self._end_process = end_process
+        self._context = context
+        self._settings = settings = context.settings
+        # One waiting and one running request each; what is more is refused by the scheduler, in words.
+        self.max_streams = 2 * (settings.max_waiting + settings.max_sequences)
+        self._given_runner = runner
+        self._name = model_name(settings)
+        self._metrics = WorkerMetrics(context.registry, self._name)
+        self._steps: StepLoop | None = None
+        self._figures: Callable[[], Figures] = Figures
+        self._card: ModelCard | None = None
+        self._outlets: dict[int, Outlet] = {}
+        self._stream_ids = itertools.count(1)
+        self._unready = "loading model"
+        self._draining = False
+        self._stopped = False
+        self._has_loaded = asyncio.Event()
+        self._emptied = asyncio.Event()
+        # Where drafts come from, and who may take over: endpoint and epoch.
+        self._proposer: tuple[str, int] | None = None
+        self._candidate: tuple[str, int] | None = None
+
+    # Start ----------------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        """Returns at once; `ready` says when the model is there."""
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._load, name="load-model", daemon=True).start()
+
+    def _load(self) -> None:
+        try:
+            runner = self._given_runner or load_runner(self._settings)
+        # Whatever is wrong with a model, the process must say so and end.
+        except Exception as error:
+            known = hasattr(error, "fix") or isinstance(error, ValueError)
+            log.error("the model can't be loaded: %s", error, exc_info=not str(error))
+            self._tell_loop(self._give_up, f"the model can't be loaded: {error}", EXIT_CONFIG if known else EXIT_ENGINE)
+        else:
+            self._tell_loop(self._loaded, runner)
+
+    def _tell_loop(self, what: Any, *arguments: Any) -> None:
+        # The loop is gone when the process stopped meanwhile.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    def _loaded(self, runner: Runner) -> None:
+        if self._stopped:
+            return
+        settings, facts = self._settings, runner.facts
+        verification = _verification(settings)
+        if settings.accept_policy == "accept_all":
+            log.warning("accept_policy is accept_all: the text is what the proposer says, not what the model says")
+        elif not verification.lossless:
+            log.warning("verify_strategy %s leans sampled text towards what was drafted", verification.strategy)
+        context = min(settings.max_context or facts.max_context, facts.max_context)
+        scheduler = Scheduler(
+            Limits(
+                vocab_size=facts.vocab_size,
+                max_context=context,
+                eos_token_ids=tuple(facts.eos_token_ids),
+                page_tokens=facts.page_tokens,
+                pages=facts.pages,
+                branch_pages=facts.branch_pages,
+                max_sequences=settings.max_sequences,
+                max_step_tokens=settings.max_step_tokens,
+                max_waiting=settings.max_waiting,
+                method=settings.method,
+                num_speculative_tokens=settings.num_speculative_tokens,
+                verification=verification,
+                trees=settings.suffix_decoding_trees,
+                allow_lossy=settings.allow_lossy,
+                prefix_cache=settings.prefix_cache,
+                priority_seconds=settings.priority_seconds,
+            )
+        )
+        drafts = Succession(
+            lambda: ProposerLink(
+                self._connect,
+                target=self._context.instance,
+                epoch=self._context.node.epoch,
+                deadline=settings.draft_deadline_ms / 1e3,
+                now=time.monotonic,
+                vocabulary=facts.vocabulary,
+            ),
+            took_over=lambda endpoint: self._tell_loop(self._took_over, endpoint),
+        )
+        # Where the engine itself may differ from batch to batch, that is no proposer's fault.
+        threshold = settings.audit_threshold if facts.strict else 0
+        audit = Audit(settings.audit_share, threshold, salt=secrets.token_hex(), path=facts.path)
+        self._metrics.watch(scheduler, drafts, audit)
+        self._metrics.tell_path(facts.path, facts.strict)
+        self._steps = StepLoop(
+            scheduler,
+            runner,
+            AdvisedBy(scheduler.advice, drafts),
+            deliver=lambda delivery: self._tell_loop(self._deliver, delivery),
+            failed=lambda message: self._tell_loop(self._give_up, message),
+            observer=self._metrics,
+            now=time.monotonic,
+            audit=audit,
+        )
+        self._card = self._make_card(scheduler, facts)
+        self._figures = lambda: figures_of(scheduler, drafts)
+        self._steps.start()
+        self._context.directory.on_change(self._follow_proposer)
+        self._follow_proposer()
+        self._unready = ""
+        self._has_loaded.set()
+
+    def _make_card(self, scheduler: Scheduler, facts: Facts) -> ModelCard:
+        limits = scheduler.limits
+        return ModelCard(
+            model=self._name,
+            max_context=scheduler.max_length,
+            vocab_size=limits.vocab_size,
+            eos_token_ids=list(limits.eos_token_ids),
+            methods=list(limits.methods),
+            verify_strategies=strategies_for_requests(limits.verification, limits.allow_lossy),
+            accept_policies=policies_for_requests(limits.verification, limits.allow_lossy),
+            max_speculative_tokens=limits.most_speculative_tokens,
+            engine=self._settings.engine,
+            path=facts.path,
+            strict=facts.strict,
+            speculation=_own_choice(limits),
+            vocabulary=facts.vocabulary,
+        )
+
+    def _connect(self, endpoint: str) -> Link:
+        # Called from the step thread.
+        from mesh.blocking import BlockingLink
+
+        context, node = self._context, self._context.node
+        return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
+
+    def _follow_proposer(self) -> None:
+        """The directory has changed. The same proposer as long as it is there: it knows our texts."""
+        directory, steps = self._context.directory, self._steps
+        assert steps is not None
+        ready = {(member.endpoint, member.epoch): member for member in directory.ready("proposer")}
+        if self._proposer not in ready:
+            member = directory.pick("proposer", key=self._context.instance)
+            found = None if member is None else (member.endpoint, member.epoch)
+            if found != self._proposer:
+                self._proposer = found
+                steps.post(ProposerAt(found[0] if found else ""))
+        candidates = [life for life, member in ready.items() if member.candidate and life != self._proposer]
+        candidate = max(candidates, key=lambda life: life[1], default=None)
+        if candidate != self._candidate:
+            self._candidate = candidate
+            steps.post(CandidateAt(candidate[0] if candidate else ""))
+
+    def _took_over(self, endpoint: str) -> None:
+        """The candidate's drafts are those that are used from now on."""
+        if self._candidate is not None and self._candidate[0] == endpoint:
+            self._proposer, self._candidate = self._candidate, None
+
+    # Messages -------------------------------------------------------------------------------------------
+
+    async def describe(self, message: Describe, call: Call) -> ModelCard:
+        await self._has_loaded.wait()
+        assert self._card is not None
+        return self._card
+
+    async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:
+        if self._steps is None:
+            await out.send(self._not_yet(message))
+            return
+        stream = next(self._stream_ids)
+        outlet = self._outlets[stream] = Outlet(out)
+        left = call.deadline_left()
+        now = time.monotonic()
+        self._steps.post(Arrived(message, stream, None if left is None else now + left, now))
+        try:
+            await outlet.run()
+        finally:
+            del self._outlets[stream]
+            if not outlet.ended:
+                self._steps.post(Cancelled(stream))
+            if not self._outlets:
+                self._emptied.set()
+
+    def _not_yet(self, message: Generate) -> Failed:
+        return Failed(
+            request_id=message.request_id,
+            attempt=message.attempt,
+            reason="overloaded",
+            message=self._unready,
+            retryable=True,
+        )
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """What a step gave, for all its sequences."""
+        assert self._steps is not None
+        self._steps.taken()
+        outlets = self._outlets
+        for item in delivery:
+            outlet = outlets.get(item.stream)
+            if outlet is None:
+                continue
+            if isinstance(item, Emit):
+                outlet.push(item.tokens)
+            elif isinstance(item, Finish):
+                outlet.push(item.finished)
+            else:
+                outlet.push(item.failed)
+
+    # What the process around us asks --------------------------------------------------------------------
+
+    def ready(self) -> list[str]:
+        reasons = [self._unready] if self._unready else []
+        return [*reasons, "draining"] if self._draining else reasons
+
+    def progress_age(self) -> float:
+        return 0.0 if self._steps is None else self._steps.progress_age()
+
+    def load(self) -> int:
+        return len(self._outlets)
+
+    def figures(self) -> Figures:
+        return self._figures()
+
+    async def drain(self, timeout: float) -> None:
+        self._draining = True
+        if self._steps is not None:
+            self._steps.post(Drain())
+        try:
+            async with asyncio.timeout(timeout):
+                while self._outlets:
+                    self._emptied.clear()
+                    await self._emptied.wait()
+        except TimeoutError:
+            log.warning("%d requests still run at the end of the drain", len(self._outlets))
+
+    def _give_up(self, message: str, code: int = EXIT_ENGINE) -> None:
+        """The engine is gone. Whoever waits has been told; the supervisor starts a new process, if that can help."""
+        self._unready = message
+        self._ending = asyncio.get_running_loop().create_task(self._end(code))
+
+    async def _end(self, code: int) -> None:
+        """Without the niceties of a stop: the thread that failed may hold anything."""
+        log.error("ending this process: %s", self._unready)
+        await self.drain(LAST_WORDS_SECONDS)
+        with contextlib.suppress(MeshError, TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await self._context.directory.stop()
+        self._end_process(code)
+
+    async def on_stop(self) -> None:
+        self._stopped = True
+        if self._steps is not None:
+            self._steps.stop()
+            if not await asyncio.to_thread(self._steps.join, JOIN_SECONDS):
+                log.warning("the step at work didn't end within %g s", JOIN_SECONDS)
+
+
+def _verification(settings: Settings) -> Verification:
+    return Verification(
+        strategy=settings.verify_strategy,
+        accept_policy=settings.accept_policy,
+        max_candidate_len=settings.max_candidate_len,
+        verify_window=settings.verify_window,
+        typical_epsilon=settings.typical_epsilon,
+        typical_delta=settings.typical_delta,
+    )
+
+
+def _own_choice(limits: Limits) -> Speculation:
+    """What a request gets that asks for nothing."""
+    own = limits.verification
+    return Speculation(
+        method=limits.method,
+        num_speculative_tokens=limits.draft_length(limits.method),
+        verify_strategy=own.strategy,
+        accept_policy=own.accept_policy,
+        max_candidate_len=own.max_candidate_len,
+        verify_window=own.verify_window,
+        typical_epsilon=own.typical_epsilon,
+        typical_delta=own.typical_delta,
+    )

@@ -1,0 +1,63 @@
+"""Makes the runner that the settings ask for. Slow (it loads a model): called from a thread.
+
+Torch is imported here and not before, so that a target with the mock engine never does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.api.settings import Settings, cache_dir
+from services.runtime.cpu_placement import threads_of
+from services.worker.cache.size import available_bytes, kv_cache_bytes
+from services.worker.running.runner import Runner
+
+if TYPE_CHECKING:
+    from services.worker.running.mock import MockRunner
+
+# What the mock pretends one token's keys and values take.
+MOCK_TOKEN_BYTES = 16384
+
+
+def load_runner(settings: Settings) -> Runner:
+    """Raises ModelError or ValueError with words for the user."""
+    if settings.engine == "mock":
+        return _mock(settings)
+    return _torch(settings)
+
+
+def model_name(settings: Settings) -> str:
+    """What clients call the model."""
+    return str(settings.served_model_name or Path(settings.model).name)
+
+
+def _mock(settings: Settings) -> MockRunner:
+    from services.worker.running.mock import MockRunner, Profile
+
+    given: Mapping[str, Any] | str = settings.mock_profile
+    profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
+    page_bytes = settings.page_tokens * MOCK_TOKEN_BYTES
+    pages = kv_cache_bytes(settings.kv_cache_mb, available_bytes(), page_bytes) // page_bytes
+    return MockRunner(profile, page_tokens=settings.page_tokens, pages=pages)
+
+
+def _torch(settings: Settings) -> Runner:
+    from models.sources import ensure_model
+    from services.worker.running.torch_model import Wanted, load_torch_model
+    from services.worker.running.torch_runner import TorchRunner
+
+    wanted = Wanted(
+        dtype=settings.dtype,
+        executor=settings.executor,
+        strict=settings.determinism == "strict",
+        threads=threads_of("worker", settings.cores, settings.threads),
+        page_tokens=settings.page_tokens,
+        kv_cache_mb=settings.kv_cache_mb,
+        max_sequences=settings.max_sequences,
+        max_context=settings.max_context,
+    )
+    model = load_torch_model(ensure_model(settings.model, cache_dir(settings)), wanted)
+    return TorchRunner(model)

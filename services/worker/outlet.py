@@ -1,0 +1,91 @@
+"""The way of one request's messages from the step loop to its stream, as fast as credit allows.
+
+While there is credit a message goes out at once. While there is none, messages wait here and then leave as
+one: they are bounded by the request's max_tokens. Used from the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from mesh.errors import MeshError
+from services.api.messages import Failed, Finished, Tokens
+
+Answer = Tokens | Finished | Failed
+
+
+class Writer(Protocol):
+    """What is needed of mesh.stream.StreamWriter."""
+
+    def offer(self, item: Any) -> bool: ...
+    async def send(self, item: Any) -> None: ...
+
+
+class Outlet:
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._held: list[Answer] = []
+        self._sending = False
+        self._wake = asyncio.Event()
+        self._error: MeshError | None = None
+        self.ended = False
+
+    def push(self, answer: Answer) -> None:
+        """Send, or hold until there is credit. Never waits, never raises."""
+        self.ended = not isinstance(answer, Tokens)
+        if self._sending or self._held or not self._offer(answer):
+            self._held.append(answer)
+            self._wake.set()
+        elif self.ended:
+            self._wake.set()
+
+    def _offer(self, answer: Answer) -> bool:
+        try:
+            return self._writer.offer(answer)
+        except MeshError as error:
+            self._error = error
+            return False
+
+    async def run(self) -> None:
+        """Until the end has been sent. Raises MeshError when the stream is lost."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._error is not None:
+                raise self._error
+            self._sending = True
+            while self._held:
+                await self._writer.send(self._take())
+            self._sending = False
+            if self.ended:
+                return
+
+    def _take(self) -> Answer:
+        """The next message: all tokens that wait, or the end behind them."""
+        tokens: list[Tokens] = []
+        for answer in self._held:
+            if not isinstance(answer, Tokens):
+                break
+            tokens.append(answer)
+        if not tokens:
+            return self._held.pop(0)
+        del self._held[: len(tokens)]
+        return tokens[0] if len(tokens) == 1 else joined(tokens)
+
+
+def joined(parts: list[Tokens]) -> Tokens:
+    """Messages of tokens that follow each other, as one."""
+    first = parts[0]
+    logprobs = None
+    if first.logprobs is not None:
+        logprobs = [value for part in parts for value in part.logprobs or ()]
+    return Tokens(
+        request_id=first.request_id,
+        attempt=first.attempt,
+        seq=first.seq,
+        ids=[token for part in parts for token in part.ids],
+        runs=[run for part in parts for run in part.runs],
+        logprobs=logprobs,
+        spans=[span for part in parts for span in part.spans],
+    )

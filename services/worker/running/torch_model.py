@@ -1,0 +1,282 @@
+"""TorchModel: a network, its KV pages and its facts, for the runner. Knows no scheduler and no sockets.
+
+`forward` takes rows of any sequences at once: prefill chunks, drafts to verify and single decode steps are
+the same thing, tokens at positions whose keys and values go to given pages. Rejected drafts need no undoing:
+the next call overwrites their positions, and no row looks past its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT
+from kernels.verify.questions import Asked, Rule, gather
+from models.batch import Stretch, make_batch, tree_slots
+from models.branches import own_pages
+from models.check import check_context
+from models.choose import Choice, choose
+from models.config import read_network
+from models.executor import Executor, Options
+from models.parameters import parameter_count
+from models.sources import ModelError, check_folder
+from models.spec import Network
+from models.weights import Weights
+from services.worker.cache.size import available_bytes, kv_cache_bytes
+from services.worker.running.verifier import Verifier, verifier
+from services.worker.speculation.tree import depths
+
+GPU_ROOM = 2 << 30
+# For branches of a step's drafts, besides the others; for every so many of those one at most.
+BRANCH_PAGES, PAGES_A_BRANCH_PAGE = 64, 16
+# Bytes of a weight.
+BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
+
+
+@dataclass(slots=True)
+class ForwardRows:
+    """Tokens of one sequence at positions start..start+len-1. `pages` covers all positions up to the last
+    of them; logits are wanted for tokens logits_from.. (== len(tokens): none). With `parents` the first token is
+    followed by a tree (models/batch.py), and `pages` covers as many positions as can stand of it."""
+
+    tokens: list[int]
+    start: int
+    pages: list[int]
+    logits_from: int
+    parents: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model once it is loaded."""
+
+    vocab_size: int
+    max_context: int
+    eos_token_ids: tuple[int, ...]
+    page_tokens: int
+    pages: int
+    dtype: str
+    parameters: int
+    path_name: str
+    # What really runs, in a few words.
+    path: str = ""
+    # Whether a row's bits depend neither on its batch nor on how its prompt was cut.
+    strict: bool = True
+    # Names what token ids mean.
+    vocabulary: str = ""
+    # For branches of drafts, behind the others.
+    branch_pages: int = 0
+
+
+class TorchModel:
+    def __init__(self, executor: Executor, facts: ModelFacts, verifier: Verifier, elsewhere: bool = False) -> None:
+        """`elsewhere`: whether `forward` returns before anything is computed."""
+        self.facts = facts
+        self.verifier = verifier
+        self.elsewhere = elsewhere
+        self._executor = executor
+        # Of the last call: the trees, by their place in it.
+        self._trees: dict[int, Stretch] = {}
+
+    def forward(self, rows: Sequence[ForwardRows]) -> torch.Tensor:
+        """Logits of the wanted rows, in the given order: float32 [wanted, vocab_size].
+
+        Where facts.strict, a row's logits have the same bits whatever is computed beside it, and however its
+        prompt was cut. They hold until the next call.
+        """
+        for item in rows:
+            self._assert_covered(item)
+        self._trees = self._with_branches(rows)
+        parts = _parts(rows, self._trees, self._executor.max_rows)
+        if not parts:
+            return torch.empty(0, self.facts.vocab_size)
+        if len(parts) == 1:
+            return self._forward(parts[0])
+        # An executor may write the logits of the next call over those of the last.
+        return torch.cat([self._forward(part).clone() for part in parts])
+
+    def _forward(self, part: list[Stretch]) -> torch.Tensor:
+        return self._executor.forward(make_batch(part, self.facts.page_tokens))
+
+    def _with_branches(self, rows: Sequence[ForwardRows]) -> dict[int, Stretch]:
+        found: dict[int, Stretch] = {}
+        spare = self.facts.pages
+        for index, item in enumerate(rows):
+            if item.parents:
+                needed = own_pages(item.parents, item.start, self.facts.page_tokens)
+                own = range(spare, spare + needed)
+                found[index] = Stretch(item.tokens, item.start, item.pages, item.logits_from, item.parents, own)
+                spare += needed
+        assert spare <= self.facts.pages + self.facts.branch_pages
+        return found
+
+    def keep(self, paths: Sequence[tuple[int, list[int]]]) -> None:
+        """Of trees of the last call, by their place in it, these rows stand, one behind the other: what was computed of
+        them goes into the sequence's own pages, where that of a chain is."""
+        size = self.facts.page_tokens
+        moves: list[tuple[int, int]] = []
+        for index, path in paths:
+            tree = self._trees[index]
+            slots = tree_slots(tree, size)[path].tolist()
+            places = range(tree.start + 1, tree.start + 1 + len(path))
+            own = [tree.pages[place // size] * size + place % size for place in places]
+            moves += [move for move in zip(slots, own, strict=True) if move[0] != move[1]]
+        self._executor.move(moves)
+
+    def copy_page(self, source: int, target: int) -> None:
+        self._executor.copy_page(source, target)
+
+    def _assert_covered(self, item: ForwardRows) -> None:
+        end = item.start + (1 + max(depths(len(item.parents), item.parents)) if item.parents else len(item.tokens))
+        assert item.tokens and item.start >= 0 and end <= self.facts.max_context
+        assert len(item.pages) * self.facts.page_tokens >= end
+        assert min(item.pages) >= 0 and max(item.pages) < self.facts.pages
+        assert min(item.tokens) >= 0 and max(item.tokens) < self.facts.vocab_size
+        assert 0 <= item.logits_from <= len(item.tokens)
+
+
+def _parts(rows: Sequence[ForwardRows], trees: Mapping[int, Stretch], limit: int) -> list[list[Stretch]]:
+    """Cut the rows into calls of at most `limit`; a sequence may go on in the next one, a tree may not."""
+    parts: list[list[Stretch]] = []
+    room = 0
+    for index, item in enumerate(rows):
+        if index in trees:
+            assert len(item.tokens) <= limit
+            if room < len(item.tokens):
+                parts.append([])
+                room = limit
+            parts[-1].append(trees[index])
+            room -= len(item.tokens)
+            continue
+        first = 0
+        while first < len(item.tokens):
+            if room == 0:
+                parts.append([])
+                room = limit
+            tokens = item.tokens[first : first + room]
+            wanted_from = min(max(item.logits_from - first, 0), len(tokens))
+            parts[-1].append(Stretch(tokens, item.start + first, item.pages, wanted_from))
+            first += len(tokens)
+            room -= len(tokens)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the settings say of how a model is run. 0 stands for: one thread per core, the model's own context.
+
+    dtype: bfloat16, float32, int8, or auto (bfloat16 where the CPU or GPU has it in hardware).
+    """
+
+    dtype: str = "auto"
+    executor: str = "auto"
+    strict: bool = True
+    threads: int = 0
+    page_tokens: int = 32
+    # 0: what the free memory allows, and so many sequences of the longest context can use.
+    kv_cache_mb: int = 0
+    max_sequences: int = 64
+    max_context: int = 0
+
+
+def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
+    """Load a checked Hugging Face folder. Raises `ModelError`."""
+    check_folder(folder)
+    network = read_network(folder)
+    dtype = _dtype(wanted.dtype)
+    choice = choose(wanted.executor, network, dtype)
+    options = Options(
+        dtype=dtype,
+        pages=0,
+        page_tokens=wanted.page_tokens,
+        max_context=check_context(network, wanted.max_context),
+        threads=wanted.threads or len(os.sched_getaffinity(0)),
+        strict=wanted.strict,
+    )
+    torch.set_num_threads(options.threads)
+    pages = _pages(wanted, network, options, choice)
+    branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
+    pages -= branch_pages
+    # Tables of rotations reach as far as pages do: a config may say any number.
+    context = min(options.max_context, pages * options.page_tokens)
+    options = replace(options, pages=pages, branch_pages=branch_pages, max_context=context)
+    # Its own process, because the first start compiles for long: another core has nothing to do meanwhile.
+    ahead = _compile_verifier() if choice.name == "compiled" else None
+    executor: Executor = choice.executor(network, Weights(folder), options)
+    facts = ModelFacts(
+        vocab_size=network.vocab_size,
+        max_context=options.max_context,
+        eos_token_ids=network.eos_token_ids,
+        page_tokens=options.page_tokens,
+        pages=options.pages,
+        dtype=dtype,
+        parameters=executor.parameters,
+        path_name=folder.name,
+        path=_path(executor.path, choice),
+        strict=executor.strict,
+        vocabulary=vocabulary_of(folder),
+        branch_pages=options.branch_pages,
+    )
+    on_device = choice.name == "triton" and torch.cuda.is_available()
+    model = TorchModel(executor, facts, verifier(choice.name), on_device)
+    _compile(model, ahead)
+    return model
+
+
+def vocabulary_of(folder: Path) -> str:
+    """The same for all models with this tokenizer; "" without one."""
+    file = folder / "tokenizer.json"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:32] if file.is_file() else ""
+
+
+def _compile_verifier() -> subprocess.Popen[bytes] | None:
+    from kernels.verify import ahead
+
+    return ahead.start()
+
+
+def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
+    """What isn't on disk yet, all of it: no request shall wait for that. Page 0 is free yet."""
+    with torch.inference_mode():
+        logits = model.forward([ForwardRows([0], 0, [0], 0)])
+        if ahead is not None:
+            ahead.wait()
+        for rule in (Rule(), Rule(temperature=1.0), Rule(temperature=1.0, top_p=0.9)):
+            model.verifier.verify(logits, gather([Asked(rule)], model.facts.vocab_size))
+        first = torch.zeros(1, dtype=torch.int32)
+        model.verifier.logprobs(logits, first, first, 1)
+
+
+def _path(told: str, choice: Choice) -> str:
+    return f"{told} ({choice.because})" if choice.because else told
+
+
+def _pages(wanted: Wanted, network: Network, options: Options, choice: Choice) -> int:
+    if options.page_tokens % 8:
+        raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
+    # On a GPU the step's own buffers and the captured graphs need room, too.
+    weights = parameter_count(network) * BYTES[options.dtype] + (GPU_ROOM if choice.name == "triton" else 0)
+    free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
+    page_bytes = int(choice.executor.page_bytes(network, options))
+    needed = wanted.max_sequences * options.max_context
+    if choice.executor.branches:
+        needed += min(BRANCH_PAGES * options.page_tokens, needed // PAGES_A_BRANCH_PAGE)
+    try:
+        size = kv_cache_bytes(wanted.kv_cache_mb, max(0, free - weights), page_bytes, needed, options.page_tokens)
+    except ValueError as error:
+        raise ModelError(str(error), "free memory, or give --kv-cache-mb") from error
+    return size // page_bytes
+
+
+def _dtype(name: str) -> str:
+    if name != "auto":
+        if name not in BYTES:
+            raise ModelError(f"dtype is {name!r}", f"use auto, {', '.join(BYTES)}")
+        return name
+    return "bfloat16" if torch.cuda.is_available() or HAS_BFLOAT16_DOT else "float32"

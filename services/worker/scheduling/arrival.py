@@ -1,0 +1,86 @@
+"""A request becomes a sequence, or is refused in words. Functions of the request and the limits alone."""
+
+from __future__ import annotations
+
+from services.api.messages import LONGEST_SALT, MOST_PRIORITY, Failed, Generate
+from services.worker.running.sampling import problem, stop_ids
+from services.worker.scheduling.events import Arrived
+from services.worker.scheduling.limits import AUTO, NAIVE, OFF, PREDICTION, Limits
+from services.worker.scheduling.sequence import Sequence, Tally
+from services.worker.verify import policy
+
+
+def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) -> Failed | None:
+    """Why it isn't taken; None when it is. `waiting`: how many wait already."""
+    if draining:
+        return failed(generate, "draining", "this target is stopping", retryable=True)
+    if waiting >= limits.max_waiting:
+        return failed(generate, "overloaded", "too many requests wait for this target", retryable=True)
+    wrong = problem(generate, limits.vocab_size) or _unknown(generate, limits) or _out_of_range(generate)
+    if wrong:
+        return failed(generate, "invalid", wrong)
+    if generate.prompt_tokens >= limits.max_length:
+        return failed(
+            generate,
+            "too_long",
+            f"{generate.prompt_tokens} prompt tokens leave no room in a context of {limits.max_length}",
+        )
+    return None
+
+
+def _unknown(generate: Generate, limits: Limits) -> str:
+    asked = generate.speculation
+    if asked.method not in ("", OFF, *limits.methods):
+        return f"speculation method {asked.method[:40]!r} is not known here"
+    return policy.problem(asked, limits.verification, limits.allow_lossy)
+
+
+def _out_of_range(generate: Generate) -> str:
+    if abs(generate.priority) > MOST_PRIORITY:
+        return f"priority lies outside {-MOST_PRIORITY}..{MOST_PRIORITY}"
+    if len(generate.cache_salt) > LONGEST_SALT:
+        return f"cache_salt is longer than {LONGEST_SALT} characters"
+    return ""
+
+
+def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[str, str], Tally]) -> Sequence:
+    """Of a request that wasn't refused."""
+    generate = event.generate
+    asked = generate.speculation
+    method = _method(generate, limits)
+    verification = policy.verification_for(asked, limits.verification, generate.sampling)
+    return Sequence(
+        id=id,
+        stream=event.stream,
+        generate=generate,
+        deadline=event.deadline,
+        # A level of priority is some seconds' head start (or handicap), no more: whoever waits long enough comes
+        # before all who arrive then, whatever their priority.
+        due=event.at + generate.priority * limits.priority_seconds,
+        max_length=limits.max_length,
+        stop_ids=stop_ids(generate.sampling, limits.eos_token_ids),
+        method=method,
+        verification=verification,
+        draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
+        trees=limits.branch_pages > 0 and (limits.trees if asked.trees is None else asked.trees),
+        tally=tallies.setdefault((method, verification.strategy), Tally()),
+    )
+
+
+def _method(generate: Generate, limits: Limits) -> str:
+    asked = generate.speculation.method
+    if asked == OFF:
+        return NAIVE
+    # Who says what the answer will be like wants drafts from that; auto looks at it anyway.
+    own = PREDICTION if generate.prediction and limits.method != AUTO else limits.method
+    return asked or own
+
+
+def failed(generate: Generate, reason: str, message: str, retryable: bool = False) -> Failed:
+    return Failed(
+        request_id=generate.request_id,
+        attempt=generate.attempt,
+        reason=reason,
+        message=message,
+        retryable=retryable,
+    )

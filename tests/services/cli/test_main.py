@@ -1,0 +1,264 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.api.settings import ROLES, SETTINGS, Settings, flag_name
+from services.cli.main import main, parser
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = ("up", "run", "chat", "model", "corpus", "keys", "config", "doctor", "load", "version")
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("SPECMESH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "services.cli", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def ended(*words: str) -> int:
+    """The exit code, whether returned or raised."""
+    try:
+        return main(words)
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        return end.code
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_text(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(command, "--help") == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: specmesh {command}")
+    # Every option and argument says what it is for.
+    for line in re.findall(r"^  (?:-|[A-Z]).*(?:\n {10,}.*)?", out, re.MULTILINE):
+        assert len(re.split(r"\s{2,}|\n\s*", line.strip())) >= 2, line
+
+
+def test_help_lists_every_command() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert all(f"\n    {command} " in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_comes_at_once_for_it_imports_nothing_heavy(command: str) -> None:
+    heavy = {"torch", "numba", "zmq", "aiohttp", "tokenizers", "prometheus_client", "jinja2"}
+    # Figures are its business.
+    heavy |= {"numpy", "asyncio"} if command != "load" else set()
+    code = (
+        "import sys, services.cli.main\n"
+        "try: services.cli.main.main(sys.argv[1:])\n"
+        f"finally: print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    )
+    words = [*([command] if command else []), "--help"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("usage: ") and done.stderr == "[]\n"
+
+
+# Flags
+
+
+@pytest.mark.parametrize("command", ["up", "run", "config", "doctor"])
+def test_every_setting_is_a_flag(command: str) -> None:
+    words = ["run", "worker"] if command == "run" else [command]
+    for row in SETTINGS:
+        value = {"bool": "true", "int": "1", "float": "1", "json": "{}", "choice": "x"}.get(row.kind, "x")
+        options = _parse([*words, f"{flag_name(row.name)}={value}"])
+        assert getattr(options, f"setting_{row.name}") == value
+
+
+def _parse(words: list[str]) -> Any:
+    from services.cli.flags import spelled_out
+
+    return parser().parse_args(spelled_out(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--host-directory"], "true"),
+        (["--no-host-directory"], "false"),
+        (["--host-directory=false"], "false"),
+        (["--host-directory=1"], "true"),
+        ([], None),
+    ],
+)
+def test_switches_have_an_opposite(words: list[str], value: str | None) -> None:
+    assert _parse(["run", *words, "worker"]).setting_host_directory == value
+
+
+def test_a_flag_with_a_typing_error_is_refused_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("up", "--max-contxt", "5") == 2
+    assert "--max-contxt (did you mean --max-context?)" in capsys.readouterr().err
+
+
+def test_a_flag_is_never_guessed_from_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("config", "--max-con", "5") == 2
+
+
+def test_a_bad_value_stops_the_start_with_name_and_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("up", "--port", "x", "--max-sequences", "0") == 2
+    told = capsys.readouterr().err
+    assert "specmesh: flag --port: 'x' is not a whole number from 0 to 65535" in told
+    assert "specmesh: flag --max-sequences: '0' is not a whole number from 1 to 1024" in told
+
+
+def test_an_unknown_environment_name_stops_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECMESH_PROT", "1")
+    assert ended("up") == 2
+    assert "did you mean SPECMESH_PORT?" in capsys.readouterr().err
+
+
+def test_run_takes_the_four_roles_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("run", "supervisor") == 2
+    told = capsys.readouterr().err
+    assert all(role in told for role in ROLES)
+
+
+def test_run_and_up_hand_their_settings_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    import types
+
+    seen: list[tuple[str, Settings]] = []
+    process, up = types.ModuleType("services.runtime.process"), types.ModuleType("services.cli.up")
+    process.run_role = lambda role, settings: seen.append((role, settings)) or 3  # type: ignore[attr-defined,func-returns-value]
+    up.main = lambda settings: seen.append(("up", settings)) or 4  # type: ignore[attr-defined,func-returns-value]
+    monkeypatch.setitem(sys.modules, "services.runtime.process", process)
+    monkeypatch.setitem(sys.modules, "services.cli.up", up)
+    monkeypatch.setattr("services.runtime.process", process, raising=False)
+    monkeypatch.setattr("services.cli.up", up, raising=False)
+    assert main(["run", "worker", "--port", "9"]) == 3
+    assert main(["up", "--engine=mock"]) == 4
+    assert [(who, settings.port, settings.engine) for who, settings in seen] == [
+        ("worker", 9, "torch"),
+        ("up", 8000, "mock"),
+    ]
+
+
+# config
+
+
+def test_config_show_tells_value_and_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("kv_cache_mb = 77\n")
+    monkeypatch.setenv("SPECMESH_HOST", "0.0.0.0")
+    assert main(["config", "show", "--config", str(file), "--port", "9"]) == 0
+    lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in capsys.readouterr().out.splitlines()}
+    assert lines["port"] == ["9", "flag --port"]
+    assert lines["host"] == ["0.0.0.0", "environment SPECMESH_HOST"]
+    assert lines["kv_cache_mb"] == ["77", f"file {file}, key kv_cache_mb"]
+    assert lines["page_tokens"] == ["32", "default"]
+    assert set(lines) == {row.name for row in SETTINGS}
+
+
+def test_config_as_json_can_be_read_and_hides_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--json", "--changed", "--api-keys", "s3cret"]) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"api_keys": {"value": "(hidden)", "origin": "flag --api-keys"}}
+
+
+def test_config_path_tells_which_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "path"]) == 0
+    expected = tmp_path / "config" / "specmesh" / "config.toml"
+    assert f"{expected} (does not exist" in capsys.readouterr().out
+    expected.parent.mkdir(parents=True)
+    expected.write_text("port = 9\n")
+    assert main(["config", "path"]) == 0
+    assert capsys.readouterr().out.strip() == str(expected)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m services.cli config show | head -1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.split()[0], done.stderr) == ("model", "")
+
+
+# model, keys, version
+
+
+def test_model_list_tells_what_is_in_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "models" / "own-model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert main(["model", "--cache-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^smollm2-135m-instruct +not fetched$", out, re.MULTILINE)
+    assert re.search(r"^own-model +in the cache$", out, re.MULTILINE)
+
+
+def test_model_check_names_what_is_missing_and_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "check", str(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert "config.json is missing" in err and "fix: " in err
+    assert main(["model", "check", str(tmp_path / "nothing")]) == 1
+    assert main(["model", "show", "--cache-dir", str(tmp_path)]) == 1
+    assert "specmesh model fetch" in capsys.readouterr().err
+
+
+def test_model_fetch_of_nothing_known_says_what_could_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["model", "fetch", "./no-such-model", "--cache-dir", str(tmp_path)]) == 1
+    assert "smollm2-135m-instruct" in capsys.readouterr().err
+
+
+def test_model_show_and_check_pass_a_whole_folder(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "check", str(tiny_model)]) == 0
+    assert main(["model", "show", str(tiny_model)]) == 0
+    out = capsys.readouterr().out
+    assert "LlamaForCausalLM" in out and "no: completions only" in out
+
+
+def test_keys_are_made_once_and_shown_without_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "keys"
+    assert main(["keys", "show", "--keys-dir", str(folder)]) == 1
+    assert main(["keys", "--keys-dir", str(folder)]) == 0
+    secrets = {path.stem: path.read_text() for path in folder.glob("*.secret")}
+    assert set(secrets) == {"mesh", *ROLES}
+    assert main(["keys", "make", "extra", "--keys-dir", str(folder)]) == 0
+    assert (folder / "extra.secret").stat().st_mode & 0o077 == 0
+    assert {name: (folder / f"{name}.secret").read_text() for name in secrets} == secrets
+    capsys.readouterr()
+    assert main(["keys", "show", "--keys-dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert (folder / "worker.public").read_text().strip() in out
+    assert not any(secret.strip() in out for secret in secrets.values())
+    assert main(["keys", "make", "../evil", "--keys-dir", str(folder)]) == 1
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("specmesh")
+
+
+def test_load_reads_its_own_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("load", "--no-such-flag") == 2
+    assert "specmesh load" in capsys.readouterr().err

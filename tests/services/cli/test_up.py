@@ -1,0 +1,357 @@
+"""`specmesh up`: what it would start, what it refuses, what it prints; then with real processes and tiny roles."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.running_mesh import free_ports
+from services.api.messages import ModelCard
+from services.api.settings import Settings
+from services.cli.banner import box, curl
+from services.cli.launch_plan import PortsTaken, check_ports, processes_of, with_free_port
+from services.cli.up import AnotherMesh, _locked, _remove_stale_sockets, main
+
+ROOT = Path(__file__).parents[3]
+TINY_UP = Path(__file__).with_name("tiny_up.py")
+LONG = 30.0  # s: more than anything here takes
+DIRECTORY = "ipc:///x/directory.sock"
+
+
+# What would be started ----------------------------------------------------------------------------------------------
+
+
+def test_all_start_at_once_but_the_door_which_waits_for_a_tokenizer() -> None:
+    processes = processes_of(Settings.for_tests(tokenizers=2), DIRECTORY)
+    assert {each.instance: each.child.after for each in processes} == {
+        "tokenizer-1": (),
+        "tokenizer-2": (),
+        "proposer-1": (),
+        "worker-1": (),
+        "streamer-1": ("tokenizer-1", "tokenizer-2"),
+    }
+
+
+def test_the_door_is_drained_first_and_those_it_needs_last() -> None:
+    processes = processes_of(Settings.for_tests(), DIRECTORY)
+    order = sorted(processes, key=lambda each: -each.child.stage)
+    assert [each.role for each in order][:2] == ["streamer", "worker"]
+
+
+def test_every_process_has_a_metrics_port_of_its_own() -> None:
+    def ports(settings: Settings) -> dict[str, int]:
+        return {each.instance: each.metrics_port for each in processes_of(settings, DIRECTORY)}
+
+    assert ports(Settings.for_tests(tokenizers=2)) == {
+        "streamer-1": 9100,
+        "tokenizer-1": 9101,
+        "tokenizer-2": 9111,
+        "proposer-1": 9102,
+        "worker-1": 9103,
+    }
+    assert ports(Settings.for_tests(metrics_port=7000))["worker-1"] == 7003
+
+
+def test_a_child_finds_our_settings_and_nothing_of_our_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECMESH_PORT", "1")
+    monkeypatch.setenv("SPECMESH_MAX_WAITING", "7")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    settings = Settings.for_tests(port=8123, run_dir="/x", bind="tcp://1.2.3.4:5", threads=2)
+    target = next(each for each in processes_of(settings, DIRECTORY) if each.role == "worker")
+    env = target.child.env
+    assert env["SPECMESH_PORT"] == "8123" and "SPECMESH_MAX_WAITING" not in env
+    assert env["SPECMESH_INSTANCE"] == "worker-1" and env["SPECMESH_DIRECTORY"] == DIRECTORY
+    assert "SPECMESH_BIND" not in env and "SPECMESH_HOST_DIRECTORY" not in env
+    assert env["LANG"] == "C.UTF-8" and env["OMP_NUM_THREADS"] == "2" and env["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert env["MALLOC_ARENA_MAX"] == "2"
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+def listening() -> socket.socket:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen(1)
+    return taken
+
+
+def test_every_taken_port_is_said_at_once_with_the_setting_to_change() -> None:
+    with listening() as door, listening() as metrics:
+        port = metrics.getsockname()[1] - 3
+        settings = Settings.for_tests(port=door.getsockname()[1], metrics_port=port)
+        with pytest.raises(PortsTaken) as raised:
+            check_ports(settings, processes_of(settings, DIRECTORY))
+    text = str(raised.value)
+    assert re.search(rf":{settings.port} for the HTTP door .*--port \(or SPECMESH_PORT\)", text)
+    assert re.search(rf":{port + 3} for worker-1's metrics .*--metrics-port", text)
+
+
+def test_port_0_becomes_a_free_one() -> None:
+    settings = with_free_port(Settings.for_tests(port=0))
+    assert settings.port > 0
+    assert with_free_port(Settings.for_tests(port=8123)).port == 8123
+
+
+def test_a_second_mesh_in_the_same_run_dir_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with (
+        _locked(tmp_path),
+        pytest.raises(AnotherMesh, match=f"process {os.getpid()}(.|\n)*--run-dir"),
+        _locked(tmp_path),
+    ):
+        pass
+    with _locked(tmp_path):
+        pass
+
+
+def test_sockets_of_a_mesh_that_was_killed_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "worker-1.sock").touch()
+    (tmp_path / "proposer-1.sock.hatch").touch()
+    (tmp_path / "up.lock").touch()
+    _remove_stale_sockets(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["up.lock"]
+
+
+def test_a_model_that_cannot_be_had_is_said_with_its_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.cli.up.configure_log", lambda *_: None)
+    settings = Settings.for_tests(run_dir=str(tmp_path / "run"), model="./nowhere", port=0, metrics_port=free_ports(4))
+    assert main(settings) == 1
+    said = capsys.readouterr().err
+    assert "nowhere" in said and "fix:" in said
+
+
+# What is printed -----------------------------------------------------------------------------------------------------
+
+
+def test_the_box_says_where_everything_is_and_the_command_can_be_pasted() -> None:
+    settings = Settings.for_tests(host="0.0.0.0", port=8123, api_keys="secret-key")
+    card = ModelCard(
+        model="m",
+        max_context=8192,
+        vocab_size=1,
+        eos_token_ids=[],
+        methods=["naive", "ngram"],
+        verify_strategies=[],
+        max_speculative_tokens=8,
+        engine="torch",
+    )
+    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"))
+    for said in (
+        "http://127.0.0.1:8123/v1",
+        "http://127.0.0.1:8123/docs",
+        "smollm2-135m-instruct",
+        "naive, ngram",
+        "http://127.0.0.1:9103/metrics  worker-1",
+        "/run/x/logs",
+    ):
+        assert said in text
+    assert "secret-key" not in text
+    words = shlex.split(next(line for line in text.splitlines() if line.startswith("curl")))
+    assert words[2] == "http://127.0.0.1:8123/v1/chat/completions"
+    assert json.loads(words[-1])["model"] == "smollm2-135m-instruct"
+
+
+def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:
+    words = shlex.split(curl(Settings.for_tests(served_model_name="it's; rm -rf"), "http://x"))
+    assert json.loads(words[-1])["model"] == "it's; rm -rf"
+
+
+# Real processes -------------------------------------------------------------------------------------------------------
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class Mesh:
+    """An `up` with tiny roles, and what it printed."""
+
+    def __init__(self, folder: Path, **more: str) -> None:
+        self.run_dir = folder / "run"
+        self.ports = free_ports(4)
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("SPECMESH_", "TINY"))}
+        env |= {
+            "PYTHONPATH": str(ROOT),
+            "SPECMESH_RUN_DIR": str(self.run_dir),
+            "SPECMESH_METRICS_PORT": str(self.ports),
+            # The streamer's side door: it says ready as the real door does.
+            "SPECMESH_PORT": str(self.ports),
+            **more,
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(TINY_UP)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def says(self, what: str, times: int = 1, seconds: float = LONG) -> bool:
+        return eventually(lambda: sum(what in line for line in list(self.lines)) >= times, seconds)
+
+    def pids(self) -> dict[str, int]:
+        """Instance to process id, of the children alive."""
+        found: dict[str, int] = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(stat[1]) != self.process.pid or stat[0] == "Z":
+                    continue
+                environ = (entry / "environ").read_bytes().split(b"\0")
+            except (OSError, ValueError, IndexError):
+                continue
+            for item in environ:
+                if item.startswith(b"SPECMESH_INSTANCE="):
+                    found[item.partition(b"=")[2].decode()] = int(entry.name)
+        return found
+
+    def code(self) -> int:
+        code = self.process.wait(LONG)
+        self._reader.join(LONG)
+        return code
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Mesh]]:
+    meshes: list[Mesh] = []
+
+    def start(**more: str) -> Mesh:
+        meshes.append(Mesh(tmp_path, **more))
+        return meshes[-1]
+
+    yield start
+    for mesh in meshes:
+        mesh.end()
+
+
+def test_the_box_appears_when_all_are_ready_and_ctrl_c_leaves_no_process_and_no_socket(
+    start: Callable[..., Mesh],
+) -> None:
+    mesh = start()
+    assert mesh.says("is ready (")
+    pids = mesh.pids()
+    assert set(pids) == {"tokenizer-1", "proposer-1", "worker-1", "streamer-1"}
+    with urllib.request.urlopen(f"http://127.0.0.1:{mesh.ports + 3}/health/ready", timeout=5) as answer:
+        assert answer.status == 200
+    mesh.process.send_signal(signal.SIGINT)
+    assert mesh.code() == 0
+    assert not any(map(alive, pids.values()))
+    assert sorted(path.name for path in mesh.run_dir.iterdir()) == ["logs", "up.lock"]
+    assert (mesh.run_dir / "logs" / "worker-1.log").read_text()
+    order = [line.split()[0] for line in mesh.lines if line.endswith("| stopped")]
+    assert order[0] == "streamer-1" and order[1] == "worker-1"
+
+
+def test_a_killed_role_is_back_and_the_others_never_notice(start: Callable[..., Mesh]) -> None:
+    mesh = start()
+    assert mesh.says("is ready (")
+    before = mesh.pids()
+    os.kill(before["worker-1"], signal.SIGKILL)
+    assert eventually(lambda: mesh.pids().get("worker-1", before["worker-1"]) != before["worker-1"], LONG)
+    assert mesh.says("worker-1 services.runtime.process: ready", times=2)
+    after = mesh.pids()
+    assert {name for name in before if before[name] != after[name]} == {"worker-1"}
+    assert mesh.says("worker-1    | killed by SIGKILL")
+
+
+def test_when_up_itself_is_killed_its_children_die_within_two_seconds(start: Callable[..., Mesh]) -> None:
+    mesh = start()
+    assert mesh.says("is ready (")
+    pids = mesh.pids()
+    mesh.process.kill()
+    assert eventually(lambda: not any(map(alive, pids.values())), 2.0)
+
+    again = start()
+    assert again.says("is ready (")
+
+
+def test_an_essential_role_that_cannot_start_ends_up_with_its_reason(start: Callable[..., Mesh]) -> None:
+    mesh = start(TINY_WORKER="start_fails")
+    assert mesh.code() == 1
+    assert "worker-1 cannot run: ended with code 1" in mesh.text()
+    assert "no weights in this folder" in mesh.text() and "logs/worker-1.log" in mesh.text()
+    assert not mesh.pids()
+
+
+def test_without_a_proposer_the_mesh_serves_all_the_same(start: Callable[..., Mesh]) -> None:
+    mesh = start(TINY_PROPOSER="start_fails")
+    assert mesh.says("is ready (")
+    assert mesh.says("goes on without its drafts")
+    mesh.process.send_signal(signal.SIGTERM)
+    assert mesh.code() == 0
+
+
+def test_a_stopped_role_is_killed_and_replaced_after_its_time(start: Callable[..., Mesh]) -> None:
+    mesh = start(SPECMESH_KILL_STUCK_AFTER="0.5", SPECMESH_STALE_AFTER="0.5")
+    assert mesh.says("is ready (")
+    pid = mesh.pids()["proposer-1"]
+    os.kill(pid, signal.SIGSTOP)
+    assert mesh.says("proposer-1  | no progress for")
+    assert mesh.says("proposer-1 services.runtime.process: ready", times=2)
+    assert not alive(pid)
+
+
+def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Mesh]) -> None:
+    mesh = start(TINY_STREAMER="drain_hangs")
+    assert mesh.says("is ready (")
+    mesh.process.send_signal(signal.SIGINT)
+    assert mesh.says("streamer-1  | draining")
+    mesh.process.send_signal(signal.SIGINT)
+    assert mesh.code() == 0
+    assert not mesh.pids()
+
+
+def test_a_second_up_in_the_same_run_dir_says_who_is_there(start: Callable[..., Mesh], tmp_path: Path) -> None:
+    mesh = start()
+    assert mesh.says("is ready (")
+    flags = [f"--run-dir={mesh.run_dir}", "--port=0"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SPECMESH_")} | {"SPECMESH_CONFIG": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "up", *flags],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    assert done.returncode == 1
+    assert f"process {mesh.process.pid}" in done.stderr and "--run-dir" in done.stderr

@@ -1,0 +1,64 @@
+"""Cores and niceness of a role's process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.runtime.cpu_placement import cores_of, threads_of
+
+
+def test_cores_are_read_for_each_role() -> None:
+    setting = "worker=0-3, 6; streamer=7;tokenizer = 4-5"
+    assert cores_of("worker", setting) == {0, 1, 2, 3, 6}
+    assert cores_of("streamer", setting) == {7}
+    assert cores_of("tokenizer", setting) == {4, 5}
+    assert cores_of("proposer", setting) == set() == cores_of("worker", "")
+
+
+@pytest.mark.parametrize("setting", ["worker", "worker=", "worker=a-b", "worker=1-", "worker=-1", "worker=0;x=1,,2"])
+def test_what_names_no_cores_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match="cores"):
+        cores_of("worker", setting)
+
+
+def test_threads_are_one_a_core_that_the_role_may_use() -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    assert threads_of("worker", "", 0) == len(mine)
+    assert threads_of("worker", f"worker={mine[0]}", 0) == 1
+    assert threads_of("worker", f"worker={mine[0]}", 3) == 3
+
+
+def in_a_process(role: str, cores: str, niceness: int, told: str = "", session: bool = False) -> str:
+    program = (
+        "import os; from services.runtime.cpu_placement import take_place; "
+        f"take_place({role!r}, {cores!r}, {niceness}); "
+        f"print({told or 'sorted(os.sched_getaffinity(0)), os.nice(0)'})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=session)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def test_a_process_takes_its_place() -> None:
+    core, nice = min(os.sched_getaffinity(0)), os.nice(0)
+    assert in_a_process("streamer", f"streamer={core}", 3) == f"[{core}] {min(nice + 3, 19)}"
+    assert in_a_process("worker", f"worker={core}", 3) == f"[{core}] {nice}"
+
+
+def test_cores_that_are_not_there_end_the_process_with_words() -> None:
+    assert "cores: worker can't run on [4000]" in in_a_process("worker", "worker=4000", 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="cores aren't shared out by session here")
+def test_a_process_with_a_session_of_its_own_sets_that_back_and_nobody_elses() -> None:
+    before = Path("/proc/self/autogroup").read_text()
+    # Empty where the session it was started in shares nothing out (that of init, say).
+    told = "repr(open('/proc/self/autogroup').read().strip())"
+    assert in_a_process("tokenizer", "", 7, told, session=True).endswith("nice 7'")
+    assert not in_a_process("worker", "", 7, told, session=True).endswith("nice 7'")
+    in_a_process("tokenizer", "", 7, told)
+    assert Path("/proc/self/autogroup").read_text() == before

@@ -1,0 +1,132 @@
+"""What the settings ask for and what is loaded: facts, executors by name, options that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from models.sources import ModelError
+from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
+
+PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
+
+
+def test_models_with_one_tokenizer_have_one_vocabulary(tmp_path: Path) -> None:
+    for name, tokenizer in (("a", b"{}"), ("b", b"{}"), ("c", b"[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_bytes(tokenizer)
+    a, b, c = (vocabulary_of(tmp_path / name) for name in "abc")
+    assert a == b != c and len(a) == 32 and vocabulary_of(tmp_path) == ""
+
+
+def save_tiny(folder: Path, **changes: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {
+        "vocab_size": 101,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.3,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**(sizes | changes)))
+    model.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return model.eval()
+
+
+def load(folder: Path, **changes: Any) -> TorchModel:
+    options: dict[str, Any] = {"dtype": "float32", "threads": 1, "page_tokens": 16, "kv_cache_mb": 8}
+    return load_torch_model(folder, Wanted(**(options | changes)))
+
+
+def test_facts_are_the_models_own(tmp_path: Path) -> None:
+    theirs = save_tiny(tmp_path, eos_token_id=[7, 8])
+    facts = load(tmp_path, max_context=100).facts
+    assert (facts.vocab_size, facts.max_context, facts.page_tokens, facts.dtype) == (101, 100, 16, "float32")
+    assert facts.eos_token_ids == (7, 8) and facts.path_name == tmp_path.name
+    assert facts.parameters == sum(p.numel() for p in theirs.parameters())
+    assert facts.pages + facts.branch_pages == (8 << 20) // PAGE_BYTES
+
+
+def test_pages_from_free_memory_are_no_more_than_the_sequences_can_use(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    assert load(tmp_path, kv_cache_mb=0, max_sequences=3).facts.pages == 3 * 256 // 16
+
+
+@pytest.mark.parametrize("executor", ["compiled", "plain"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_executor_that_was_asked_for_runs_and_says_so(executor: str, strict: bool, tmp_path: Path) -> None:
+    theirs = save_tiny(tmp_path)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([[1, 2, 3]])).logits[0]
+    model = load(tmp_path, executor=executor, strict=strict)
+    assert {"compiled": "compiled loops", "plain": "plain torch"}[executor] in model.facts.path
+    # Compiled loops keep the promise for nothing.
+    assert model.facts.strict is (strict or executor == "compiled")
+    logits = model.forward([ForwardRows([1, 2, 3], 0, [3], 0)])
+    assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize(("dtype", "share"), [("bfloat16", 0.02), ("int8", 0.05)])
+def test_fewer_bits_stay_close(dtype: str, share: float, tmp_path: Path) -> None:
+    theirs = save_tiny(tmp_path, num_key_value_heads=2, initializer_range=0.1)
+    tokens = list(range(60))
+    with torch.no_grad():
+        expected = theirs(torch.tensor([tokens])).logits[0]
+    logits = load(tmp_path, dtype=dtype).forward([ForwardRows(tokens, 0, [1, 2, 3, 4], 0)])
+    assert (logits - expected).abs().mean() <= share * expected.abs().mean()
+
+
+def test_a_call_of_more_rows_than_one_run_takes_gives_all_their_logits(tmp_path: Path) -> None:
+    theirs = save_tiny(tmp_path, max_position_embeddings=2048)
+    tokens = [(i * 31) % 101 for i in range(1300)]
+    with torch.no_grad():
+        expected = theirs(torch.tensor([tokens])).logits[0]
+    model = load(tmp_path, kv_cache_mb=64, threads=2)
+    assert len(tokens) > 2 * model._executor.max_rows
+    logits = model.forward([ForwardRows(tokens, 0, list(range(100)), 0)])
+    assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_cannot_run_here_is_refused_by_name(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    with pytest.raises(ModelError, match="executor triton: there is no GPU"):
+        load(tmp_path, executor="triton")
+    with pytest.raises(ModelError, match=r"executor plain: .*bfloat16 or float32"):
+        load(tmp_path, executor="plain", dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dtype": "float8"}, "float8"),
+        ({"page_tokens": 12}, "page_tokens"),
+        ({"max_context": 100_000}, "max_context is 100000"),
+        ({"kv_cache_mb": 1, "page_tokens": 2048}, "kv_cache_mb 1 holds no KV page"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    with pytest.raises(ModelError, match=said):
+        load(tmp_path, **options)
+
+
+def test_a_family_that_the_loops_run_is_not_left_to_plain_torch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = DeepseekV3Config(
+        vocab_size=101, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2,
+        n_group=1, topk_group=1, q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16,
+        v_head_dim=16, first_k_dense_replace=1, max_position_embeddings=128,
+    )  # fmt: skip
+    DeepseekV3ForCausalLM(config).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert load(tmp_path).facts.path.startswith("compiled loops")

@@ -1,0 +1,109 @@
+"""The mock's text is a function of its seed, and its profile does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import repeat_what_followed, run_all
+from mesh_around import request
+
+from services.worker.running.mock import CYCLE, FIRST, MockRunner, Profile
+from services.worker.scheduling.events import DraftAsk
+
+
+def text(count: int = 400, runner: MockRunner | None = None, **sampling: Any) -> list[int]:
+    [outcome], _ = run_all(runner or MockRunner(Profile()), [request(max_tokens=count, **sampling)])
+    return outcome.ids
+
+
+def test_the_text_is_the_same_in_any_batch_and_with_any_drafts() -> None:
+    runner = MockRunner(Profile(eos_every=150))
+    wanted = [request([100 + i], name=str(i), max_tokens=300, temperature=float(i % 2), seed=i) for i in range(20)]
+    alone = [run_all(runner, [each])[0][0].ids for each in wanted]
+    assert [outcome.ids for outcome in run_all(runner, wanted)[0]] == alone
+    drafted, scheduler = run_all(runner, wanted, repeat_what_followed)
+    assert [outcome.ids for outcome in drafted] == alone
+    assert any(tally.accepted for tally in scheduler.tallies.values())
+
+
+def test_seeds_change_the_text_of_sampled_requests_alone() -> None:
+    assert text(seed=1) == text(seed=2) == text()
+    assert text(seed=1, temperature=1.0) != text(seed=2, temperature=1.0)
+    assert text(runner=MockRunner(Profile(seed=3))) != text()
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1.0])
+def test_acceptance_is_how_often_a_guess_on_the_cycle_is_right(acceptance: float) -> None:
+    def on_the_cycle(ask: DraftAsk) -> list[int]:
+        return [FIRST + (ask.sequence.token_ids[-1] - FIRST + 1) % CYCLE]
+
+    _, scheduler = run_all(
+        MockRunner(Profile(acceptance=acceptance)), [request(max_tokens=3000)], on_the_cycle, max_context=4000
+    )
+    [tally] = scheduler.tallies.values()
+    # Off the cycle a token may still be the next one of it, by chance.
+    expected = acceptance + (1 - acceptance) / CYCLE
+    assert tally.accepted / tally.drafted == pytest.approx(expected, abs=0.04)
+
+
+def test_it_ends_texts_as_often_as_asked_but_not_before_min_tokens() -> None:
+    runner = MockRunner(Profile(eos_every=20))
+    wanted = [request([i + 100], name=str(i), max_tokens=1000) for i in range(200)]
+    outcomes = run_all(runner, wanted, max_waiting=1000)[0]
+    assert all(outcome.finished.stop_token == 2 for outcome in outcomes)
+    assert 12 < sum(len(outcome.ids) for outcome in outcomes) / 200 < 30
+    longer = run_all(runner, [request(max_tokens=1000, min_tokens=100)])[0][0]
+    assert len(longer.ids) >= 100
+
+
+def test_steps_take_the_time_of_the_profile() -> None:
+    slept: list[float] = []
+    runner = MockRunner(Profile(step_ms=2.0, row_us=100.0), sleep=slept.append, now=lambda: 0.0)
+    text(3, runner)
+    assert slept == [pytest.approx(0.0024), pytest.approx(0.0021), pytest.approx(0.0021)]
+    MockRunner(Profile(), sleep=slept.append).step([])
+    assert len(slept) == 3
+
+
+def test_who_waits_for_a_step_can_see_whether_it_has_ended() -> None:
+    moment, seen, slept = [7.0], list[bool](), list[float]()
+
+    def waiting(done: Callable[[], bool]) -> None:
+        seen.append(done())
+        moment[0] += 0.0015
+        seen.append(done())
+
+    runner = MockRunner(Profile(step_ms=2.0), sleep=slept.append, now=lambda: moment[0])
+    runner.step([], lambda elsewhere: waiting if elsewhere else None)
+    assert seen == [False, False] and slept == [pytest.approx(0.0005)]
+    moment[0] -= 0.001
+    runner.step([], lambda elsewhere: lambda done: (waiting(done), waiting(done))[0])
+    assert seen[2:] == [False, False, False, True] and len(slept) == 1
+
+
+def test_logprobs_come_with_every_token() -> None:
+    [outcome], _ = run_all(MockRunner(Profile()), [request(max_tokens=30, logprobs=3)], repeat_what_followed)
+    assert len(outcome.logprobs) == 30
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"latency": 1},
+        {"step_ms": -1},
+        {"step_ms": "fast"},
+        {"acceptance": 1.5},
+        {"vocab_size": 5},
+        {"step_ms": True},
+        {"eos_token_id": 100},
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused_by_name(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="mock_profile"):
+        Profile.parse(given)
+
+
+def test_a_profile_is_read_from_the_setting() -> None:
+    assert Profile.parse({"step_ms": 2, "vocab_size": 300.0}) == Profile(step_ms=2, vocab_size=300)

@@ -1,0 +1,305 @@
+"""Law 3 over the real model: drafts, batches, chunks and preemption change speed and never a token."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from driving import Drafter, Outcome, repeat_what_followed, run_all, sequence_of
+from mesh_around import request
+from tokenizers import Tokenizer
+
+from kernels.verify.questions import Answers, Questions
+from kernels.waiting import Waiting
+from services.api.messages import Generate
+from services.api.settings import Settings, cache_dir
+from services.worker.running.runner import StepWork
+from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.running.verifier import verifier
+from services.worker.scheduling.events import DraftAsk
+from services.worker.verify.policy import Verification
+
+pytestmark = pytest.mark.model
+
+PROMPTS = (
+    "Count from one to thirty: one, two, three,",
+    "The capital of France is",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "a b c d e f g a b c d e f g a b c",
+    "Once upon a time in a small village there lived",
+    "1 + 1 = 2\n2 + 2 = 4\n3 + 3 =",
+    "The quick brown fox jumps over the lazy dog. The quick brown fox",
+)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    from models.sources import ensure_model
+
+    settings = Settings.for_tests()
+    return ensure_model(settings.model, cache_dir(settings))
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "int8", pytest.param("float32", marks=pytest.mark.slow)])
+def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[TorchModel]:
+    yield load_torch_model(folder, Wanted(dtype=request.param, threads=2, page_tokens=16, kv_cache_mb=256))
+
+
+@pytest.fixture(scope="module")
+def prompts(folder: Path) -> list[list[int]]:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == tokenizer.get_vocab_size()
+    return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
+
+
+def requests(prompts: list[list[int]], count: int, **sampling: Any) -> list[Generate]:
+    return [
+        request(prompt, name=str(i), max_tokens=count, ignore_eos=True, **{"seed": i, **sampling})
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def texts(outcomes: list[Outcome]) -> list[list[int]]:
+    assert all(outcome.finished.reason == "length" for outcome in outcomes)
+    return [outcome.ids for outcome in outcomes]
+
+
+def who_knows(texts: list[list[int]], wanted: list[Generate], right: float) -> Drafter:
+    """Drafts the true text, each token with this probability; else any token."""
+
+    def draft(ask: DraftAsk) -> list[int]:
+        sequence = ask.sequence
+        chance = random.Random(sequence.length)
+        truth = texts[int(sequence.request_id)][sequence.generated :]
+        return [token if chance.random() < right else chance.randrange(49152) for token in truth[: ask.budget]]
+
+    return draft
+
+
+SAMPLINGS: list[Any] = [
+    {},
+    {"temperature": 0.8, "top_p": 0.95},
+    pytest.param({"temperature": 1.0}, marks=pytest.mark.slow),
+    {"repetition_penalty": 1.2, "presence_penalty": 0.3},
+    {"temperature": 0.8, "min_p": 0.02, "bad_words": [[28], [284, 253], [198, 198]], "logit_bias": {260: -4.0}},
+    pytest.param({"allowed_token_ids": list(range(250, 3000)), "frequency_penalty": 0.5}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_alone_in_a_batch_with_good_drafts_and_with_bad_ones_the_text_is_one(
+    model: TorchModel, prompts: list[list[int]], sampling: dict[str, Any]
+) -> None:
+    runner = TorchRunner(model)
+    wanted = requests(prompts, 24, **sampling)
+    alone = [texts(run_all(runner, [each])[0])[0] for each in wanted]
+    batch, _ = run_all(runner, wanted)
+    drafted, scheduler = run_all(runner, wanted, who_knows(alone, wanted, right=1.0))
+    hostile, mixed = run_all(runner, wanted, who_knows(alone, wanted, right=0.7), num_speculative_tokens=16)
+    assert texts(batch) == alone
+    assert texts(drafted) == alone
+    assert texts(hostile) == alone
+    # Of 23 tokens each that could be drafted.
+    assert sum(tally.accepted for tally in scheduler.tallies.values()) > 8 * 18
+    assert sum(tally.accepted for tally in mixed.tallies.values()) > 8 * 5
+
+
+def test_chunks_and_preemption_change_nothing(model: TorchModel, prompts: list[list[int]]) -> None:
+    runner = TorchRunner(model)
+    wanted = requests(prompts, 40, temperature=0.7)
+    calm = texts(run_all(runner, wanted)[0])
+    # Nine pages for eight texts of about four.
+    crowded, scheduler = run_all(runner, wanted, repeat_what_followed, pages=9, max_step_tokens=16)
+    assert scheduler.preemptions > 0
+    assert texts(crowded) == calm
+
+
+@pytest.mark.slow
+def test_texts_of_512_tokens_show_no_collapse_that_48_would_hide(model: TorchModel, prompts: list[list[int]]) -> None:
+    """Collapse shows late."""
+    runner = TorchRunner(model)
+    for sampling in ({}, {"temperature": 0.9, "top_p": 0.95}):
+        wanted = requests(prompts, 512, **sampling)
+        drafted = run_all(runner, wanted, repeat_what_followed)[0]
+        assert texts(drafted) == texts(run_all(runner, wanted)[0])
+
+
+def test_an_attempt_continues_the_text_of_the_one_before(model: TorchModel, prompts: list[list[int]]) -> None:
+    runner = TorchRunner(model)
+    sampling = {"max_tokens": 30, "temperature": 0.9, "seed": 5, "presence_penalty": 0.5, "ignore_eos": True}
+    [whole] = run_all(runner, [request(prompts[1], **sampling)])[0]
+    [rest] = run_all(runner, [request(prompts[1], so_far=whole.ids[:13], attempt=2, **sampling)])[0]
+    assert whole.ids[13:] == rest.ids
+
+
+def test_logprobs_are_the_same_with_drafts_and_belong_to_their_tokens(
+    model: TorchModel, prompts: list[list[int]]
+) -> None:
+    runner = TorchRunner(model)
+    wanted = requests(prompts[:2], 24, logprobs=2)
+    plain, drafted = run_all(runner, wanted)[0], run_all(runner, wanted, repeat_what_followed)[0]
+    for one, other in zip(plain, drafted, strict=True):
+        assert len(one.logprobs) == len(one.ids) == 24
+        assert one.logprobs == other.logprobs
+
+
+# With logits made by hand ------------------------------------------------------------------------------
+
+
+class FixedModel:
+    """Says 7, 8, 7, 8, ... and NaN to whoever holds the token 13."""
+
+    elsewhere = False
+
+    def __init__(self, executor: str = "compiled") -> None:
+        from services.worker.running.mock import MockFacts
+
+        self.facts = MockFacts(100, 64, (0,), 4, 32)
+        self.verifier = verifier(executor)
+
+    def forward(self, rows: Any) -> torch.Tensor:
+        wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
+        logits = torch.zeros(len(wanted), 100)
+        for place, token in enumerate(wanted):
+            logits[place, 8 if token == 7 else 7] = 9.0
+            if token == 13:
+                logits[place, 50] = float("nan")
+        return logits
+
+
+class AfarModel(FixedModel):
+    """As on a GPU: `forward` and the kernels of its verifier are only on their way when they come back."""
+
+    elsewhere = True
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__()
+        self.notes = notes
+        self.judge = self.verifier
+        self.verifier = self
+
+    def forward(self, rows: Any) -> torch.Tensor:
+        self.notes.append("forward")
+        return super().forward(rows)
+
+    def verify(self, logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
+        self.notes.append("verify")
+        if waiting is not None:
+            waiting(lambda: True)
+        return self.judge.verify(logits, questions)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_step_elsewhere_is_waited_for_behind_verification_where_somebody_wants_to(waits: bool) -> None:
+    notes: list[str] = []
+
+    def waiting(done: Callable[[], bool]) -> None:
+        assert done()
+        notes.append("waiting")
+
+    def meanwhile(elsewhere: bool) -> Waiting | None:
+        notes.append(f"meanwhile {elsewhere}")
+        return waiting if waits else None
+
+    model = AfarModel(notes)
+    sequence = sequence_of(request([1, 7]), Verification(strategy="greedy"), model.facts)
+    [verdict] = TorchRunner(model).step([StepWork(sequence, [1, 7, 8], 0, [8], True)], meanwhile)
+    assert verdict is not None and verdict.tokens == [8, 7]
+    assert notes == ["forward", "meanwhile True", "verify", *["waiting"] * waits]
+
+
+def test_what_is_computed_here_is_waited_for_by_nobody() -> None:
+    asked: list[bool] = []
+    model = FixedModel()
+    sequence = sequence_of(request([1, 7]), Verification(strategy="greedy"), model.facts)
+    TorchRunner(model).step([StepWork(sequence, [1, 7], 0, [], True)], asked.append)
+    assert asked == [False]
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
+def test_a_sequence_with_logits_that_are_not_finite_fails_alone(executor: str) -> None:
+    runner = TorchRunner(FixedModel(executor))
+    outcomes, _ = run_all(runner, [request([1], max_tokens=5), request([13], max_tokens=5)])
+    assert outcomes[0].ids == [7, 8, 7, 8, 7]
+    assert (outcomes[1].end.reason, outcomes[1].ids) == ("engine", [])
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
+def test_strategies_side_by_side_get_their_own_rows(executor: str) -> None:
+    wanted = [request([1], max_tokens=9, temperature=0.01 * (i % 2), seed=i, logprobs=i % 3) for i in range(6)]
+    outcomes, scheduler = run_all(TorchRunner(FixedModel(executor)), wanted, repeat_what_followed)
+    assert all(len(outcome.logprobs) == 9 for outcome in outcomes)
+    assert [outcome.ids for outcome in outcomes] == [[7, 8] * 4 + [7]] * 6
+    assert set(scheduler.tallies) == {("ngram", "greedy"), ("ngram", "target_match")}
+    assert all(tally.accepted for tally in scheduler.tallies.values())
+
+
+def test_accept_policies_show_the_limits() -> None:
+    wanted = [request([1], max_tokens=9)]
+
+    def wrong(ask: DraftAsk) -> list[int]:
+        return [55] * ask.budget
+
+    everyone = Verification(accept_policy="accept_all")
+    [everything], _ = run_all(TorchRunner(FixedModel()), wanted, wrong, verification=everyone)
+    assert everything.ids.count(55) == 7
+    nobody = Verification(accept_policy="reject_all")
+    [nothing], scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed, verification=nobody)
+    assert nothing.ids == [7, 8] * 4 + [7]
+    assert scheduler.tallies[("ngram", "greedy")].accepted == 0
+
+
+def test_min_tokens_hold_back_eos_and_stop_ids() -> None:
+    wanted = [request([1], max_tokens=9, min_tokens=3, stop_token_ids=[7, 8])]
+    [outcome], _ = run_all(TorchRunner(FixedModel()), wanted)
+    assert len(outcome.ids) == 3 and not {7, 8} & set(outcome.ids)
+    assert outcome.finished.stop_token == 7
+
+
+def test_a_sequence_that_fails_and_chunks_between_them_leave_the_others_their_logprobs() -> None:
+    runner = TorchRunner(FixedModel())
+    wanted = [request([1, 7], logprobs=2), request([13], logprobs=1), request([8, 7]), request([1, 8], logprobs=0)]
+    greedy, facts = Verification(strategy="greedy"), FixedModel().facts
+    sequences = [sequence_of(each, greedy, facts) for each in wanted]
+    chunk = StepWork(sequence_of(request([1, 2, 3]), greedy, facts), [1, 2], 0, [], False)
+    drafts = [[8, 7, 9], [], [9], [9, 7]]
+    work: list[StepWork] = []
+    for each, draft in zip(sequences, drafts, strict=True):
+        work += [chunk, StepWork(each, [*each.token_ids, *draft], 0, draft, True)]
+    found = runner.step(work)
+    assert found[::2] == [None] * 4
+    first, failed, unasked, last = found[1::2]
+    assert first is not None and failed is not None and unasked is not None and last is not None
+    assert (first.tokens, first.accepted) == ([8, 7, 8], 2)
+    assert (failed.tokens, unasked.tokens, last.tokens) == ([], [8], [7])
+    assert failed.failure and (failed.logprobs, unasked.logprobs) == (None, None)
+    sure = 9.0 - math.log(math.exp(9.0) + 99)
+    for verdict, count in ((first, 2), (last, 0)):
+        assert verdict.logprobs is not None
+        assert [value.logprob for value in verdict.logprobs] == [pytest.approx(sure, abs=1e-5)] * len(verdict.tokens)
+        # Those not likely are equally so: by id.
+        expected = [[token, 0][:count] for token in verdict.tokens]
+        assert [[top.id for top in value.top] for value in verdict.logprobs] == expected
+
+
+def test_all_strategies_and_policies_share_a_batch_and_each_is_counted_and_told_for_itself() -> None:
+    names = ["greedy", "target_match", "rejection", "block", "typical", "topp"]
+    wanted = [
+        request([1], max_tokens=12, temperature=0.5 if name != "greedy" else 0.0, seed=i, strategy=name)
+        for i, name in enumerate(names)
+    ]
+    outcomes, scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed, allow_lossy=True)
+    assert [outcome.ids for outcome in outcomes] == [[7, 8] * 6] * 6
+    assert {strategy for _, strategy in scheduler.tallies} == set(names)
+    stats = [outcome.finished.speculation for outcome in outcomes]
+    assert [each.verify_strategy for each in stats] == names
+    assert [each.lossless for each in stats] == [True, True, True, True, False, False]
+    assert all(each.accepted > 4 for each in stats)

@@ -1,0 +1,268 @@
+"""The scheduler under whatever may happen, over a runner that notices every mistake with pages.
+
+Laws: each request ends once (1), drafts of any kind change no token, nor does what is shared (2, 3), no page is
+lost (5), and nobody waits for ever, whatever the priorities. Answers to what was asked ahead come in time, late, twice,
+in another order, about the dead, or as if something else had been asked.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from mesh_around import request
+from msgspec.structs import replace
+from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token
+
+from services.api.drafts import DraftItem
+from services.api.messages import Failed, Finished
+from services.worker.scheduling.events import (
+    Arrived,
+    AskAhead,
+    AskDrafts,
+    Cancelled,
+    CopyPage,
+    DeadlinePassed,
+    DraftsReady,
+    Emit,
+    Fail,
+    Finish,
+    PagesLost,
+    RunStep,
+    StepDone,
+    StepWanted,
+    TimeToSpare,
+)
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
+
+
+@dataclass
+class Told:
+    prompt: list[int]
+    max_tokens: int
+    deadline: float | None
+    ids: list[int] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+    cancelled: bool = False
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.eos_every = chance.choice([0, 0, 40])
+        page_tokens = chance.choice([2, 4, 8])
+        pages = chance.choice([8, 12, 40, 200])
+        self.runner = PagedFake(pages, page_tokens, context=64, eos_every=self.eos_every)
+        self.scheduler = Scheduler(
+            Limits(
+                vocab_size=VOCABULARY,
+                max_context=64,
+                eos_token_ids=(EOS,),
+                page_tokens=page_tokens,
+                pages=pages,
+                branch_pages=chance.choice([0, 1, BRANCH_PAGES]),
+                max_sequences=chance.choice([1, 3, 32]),
+                max_step_tokens=chance.choice([16, 33, 512]),
+                max_waiting=1000,
+                method=chance.choice(["naive", "ngram", "auto", "auto"]),
+                num_speculative_tokens=chance.choice([-1, 1, 4, 16]),
+                prefix_cache=chance.random() < 0.85,
+                priority_seconds=chance.choice([0.0, 1.0, 5.0]),
+            )
+        )
+        self.context = self.scheduler.max_length
+        self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
+        self.told: dict[int, Told] = {}
+        self.now = 0.0
+        # Answers to questions asked ahead that haven't come yet.
+        self.late: list[DraftsReady] = []
+
+    def arrive(self) -> None:
+        """One request or its several choices; many begin as others do."""
+        chance = self.chance
+        prompt = [chance.randrange(VOCABULARY) for _ in range(chance.choice([1, 5, 20, 60]))]
+        if chance.random() < 0.6:
+            same = chance.randint(1, 40)
+            prompt = chance.choice(self.beginnings)[:same] + prompt[: chance.choice([0, 1, 20])]
+        elif self.told and chance.random() < 0.5:
+            # The next turn of a conversation.
+            earlier = self.told[chance.randrange(len(self.told))]
+            prompt = earlier.prompt + earlier.ids + prompt[:5]
+        salt = chance.choice(["", "", "a", "b"])
+        priority = chance.choice([0, 0, 0, -3, 5, 100])
+        for _ in range(chance.choice([1, 1, 1, 2, 4])):
+            stream = len(self.told)
+            deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
+            told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
+            method = chance.choice(["", "", "ngram", "auto", "off"])
+            generate = replace(
+                request(prompt, max_tokens=told.max_tokens, method=method),
+                cache_salt=salt,
+                priority=priority,
+                namespace=chance.choice(["", "n", "m"]),
+            )
+            self.hear(self.scheduler.handle(Arrived(generate, stream, deadline, self.now)))
+
+    def cancel(self) -> None:
+        stream = self.chance.randrange(len(self.told) or 1)
+        if stream in self.told and not self.told[stream].ends:
+            self.told[stream].cancelled = True
+        self.hear(self.scheduler.handle(Cancelled(stream)))
+
+    def hear(self, instructions: list[Any]) -> None:
+        for item in instructions:
+            if isinstance(item, Emit):
+                told = self.told[item.stream]
+                assert not told.ends and not told.cancelled and item.tokens.ids
+                assert item.tokens.seq == len(told.ids)
+                assert sum(run.length for run in item.tokens.runs) == len(item.tokens.ids)
+                told.ids += item.tokens.ids
+            elif isinstance(item, Finish):
+                self.told[item.stream].ends.append(item.finished)
+            elif isinstance(item, Fail):
+                self.told[item.stream].ends.append(item.failed)
+            elif isinstance(item, AskDrafts):
+                self.answer(DraftsReady([self.guess(ask) for ask in item.asks], seconds=self.chance.choice([0, 1e-4])))
+            elif isinstance(item, AskAhead):
+                followed = {ask.sequence.id: ask.ahead for ask in item.asks}
+                self.late.append(DraftsReady([self.guess(ask) for ask in item.asks], ahead=True, followed=followed))
+            elif isinstance(item, CopyPage):
+                self.runner.copy_page(item.source, item.target)
+            elif isinstance(item, RunStep):
+                assert sum(len(work.tokens) for work in item.work) <= self.scheduler.limits.max_step_tokens
+                verdicts = self.runner.step(item.work, self.spare)
+                self.late_ones()
+                rows = sum(len(work.tokens) for work in item.work)
+                seconds = self.chance.choice([0.0, 0.01, 0.01 + 0.001 * rows, self.chance.random()])
+                self.hear(self.scheduler.handle(StepDone(verdicts, seconds)))
+
+    def spare(self, elsewhere: bool) -> None:
+        self.hear(self.scheduler.handle(TimeToSpare()))
+
+    def answer(self, ready: DraftsReady) -> None:
+        self.hear(self.scheduler.handle(ready))
+
+    def late_ones(self) -> None:
+        """Some answers come now; some come again, some never, some are mixed up."""
+        chance = self.chance
+        chance.shuffle(self.late)
+        for ready in self.late[: chance.choice([0, 1, 1, 2])]:
+            if chance.random() < 0.1:
+                followed = chance.choice(self.late).followed
+                ready = DraftsReady(ready.drafts, ahead=chance.random() < 0.5, followed=followed)
+            self.answer(ready)
+            if chance.random() < 0.8:
+                self.late = [other for other in self.late if other is not ready]
+        del self.late[4:]
+
+    def guess(self, ask: Any) -> DraftItem:
+        """Right for a while, then wrong; or late, too long, or nonsense."""
+        chance, text = self.chance, [*ask.sequence.token_ids, *ask.ahead]
+        committed = len(text) - (chance.random() < 0.05)
+        tokens: list[int] = []
+        for _ in range(chance.choice([0, ask.budget, ask.budget, ask.budget + 5])):
+            right = next_token(text, self.eos_every)
+            tokens.append(right if chance.random() < 0.85 else chance.randrange(-1, VOCABULARY + 1))
+            text.append(tokens[-1])
+        parents: list[int] = []
+        if tokens and chance.random() < 0.5:
+            tokens, parents = self.branched(tokens)
+        # What they claim is nonsense now and then.
+        chances = [chance.choice([0.99, 0.5, 0.0, -3.0, 7.0, float("nan"), float("inf")]) for _ in tokens]
+        return DraftItem(
+            sequence_id=ask.sequence.id + (chance.random() < 0.02),
+            committed=committed,
+            tokens=tokens,
+            parents=parents if chance.random() < 0.95 else [chance.randrange(-2, 5) for _ in tokens],
+            source=chance.choice(["s", "t", str(chance.random())]),
+            chances=chance.choice([[], chances, chances[:1]]),
+            match_length=chance.choice([0, 5, -7]),
+        )
+
+    def branched(self, chain: list[int]) -> tuple[list[int], list[int]]:
+        """With other tokens beside these, before and after them."""
+        chance, above = self.chance, -1
+        tokens: list[int] = []
+        parents: list[int] = []
+        for right in chain:
+            others = [token for token in range(3) if token != right and chance.random() < 0.3]
+            level = [*others, right] if chance.random() < 0.5 else [right, *others]
+            below = len(tokens) + level.index(right)
+            tokens += level
+            parents += [above] * len(level)
+            if others and chance.random() < 0.3:
+                tokens.append(chance.randrange(VOCABULARY))
+                parents.append(below - 1 if level[0] != right else below + 1)
+            above = below
+        return tokens, parents
+
+    def turn(self) -> None:
+        self.now += 1
+        self.hear(self.scheduler.handle(DeadlinePassed(self.now)))
+        self.late_ones()
+        self.hear(self.scheduler.handle(StepWanted()))
+        self.scheduler.planner.sharing.cache.check()
+
+    def settle(self) -> None:
+        turns = 0
+        while self.scheduler.has_work:
+            self.turn()
+            turns += 1
+            assert turns < 20_000, "somebody waits for ever"
+        assert not self.scheduler.advice.failed
+        self.scheduler.check_idle()
+
+    def check(self) -> None:
+        for told in self.told.values():
+            text, reason = alone(told.prompt, told.max_tokens, self.context, self.eos_every)
+            assert len(told.ends) == (0 if told.cancelled else 1)
+            assert told.ids == text[: len(told.ids)]
+            for end in told.ends:
+                if isinstance(end, Finished):
+                    assert (told.ids, end.reason) == (text, reason)
+                    assert end.completion_tokens == len(text)
+                    # The last token of a prompt is always computed.
+                    assert end.cached_tokens < len(told.prompt)
+                else:
+                    assert isinstance(end, Failed) and end.reason in ("deadline", "too_long")
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_every_request_ends_once_with_its_own_text_and_no_page_is_lost(seed: int) -> None:
+    world = World(seed)
+    for _ in range(120):
+        act = world.chance.random()
+        if act < 0.25:
+            world.arrive()
+        elif act < 0.28:
+            world.cancel()
+        elif act < 0.285:
+            world.hear(world.scheduler.handle(PagesLost()))
+        else:
+            world.turn()
+    world.settle()
+    world.check()
+
+
+def test_the_oldest_ends_while_the_young_keep_coming() -> None:
+    """No starvation: with pages for little more than one text, arrivals never stop."""
+    world = World(3)
+    world.runner = PagedFake(17, 4)
+    world.eos_every = 0
+    world.scheduler = Scheduler(
+        Limits(VOCABULARY, 64, (EOS,), page_tokens=4, pages=17, max_waiting=10_000, method="naive", max_sequences=8)
+    )
+    world.context = 64
+    for stream in range(300):
+        told = world.told[stream] = Told([1 + stream % 40] * 30, 30, None)
+        world.hear(world.scheduler.handle(Arrived(request(told.prompt, max_tokens=30), stream, None)))
+        world.turn()
+    ended = [stream for stream, told in world.told.items() if told.ends]
+    # In the order of their arrival, whoever was preempted meanwhile.
+    assert ended == list(range(len(ended))) and len(ended) >= 8
+    for stream in world.told:
+        world.hear(world.scheduler.handle(Cancelled(stream)))
+    world.scheduler.check_idle()

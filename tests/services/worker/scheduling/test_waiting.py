@@ -1,0 +1,107 @@
+"""Queues that thousands stand in."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from mesh_around import request
+
+from services.worker.scheduling.arrival import make_sequence
+from services.worker.scheduling.events import Arrived
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.sequence import Sequence
+from services.worker.scheduling.waiting import FEW_HOLES, Queue, Waiting
+
+LIMITS = Limits(vocab_size=1000, max_context=64, eos_token_ids=(), page_tokens=4, pages=64)
+
+
+def sequence(id: int, at: float = 0.0) -> Sequence:
+    return make_sequence(Arrived(request([1, 2, 3]), id, None, at), id, LIMITS, {})
+
+
+def drained(queue: Queue[Any]) -> list[Any]:
+    found = []
+    while (first := queue.first()) is not None:
+        queue.remove(first[1])
+        found.append(first[1])
+    return found
+
+
+def test_the_smallest_key_is_first_and_equal_ones_go_in_the_order_they_came() -> None:
+    queue: Queue[str] = Queue()
+    for key, item in ((3, "a"), (1, "b"), (3, "c"), (2, "d"), (1, "e")):
+        queue.put(key, item)
+    assert list(queue) == ["b", "e", "d", "a", "c"] == drained(queue)
+    assert queue.first() is None and len(queue) == 0
+
+
+def test_an_item_that_left_can_come_back_under_another_key() -> None:
+    queue: Queue[str] = Queue()
+    queue.put(1, "a")
+    queue.put(2, "b")
+    queue.remove("a")
+    queue.put(3, "a")
+    assert "a" in queue and drained(queue) == ["b", "a"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_does_what_a_sorted_list_does(seed: int) -> None:
+    chance, queue = random.Random(seed), Queue[int]()
+    plain: dict[int, tuple[int, int]] = {}
+    for item in range(3000):
+        if plain and chance.random() < 0.48:
+            gone = chance.choice(list(plain))
+            queue.remove(gone)
+            del plain[gone]
+        else:
+            key = chance.randrange(50)
+            queue.put(key, item)
+            plain[item] = (key, item)
+        first = queue.first()
+        assert (None if first is None else first[1]) == min(plain, key=lambda each: plain[each], default=None)
+        assert len(queue) == len(plain)
+    assert drained(queue) == sorted(plain, key=lambda each: plain[each])
+
+
+def test_those_who_leave_from_the_middle_leave_no_memory_behind() -> None:
+    queue: Queue[int] = Queue()
+    queue.put(0, -1)
+    for item in range(100_000):
+        queue.put(item, item)
+        queue.remove(item)
+    assert len(queue._heap) <= FEW_HOLES + 3
+
+
+def test_who_stands_behind_another_is_not_first_until_the_text_is_there() -> None:
+    waiting = Waiting()
+    leader, a, b, c = (sequence(id) for id in range(1, 5))
+    for each in (a, b, c):
+        waiting.put(each)
+    waiting.step_behind(a, leader, 8)
+    waiting.step_behind(b, leader, 16)
+    assert waiting.first() is c and len(waiting) == 3 and list(waiting) == [a, b, c]
+    waiting.leader_is_at(leader, 7)
+    assert waiting.first() is c
+    waiting.leader_is_at(leader, 9)
+    assert waiting.first() is a
+    waiting.leader_left(leader)
+    for each in (a, b, c):
+        assert waiting.first() is each
+        waiting.remove(each)
+    waiting.check_empty()
+
+
+def test_who_stands_behind_another_may_leave() -> None:
+    waiting = Waiting()
+    leader, a, b = (sequence(id) for id in range(1, 4))
+    for each in (a, b):
+        waiting.put(each)
+        waiting.step_behind(each, leader, 8)
+    waiting.remove(a)
+    assert len(waiting) == 1
+    waiting.leader_is_at(leader, 8)
+    waiting.remove(b)
+    waiting.leader_left(leader)
+    waiting.check_empty()

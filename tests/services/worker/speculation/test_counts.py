@@ -1,0 +1,78 @@
+"""What drafts gained, told from steps as values: no clock, no engine."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.worker.running.runner import StepWork, Verdict
+from services.worker.speculation.cost_model import StepTime
+from services.worker.speculation.counts import SpeculationCounts
+
+
+def step_time(per_row: float = 0.001, fixed: float = 0.009, rows: range = range(1, 17)) -> StepTime:
+    """A machine whose step takes `fixed` and so much more a row, seen at these sizes."""
+    model = StepTime()
+    for _ in range(8):
+        for count in rows:
+            model.learn(count, 100 * count, fixed + per_row * count)
+    return model
+
+
+def work(draft: int, tokens: int = 1, verify: bool = True) -> StepWork:
+    sequence: Any = SimpleNamespace()
+    return StepWork(sequence, [7] * (tokens + draft), 100, [7] * draft, verify)
+
+
+def gain(counts: SpeculationCounts) -> float:
+    return counts.naive_seconds / counts.drafted_seconds
+
+
+def test_a_draft_of_three_that_stands_is_worth_four_plain_steps() -> None:
+    counts = SpeculationCounts()
+    # Four rows take 13 ms, one takes 10: four plain steps would have taken 40.
+    counts.took([work(3)], [Verdict([7] * 4, 3)], 0.013, step_time())
+    assert gain(counts) == pytest.approx(40 / 13, rel=0.05)
+
+
+def test_a_draft_of_which_nothing_stands_costs_its_rows() -> None:
+    counts = SpeculationCounts()
+    counts.took([work(5)], [Verdict([7], 0)], 0.015, step_time())
+    assert gain(counts) == pytest.approx(10 / 15, rel=0.05)
+
+
+def test_what_stands_in_a_batch_saves_a_share_of_a_step() -> None:
+    counts = SpeculationCounts()
+    # Eight rows; without drafts 4 sequences, 13 ms a step: two tokens more are half a step more.
+    verdicts = [Verdict([7] * 3, 2), Verdict([7], 0), Verdict([7], 0), Verdict([7], 0)]
+    counts.took([work(2), work(2), work(0), work(0)], verdicts, 0.017, step_time())
+    assert gain(counts) == pytest.approx(1.5 * 13 / 17, rel=0.05)
+
+
+def test_a_machine_that_is_slow_just_now_changes_nothing_of_the_ratio() -> None:
+    counts = SpeculationCounts()
+    counts.took([work(3)], [Verdict([7] * 4, 3)], 0.130, step_time())
+    assert counts.drafted_seconds == pytest.approx(0.130)
+    assert gain(counts) == pytest.approx(40 / 13, rel=0.05)
+
+
+def test_a_chunk_of_a_prompt_in_the_step_is_nobodys_gain() -> None:
+    counts = SpeculationCounts()
+    # 1 + 8 rows without the draft of 3: 18 ms, and one plain step of 10 for each of its tokens.
+    counts.took([work(3), work(0, 8, verify=False)], [Verdict([7] * 4, 3), None], 0.021, step_time())
+    assert gain(counts) == pytest.approx((18 + 30) / 21, rel=0.05)
+
+
+def test_steps_without_drafts_are_not_compared() -> None:
+    counts = SpeculationCounts()
+    counts.took([work(0)], [Verdict([7], 0)], 0.010, step_time())
+    assert counts.drafted_seconds == counts.naive_seconds == 0.0
+
+
+def test_nothing_is_said_as_long_as_no_plain_step_was_seen() -> None:
+    counts = SpeculationCounts()
+    counts.took([work(3)], [Verdict([7] * 4, 3)], 0.013, StepTime())
+    counts.took([work(3)], [Verdict([7] * 4, 3)], 0.013, step_time(rows=range(4, 9)))
+    assert counts.drafted_seconds == counts.naive_seconds == 0.0
