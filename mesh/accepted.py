@@ -1,6 +1,7 @@
-"""A dialler as seen by the node it called: its running calls, the streams written for it, the ids it used.
+"""A dialler as its acceptor sees it: the calls it makes here and the streams written for it.
 
-Knows records and actors' cells; sends through the door by routing id, and knows no sockets.
+One connection, one session. When the connection ends the session is over: its handlers are cancelled. Knows records
+and actors' cells; sends through the node by routing id, and knows no sockets.
 """
 
 from __future__ import annotations
@@ -8,217 +9,169 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from mesh.actor import Call, Cell, Mail
+from mesh.actor import Call, Home
+from mesh.cell import Cell, Mail
 from mesh.envelope import (
     BLOCKING,
-    RESUME,
     AcceptorBundle,
-    Acks,
     Ask,
     Cancel,
+    Credit,
     End,
     Failure,
     Farewell,
-    Gone,
     Hello,
     Open,
-    Opened,
     Record,
     Reply,
-    ReplyWithFrames,
     Tell,
     ToAcceptor,
     Welcome,
     raw_frames,
     with_frames,
 )
-from mesh.errors import Busy, Draining, Malformed, MeshError, NotRunning, PeerLost, to_wire
+from mesh.errors import Busy, Malformed, MeshError, PeerLost, to_wire
 from mesh.outbox import Outbox
-from mesh.session import SeenIds
 from mesh.stream import ITEM_WEIGHT, StreamWriter
-
-if TYPE_CHECKING:
-    from mesh.node import Node
+from mesh.transport import Frame, Sent
 
 # What an answer costs beside its body.
 RECORD_WEIGHT = 32
 MAX_WRITERS = 4096
-# What a peer may ask for at most: bytes a writer keeps for it, and time.
+# Upper bounds of what a peer may ask for: bytes in flight per stream and in all, and time.
 MAX_WINDOW = 4 * 1024 * 1024
 PEER_WINDOWS = 256 * 1024 * 1024
 MAX_DEADLINE_MS = 30 * 86400 * 1000
-STOP = "mesh.stop"  # the one kind that is not the actor's own
+_CALLS = (Tell, Ask, Open)
 
-Said = tuple[str, int]  # kind and weight
-# An ask that was answered as it was read: by whom, its call, and what is to leave; no call where an error is.
-Answered = tuple[Ask, Cell, Call | None, Said | None]
+
+class AcceptingNode(Home, Protocol):
+    """What the peer needs of its node (mesh/node.py)."""
+
+    def cell(self, name: str) -> Cell:
+        """Raises NotRunning or Draining."""
+        ...
+
+    def reply(self, identity: bytes, frames: Sequence[Frame]) -> Sent: ...
+
+    def farewell_from(self, peer: AcceptedPeer) -> None: ...
+
+    def lose(self, peer: AcceptedPeer, error: MeshError) -> None: ...
 
 
 class AcceptedPeer:
     """One session. `number` tells the dialler whether it still talks to the state it remembers."""
 
-    def __init__(self, node: Node, routing_id: bytes, hello: Hello, number: int) -> None:
+    def __init__(self, node: AcceptingNode, routing_id: bytes, hello: Hello, number: int) -> None:
         self.routing_id = routing_id
         self.name = hello.name
         self.epoch = hello.epoch
-        self.number = number
-        # What it says when it has nothing new to say.
-        self.hello = Hello(hello.name, hello.epoch, hello.flags & ~RESUME)
-        self.welcome_due = False
         self.blocking = bool(hello.flags & BLOCKING)
         self.heard = node.clock.now()
-        self.gone_since: float | None = None
-        self.left = False
+        self.left = False  # it has said Farewell
         self.calls: dict[int, Mail] = {}
         self.writers: dict[int, StreamWriter] = {}
         self._granted = 0  # bytes of window all its streams have together
+        self._last_id = 0
+        self._welcome_due = False
         self._node = node
         self._metrics = node.metrics
-        self._seen = SeenIds()
         self._welcome = Welcome(node.name, node.epoch, number)
-        self._opened: list[int] = []
-        self._gone: list[int] = []
-        self.outbox = Outbox(node.epoch, partial(node.reply, routing_id), self._urgent, self._unreachable)
+        self.outbox = Outbox(node.epoch, partial(node.reply, routing_id), self._control, self._unreachable)
         self.outbox.to_epoch = hello.epoch
 
     @property
     def busy(self) -> bool:
         return bool(self.calls or self.writers)
 
-    def received(self, bundle: AcceptorBundle, frames: Sequence[bytes]) -> None:
-        """Everything of one bundle, whose epochs have been checked. Raises Malformed."""
-        self.heard = self._node.clock.now()
-        self.gone_since = None
-        raw = raw_frames(bundle.records, frames) if len(frames) > 1 else None
-        answered: list[Answered] = []
-        try:
-            for position, record in enumerate(bundle.records):
-                given = raw.get(position, ()) if raw else ()
-                if type(record) is Ask:
-                    if (answer := self._ask(record, given)) is not None:
-                        answered.append(answer)
-                # The node has seen to it.
-                elif type(record) is not Hello:
-                    self._take(record, given)
-                if self.outbox.closed:
-                    return
-        finally:
-            if answered:
-                # Somebody waits for it; the end of the tick is far for those who count in microseconds.
-                self.outbox.flush()
-                self._finish(answered)
+    def welcome(self) -> None:
+        """Answer a Hello, or find out whether the dialler is still connected: a send to one that isn't fails."""
+        self._welcome_due = True
+        self.outbox.schedule()
 
-    def greeted(self, hello: Hello) -> None:
-        """The dialler said Hello, for the first time or to show that it lives. Who calls it has the Welcome sent."""
-        self.welcome_due = True
-        if hello.flags & RESUME:
-            for writer in list(self.writers.values()):
-                writer.resend()
+    def received(self, bundle: AcceptorBundle, frames: Sequence[bytes]) -> None:
+        """All records of a bundle whose epochs have been checked. Raises Malformed."""
+        self.heard = self._node.clock.now()
+        raw = raw_frames(bundle.records, frames) if len(frames) > 1 else {}
+        answered = False
+        for position, record in enumerate(bundle.records):
+            answered |= self._take(record, raw.get(position, ()))
+            if self.outbox.closed:
+                return
+        if answered:
+            # Someone waits for it: don't wait for the end of the tick.
+            self.outbox.flush()
 
     def lost(self, error: MeshError) -> None:
         """The session is over: everything it runs is cancelled."""
-        self._drop_calls(error)
+        writers, self.writers, self._granted = self.writers, {}, 0
+        for writer in writers.values():
+            writer.fail(error)
+        calls, self.calls = self.calls, {}
+        for mail in calls.values():
+            mail.revoke(error)
         self.outbox.close()
 
-    def probe(self) -> None:
-        """Say something, so that the transport finds out whether the dialler is still there."""
-        self.welcome_due = True
-        self.outbox.schedule()
-
     def farewell(self) -> None:
-        self.outbox.put(Farewell(), 0)
-
-    def sweep(self, now: float, resend: float) -> None:
-        for writer in list(self.writers.values()):
-            writer.resend_overdue(now, resend)
+        self.outbox.put(Farewell(), 0, reserve=2)
+        self.outbox.flush()
 
     # Records ---------------------------------------------------------------------------------------------
 
-    def _take(self, record: ToAcceptor, raw: Sequence[bytes]) -> None:
-        if type(record) is Acks:
-            self._acks(record.numbers)
-        elif type(record) is Open:
-            self._open(record, raw)
-        elif type(record) is Tell:
-            self._tell(record, raw)
-        elif type(record) is Cancel:
+    def _take(self, record: ToAcceptor, raw: Sequence[bytes]) -> bool:
+        """True when an answer is in the outbox already."""
+        if isinstance(record, _CALLS):
+            # Ids grow, so a copy of a call, or one that comes too late, is never started.
+            if record.id <= self._last_id:
+                self._metrics.drop("duplicate_call")
+                return False
+            self._last_id = record.id
+            self._metrics.received(self._node.codec.known(record.kind), len(record.body))
+            if isinstance(record, Ask):
+                return self._ask(record, raw)
+            if isinstance(record, Open):
+                self._open(record, raw)
+            else:
+                self._tell(record, raw)
+        elif isinstance(record, Credit):
+            self._credit(record.numbers)
+        elif isinstance(record, Cancel):
             self._cancel(record.ids)
-        elif type(record) is Farewell:
+        elif isinstance(record, Farewell):
             self.left = True
             self._node.farewell_from(self)
+        return False
 
-    def _ask(self, record: Ask, raw: Sequence[bytes]) -> Answered | None:
-        """What is in the outbox already, and needs a flush; None: the answer comes in its time."""
-        if not self._seen.first(record.id):
-            self._metrics.drop("duplicate_ask")
-            if record.id not in self.calls and not len(self.outbox):
-                # The answer has left; if it is asked for still, it was lost.
-                self._say_gone(record.id)
-            return None
+    def _ask(self, record: Ask, raw: Sequence[bytes]) -> bool:
+        call = self._call(record)
         try:
-            cell = self._node.cell(record.actor) if record.kind != STOP else None
-            if cell is not None and record.kind in cell.answers:
-                return self._answer(cell, record, raw)
-            mail = Mail(self, record.id, record.kind, record.body, raw, self._call(record))
-            self.calls[record.id] = mail
-            if cell is not None:
+            cell = self._node.cell(record.actor)
+            if record.kind not in cell.answers:
+                mail = self.calls[record.id] = Mail(self, record.id, record.kind, record.body, raw, call)
                 cell.deliver(mail)
-            else:
-                self._node.stop_for(self, record.id, record.actor)
+                return False
         except MeshError as error:
             self._metrics.refuse(error.reason)
             self.calls.pop(record.id, None)
             self._fail(record.id, error)
-        self._metrics.received(self._node.codec.known(record.kind), len(record.body))
-        return None
-
-    def _answer(self, cell: Cell, record: Ask, raw: Sequence[bytes]) -> Answered:
-        """At once. Neither a mail nor a call that is kept is made for it."""
-        call = self._call(record)
+            return False
         try:
-            result = cell.answer(record.kind, record.body, raw, call)
+            self._reply(record.id, cell.answer(record.kind, record.body, raw, call))
         except Exception as error:
-            self._fail(record.id, error, flushed=True)
-            return record, cell, None, None
-        return record, cell, call, self._say(record.id, result, flushed=True)
-
-    def _finish(self, answered: list[Answered]) -> None:
-        """What nobody who waits for an answer has to wait for."""
-        for record, _, call, said in answered:
-            self._metrics.received(record.kind, len(record.body))
-            if said is not None:
-                self._metrics.sent(*said)
-            if call is not None and call.awaited:
-                self._node.stay_awake(self.routing_id, call.awaited)
-        for _, cell, call, _ in answered:
-            if call is not None and call.afterwards is not None:
-                cell.finish(call)
+            self._fail(record.id, error)
+        return True
 
     def _open(self, record: Open, raw: Sequence[bytes]) -> None:
-        id = record.id
-        if id in self.writers:
-            self._opened.append(id)
-            self.outbox.schedule()
-            self._metrics.drop("duplicate_open")
-            return
-        if not self._seen.first(id):
-            self._say_gone(id)
-            self._metrics.drop("duplicate_open")
-            return
-        self._metrics.received(self._node.codec.known(record.kind), len(record.body))
+        id, node = record.id, self._node
         window = min(record.window, MAX_WINDOW)
         if len(self.writers) >= MAX_WRITERS or self._granted + window > PEER_WINDOWS:
             self._metrics.refuse("busy")
-            self.outbox.put(End(id, 1, *to_wire(Busy("too many streams for one peer"))), ITEM_WEIGHT)
+            self.put_last(End(id, 1, *to_wire(Busy("too many streams for one peer"))))
             return
-        node = self._node
-        writer = StreamWriter(self, id, window, node.codec, node.clock, self._metrics)
-        self.writers[id] = writer
+        writer = self.writers[id] = StreamWriter(self, id, window, node.codec, self._metrics)
         self._granted += writer.granted
-        self._opened.append(id)
-        self.outbox.schedule()
         mail = Mail(self, id, record.kind, record.body, raw, self._call(record))
         try:
             node.cell(record.actor).open(mail, writer)
@@ -228,10 +181,6 @@ class AcceptedPeer:
             writer.finish(*to_wire(error))
 
     def _tell(self, record: Tell, raw: Sequence[bytes]) -> None:
-        if not self._seen.first(record.id):
-            self._metrics.drop("duplicate_tell")
-            return
-        self._metrics.received(self._node.codec.known(record.kind), len(record.body))
         call = Call(self.name, self.epoch, None, record.trace, self._node.clock)
         try:
             cell = self._node.cell(record.actor)
@@ -241,49 +190,36 @@ class AcceptedPeer:
         except MeshError as error:
             self._metrics.refuse(error.reason)
             return
-        # What it refuses is counted, and nobody asked for it.
+        # The cell has counted what it raises, and nobody waits for it.
         with contextlib.suppress(Exception):
             cell.answer(record.kind, record.body, raw, call)
-            cell.finish(call)
 
     def _call(self, record: Ask | Open) -> Call:
-        milliseconds = record.deadline_ms
-        if not 0 <= milliseconds <= MAX_DEADLINE_MS:
-            milliseconds = min(max(0, milliseconds), MAX_DEADLINE_MS)
-        # It was heard just now.
-        deadline = self.heard + milliseconds / 1000
+        deadline = self.heard + min(max(0, record.deadline_ms), MAX_DEADLINE_MS) / 1000
         return Call(self.name, self.epoch, deadline, record.trace, self._node.clock)
 
-    def _acks(self, numbers: list[int]) -> None:
-        if len(numbers) % 3:
-            raise Malformed("acks come in threes")
-        writers = self.writers
-        for at in range(0, len(numbers), 3):
-            writer = writers.get(numbers[at])
+    def _credit(self, numbers: list[int]) -> None:
+        if len(numbers) % 2:
+            raise Malformed("credits come in pairs")
+        for id, consumed in zip(numbers[::2], numbers[1::2], strict=True):
+            writer = self.writers.get(id)
             if writer is not None:
-                writer.acknowledged(numbers[at + 1], numbers[at + 2])
+                writer.credited(consumed)
 
     def _cancel(self, ids: list[int]) -> None:
         for id in ids:
-            # Marked as seen: a copy of the call that arrives after its cancel is not started.
-            self._seen.first(id)
             writer = self.forget_writer(id)
             if writer is not None:
                 writer.fail(PeerLost("the caller has left the stream"))
             mail = self.calls.pop(id, None)
             if mail is not None:
                 mail.revoke(PeerLost("the caller has cancelled"))
-            self._say_gone(id)
-
-    def _say_gone(self, id: int) -> None:
-        self._gone.append(id)
-        self.outbox.schedule()
 
     # Called by cells and writers -----------------------------------------------------------------------
 
     def reply(self, id: int, result: Any) -> None:
-        if self.calls.pop(id, None) is not None and (said := self._say(id, result)) is not None:
-            self._metrics.sent(*said)
+        if self.calls.pop(id, None) is not None:
+            self._reply(id, result)
 
     def fail_call(self, id: int, error: BaseException) -> None:
         if self.calls.pop(id, None) is not None:
@@ -298,62 +234,38 @@ class AcceptedPeer:
             self._granted -= writer.granted
         return writer
 
-    def _say(self, id: int, result: Any, flushed: bool = False) -> Said | None:
-        """Into the outbox; what is to be counted of it. None: an error, or nothing, was said instead."""
+    def put_last(self, record: End | Failure | Reply, weight: int = ITEM_WEIGHT) -> bool:
+        """The last record of a call. A dialler that leaves no room for it doesn't read: it is given up, and learns so
+        from the session number of the next Welcome."""
+        if not self.outbox.put(record, weight, reserve=2) and not self.outbox.closed:
+            self._metrics.drop("answer_without_room")
+            self._node.lose(self, PeerLost(f"{self.name} does not read"))
+            return False
+        return True
+
+    def _reply(self, id: int, result: Any) -> None:
         try:
-            # A handler may have nothing to say but that it is done.
+            # A handler that returns None only says that it is done.
             kind, body, raw = self._node.codec.encode(result) if result is not None else ("", b"", None)
         except MeshError as error:
             self._metrics.refuse(error.reason)
-            self._fail(id, error, flushed)
-            return None
-        record: Reply = Reply(id, kind, body)
-        weight = len(body) + RECORD_WEIGHT
-        if raw is not None:
-            record = ReplyWithFrames(id, kind, body, len(raw))
-            with_frames(record, raw)
-            weight += sum(len(frame) for frame in raw)
-        if self.outbox.put(record, weight, flushed):
-            return kind or "done", weight
-        self._metrics.drop("reply_without_room")
-        return None
+            self._fail(id, error)
+            return
+        record = with_frames(Reply(id, kind, body), raw)
+        weight = len(body) + RECORD_WEIGHT + sum(len(frame) for frame in record.raw)
+        if self.put_last(record, weight):
+            self._metrics.sent(kind or "done", weight)
 
-    def _fail(self, id: int, error: BaseException, flushed: bool = False) -> None:
-        if not self.outbox.put(Failure(id, *to_wire(error)), RECORD_WEIGHT, flushed):
-            self._metrics.drop("reply_without_room")
+    def _fail(self, id: int, error: BaseException) -> None:
+        self.put_last(Failure(id, *to_wire(error)), RECORD_WEIGHT)
 
-    # The outbox asks and tells ---------------------------------------------------------------------------
+    # Called by the outbox --------------------------------------------------------------------------------
 
-    def _urgent(self) -> list[Record]:
-        records: list[Record] = []
-        if self.welcome_due:
-            self.welcome_due = False
-            records.append(self._welcome)
-        if self._opened:
-            records.append(Opened(self._opened))
-            self._opened = []
-        if self._gone:
-            records.append(Gone(self._gone))
-            self._gone = []
-        return records
+    def _control(self) -> list[Record]:
+        if not self._welcome_due:
+            return []
+        self._welcome_due = False
+        return [self._welcome]
 
     def _unreachable(self) -> None:
-        if self.gone_since is None:
-            self.gone_since = self._node.clock.now()
-
-    def _drop_calls(self, error: MeshError) -> None:
-        writers, self.writers, self._granted = self.writers, {}, 0
-        for writer in writers.values():
-            writer.fail(error)
-        calls, self.calls = self.calls, {}
-        for mail in calls.values():
-            mail.revoke(error)
-        self.outbox.clear()
-
-
-def no_actor(name: str) -> NotRunning:
-    return NotRunning(f"no actor {name[:80]!r} here")
-
-
-def draining(name: str) -> Draining:
-    return Draining(f"{name} takes no new work")
+        self._node.lose(self, PeerLost(f"{self.name} is gone"))

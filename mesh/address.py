@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 
 from mesh.errors import Insecure
@@ -39,7 +38,7 @@ class Endpoint:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether bytes could leave this host, or come from elsewhere."""
+        """Whether bytes could leave this host, or come from another one."""
         return self.scheme not in LOCAL_SCHEMES
 
     def __str__(self) -> str:
@@ -60,15 +59,5 @@ def check_name(name: str) -> str:
 
 
 def routing_id(name: str, epoch: int, number: int, tag: str = "") -> bytes:
-    """How a dialler's socket is known to the door: a restart (epoch) or a new socket (number) is a new one."""
+    """How an acceptor knows a dialler's connection: a restart (epoch) or a new socket (number) makes a new one."""
     return f"{name}|{epoch:x}|{tag}{number}".encode()
-
-
-_newest = 0
-
-
-def new_epoch() -> int:
-    """Grows with every call, in this process and across restarts: microseconds since 1970."""
-    global _newest
-    _newest = max(_newest + 1, time.time_ns() // 1000)
-    return _newest

@@ -1,9 +1,8 @@
-"""Asking an actor from a plain thread: own socket, same envelopes, no event loop. About half the round trip.
+"""A synchronous client for a plain thread: its own socket, the same envelopes, no event loop.
 
-Not thread-safe: one link, one thread. The far side cannot tell it from a node that only asks.
-Every message is led by a Hello, so a restarted peer is met at the first ask. Nothing is sent where no connection
-stands, and a lost one is made anew with an empty queue, so nothing old is sent to a successor. Tests give it another
-wire than a socket: mesh/memory_wire.py.
+Not thread-safe: one link, one thread. Every message starts with a Hello, so a restarted peer is met at the first ask.
+Nothing is sent without a connection, and a new connection starts with an empty queue, so nothing old reaches a
+successor. Tests use another wire than a socket: mesh/transport/memory_wire.py.
 """
 
 from __future__ import annotations
@@ -14,30 +13,27 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mesh.address import check_name, new_epoch, routing_id
+from mesh.address import check_name, routing_id
 from mesh.codec import Codec
 from mesh.envelope import (
     BLOCKING,
     Ask,
-    AskWithFrames,
     Cancel,
     Failure,
     Farewell,
     Hello,
     Record,
     Reply,
-    Welcome,
     decode_for_dialler,
     encode_bundle,
     raw_frames,
     with_frames,
 )
+from mesh.epoch import new_epoch
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
-from mesh.hatch import hatch_of
-from mesh.hatch_wire import HatchWire
 from mesh.metrics import BusMetrics
 from mesh.transport import Frame, Limits, Security
-from mesh.zmq_wire import ZmqWire
+from mesh.transport.zmq_wire import ZmqWire
 
 # Asks sent and not yet received or given up.
 MAX_TICKETS = 1024
@@ -46,7 +42,7 @@ _numbers = itertools.count(1)
 
 
 class Ticket:
-    """A question on its way."""
+    """An ask that was sent."""
 
     __slots__ = ("id", "kind", "sent_at")
 
@@ -57,14 +53,14 @@ class Ticket:
 
 
 class Wire(Protocol):
-    """The way to the far side, and the time it keeps."""
+    """A connection to the far side, and the clock to wait by."""
 
     def send(self, frames: Sequence[Frame]) -> bool:
         """Without waiting. False: there is no connection, or it is full."""
         ...
 
     def receive(self, timeout: float) -> Sequence[bytes] | None:
-        """A message, waited for; None when none came. May raise PeerLost: nothing will come of what was sent."""
+        """The next message, waited for; None when none came."""
         ...
 
     def wait_until_open(self, timeout: float) -> bool: ...
@@ -88,9 +84,9 @@ class BlockingLink:
         metrics: BusMetrics | None = None,
         wire: Wire | None = None,
     ) -> None:
-        """`name` and `epoch` are those of the node the thread belongs to; without an epoch the link is somebody
-        of its own, for a newer epoch under the same name would mean that the node has restarted.
-        `codec` is forked: the caller may go on using it in another thread. Raises Insecure.
+        """`name` and `epoch` are those of the node the thread belongs to. Without an epoch the link has a name of its
+        own: a newer epoch of the same name would mean that the node has restarted. `codec` is forked: the caller may go
+        on using it in another thread. Raises Insecure.
         """
         self.endpoint = endpoint
         self.actor = actor
@@ -105,7 +101,7 @@ class BlockingLink:
         self._waiting: dict[int, Answer | None] = {}
         self._hello = Hello(self._name, self._epoch, BLOCKING)
         identity = routing_id(self._name, self._epoch, number, "b")
-        self._wire = wire or _wire_to(endpoint, identity, keys, limits or Limits())
+        self._wire: Wire = wire or ZmqWire(endpoint, identity, keys, limits or Limits())
 
     def ask(self, message: Any, timeout: float, trace: str = "") -> Any:
         """The answer. Raises DeadlineExceeded, PeerLost, or what the far side says."""
@@ -113,7 +109,7 @@ class BlockingLink:
         try:
             ticket = self.send(message, timeout=timeout, trace=trace)
         except PeerLost:
-            # Perhaps not yet: the first ask comes before the connection.
+            # The first ask comes before the connection.
             if not self._wire.wait_until_open(timeout):
                 raise
             ticket = self.send(message, timeout=timeout, trace=trace)
@@ -130,10 +126,7 @@ class BlockingLink:
         self._next_id += 1
         ticket = Ticket(self._next_id, kind, self._wire.now())
         deadline_ms = max(1, math.ceil(timeout * 1000))
-        ask: Ask = Ask(ticket.id, self.actor, kind, deadline_ms, body, trace)
-        if raw is not None:
-            ask = AskWithFrames(ticket.id, self.actor, kind, deadline_ms, body, trace, len(raw))
-            with_frames(ask, raw)
+        ask = with_frames(Ask(ticket.id, self.actor, kind, deadline_ms, body, trace), raw)
         if not self._send([self._hello, ask]):
             raise PeerLost(f"no connection to {self.endpoint}")
         self.metrics.sent(kind, len(body))
@@ -141,7 +134,7 @@ class BlockingLink:
         return ticket
 
     def arrived(self, ticket: Ticket, timeout: float) -> bool:
-        """Whether `receive` has something to say at once, waited for so long. The ticket stays valid."""
+        """Whether `receive` would return or raise at once, after waiting at most `timeout`. The ticket stays valid."""
         until = self._wire.now() + timeout
         while self._waiting.get(ticket.id, self) is None:
             left = until - self._wire.now()
@@ -191,11 +184,7 @@ class BlockingLink:
 
     def _read(self, timeout: float) -> bool:
         """Take one message, waiting for it; False when none came."""
-        try:
-            frames = self._wire.receive(timeout)
-        except PeerLost as error:
-            self._fail_all(error, but=set())
-            return True
+        frames = self._wire.receive(timeout)
         if frames is None:
             return False
         self.metrics.bundles["received"] += 1
@@ -213,22 +202,18 @@ class BlockingLink:
                 self._fail_all(PeerLost(f"{self.endpoint} has restarted"), but=_answered(bundle.records))
             self._peer_epoch = bundle.epoch
         for position, record in enumerate(bundle.records):
-            # Somebody waits for it.
             if type(record) is Reply:
                 self._answer(record.id, (record.kind, record.body, raw.get(position, ())))
-            # Which session that is doesn't matter to one that keeps nothing open.
-            elif type(record) is not Welcome:
-                self._take(record)
+            elif isinstance(record, Failure):
+                self._answer(record.id, from_wire(record.reason[:200], record.message[:2000]))
+            elif isinstance(record, Farewell):
+                self._fail_all(self._farewell(record), but=set())
         return True
 
-    def _take(self, record: Record) -> None:
-        if isinstance(record, Failure):
-            self._answer(record.id, from_wire(record.reason[:200], record.message[:2000]))
-        elif isinstance(record, Farewell):
-            lost: MeshError = PeerLost(f"{self.endpoint} has left")
-            if record.reason == Stale.reason:
-                lost = Stale(f"{self.endpoint} knows a newer epoch of {self._name}")
-            self._fail_all(lost, but=set())
+    def _farewell(self, record: Farewell) -> MeshError:
+        if record.reason == Stale.reason:
+            return Stale(f"{self.endpoint} knows a newer epoch of {self._name}")
+        return PeerLost(f"{self.endpoint} has left")
 
     def _answer(self, id: int, answer: Answer) -> None:
         if id in self._waiting and self._waiting[id] is None:
@@ -244,11 +229,3 @@ class BlockingLink:
 
 def _answered(records: Sequence[Any]) -> set[int]:
     return {record.id for record in records if isinstance(record, Reply | Failure)}
-
-
-def _wire_to(endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> Wire:
-    """Through the hatch, where there is one."""
-    path = hatch_of(endpoint)
-    if path is not None and os.path.exists(path):
-        return HatchWire(path, identity, limits)
-    return ZmqWire(endpoint, identity, keys, limits)

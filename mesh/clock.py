@@ -1,5 +1,5 @@
-"""Time as the mesh sees it: monotonic seconds and timers. Tests pass a FakeClock and move it by hand, or let a
-SteppedClock be moved by who waits."""
+"""Monotonic seconds and timers. Tests pass a FakeClock and move it by hand, or a SteppedClock that moves when something
+waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class SteppedClock:
-    """For one thread without an event loop, in simulated time: it is moved by who waits. Called, it tells the time."""
+    """For one thread without an event loop: `sleep` moves it. Calling it returns the time."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self.now = start

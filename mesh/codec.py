@@ -59,13 +59,6 @@ class Codec:
             for kind, struct in self.kinds.items()
         }
 
-    def including(self, kinds: Mapping[str, type[msgspec.Struct]]) -> Codec:
-        """A codec that knows these kinds as well."""
-        clash = [kind for kind in kinds if kind in self.kinds and kinds[kind] is not self.kinds[kind]]
-        if clash:
-            raise ValueError(f"kinds defined twice: {', '.join(clash)}")
-        return Codec({**self.kinds, **kinds}, self.max_body)
-
     def fork(self) -> Codec:
         """The same table for another thread."""
         return Codec(self.kinds, self.max_body)

@@ -1,13 +1,13 @@
-"""Records of the mesh protocol and the bundles they travel in (docs/protocol.md). Knows no sockets, no actors.
+"""The records of the mesh protocol and the bundles that carry them (docs/protocol.md). Knows no sockets and no actors.
 
-A bundle is one transport message: frame 0 is `[version, epoch, to_epoch, [record, ...]]` as msgpack, then the
-raw frames of its records, in their order. Everything one side has for the other at the end of a loop tick is
-one bundle. A record is `[op, ...]`; op says what it is and who may send it:
+A bundle is one transport message. Frame 0 is `[version, epoch, to_epoch, [record, ...]]` as msgpack; the raw frames of
+its records follow in order. Everything one side has to send at the end of a loop tick leaves as one bundle. A record
+is `[op, ...]`:
 
-    dialler -> acceptor   Hello Tell Ask Open Acks Cancel Farewell
-    acceptor -> dialler   Welcome Reply Failure Opened Item End Gone Farewell
+    dialler -> acceptor   Hello Tell Ask Open Credit Cancel Farewell
+    acceptor -> dialler   Welcome Reply Failure Item End Farewell
 
-Bodies are opaque here: bytes with the name of their kind.
+Bodies are opaque here: bytes and the name of their kind.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import msgspec
 from mesh.errors import Malformed
 from mesh.transport import Frame
 
-VERSION = 1
+VERSION = 2
 MAX_RECORDS = 4096
-# A bundle is closed when it holds this much; a single larger record still goes, alone.
+# A bundle is closed at this size; a single larger record travels alone.
 BUNDLE_BYTES = 256 * 1024
 BUNDLE_RECORDS = 512
+# Flag of Hello: the dialler reads only while it waits for an answer, so don't wait for its Farewell.
+BLOCKING = 2
 
 
 class Record(msgspec.Struct, array_like=True, gc=False):
@@ -61,7 +63,7 @@ class Ask(Record, tag=3):
 
 
 class Open(Record, tag=4):
-    """Starts a stream. At most `window` bytes of items may be on their way or unread."""
+    """Starts a stream. At most `window` bytes of items may be sent and not yet read."""
 
     id: int
     actor: str
@@ -73,8 +75,8 @@ class Open(Record, tag=4):
     frames: int = 0
 
 
-class Acks(Record, tag=5):
-    """Per stream three numbers: id, the last item received in order, bytes read so far. All cumulative."""
+class Credit(Record, tag=5):
+    """Two numbers per stream: its id and the bytes read so far."""
 
     numbers: list[int]
 
@@ -84,7 +86,7 @@ class Cancel(Record, tag=6):
 
 
 class Welcome(Record, tag=11):
-    """Answers Hello. Another `session` than before: the acceptor has forgotten what was open."""
+    """Answers Hello. A `session` other than before: the acceptor has forgotten what was open."""
 
     name: str
     epoch: int
@@ -99,15 +101,11 @@ class Reply(Record, tag=12):
 
 
 class Failure(Record, tag=13):
-    """The bad end of an ask."""
+    """An ask that failed."""
 
     id: int
     reason: str
     message: str
-
-
-class Opened(Record, tag=14):
-    ids: list[int]
 
 
 class Item(Record, tag=15):
@@ -119,7 +117,7 @@ class Item(Record, tag=15):
 
 
 class End(Record, tag=16):
-    """The end of a stream, with a sequence number like an item. `reason` empty: the good one."""
+    """The end of a stream; it takes the sequence number after the last item. An empty `reason`: no error."""
 
     id: int
     seq: int
@@ -127,19 +125,14 @@ class End(Record, tag=16):
     message: str = ""
 
 
-class Gone(Record, tag=17):
-    """These calls are not running here (any more); answers Cancel, and what comes again after its end."""
-
-    ids: list[int]
-
-
 class Farewell(Record, tag=20):
-    """The sender leaves. Answered by Farewell, after which everything before is known to have arrived."""
+    """The sender leaves; answered by Farewell. With reason `stale`: `epoch` is the newest one known of the receiver."""
 
     reason: str = ""
+    epoch: int = 0
 
 
-# A record with raw frames carries them in its __dict__; it looks the same on the wire.
+# A record with raw frames keeps them in its __dict__; on the wire it looks the same.
 class TellWithFrames(Tell, tag=2, dict=True, gc=True):
     pass
 
@@ -160,12 +153,12 @@ class ItemWithFrames(Item, tag=15, dict=True, gc=True):
     pass
 
 
-# Flags of Hello.
-RESUME = 1  # the connection was lost: send again what is not acknowledged
-BLOCKING = 2  # reads only while it waits for an answer: do not wait for its Farewell
-
-ToAcceptor = Hello | Tell | Ask | Open | Acks | Cancel | Farewell
-ToDialler = Welcome | Reply | Failure | Opened | Item | End | Gone | Farewell
+_WITH_FRAMES: dict[type, type] = {each.__bases__[0]: each for each in (
+    TellWithFrames, AskWithFrames, OpenWithFrames, ReplyWithFrames, ItemWithFrames
+)}  # fmt: skip
+ToAcceptor = Hello | Tell | Ask | Open | Credit | Cancel | Farewell
+ToDialler = Welcome | Reply | Failure | Item | End | Farewell
+_R = TypeVar("_R", bound=Record)
 
 
 class AcceptorBundle(msgspec.Struct, array_like=True, gc=False):
@@ -190,10 +183,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _Bundle = TypeVar("_Bundle", AcceptorBundle, DiallerBundle)
 
 
-def with_frames(record: Record, raw: Sequence[Frame]) -> Record:
-    """Attach raw frames to a record of one of the *WithFrames classes."""
-    record.__dict__["raw"] = raw
-    return record
+def with_frames(record: _R, raw: Sequence[Frame] | None) -> _R:
+    """The record with raw frames attached; the same record when there are none."""
+    if not raw:
+        return record
+    fields: dict[str, Any] = {**msgspec.structs.asdict(record), "frames": len(raw)}
+    found: _R = _WITH_FRAMES[type(record)](**fields)
+    found.__dict__["raw"] = raw
+    return found
 
 
 def encode_bundle(epoch: int, to_epoch: int, records: Sequence[Record]) -> list[Frame]:

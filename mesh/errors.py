@@ -17,8 +17,6 @@ MeshError
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class MeshError(Exception):
     """Base of all. `reason` is the word that stands for the error on the wire and in metrics."""
@@ -88,19 +86,16 @@ class Refuse(Exception):
         self.message = message
 
 
-class _ByReason:
-    # Only what a far side may say. PeerLost, NoPeer and Insecure are findings of our own.
-    classes: ClassVar[dict[str, type[MeshError]]] = {
-        kind.reason: kind
-        for kind in (
-            Busy, NotRunning, Draining, UnknownKind, TooLarge, DeadlineExceeded, Stale, Malformed
-        )
-    }  # fmt: skip
+# Only what a far side may say. PeerLost, NoPeer and Insecure are findings of our own.
+_BY_REASON: dict[str, type[MeshError]] = {
+    kind.reason: kind
+    for kind in (Busy, NotRunning, Draining, UnknownKind, TooLarge, DeadlineExceeded, Stale, Malformed)
+}
 
 
 def from_wire(reason: str, message: str) -> MeshError:
     """The exception for an answer that says `reason`."""
-    known = _ByReason.classes.get(reason)
+    known = _BY_REASON.get(reason)
     return known(message) if known else RemoteError(reason, message)
 
 

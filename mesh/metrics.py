@@ -1,4 +1,4 @@
-"""What the bus counts about itself. Plain integers on the hot path; Prometheus reads them when it scrapes."""
+"""Counters of the mesh. Plain integers on the hot path; Prometheus reads them when it scrapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LABELS = 256
 
 
 class Gauges:
-    """What is true of a node at the moment of a scrape."""
+    """State of a node at the moment of a scrape."""
 
     def __init__(self) -> None:
         self.mailboxes: dict[str, int] = {}
@@ -36,7 +36,6 @@ class BusMetrics:
         self.bundles = {"sent": 0, "received": 0}
         self.refused: dict[str, int] = {}
         self.dropped: dict[str, int] = {}
-        self.resent = 0
         self.peers_lost = 0
         self.handler_errors = 0
         self.round_trips: dict[str, list[float]] = {}  # kind -> counts by bucket, the rest, their sum
@@ -45,7 +44,7 @@ class BusMetrics:
             registry.register(self)
 
     def attach(self, gauges: Callable[[], Gauges]) -> None:
-        """The node whose present state is asked for at a scrape."""
+        """The node whose state is read at a scrape."""
         self._gauges = gauges
 
     def sent(self, kind: str, size: int) -> None:
@@ -59,7 +58,7 @@ class BusMetrics:
         _count(self.refused, reason)
 
     def drop(self, reason: str) -> None:
-        """Something of our own protocol was let go: a duplicate, a stale epoch, a tell without room."""
+        """A record of our own protocol was dropped: a duplicate, a stale epoch, a tell without room."""
         _count(self.dropped, reason)
 
     def round_trip(self, kind: str, seconds: float) -> None:
@@ -83,13 +82,12 @@ class BusMetrics:
         yield self._round_trips()
         for name, help, label, values in (
             ("bus_refused", "Frames and requests refused, by reason", "reason", self.refused),
-            ("bus_dropped", "Duplicates, stale and unsendable records let go, by reason", "reason", self.dropped),
+            ("bus_dropped", "Duplicate, stale and unsendable records dropped, by reason", "reason", self.dropped),
             ("bus_bundles", "Transport messages, by direction", "direction", self.bundles),
         ):
             yield _counter(name, help, (label,), {(key,): value for key, value in values.items()})
         for name, help, value in (
-            ("bus_resent", "Records sent again", self.resent),
-            ("bus_peers_lost", "Peers given up after their grace, or replaced by a new epoch", self.peers_lost),
+            ("bus_peers_lost", "Connections lost while calls were open on them", self.peers_lost),
             ("bus_handler_errors", "Handlers that ended in an unforeseen exception", self.handler_errors),
         ):
             yield _counter(name, help, (), {(): value})

@@ -1,7 +1,7 @@
-"""What waits for one peer. Records put during a loop tick leave together, as one bundle, at its end.
+"""What waits to be sent to one peer. Records put during a loop tick leave together, as one bundle, at its end.
 
-Bounded in records and bytes; a full outbox says so and keeps nothing. Knows no sockets: it is given a function
-that sends frames, and is told when sending may work again.
+Bounded in records and bytes; a full outbox says so and keeps nothing. Knows no sockets: it is given a function that
+sends frames, and is told (`flush`) when sending may work again.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ OUTBOX_BYTES = 16 * 1024 * 1024
 
 
 class Outbox:
-    """`send` moves frames; `urgent` gives the control records that go in front of a bundle."""
+    """`send` moves frames. `control` gives the records that go in front of the next bundle. `gone` is called when the
+    transport says that the peer is not connected."""
 
     __slots__ = (
-        "_held", "_limit_bytes", "_limit_records", "_loop", "_queue", "_scheduled", "_send", "_urgent",
-        "_weights", "bytes", "closed", "epoch", "gone", "room_waiters", "to_epoch",
+        "_control", "_gone", "_held", "_limit_bytes", "_limit_records", "_loop", "_queue", "_scheduled", "_send",
+        "bytes", "closed", "epoch", "room_waiters", "to_epoch",
     )  # fmt: skip
 
     def __init__(
         self,
         epoch: int,
         send: Callable[[Sequence[Frame]], Sent],
-        urgent: Callable[[], list[Record]],
+        control: Callable[[], list[Record]],
         gone: Callable[[], None],
         records: int = OUTBOX_RECORDS,
         bytes: int = OUTBOX_BYTES,
@@ -38,15 +39,14 @@ class Outbox:
         self.to_epoch = 0
         self.bytes = 0
         self.closed = False
-        self.gone = gone
         self.room_waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self._send = send
-        self._urgent = urgent
+        self._control = control
+        self._gone = gone
         self._limit_records = records
         self._limit_bytes = bytes
-        self._queue: deque[Record] = deque()
-        self._weights: deque[int] = deque()
+        self._queue: deque[tuple[Record, int]] = deque()
         self._held: list[Frame] | None = None
         self._scheduled = False
 
@@ -57,20 +57,22 @@ class Outbox:
     def has_room(self) -> bool:
         return self.bytes < self._limit_bytes and len(self._queue) < self._limit_records
 
-    def put(self, record: Record, weight: int, flushed: bool = False) -> bool:
-        """Queue a record for the end of this tick; False when there is no room. `flushed`: who puts it flushes."""
-        if self.bytes >= self._limit_bytes or len(self._queue) >= self._limit_records or self.closed:
+    def put(self, record: Record, weight: int, reserve: int = 1) -> bool:
+        """Queue a record for the end of this tick; False when there is no room. `reserve` multiplies the limits: what
+        ends a call may use twice the room of what begins one."""
+        if (
+            self.closed
+            or self.bytes >= self._limit_bytes * reserve
+            or len(self._queue) >= self._limit_records * reserve
+        ):
             return False
-        self._queue.append(record)
-        self._weights.append(weight)
+        self._queue.append((record, weight))
         self.bytes += weight
-        if not flushed and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
+        self.schedule()
         return True
 
     def schedule(self) -> None:
-        """Flush at the end of this tick: `urgent` has something to say."""
+        """Flush at the end of this tick."""
         if not self._scheduled and not self.closed:
             self._scheduled = True
             self._loop.call_soon(self.flush)
@@ -78,34 +80,24 @@ class Outbox:
     def flush(self) -> None:
         """Send until nothing is left or the transport takes no more."""
         self._scheduled = False
-        if self.closed:
-            return
-        while True:
+        while not self.closed:
             if self._held is None:
-                batch = self._urgent()
-                if self.bytes <= BUNDLE_BYTES and len(self._queue) <= BUNDLE_RECORDS:
-                    batch += self._queue
-                    self._queue.clear()
-                    self._weights.clear()
-                    self.bytes = 0
-                else:
-                    self._take_some(batch)
+                batch = self._control()
+                self._take_some(batch)
                 if not batch:
                     break
                 self._held = encode_bundle(self.epoch, self.to_epoch, batch)
             sent = self._send(self._held)
             if sent is not Sent.SENT:
                 if sent is Sent.GONE:
-                    self.gone()
+                    self._gone()
                 return
             self._held = None
-        if self.room_waiters:
-            self._wake()
+        self._wake()
 
     def clear(self) -> None:
         """Forget everything that waits: it was meant for a peer that is lost."""
         self._queue.clear()
-        self._weights.clear()
         self._held = None
         self.bytes = 0
         self._wake()
@@ -115,15 +107,15 @@ class Outbox:
         self.clear()
 
     def _take_some(self, batch: list[Record]) -> None:
-        queue, weights = self._queue, self._weights
+        queue = self._queue
         taken = 0
         while queue and len(batch) < BUNDLE_RECORDS:
-            weight = weights[0]
+            record, weight = queue[0]
             if taken and taken + weight > BUNDLE_BYTES:
                 break
+            queue.popleft()
             taken += weight
-            weights.popleft()
-            batch.append(queue.popleft())
+            batch.append(record)
         self.bytes -= taken
 
     def _wake(self) -> None:

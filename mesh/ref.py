@@ -1,13 +1,25 @@
-"""The address of an actor, here or elsewhere. Knows its node, an endpoint and a name; holds no connection."""
+"""The address of an actor, here or elsewhere: an endpoint and a name. Holds no connection."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, Protocol
 
-from mesh.stream import DEFAULT_WINDOW, StreamReader
+from mesh.stream import DEFAULT_WINDOW, ReaderOwner, StreamReader
 
-if TYPE_CHECKING:
-    from mesh.node import Node
+
+class Peer(ReaderOwner, Protocol):
+    """A connection to the node behind an endpoint."""
+
+    async def ask(self, actor: str, message: Any, timeout: float, trace: str) -> Any: ...
+
+
+class Caller(Protocol):
+    """The node a ref belongs to."""
+
+    def peer(self, endpoint: str) -> Peer: ...
+
+    def tell(self, endpoint: str, actor: str, message: Any, trace: str) -> None: ...
 
 
 class Ref:
@@ -15,7 +27,7 @@ class Ref:
 
     __slots__ = ("_node", "actor", "endpoint")
 
-    def __init__(self, node: Node, endpoint: str, actor: str) -> None:
+    def __init__(self, node: Caller, endpoint: str, actor: str) -> None:
         self._node = node
         self.endpoint = endpoint
         self.actor = actor
@@ -30,11 +42,7 @@ class Ref:
 
     def stream(self, message: Any, *, timeout: float, window: int = DEFAULT_WINDOW, trace: str = "") -> StreamReader:
         """Opens when entered; leaving the block cancels the far handler unless it has ended."""
-        return StreamReader(self._node, self.endpoint, self.actor, message, timeout, window, trace)
-
-    async def stop(self, *, timeout: float = 5.0) -> None:
-        """Stop the actor; mail left in its box is answered NotRunning."""
-        await self._node.peer(self.endpoint).stop_actor(self.actor, timeout)
+        return StreamReader(partial(self._node.peer, self.endpoint), self.actor, message, timeout, window, trace)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and (self.endpoint, self.actor) == (other.endpoint, other.actor)

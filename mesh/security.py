@@ -1,7 +1,7 @@
 """CURVE keys in a folder, and who may connect. Knows files; the transports know sockets and the handshake.
 
     keys/
-      mesh.public  mesh.secret       the key every bound address shows: whoever has it may be a member
+      mesh.public  mesh.secret       the key every bound address shows
       NAME.public  NAME.secret       a member's own key, shown when it dials
 
 The allow-list is the set of NAME.public files: a member is let in by adding its file, and put out by removing

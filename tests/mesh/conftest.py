@@ -1,4 +1,4 @@
-"""Nodes for tests: over memory, over ZeroMQ and with a hatch, stopped and checked for leaks when the test ends."""
+"""Nodes for tests, over memory and over ZeroMQ, stopped and checked for leaks when the test ends."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import pytest
 
 from mesh.clock import FakeClock
 from mesh.codec import Codec
-from mesh.hatch import Hatched
-from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
-from mesh.session import Timing
 from mesh.testing import codec
+from mesh.timing import Timing
 from mesh.transport import Transport
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.memory import MemoryNetwork
+from mesh.transport.zmq import ZmqTransport
 
 
 class Mesh:
-    """Makes nodes that can reach each other. `quick` is for tests of loss alone: a busy machine looks lost to it."""
+    """Makes nodes that can reach each other. `quick` is only for tests of loss: a slow machine would look lost."""
 
-    timing = Timing(grace=5.0, silence=10.0, ping=0.1, resend=0.2, ack=0.005, sweep=0.02, farewell=1.0)
-    quick = Timing(grace=0.1, silence=10.0, ping=0.1, resend=0.2, ack=0.005, sweep=0.02, farewell=1.0)
+    timing = Timing(connect=5.0, silence=10.0, ping=0.1, credit=0.005, sweep=0.02, farewell=1.0)
+    quick = Timing(connect=0.1, silence=10.0, ping=0.1, credit=0.005, sweep=0.02, farewell=1.0)
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -35,7 +34,7 @@ class Mesh:
     def transport(self) -> Transport:
         if self.kind == "memory":
             return self.network.transport()
-        return Hatched(ZmqTransport()) if self.kind == "hatch" else ZmqTransport()
+        return ZmqTransport()
 
     def endpoint(self, name: str) -> str:
         return f"mem://{name}" if self.kind == "memory" else f"ipc://{self._folder / name}"
@@ -65,21 +64,6 @@ async def mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.fixture
 async def zmq_mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
     made = Mesh("zmq", tmp_path)
-    yield made
-    await made.close()
-
-
-@pytest.fixture
-async def hatch_mesh(tmp_path: Path) -> AsyncIterator[Mesh]:
-    made = Mesh("hatch", tmp_path)
-    yield made
-    await made.close()
-
-
-@pytest.fixture(params=["zmq", "hatch"])
-async def linked_mesh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Mesh]:
-    """Both ways that a blocking link may take: through the door and through the hatch."""
-    made = Mesh(request.param, tmp_path)
     yield made
     await made.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh.address import IPC_PATH_BYTES, Endpoint, check_name, new_epoch, require_keys, routing_id
+from mesh.address import IPC_PATH_BYTES, Endpoint, check_name, require_keys, routing_id
 from mesh.errors import Insecure
 
 
@@ -43,11 +43,6 @@ def test_whatever_is_not_local_needs_keys(text: str, needed: bool) -> None:
 def test_a_name_that_would_confuse_a_routing_id_is_refused(name: str) -> None:
     with pytest.raises(ValueError):
         check_name(name)
-
-
-def test_epochs_grow() -> None:
-    epochs = [new_epoch() for _ in range(1000)]
-    assert epochs == sorted(set(epochs))
 
 
 def test_a_routing_id_fits_and_tells_sockets_apart() -> None:

@@ -1,5 +1,4 @@
-"""The link of a thread without an event loop: answers, deadlines, halves, and a peer that restarts. All of it through
-the door and through the hatch."""
+"""The link of a thread without an event loop: answers, deadlines, halves, and a peer that restarts."""
 
 from __future__ import annotations
 
@@ -14,24 +13,17 @@ import zmq
 
 from mesh.blocking import MAX_TICKETS, BlockingLink
 from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
-from mesh.hatch_wire import HatchWire
 from mesh.testing import Blob, Buffer, Echo, Fail, Hang, Witness, codec, until
-from mesh.zmq_wire import ZmqWire
 
 Mesh = Any  # the fixture of conftest.py
 
 
-class Links(list[BlockingLink]):
-    """Those of a test, and the way they are to go."""
-
-    def __init__(self, way: type[HatchWire] | type[ZmqWire]) -> None:
-        super().__init__()
-        self.way = way
+Links = list[BlockingLink]
 
 
 @pytest.fixture
-def links(linked_mesh: Mesh) -> Iterator[Links]:
-    made = Links(HatchWire if linked_mesh.kind == "hatch" else ZmqWire)
+def links(zmq_mesh: Mesh) -> Iterator[Links]:
+    made: Links = []
     yield made
     for link in made:
         link.close()
@@ -41,17 +33,13 @@ async def in_thread(call: Any, *arguments: Any, **more: Any) -> Any:
     return await asyncio.to_thread(call, *arguments, **more)
 
 
-def link_to(
-    links: Links, endpoint: str, actor: str = "witness", *, early: bool = False, **more: Any
-) -> BlockingLink:
-    """`early`: nobody is there yet, so there is no hatch to see."""
+def link_to(links: Links, endpoint: str, actor: str = "witness", **more: Any) -> BlockingLink:
     links.append(BlockingLink(endpoint, actor, codec, "stepper", **more))
-    assert isinstance(links[-1]._wire, ZmqWire if early else links.way)
     return links[-1]
 
 
-async def test_it_asks_and_gets_its_answer(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far")
+async def test_it_asks_and_gets_its_answer(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     await far.spawn(Witness(), "witness")
     link = link_to(links, far.endpoint)
     for number in range(20):
@@ -60,8 +48,8 @@ async def test_it_asks_and_gets_its_answer(linked_mesh: Mesh, links: Links) -> N
     assert await in_thread(link.ask, blob, timeout=5.0) == blob
 
 
-async def test_two_halves_overlap_and_may_come_back_in_any_order(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far")
+async def test_two_halves_overlap_and_may_come_back_in_any_order(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     await far.spawn(Witness(), "witness")
     link = link_to(links, far.endpoint)
     await in_thread(link.ask, Echo(), timeout=5.0)
@@ -70,10 +58,8 @@ async def test_two_halves_overlap_and_may_come_back_in_any_order(linked_mesh: Me
     assert [answer.number for answer in answers] == [4, 3, 2, 1, 0]
 
 
-async def test_one_may_look_whether_an_answer_has_arrived_without_losing_it(
-    linked_mesh: Mesh, links: Links
-) -> None:
-    far = await linked_mesh.node("far")
+async def test_one_may_look_whether_an_answer_has_arrived_without_losing_it(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     await far.spawn(Witness(), "witness")
     link = link_to(links, far.endpoint)
     await in_thread(link.ask, Echo(), timeout=5.0)
@@ -86,8 +72,8 @@ async def test_one_may_look_whether_an_answer_has_arrived_without_losing_it(
     assert link.arrived(hanging, timeout=0.0), "receiving it says at once that it is void"
 
 
-async def test_errors_are_those_of_an_ask(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far")
+async def test_errors_are_those_of_an_ask(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     await far.spawn(Witness(), "witness")
     with pytest.raises(RemoteError, match="too_long"):
         await in_thread(link_to(links, far.endpoint).ask, Fail("too_long"), timeout=5.0)
@@ -96,9 +82,9 @@ async def test_errors_are_those_of_an_ask(linked_mesh: Mesh, links: Links) -> No
 
 
 async def test_a_deadline_ends_the_wait_and_the_handler_and_the_late_reply_is_dropped(
-    linked_mesh: Mesh, links: Links
+    zmq_mesh: Mesh, links: Links
 ) -> None:
-    far = await linked_mesh.node("far")
+    far = await zmq_mesh.node("far")
     witness = Witness()
     await far.spawn(witness, "witness")
     link = link_to(links, far.endpoint)
@@ -115,8 +101,8 @@ async def test_a_deadline_ends_the_wait_and_the_handler_and_the_late_reply_is_dr
         link.receive(late, timeout=1.0)
 
 
-async def test_what_is_given_up_is_cancelled(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far")
+async def test_what_is_given_up_is_cancelled(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     witness = Witness()
     await far.spawn(witness, "witness")
     link = link_to(links, far.endpoint)
@@ -128,8 +114,8 @@ async def test_what_is_given_up_is_cancelled(linked_mesh: Mesh, links: Links) ->
     await asyncio.wait_for(witness.until("cancelled", 1), 5.0)
 
 
-async def test_nobody_there_is_a_lost_peer(linked_mesh: Mesh, links: Links) -> None:
-    link = link_to(links, linked_mesh.endpoint("nowhere"), early=True)
+async def test_nobody_there_is_a_lost_peer(zmq_mesh: Mesh, links: Links) -> None:
+    link = link_to(links, zmq_mesh.endpoint("nowhere"))
     with pytest.raises(PeerLost):
         link.send(Echo())
     began = time.monotonic()
@@ -139,11 +125,10 @@ async def test_nobody_there_is_a_lost_peer(linked_mesh: Mesh, links: Links) -> N
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["made before its peer", "made after its peer"])
-async def test_it_finds_a_restarted_peer_by_itself(early: bool, linked_mesh: Mesh, links: Links) -> None:
-    link = link_to(links, linked_mesh.endpoint("far"), early=True) if early else None
+async def test_it_finds_a_restarted_peer_by_itself(early: bool, zmq_mesh: Mesh, links: Links) -> None:
+    link = link_to(links, zmq_mesh.endpoint("far")) if early else None
     for life in range(5):
-        far = await linked_mesh.node("far")
-        # Over the hatch it meets five of them at one path.
+        far = await zmq_mesh.node("far")
         link = link or link_to(links, far.endpoint)
         await far.spawn(Witness(), "witness")
         async with asyncio.timeout(10.0):
@@ -161,8 +146,8 @@ async def test_it_finds_a_restarted_peer_by_itself(early: bool, linked_mesh: Mes
             await in_thread(link.receive, ticket, timeout=0.5)
 
 
-async def test_a_blocking_peer_does_not_delay_the_stop_of_a_node(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far", timing=linked_mesh.timing)
+async def test_a_blocking_peer_does_not_delay_the_stop_of_a_node(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far", timing=zmq_mesh.timing)
     await far.spawn(Witness(), "witness")
     await in_thread(link_to(links, far.endpoint).ask, Echo(), timeout=5.0)
     waits = [peer for peer in far._accepted.values() if not peer.blocking]
@@ -170,8 +155,8 @@ async def test_a_blocking_peer_does_not_delay_the_stop_of_a_node(linked_mesh: Me
     await far.stop(timeout=5.0)
 
 
-async def test_an_old_epoch_is_told_that_it_is_stale(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far")
+async def test_an_old_epoch_is_told_that_it_is_stale(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     await far.spawn(Witness(), "witness")
     ghost, heir = link_to(links, far.endpoint, epoch=100), link_to(links, far.endpoint, epoch=200)
     await in_thread(ghost.ask, Echo(), timeout=5.0)
@@ -180,10 +165,8 @@ async def test_an_old_epoch_is_told_that_it_is_stale(linked_mesh: Mesh, links: L
         await in_thread(ghost.ask, Echo(), timeout=5.0)
 
 
-async def test_without_an_epoch_it_does_not_pass_for_a_restart_of_the_node(
-    linked_mesh: Mesh, links: Links
-) -> None:
-    far, stepper = await linked_mesh.node("far"), await linked_mesh.node("stepper")
+async def test_without_an_epoch_it_does_not_pass_for_a_restart_of_the_node(zmq_mesh: Mesh, links: Links) -> None:
+    far, stepper = await zmq_mesh.node("far"), await zmq_mesh.node("stepper")
     await far.spawn(Witness(), "witness")
     ref = stepper.ref(far.endpoint, "witness")
     await ref.ask(Echo(), timeout=5.0)
@@ -192,8 +175,8 @@ async def test_without_an_epoch_it_does_not_pass_for_a_restart_of_the_node(
         assert await ref.ask(Echo(1), timeout=5.0) == Echo(1)
 
 
-async def test_tickets_are_bounded(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far")
+async def test_tickets_are_bounded(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far")
     await far.spawn(Witness(mailbox_size=10_000), "witness")
     link = link_to(links, far.endpoint)
     await in_thread(link.ask, Echo(), timeout=5.0)
@@ -216,8 +199,8 @@ def test_beyond_the_host_it_needs_keys() -> None:
         BlockingLink("tcp://127.0.0.1:9", "witness", codec, "stepper")
 
 
-async def test_a_closed_link_is_forgotten(linked_mesh: Mesh, links: Links) -> None:
-    far = await linked_mesh.node("far", timing=linked_mesh.quick)
+async def test_a_closed_link_is_forgotten(zmq_mesh: Mesh, links: Links) -> None:
+    far = await zmq_mesh.node("far", timing=zmq_mesh.quick)
     await far.spawn(Witness(), "witness")
     link = link_to(links, far.endpoint)
     await in_thread(link.ask, Echo(), timeout=5.0)

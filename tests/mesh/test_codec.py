@@ -125,9 +125,6 @@ def test_a_type_nested_too_deep_is_not_registered() -> None:
         Codec({"deep": deep})
 
 
-def test_a_kind_has_one_type_and_a_type_one_kind() -> None:
+def test_a_type_has_one_kind() -> None:
     with pytest.raises(ValueError, match="two kinds"):
         Codec({"a": Echo, "b": Echo})
-    with pytest.raises(ValueError, match="defined twice"):
-        codec.including({"echo": Note})
-    assert Codec({"echo": Echo}).including({"note": Note}).decode("note", b"\x91\x07") == Note(7)

@@ -40,7 +40,7 @@ import asyncio, sys
 from mesh.errors import MeshError
 from mesh.node import Node
 from mesh.testing import Echo, codec
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.zmq import ZmqTransport
 
 async def main():
     node = Node(ZmqTransport(), codec, name="near")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from mesh.membership import MAX_MEMBERS, Member, Membership, choose
+from mesh.directory.membership import MAX_MEMBERS, STARTING_TAKES, Member, Membership, choose
 
 TARGET = Member("worker", "worker-1", "ipc:///x/worker-1", epoch=5, state="ready")
 
@@ -60,13 +60,15 @@ def test_a_lost_member_that_wakes_is_fenced_until_it_has_a_new_epoch() -> None:
     assert states(table) == {"worker-1": "ready"}
 
 
-def test_a_member_that_never_was_ready_may_come_back() -> None:
-    table = Membership(0.0)
-    loading = replace(TARGET, state="starting")
-    table.announce(loading, 0.0)
-    beat(table, 10.0)
+def test_a_member_that_starts_may_be_silent_for_longer_and_may_come_back() -> None:
+    table = Membership(0.0, stale_after=2.0)
+    starting = replace(TARGET, state="starting")
+    table.announce(starting, 0.0)
+    beat(table, 2.0 * STARTING_TAKES)
+    assert states(table) == {"worker-1": "starting"}
+    beat(table, 2.0 * STARTING_TAKES + 0.25, start=2.0 * STARTING_TAKES)
     assert states(table) == {"worker-1": "lost"}
-    assert table.announce(loading, 10.0) == "taken"
+    assert table.announce(starting, 30.0) == "taken"
     assert states(table) == {"worker-1": "starting"}
 
 

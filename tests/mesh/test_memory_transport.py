@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mesh.clock import FakeClock
-from mesh.memory_transport import MemoryNetwork
 from mesh.transport import Sent
+from mesh.transport.memory import MemoryNetwork
 
 
 class Ear:

@@ -13,7 +13,7 @@ from mesh.blocking import BlockingLink
 from mesh.clock import SteppedClock
 from mesh.codec import Codec
 from mesh.errors import DeadlineExceeded, MeshError, PeerLost, Refuse
-from mesh.memory_wire import Air, FarEnd, MemoryWire
+from mesh.transport.memory_wire import Air, FarEnd, MemoryWire
 
 
 class Question(msgspec.Struct):
@@ -134,7 +134,7 @@ def test_after_the_link_is_closed_nothing_comes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_seed_is_a_world(seed: int) -> None:
+def test_a_seed_determines_the_simulation(seed: int) -> None:
     def run() -> tuple[list[int], float]:
         world = World(seed, drop=0.2, duplicate=0.2, reorder=0.5, damage=0.2)
         for number in range(50):

@@ -10,6 +10,7 @@ import pytest
 
 from mesh.actor import Actor
 from mesh.codec import Buffer, Codec
+from mesh.envelope import Ask
 from mesh.errors import (
     Busy,
     DeadlineExceeded,
@@ -223,7 +224,7 @@ async def test_mail_left_when_actor_stops_gets_an_error(mesh: Mesh) -> None:
     running = asyncio.ensure_future(ref.ask(Hang(), timeout=60.0))
     await asyncio.wait_for(witness.until("started", 1), 5.0)
     waiting = [asyncio.ensure_future(ref.ask(Echo(number), timeout=60.0)) for number in range(5)]
-    await ref.stop(timeout=5.0)
+    await far.stop_actor("witness")
     ends = await asyncio.gather(running, *waiting, return_exceptions=True)
     assert [type(end) for end in ends] == [NotRunning] * 6
     assert witness.stopped
@@ -234,15 +235,14 @@ async def test_mail_left_when_actor_stops_gets_an_error(mesh: Mesh) -> None:
 async def test_an_actor_can_stop_itself(mesh: Mesh) -> None:
     class Mortal(Witness):
         async def echo(self, message: Echo, call: object) -> Echo:
-            await self.ref.stop(timeout=5.0)
+            await node.stop_actor("mortal")
             return message
 
     node = await mesh.node("here")
     mortal = Mortal()
     ref = await node.spawn(mortal, "mortal")
-    with pytest.raises(NotRunning):
-        await ref.ask(Echo(), timeout=5.0)
-    assert node.actors == []
+    assert await ref.ask(Echo(3), timeout=5.0) == Echo(3)
+    assert node.actors == [] and mortal.stopped
 
 
 async def test_an_actor_whose_start_fails_is_not_there(mesh: Mesh) -> None:
@@ -346,6 +346,17 @@ async def test_a_restart_is_a_new_epoch_and_ends_what_the_old_one_was_asked(mesh
     assert await ref.ask(Echo(9), timeout=5.0) == Echo(9)
 
 
+async def test_the_members_of_a_mesh_cannot_stop_each_others_actors(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    await far.spawn(Witness(), "witness")
+    ref = near.ref(far.endpoint, "witness")
+    await ref.ask(Echo(), timeout=5.0)
+    # What version 1 of the protocol took as an order to the node.
+    near.peer(far.endpoint)._put(Ask(near.peer(far.endpoint)._new_id(), "witness", "mesh.stop", 1000, b""))
+    assert await ref.ask(Echo(2), timeout=5.0) == Echo(2)
+    assert far.actors == ["witness"] and far.metrics.refused == {"unknown_kind": 1}
+
+
 async def test_a_restart_while_nothing_is_open_costs_no_call(mesh: Mesh) -> None:
     near = await mesh.node("near")
     for life in range(3):
@@ -369,6 +380,47 @@ async def test_a_ghost_of_an_older_epoch_is_told_that_it_is_stale(mesh: Mesh) ->
         await ghost.ref(far.endpoint, "witness").ask(Echo(3), timeout=2.0)
     assert await successor.ref(far.endpoint, "witness").ask(Echo(4), timeout=5.0) == Echo(4)
     assert codec.kind_of(Echo) in far.metrics.received_kinds
+
+
+async def test_a_node_that_is_told_of_a_newer_epoch_of_its_own_hears_which(mesh: Mesh) -> None:
+    far = await mesh.node("far")
+    await far.spawn(Witness(), "witness")
+    for epoch in (100, 200):
+        twin = await mesh.node("twin", epoch=epoch, bind=False)
+        await twin.ref(far.endpoint, "witness").ask(Echo(), timeout=5.0)
+    heard: list[int] = []
+    ghost = await mesh.node("twin", epoch=150, bind=False)
+    ghost.on_stale(heard.append)
+    ref = ghost.ref(far.endpoint, "witness")
+    with pytest.raises(Stale):
+        await ref.ask(Echo(), timeout=5.0)
+    assert heard == [200]
+    ghost.take_epoch(201)
+    assert await ref.ask(Echo(3), timeout=5.0) == Echo(3)
+
+
+async def test_a_node_that_takes_a_new_epoch_ends_all_calls_and_goes_on(mesh: Mesh) -> None:
+    far, near = await mesh.node("far"), await mesh.node("near")
+    there, here = Witness(), Witness()
+    await far.spawn(there, "witness")
+    await near.spawn(here, "witness")
+    made = near.ref(far.endpoint, "witness")
+    taken = far.ref(near.endpoint, "witness")
+    asking = [asyncio.ensure_future(ref.ask(Hang(), timeout=60.0)) for ref in (made, taken)]
+    for witness in (there, here):
+        await asyncio.wait_for(witness.until("started", 1), 5.0)
+    with pytest.raises(ValueError, match="not above"):
+        near.take_epoch(near.epoch)
+    near.take_epoch(near.epoch + 7)
+    for each in asking:
+        with pytest.raises(PeerLost):
+            await asyncio.wait_for(each, 5.0)
+    for ref in (made, taken):
+        assert await ref.ask(Echo(4), timeout=5.0) == Echo(4)
+    assert there.calls[-1].epoch == near.epoch
+    # The far handler of the old epoch is cancelled with its session.
+    await asyncio.wait_for(there.until("cancelled", 1), 5.0)
+    assert here.cancelled == 1
 
 
 async def test_an_endpoint_nobody_uses_is_forgotten(mesh: Mesh) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, AcceptorBundle, Acks, Record, Tell, decode_for_acceptor
+from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, AcceptorBundle, Credit, Record, Tell, decode_for_acceptor
 from mesh.outbox import Outbox
 from mesh.transport import Frame, Sent
 
@@ -24,7 +24,7 @@ class Wire:
             self.bundles.append(decode_for_acceptor([bytes(frame) for frame in frames]))
         return self.answer
 
-    def urgent(self) -> list[Record]:
+    def control_records(self) -> list[Record]:
         said, self.control = self.control, []
         return said
 
@@ -32,7 +32,7 @@ class Wire:
         self.gone += 1
 
     def outbox(self, records: int = 1000, bytes: int = 1 << 20) -> Outbox:
-        return Outbox(1, self.send, self.urgent, self.went, records, bytes)
+        return Outbox(1, self.send, self.control_records, self.went, records, bytes)
 
     def tells(self) -> list[bytes]:
         return [r.body for bundle in self.bundles for r in bundle.records if isinstance(r, Tell)]
@@ -56,9 +56,9 @@ async def test_control_records_go_in_front() -> None:
     wire = Wire()
     outbox = wire.outbox()
     outbox.put(tell(), 1)
-    wire.control = [Acks([])]
+    wire.control = [Credit([])]
     await asyncio.sleep(0)
-    assert [type(record) for record in wire.bundles[0].records] == [Acks, Tell]
+    assert [type(record) for record in wire.bundles[0].records] == [Credit, Tell]
 
 
 async def test_control_alone_makes_a_bundle_and_silence_none() -> None:
@@ -67,21 +67,10 @@ async def test_control_alone_makes_a_bundle_and_silence_none() -> None:
     outbox.schedule()
     await asyncio.sleep(0)
     assert wire.bundles == []
-    wire.control = [Acks([])]
+    wire.control = [Credit([])]
     outbox.schedule()
     await asyncio.sleep(0)
     assert len(wire.bundles) == 1
-
-
-async def test_what_is_flushed_by_who_puts_it_leaves_no_flush_behind() -> None:
-    wire = Wire()
-    outbox = wire.outbox()
-    assert outbox.put(tell(b"1"), 1, flushed=True)
-    await asyncio.sleep(0)
-    assert wire.bundles == [] and len(outbox) == 1
-    assert outbox.put(tell(b"2"), 1)
-    await asyncio.sleep(0)
-    assert wire.tells() == [b"1", b"2"] and len(wire.bundles) == 1
 
 
 async def test_much_is_split_into_bundles_in_order() -> None:
@@ -117,6 +106,14 @@ async def test_a_heavy_outbox_takes_nothing() -> None:
     outbox = wire.outbox(bytes=100)
     assert outbox.put(tell(), 99) and outbox.put(tell(), 50)
     assert not outbox.put(tell(), 1), "it is above its bytes"
+
+
+async def test_the_end_of_a_call_may_use_twice_the_room() -> None:
+    wire = Wire()
+    wire.answer = Sent.FULL
+    outbox = wire.outbox(records=3)
+    assert [outbox.put(tell(), 1) for _ in range(4)] == [True, True, True, False]
+    assert [outbox.put(tell(), 1, reserve=2) for _ in range(4)] == [True, True, True, False]
 
 
 async def test_what_was_full_leaves_later_in_order_and_wakes_who_waits() -> None:

@@ -16,7 +16,7 @@ from mesh.codec import Codec
 from mesh.errors import DeadlineExceeded, Insecure, PeerLost
 from mesh.node import Node
 from mesh.security import FolderSecurity, load_security, make_keys
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.zmq import ZmqTransport
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def keys(tmp_path: Path) -> Path:
 def test_secrets_are_readable_by_their_owner_alone_and_existing_keys_stay(keys: Path) -> None:
     assert {path.name: oct(path.stat().st_mode & 0o777) for path in keys.glob("*.secret")} == {
         "mesh.secret": "0o600",
-        "target.secret": "0o600",
+        "worker.secret": "0o600",
         "streamer.secret": "0o600",
     }
-    before = (keys / "target.secret").read_bytes()
+    before = (keys / "worker.secret").read_bytes()
     assert make_keys(keys, ["worker", "proposer"]) == ["proposer"]
-    assert (keys / "target.secret").read_bytes() == before
+    assert (keys / "worker.secret").read_bytes() == before
 
 
 def test_a_members_keys_hold_the_meshs_key_and_everyones_on_the_list(keys: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_members_keys_hold_the_meshs_key_and_everyones_on_the_list(keys: Path)
 
 
 def test_a_secret_others_can_read_is_refused_with_the_fix(keys: Path) -> None:
-    os.chmod(keys / "target.secret", 0o640)
+    os.chmod(keys / "worker.secret", 0o640)
     with pytest.raises(Insecure, match="chmod 600"):
         load_security(keys, "worker")
 
@@ -63,7 +63,7 @@ def test_missing_and_broken_keys_are_named(keys: Path, tmp_path: Path) -> None:
 
 
 def test_keys_that_are_not_a_pair_are_refused(keys: Path) -> None:
-    (keys / "target.public").write_bytes((keys / "streamer.public").read_bytes())
+    (keys / "worker.public").write_bytes((keys / "streamer.public").read_bytes())
     with pytest.raises(Insecure, match="not a pair"):
         load_security(keys, "worker")
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.processes import MAX_LINE, LineReader, Processes, tied
-from mesh.supervisor import (
+from mesh.supervisor.machine import (
     EXIT_CONFIG,
     EXIT_FENCED,
     Begin,
@@ -33,6 +32,7 @@ from mesh.supervisor import (
     Supervisor,
     Tick,
 )
+from mesh.supervisor.processes import MAX_LINE, LineReader, Processes, tied
 
 
 def child(name: str, after: tuple[str, ...] = (), stage: int = 0) -> Child:
@@ -84,9 +84,7 @@ def test_a_crashed_child_alone_is_started_again_after_a_delay() -> None:
 
 
 def test_the_delay_grows_with_each_crash_up_to_its_bound_and_is_forgotten_after_calm() -> None:
-    supervisor = Supervisor(
-        [child("a")], Policy(first_delay=1, growth=2, longest_delay=3, calm=100, max_crashes=99)
-    )
+    supervisor = Supervisor([child("a")], Policy(first_delay=1, growth=2, longest_delay=3, calm=100, max_crashes=99))
     now, delays = 0.0, []
     supervisor.handle(Begin(), now)
     for ran in (1, 1, 1, 1, 100):
@@ -305,9 +303,7 @@ LOYAL = """
     print("drained")
 """
 # sigwait needs the signal blocked before the line that says so.
-LOYAL = LOYAL.replace(
-    'print("up")', 'signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); print("up")'
-)
+LOYAL = LOYAL.replace('print("up")', 'signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); print("up")')
 
 
 async def test_a_killed_child_comes_back_and_stop_drains_it(tmp_path: Path) -> None:
@@ -380,7 +376,7 @@ async def test_a_stopped_child_still_drains() -> None:
 
 SUPERVISOR = """
     import asyncio, sys
-    from mesh.processes import Processes
+    from mesh.supervisor.processes import Processes
     from mesh.supervisor import Child, Supervisor
     deaf = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
     deaf += "print(os.getpid(), flush=True)\\n"

@@ -1,9 +1,10 @@
-"""A blocking link's wire over ZeroMQ: to wherever a node may be. One thread."""
+"""The ZeroMQ socket of a blocking link (mesh/blocking.py). For one thread."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,14 +12,16 @@ import zmq
 
 from mesh.address import Endpoint, require_keys
 from mesh.errors import PeerLost
-from mesh.pace import Pace, Redialled
 from mesh.transport import Frame, Limits, Security
-from mesh.zmq_socket import Connection, receive_frames, send_frames
+from mesh.transport.pace import Pace
+from mesh.transport.zmq_socket import Connection, receive_frames, send_frames
 
 
-class ZmqWire(Redialled):
-    """A DEALER, and another when its connection is over. Implements mesh.blocking.Wire. Raises Insecure; PeerLost where
-    the system has no socket left to give."""
+class ZmqWire:
+    """A DEALER, and another when its connection has ended. Implements mesh.blocking.Wire. Raises Insecure, and PeerLost
+    when the system has no socket left."""
+
+    now = staticmethod(time.monotonic)
 
     def __init__(self, endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> None:
         parsed = Endpoint.parse(endpoint)
@@ -55,11 +58,17 @@ class ZmqWire(Redialled):
         except zmq.Again:
             return None
 
-    def _rest(self, seconds: float) -> None:
-        self._connection.news.poll(math.ceil(seconds * 1000))
+    def wait_until_open(self, timeout: float) -> bool:
+        until = self.now() + timeout
+        while not self._is_up():
+            now = self.now()
+            if now >= until:
+                return False
+            self._connection.news.poll(math.ceil(max(0.0, min(until, self._retry_at) - now) * 1000))
+        return True
 
     def _is_up(self) -> bool:
-        """Whether one can send; on the way, what happened meanwhile is seen to."""
+        """Whether one can send. Takes the news of the connection, and makes another attempt when it is time."""
         connection = self._connection
         if not connection.over:
             connection.take_news()
@@ -73,7 +82,7 @@ class ZmqWire(Redialled):
         return self._connection.up
 
     def _reopen(self) -> None:
-        """Another attempt, or its time when there is no socket left for one."""
+        """Another attempt; later when there is no socket left."""
         self._retry_at = self.now() + self._pace.next()
         with contextlib.suppress(zmq.ZMQError):
             connection = self._connect()

@@ -1,6 +1,6 @@
-"""What a bad network does to messages, drawn from a seed: for networks in memory (memory_transport.py, memory_wire.py).
+"""Faults of a network, drawn from a seed, for networks in memory (memory.py, memory_wire.py).
 
-Knows frames and chance; when and where something arrives is the business of those that carry it.
+A ZeroMQ connection loses, repeats and reorders nothing before it ends; what holds over a network that does holds there.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from mesh.transport import Frame
 class Faults:
     """Probabilities are per message; delays in seconds.
 
-    drop: it never arrives. duplicate: it arrives twice. reorder: it arrives up to `jitter` later than others sent after
-    it. damage: some of its bytes are others, or it is cut, or something is behind it.
+    drop: it never arrives. duplicate: it arrives twice. reorder: it arrives up to `jitter` late. damage: some of its
+    bytes are changed, cut off or added.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Faults:
         self._chance = random.Random(seed)
 
     def arrivals(self, frames: Sequence[Frame]) -> Iterator[tuple[float, list[bytes]]]:
-        """What arrives of a message, and how much later: none, one or two of it."""
+        """The copies of a message that arrive, each with its delay."""
         chance = self._chance
         if chance.random() < self.drop:
             self.dropped += 1

@@ -1,4 +1,4 @@
-"""ZeroMQ under the mesh: one ROUTER bound, one DEALER a connection dialled, read straight from the event loop.
+"""ZeroMQ: one ROUTER bound, one DEALER for each connection dialled, both read straight from the event loop.
 
 Knows sockets, options and CURVE; knows no envelopes. The loop watches each socket's file descriptor, which is
 edge-triggered: after every wake-up, and after every send, the socket is asked again whether it has mail.
@@ -16,9 +16,9 @@ import zmq
 from zmq.utils import z85
 
 from mesh.address import Endpoint, require_keys
-from mesh.pace import Pace
-from mesh.transport import CurveServer, Door, Frame, Limits, LineOwner, Security, Sent
-from mesh.zmq_socket import (
+from mesh.transport import CurveServer, Frame, Limits, LineOwner, Listener, Security, Sent
+from mesh.transport.pace import Pace
+from mesh.transport.zmq_socket import (
     EVENTS,
     HANDSHAKE_FAILED,
     POLLIN,
@@ -44,22 +44,22 @@ class ZmqTransport:
         self._security = security
         self._limits = limits or Limits()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._door: _ZmqDoor | None = None
+        self._listener: _ZmqListener | None = None
         self._lines: set[ZmqLine] = set()
         self._gate: _Gate | None = None
 
-    async def bind(self, endpoint: str, door: Door) -> str:
+    async def bind(self, endpoint: str, listener: Listener) -> str:
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, self._security is not None, "bind")
         socket = self._context.socket(zmq.ROUTER)
         try:
             set_limits(socket, self._limits)
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-            # A dialler that reconnects before we noticed its loss takes its place over.
+            # A blocking link that reconnects keeps its routing id, perhaps before its loss was noticed.
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             if parsed.needs_keys:
                 assert self._security is not None
-                self._lock(socket, self._security.server(), door)
+                self._lock(socket, self._security.server(), listener)
             socket.bind(endpoint.replace(":0", ":*") if endpoint.endswith(":0") else endpoint)
         except BaseException:
             socket.close(0)
@@ -69,7 +69,7 @@ class ZmqTransport:
         resolved = bound.rstrip(b"\0").decode()
         if parsed.scheme == "ipc" and not parsed.rest.startswith(("@", "*")):
             os.chmod(parsed.rest, 0o600)
-        self._door = _ZmqDoor(self._context, socket, door, self._limits)
+        self._listener = _ZmqListener(self._context, socket, listener, self._limits)
         return resolved
 
     def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> ZmqLine:
@@ -82,28 +82,25 @@ class ZmqTransport:
         return line
 
     def reply(self, routing_id: bytes, frames: Sequence[Frame]) -> Sent:
-        return Sent.GONE if self._door is None else self._door.reply(routing_id, frames)
-
-    def stay_awake(self, routing_id: bytes, seconds: float) -> None:
-        """libzmq's threads can't."""
+        return Sent.GONE if self._listener is None else self._listener.reply(routing_id, frames)
 
     async def close(self, linger: float) -> None:
         milliseconds = int(linger * 1000)
         for line in list(self._lines):
             line.close(milliseconds)
-        if self._door is not None:
-            self._door.close(milliseconds)
-            self._door = None
+        if self._listener is not None:
+            self._listener.close(milliseconds)
+            self._listener = None
         if self._gate is not None:
             self._gate.close()
             self._gate = None
         # Waits for the lingering bytes, so not on the loop.
         await asyncio.get_running_loop().run_in_executor(None, self._context.term)
 
-    def _lock(self, socket: zmq.Socket[bytes], keys: CurveServer, door: Door) -> None:
+    def _lock(self, socket: zmq.Socket[bytes], keys: CurveServer, listener: Listener) -> None:
         """Only clients on the list get through the handshake."""
         if self._gate is None:
-            self._gate = _Gate(self._context, door)
+            self._gate = _Gate(self._context, listener)
         self._gate.allow(keys.domain, keys.allowed)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public_key)
@@ -133,7 +130,7 @@ class _Watched:
         self._again = False
         self._closed = False
         self._loop.add_reader(self._fd, self._wake)
-        # The edge may have passed before we watched.
+        # Mail may have arrived before we watched.
         self._read_soon()
 
     def send(self, frames: Sequence[Frame]) -> Sent:
@@ -149,10 +146,15 @@ class _Watched:
             sent = Sent.GONE
         else:
             sent = Sent.SENT
-        # Sending may have taken the wake-up that announced mail.
+        # The send may have consumed the wake-up that announced mail.
         if not self._again and self._events() & POLLIN:
             self._read_soon()
         return sent
+
+    def read_all(self) -> None:
+        """What has arrived, now. At most what the socket may hold."""
+        while not self._closed and self._events() & POLLIN:
+            self._wake()
 
     def leave(self) -> None:
         """Watch no longer. Repeat-safe."""
@@ -173,7 +175,7 @@ class _Watched:
         self._again = False
         if self._closed:
             return
-        # Asking before each read is cheaper than the exception of a read in vain.
+        # Asking before each read is cheaper than the exception of a failed one.
         events = self._events()
         budget = READ_BUDGET
         while events & POLLIN and budget:
@@ -199,7 +201,7 @@ class _Watched:
         try:
             self._on_message(frames)
         except Exception:
-            # A fault of ours, and one message lost. The socket must be read on: it will not wake us again.
+            # A bug costs one message. Go on reading: the socket will not wake us again.
             log.exception("a message could not be taken")
             self._on_refused("internal")
 
@@ -208,7 +210,7 @@ class _Watched:
 
 
 class ZmqLine:
-    """A DEALER, and another when its connection is over. Implements mesh.transport.Line."""
+    """A DEALER; until one has connected, another after each failed attempt. Implements mesh.transport.Line."""
 
     def __init__(
         self,
@@ -235,7 +237,7 @@ class ZmqLine:
     def send(self, frames: Sequence[Frame]) -> Sent:
         if self._closed:
             return Sent.GONE
-        # libzmq would keep it for whoever comes: our outbox is bounded and knows its peer, that queue is hidden.
+        # libzmq would queue it without a bound that we know of.
         return self._mail.send(frames) if self._connection.up else Sent.FULL
 
     def close(self, linger: int = 0) -> None:
@@ -258,19 +260,19 @@ class ZmqLine:
         was_up = self._connection.up
         self._connection.take(event)
         if self._connection.up:
-            self._pace.reset()
             self._owner.connected()
-            return
-        # What has arrived is read on until then.
-        self._retry = asyncio.get_running_loop().call_later(self._pace.next(), self._reopen)
-        if event & HANDSHAKE_FAILED:
-            self._owner.refused("handshake")
-            self._owner.disconnected("handshake failed")
         elif was_up:
-            self._owner.disconnected("disconnected")
+            # The news may be ahead of the last messages.
+            self._mail.read_all()
+            if not self._closed:
+                self._owner.disconnected("disconnected")
+        else:
+            if event & HANDSHAKE_FAILED:
+                self._owner.refused("handshake")
+            self._retry = asyncio.get_running_loop().call_later(self._pace.next(), self._reopen)
 
     def _reopen(self) -> None:
-        """Another attempt, or its time when there is no socket left for one."""
+        """Another attempt."""
         try:
             connection = self._connect()
         except zmq.ZMQError as error:
@@ -281,16 +283,16 @@ class ZmqLine:
             self._attend(connection)
 
 
-class _ZmqDoor:
+class _ZmqListener:
     """A ROUTER."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], door: Door, limits: Limits
+        self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], listener: Listener, limits: Limits
     ) -> None:
-        self._door = door
+        self._listener = listener
         news = news_of(context, socket, zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._news = _Watched(news, 2, self._event, lambda reason: None, lambda: None)
-        self._watched = _Watched(socket, limits.frames + 1, self._message, door.refused, door.writable)
+        self._watched = _Watched(socket, limits.frames + 1, self._message, listener.refused, listener.writable)
 
     def reply(self, routing_id: bytes, frames: Sequence[Frame]) -> Sent:
         return self._watched.send([routing_id, *frames])
@@ -301,20 +303,20 @@ class _ZmqDoor:
         self._watched.close(linger)
 
     def _message(self, frames: list[bytes]) -> None:
-        self._door.received(frames[0], frames[1:])
+        self._listener.received(frames[0], frames[1:])
 
     def _event(self, frames: list[bytes]) -> None:
         if event_of(frames) == zmq.EVENT_DISCONNECTED:
-            self._door.disconnected()
+            self._listener.disconnected()
         else:
-            self._door.refused("handshake")
+            self._listener.refused("handshake")
 
 
 class _Gate:
-    """Answers ZeroMQ's question whether a client's key is on the list (ZAP, RFC 27)."""
+    """Tells libzmq whether a client's key is on the allow-list (ZAP, RFC 27)."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], door: Door) -> None:
-        self._door = door
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], listener: Listener) -> None:
+        self._listener = listener
         self._allowed: dict[bytes, frozenset[bytes]] = {}
         socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
@@ -340,6 +342,6 @@ class _Gate:
             and z85.encode(credentials[0]) in self._allowed.get(domain, frozenset())
         )
         if not known:
-            self._door.refused("key")
+            self._listener.refused("key")
         status, text = (b"200", b"OK") if known else (b"400", b"not on the list")
         self._watched.send([sender, empty, b"1.0", request, status, text, b"", b""])

@@ -1,12 +1,11 @@
-"""Sockets of ZeroMQ as the mesh wants them: options, keys, frames, and a DEALER that serves one connection.
+"""ZeroMQ sockets with the mesh's options, keys and frames, and a DEALER for one connection.
 
-Knows no event loop and no envelopes: mesh/zmq_transport.py watches these sockets from a loop, mesh/blocking.py waits
-on them in a plain thread.
+Knows no event loop and no envelopes: zmq.py watches these sockets from a loop, zmq_wire.py waits on them in a thread.
 
-Why a DEALER is made anew for every connection, instead of left to reconnect by itself: with IMMEDIATE, libzmq (4.3.5)
-takes the queue of a lost connection away at once, from under a message of which some frames have been read, and
-aborts the process (`Assertion failed: !_more`): whoever sent many frames and left ended us. Without IMMEDIATE it
-would keep what is sent meanwhile for whoever comes next. And after bytes that are no ZMTP it never tries again.
+Why a DEALER is made for every connection, instead of left to reconnect by itself: with IMMEDIATE, libzmq (4.3.5) drops
+the queue of a lost connection at once, also in the middle of a message, and aborts the process (`Assertion failed:
+!_more`). Without IMMEDIATE it would send what is queued to the next peer. And after bytes that are no ZMTP it
+never tries again (docs/decisions/0014).
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from zmq.utils.monitor import parse_monitor_message
 
 from mesh.transport import CurveClient, Frame, Limits, Security
 
-# Frames above this are handed over without a copy. For that pyzmq keeps a thread and a context of its own, from the
-# first such frame on, and asks it for each; up to the 256 KB of a bundle a copy takes no longer.
+# Frames above this size are handed over without a copy. For that pyzmq starts a thread and a context of its own; up to
+# the 256 KB of a bundle a copy is as fast.
 COPY_BELOW = 1 << 20
-# Off, and not by oversight: libzmq (4.3.5 and later) aborts the process when a heartbeat falls due on a
-# connection whose peer has left while our queue was full. A peer with open work is watched by Hello and
-# Welcome instead (mesh/session.py, `silence`), an idle one over tcp by the kernel's keepalive.
+# Off: libzmq (4.3.5 and later) aborts the process when a heartbeat is due on a connection whose peer has left while our
+# queue was full (docs/decisions/0007). A peer with open calls is watched by Hello and Welcome instead (mesh/timing.py,
+# `silence`), an idle one over tcp by the kernel's keepalive.
 HEARTBEAT_MS = 0
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_INTERVAL_S = 3
 KEEPALIVE_PROBES = 3
 HANDSHAKE_MS = 3000
-# A socket connects once; three weeks are for ever.
+# A socket connects once.
 NEVER_MS = 2**31 - 1
 # As plain integers: combining pyzmq's enums costs more than a send.
 NOBLOCK = int(zmq.NOBLOCK)
@@ -90,8 +89,8 @@ def receive_frames(socket: zmq.Socket[bytes], most: int, flags: int = NOBLOCK) -
 
 
 def news_of(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
-    """Where libzmq says what happens to a socket's connections. To be asked for before it binds or connects."""
-    # An address of our own: the one pyzmq makes from the descriptor may still be that of a socket closed just now.
+    """A socket that reports what happens to another's connections. To be made before that one binds or connects."""
+    # pyzmq's own address comes from the descriptor, which may be that of a socket closed a moment ago.
     address = f"inproc://news-{next(_monitors)}"
     socket.monitor(address, events)
     news = context.socket(zmq.PAIR)
@@ -100,7 +99,7 @@ def news_of(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], 
 
 
 def event_of(frames: list[bytes]) -> int:
-    """What a message of `news_of` is about."""
+    """The event in a message from such a socket."""
     found: Any = parse_monitor_message(frames)["event"] if len(frames) == 2 else 0
     return int(found)
 

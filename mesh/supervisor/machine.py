@@ -1,7 +1,7 @@
 """Which child processes should run: a state machine that takes events and returns instructions.
 
 It knows names, exit codes and times. It knows no process, signal handler, socket or clock:
-`mesh/processes.py` carries the instructions out and reports what happened.
+`mesh/supervisor/processes.py` carries the instructions out and reports what happened.
 
     waiting ──(all of `after` ready or failed)──▶ running ──exit──▶ backing_off ──delay──▶ running
                                                      │                   │ more than `max_crashes` in `within`,

@@ -1,7 +1,5 @@
-"""A network within one process: same seam as ZeroMQ, no sockets, and faults on request, repeatable by seed.
-
-Knows frames and endpoints; what is lost is drawn in mesh/faults.py. With a FakeClock the tests decide when anything
-arrives.
+"""A network within one process: the interface of the ZeroMQ transport without sockets, with faults that are repeatable
+by seed (mesh/transport/faults.py). With a FakeClock the tests decide when anything arrives.
 """
 
 from __future__ import annotations
@@ -12,18 +10,18 @@ from collections.abc import Callable, Sequence
 
 from mesh.address import Endpoint
 from mesh.clock import Clock, SystemClock
-from mesh.faults import Faults
-from mesh.transport import Door, Frame, LineOwner, Sent
+from mesh.transport import Frame, LineOwner, Listener, Sent
+from mesh.transport.faults import Faults
 
 
 class MemoryNetwork(Faults):
-    """The air between MemoryTransports."""
+    """What MemoryTransports are joined by."""
 
     def __init__(self, seed: int = 0, *, clock: Clock | None = None, **faults: float) -> None:
-        """`faults` are those of mesh/faults.py."""
+        """`faults` are those of mesh/transport/faults.py."""
         super().__init__(seed, **faults)
         self._clock: Clock = clock or SystemClock()
-        self._doors: dict[str, Door] = {}
+        self._listeners: dict[str, Listener] = {}
         self._lines: set[MemoryLine] = set()
         self._cut: set[str] = set()
         self._held: set[str] = set()
@@ -36,15 +34,13 @@ class MemoryNetwork(Faults):
     # Faults ------------------------------------------------------------------------------------------------
 
     def cut(self, endpoint: str) -> None:
-        """Break the connections to an endpoint; both sides notice, as with sockets."""
+        """End the connections to an endpoint; both sides notice, as with sockets."""
         self._cut.add(endpoint)
         self._break(endpoint, "cut")
 
     def mend(self, endpoint: str) -> None:
         self._cut.discard(endpoint)
-        for line in list(self._lines):
-            if line.endpoint == endpoint:
-                line.try_connect()
+        self._connect_all(endpoint)
 
     def silence(self, endpoint: str) -> None:
         """Swallow everything to and from an endpoint without a word, as a stopped process does."""
@@ -59,36 +55,34 @@ class MemoryNetwork(Faults):
 
     def release(self, endpoint: str) -> None:
         self._held.discard(endpoint)
-        door = self._doors.get(endpoint)
-        if door is not None:
-            door.writable()
+        listener = self._listeners.get(endpoint)
+        if listener is not None:
+            listener.writable()
         for line in list(self._lines):
             if line.endpoint == endpoint and line.up:
                 line.owner.writable()
 
     # For transports ------------------------------------------------------------------------------------------
 
-    def open_door(self, endpoint: str, door: Door) -> None:
-        if endpoint in self._doors:
+    def listen(self, endpoint: str, listener: Listener) -> None:
+        if endpoint in self._listeners:
             raise OSError(f"{endpoint} is taken")
-        self._doors[endpoint] = door
-        for line in list(self._lines):
-            if line.endpoint == endpoint:
-                line.try_connect()
+        self._listeners[endpoint] = listener
+        self._connect_all(endpoint)
 
-    def close_door(self, endpoint: str) -> None:
-        self._doors.pop(endpoint, None)
+    def close(self, endpoint: str) -> None:
+        self._listeners.pop(endpoint, None)
         self._break(endpoint, "closed")
 
-    def door(self, endpoint: str) -> Door | None:
+    def listener(self, endpoint: str) -> Listener | None:
         """Who can be reached there now."""
-        return None if endpoint in self._cut else self._doors.get(endpoint)
+        return None if endpoint in self._cut else self._listeners.get(endpoint)
 
     def is_full(self, endpoint: str) -> bool:
         return endpoint in self._held
 
     def carry(self, endpoint: str, deliver: Callable[[list[bytes]], None], frames: Sequence[Frame]) -> None:
-        """Bring frames to where they go, or not, once or twice, now or later."""
+        """Bring frames to their destination: once unless a fault is drawn, now or later."""
         if endpoint in self._silent:
             self.dropped += 1
             return
@@ -107,9 +101,9 @@ class MemoryNetwork(Faults):
 
     def remove(self, line: MemoryLine) -> None:
         self._lines.discard(line)
-        door = self._doors.get(line.endpoint)
-        if line.up and door is not None:
-            asyncio.get_running_loop().call_soon(door.disconnected)
+        listener = self._listeners.get(line.endpoint)
+        if line.up and listener is not None:
+            asyncio.get_running_loop().call_soon(listener.disconnected)
 
     def line(self, endpoint: str, routing_id: bytes) -> MemoryLine | None:
         for line in self._lines:
@@ -117,18 +111,24 @@ class MemoryNetwork(Faults):
                 return line
         return None
 
+    def _connect_all(self, endpoint: str) -> None:
+        for line in list(self._lines):
+            if line.endpoint == endpoint:
+                line.try_connect()
+
     def _break(self, endpoint: str, why: str) -> None:
         for line in list(self._lines):
             if line.endpoint == endpoint and line.up:
+                self._lines.discard(line)
                 line.up = False
                 line.owner.disconnected(why)
-        door = self._doors.get(endpoint)
-        if door is not None:
-            door.disconnected()
+        listener = self._listeners.get(endpoint)
+        if listener is not None:
+            listener.disconnected()
 
 
 class MemoryLine:
-    """The dialling end. Implements mesh.transport.Line."""
+    """The dialling end of one connection. Implements mesh.transport.Line."""
 
     def __init__(self, network: MemoryNetwork, endpoint: str, routing_id: bytes, owner: LineOwner) -> None:
         self.endpoint = endpoint
@@ -139,14 +139,14 @@ class MemoryLine:
         self._closed = False
 
     def try_connect(self) -> None:
-        if not self.up and not self._closed and self._network.door(self.endpoint) is not None:
+        if not self.up and not self._closed and self._network.listener(self.endpoint) is not None:
             self.up = True
             self.owner.connected()
 
     def send(self, frames: Sequence[Frame]) -> Sent:
         if not self.up or self._closed or self._network.is_full(self.endpoint):
             return Sent.FULL
-        self._network.carry(self.endpoint, self._arrive_at_door, frames)
+        self._network.carry(self.endpoint, self._arrive_at_listener, frames)
         return Sent.SENT
 
     def close(self) -> None:
@@ -155,10 +155,10 @@ class MemoryLine:
             self._network.remove(self)
             self.up = False
 
-    def _arrive_at_door(self, frames: list[bytes]) -> None:
-        door = self._network.door(self.endpoint)
-        if door is not None:
-            door.received(self.routing_id, frames)
+    def _arrive_at_listener(self, frames: list[bytes]) -> None:
+        listener = self._network.listener(self.endpoint)
+        if listener is not None:
+            listener.received(self.routing_id, frames)
 
     def arrive(self, frames: list[bytes]) -> None:
         if self.up and not self._closed:
@@ -173,10 +173,10 @@ class MemoryTransport:
         self._endpoint: str | None = None
         self._lines: list[MemoryLine] = []
 
-    async def bind(self, endpoint: str, door: Door) -> str:
+    async def bind(self, endpoint: str, listener: Listener) -> str:
         Endpoint.parse(endpoint)
         self._endpoint = endpoint.replace("*", str(self._network.next_number()))
-        self._network.open_door(self._endpoint, door)
+        self._network.listen(self._endpoint, listener)
         return self._endpoint
 
     def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> MemoryLine:
@@ -196,12 +196,9 @@ class MemoryTransport:
         self._network.carry(self._endpoint, line.arrive, frames)
         return Sent.SENT
 
-    def stay_awake(self, routing_id: bytes, seconds: float) -> None:
-        """Nobody sleeps here."""
-
     async def close(self, linger: float) -> None:
         for line in self._lines:
             line.close()
         if self._endpoint is not None:
-            self._network.close_door(self._endpoint)
+            self._network.close(self._endpoint)
             self._endpoint = None

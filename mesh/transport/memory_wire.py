@@ -1,12 +1,12 @@
-"""A blocking link's wire without sockets, threads or an event loop: in one thread, in simulated time, with faults that
-are repeatable by seed. What memory_transport.py is for nodes.
+"""The wire of a blocking link without sockets, threads or an event loop: one thread, simulated time, and faults that
+are repeatable by seed. For blocking links what mesh/transport/memory.py is for nodes.
 
     BlockingLink ─ MemoryWire ─ frames ─▶ Air ─ late, lost, twice, out of order, damaged ─▶ FarEnd ─ message ─▶ answer
                        ▲                                                                       │
                        └───────────────────────────────────────────────────────────────────────┘
 
-Time passes only while somebody waits, or says that something took him so long. What arrived meanwhile is seen to
-afterwards, in its order and as of its moment. Knows frames and records; what is asked is the codec's business.
+Time passes only while the thread waits, or when it says that something took time. What arrived meanwhile is handled
+then, in order and at its own time. Knows frames and records; bodies are the codec's.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ from mesh.envelope import (
     raw_frames,
 )
 from mesh.errors import Malformed, MeshError, Refuse
-from mesh.faults import Faults
-from mesh.session import SeenIds
 from mesh.transport import Frame
+from mesh.transport.faults import Faults
 
 
 class Air(Faults):
     """Between a wire and its far end."""
 
     def __init__(self, clock: SteppedClock, seed: int = 0, **faults: float) -> None:
-        """`faults` are those of mesh/faults.py."""
+        """`faults` are those of mesh/transport/faults.py."""
         super().__init__(seed, **faults)
         self.clock = clock
-        # Nobody is at the other end, and a wire notices.
+        # There is no connection, and the wire notices.
         self.cut = False
         self._arrivals: list[tuple[float, int, Callable[[list[bytes]], None], list[bytes]]] = []
         self._order = itertools.count()
-        # While something arrives: when that was.
+        # While something arrives: the time of its arrival.
         self._moment: float | None = None
 
     def carry(self, frames: Sequence[Frame], arrive: Callable[[list[bytes]], None], after: float = 0.0) -> None:
-        """They go on their way in `after` seconds from now."""
+        """Sent in `after` seconds from now."""
         leaves = after + (self.clock() if self._moment is None else self._moment)
         for late, copy in self.arrivals(frames):
             heapq.heappush(self._arrivals, (leaves + late, next(self._order), arrive, copy))
@@ -64,7 +63,7 @@ class Air(Faults):
         self._moment = None
 
     def wait(self, until: float) -> bool:
-        """For the next arrival, but no longer than that. Whether there was one."""
+        """For the next arrival, at most until then. Whether there was one."""
         now = self.clock()
         if not self._arrivals or self._arrivals[0][0] > until:
             self.clock.sleep(max(0.0, until - now))
@@ -74,24 +73,24 @@ class Air(Faults):
         return True
 
 
-# Of a message the answer, and the seconds it takes; None: there never is one. May raise Refuse.
+# From a message to the answer and the seconds it takes; None: no answer. May raise Refuse.
 Answering = Callable[[Any], tuple[Any, float] | None]
 
 
 class FarEnd:
-    """An actor that is asked: what a node does with asks, and no more."""
+    """The asked actor: what a node does with asks, and no more."""
 
     def __init__(self, air: Air, codec: Codec, answering: Answering, name: str = "far-end", epoch: int = 1) -> None:
         self.epoch = epoch
         self.malformed = 0
         self._air, self._codec, self._answering, self._name = air, codec.fork(), answering, name
-        self._seen = SeenIds()
+        self._seen: set[int] = set()
 
     def restart(self, answering: Answering) -> None:
-        """Another process in its place: a new epoch, and nothing is known of what came before."""
+        """Another process in its place: a new epoch that knows nothing of what came before."""
         self.epoch += 1
         self._answering = answering
-        self._seen = SeenIds()
+        self._seen = set()
 
     def arrived(self, frames: list[bytes], back: Callable[[list[bytes]], None]) -> None:
         try:
@@ -103,7 +102,8 @@ class FarEnd:
         for position, record in enumerate(bundle.records):
             if isinstance(record, Hello):
                 self._say(bundle.epoch, Welcome(self._name, self.epoch, 1), back, 0.0)
-            elif isinstance(record, Ask) and self._seen.first(record.id):
+            elif isinstance(record, Ask) and record.id not in self._seen:
+                self._seen.add(record.id)
                 self._answer(bundle.epoch, record, raw.get(position, ()), back)
 
     def _answer(self, asker: int, ask: Ask, raw: Sequence[bytes], back: Callable[[list[bytes]], None]) -> None:
@@ -121,7 +121,7 @@ class FarEnd:
 
 
 class MemoryWire:
-    """Implements mesh.blocking.Wire. `sending` and `reading` are what a message takes of the thread's time."""
+    """Implements mesh.blocking.Wire. `sending` and `reading` are seconds of the thread's time per message."""
 
     def __init__(self, air: Air, far: FarEnd, *, sending: float = 0.0, reading: float = 0.0) -> None:
         self._air, self._far = air, far

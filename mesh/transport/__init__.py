@@ -1,8 +1,8 @@
-"""The seam between the node and what moves its bytes: lists of frames, in and out, without blocking.
+"""The interface between a node and what moves its bytes: lists of frames, in and out, without blocking.
 
-A transport knows addresses, routing ids and frames. It does not know envelopes, actors or epochs, promises
-neither delivery nor order, and never waits: what cannot be taken now is answered FULL or GONE.
-One side binds a *door*, the other dials a *line* to it; answers go back through the door by routing id.
+A transport knows addresses, routing ids and frames, no envelopes, actors or epochs. On one connection messages arrive
+once and in order, until it ends; what is then on its way is lost. It never waits: what it cannot take now it answers
+with FULL or GONE. One side binds, the other dials a *line*; answers go back by the line's routing id.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Frame = bytes | bytearray | memoryview
 
 
 class Sent(Enum):
-    """What became of a send. After FULL the owner is called back (`writable`) and tries again."""
+    """The result of a send. After FULL the owner is called back (`writable`) and tries again."""
 
     SENT = 1
     FULL = 2
@@ -25,7 +25,7 @@ class Sent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one message may cost. Everything above is refused before it is decoded."""
+    """Limits of one message. What exceeds them is refused before it is decoded."""
 
     frame_bytes: int = 16 * 1024 * 1024
     frames: int = 256  # raw frames behind a bundle
@@ -63,8 +63,8 @@ class Security(Protocol):
         ...
 
 
-class Door(Protocol):
-    """Who listens behind a bound address (the node)."""
+class Listener(Protocol):
+    """Who is behind a bound address (the node)."""
 
     def received(self, routing_id: bytes, frames: Sequence[bytes]) -> None:
         """A message from a dialler. The bytes are unchecked; must not raise."""
@@ -79,12 +79,12 @@ class Door(Protocol):
         ...
 
     def disconnected(self) -> None:
-        """Some dialler's connection ended; which one is not known: sending to it answers GONE."""
+        """A dialler's connection has ended. Which one is not known: sending to it answers GONE."""
         ...
 
 
 class LineOwner(Protocol):
-    """Who listens at the dialling end (a dialled peer)."""
+    """Who is at the dialling end (a dialled peer)."""
 
     def received(self, frames: Sequence[bytes]) -> None: ...
 
@@ -93,16 +93,16 @@ class LineOwner(Protocol):
     def writable(self) -> None: ...
 
     def connected(self) -> None:
-        """A connection stands (again). The far process may be another than before."""
+        """The line has its connection. Until then the transport tries again and again."""
         ...
 
     def disconnected(self, why: str) -> None:
-        """The connection ended or could not be made; the transport keeps trying by itself."""
+        """The connection has ended, and what arrived before has been handed over. The line is of no more use."""
         ...
 
 
 class Line(Protocol):
-    """The dialling end of a connection."""
+    """The dialling end of one connection."""
 
     def send(self, frames: Sequence[Frame]) -> Sent: ...
 
@@ -114,7 +114,7 @@ class Line(Protocol):
 class Transport(Protocol):
     """One process's sockets of one kind."""
 
-    async def bind(self, endpoint: str, door: Door) -> str:
+    async def bind(self, endpoint: str, listener: Listener) -> str:
         """Listen; the address with wildcards resolved. Raises Insecure for an address that needs keys."""
         ...
 
@@ -123,11 +123,7 @@ class Transport(Protocol):
         ...
 
     def reply(self, routing_id: bytes, frames: Sequence[Frame]) -> Sent:
-        """Through the door to a dialler."""
-        ...
-
-    def stay_awake(self, routing_id: bytes, seconds: float) -> None:
-        """A dialler says something within so many seconds, and its answer is urgent. A hint."""
+        """To a dialler."""
         ...
 
     async def close(self, linger: float) -> None:

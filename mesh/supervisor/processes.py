@@ -1,6 +1,6 @@
 """Carries a supervisor's instructions out: starts, signals and reads child processes.
 
-It decides nothing; every decision is `mesh/supervisor.py`'s. Children are tied to this process: when it dies,
+It decides nothing; every decision is `mesh/supervisor/machine.py`'s. Children are tied to this process: when it dies,
 in whatever way, the kernel kills them.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mesh.clock import Clock, SystemClock
-from mesh.supervisor import (
+from mesh.supervisor.machine import (
     Begin,
     Child,
     Ended,
@@ -36,7 +36,7 @@ from mesh.supervisor import (
 
 log = logging.getLogger(__name__)
 
-# A line of a child longer than this is cut; so many of its last lines are kept as the reason of a failure.
+# Longer lines of a child are cut; its last lines are kept as the reason of a failure.
 MAX_LINE = 4096
 LAST_LINES = 20
 MAX_LOG_BYTES = 16 << 20

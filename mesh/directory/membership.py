@@ -1,11 +1,11 @@
-"""Who is in the mesh, as a value: members announced, lost, fenced. Knows no sockets, tasks or clocks.
+"""The directory's table as a value: members announced, lost, fenced. Knows no sockets, tasks or clocks.
 
 Rule 1: a member is known by (role, instance). A higher epoch replaces it; a lower one is fenced.
-Rule 2: a member not heard of for `stale_after` is lost. If it was ever ready, its work may have been given to
-        someone else: its epoch is fenced, and when it wakes it learns so. One that is still starting has no
-        work to give away; it is lost, too, but may come back (loading a model can silence a process).
-Rule 3: silence that is ours is nobody's fault. When the ticks stopped (we were suspended or starved),
-        everyone gets that time on top.
+Rule 2: a member not heard of for `stale_after` is lost; one that was never ready, after ten times that. If it was ever
+        ready, its work may have been given to others: its epoch is fenced, and when it announces itself again it is
+        told so. One that is still starting has no work to give away: it may come back (importing, loading and compiling
+        can keep a process from announcing itself).
+Rule 3: when the ticks stopped (this process was suspended or starved), everyone gets that time on top.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from msgspec import Meta
 MAX_MEMBERS = 1024
 MAX_FENCES = 4096
 
-# `unready` was ready and isn't now (stuck, or it misses someone); `lost` is the directory's word alone.
+# `unready` was ready and isn't now (stuck, or a role is missing); only the directory says `lost`.
 State = Literal["starting", "ready", "unready", "draining", "lost"]
+
+# A process that imports and compiles may be silent for so many times longer: nobody has given it work yet.
+STARTING_TAKES = 10
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
@@ -36,20 +39,19 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     progress_age: float = 0.0  # s since the last completed piece of work while work waits
     load: Annotated[int, Meta(ge=0)] = 0
     reasons: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=8)] = []
-    metrics: Annotated[str, Meta(max_length=256)] = ""  # URL of its side door
+    metrics: Annotated[str, Meta(max_length=256)] = ""  # URL of its health server
     pid: int = 0
-    candidate: bool = False  # waits to take over from others of its role: picked only where there is nobody else
 
     @property
     def key(self) -> tuple[str, str]:
         return self.role, self.instance
 
-    def same_standing(self, other: Member) -> bool:
+    def looks_like(self, other: Member) -> bool:
         """Whether the two differ only in figures that change all the time."""
-        return self._standing() == other._standing()
+        return self._lasting() == other._lasting()
 
-    def _standing(self) -> tuple[object, ...]:
-        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics, self.candidate)
+    def _lasting(self) -> tuple[object, ...]:
+        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics)
 
 
 @dataclass(slots=True)
@@ -75,27 +77,31 @@ class Membership:
         return [entry.member for entry in self._entries.values()]
 
     def settled(self, now: float) -> bool:
-        """Whether everyone alive has had the time to announce itself: before, absence means nothing."""
+        """Whether everyone alive has had the time to announce itself."""
         return now - self._born >= self._stale_after
 
     def announce(self, member: Member, now: float) -> Literal["taken", "fenced", "full"]:
         key, entry = member.key, self._entries.get(member.key)
-        fence = self._fences.get(key)
-        if fence is not None and member.epoch <= fence:
+        if self.fence(member)[0]:
             return "fenced"
         if entry is None and len(self._entries) >= MAX_MEMBERS and not self._drop_a_lost_one():
             return "full"
-        if entry is not None and member.epoch < entry.member.epoch:
-            return "fenced"
         again = entry is not None and entry.member.epoch == member.epoch
         was_ready = member.state != "starting" or (again and entry is not None and entry.was_ready)
-        if entry is None or not entry.member.same_standing(member):
+        if entry is None or not entry.member.looks_like(member):
             self.version += 1
         self._entries[key] = _Entry(member, now, was_ready)
         return "taken"
 
+    def fence(self, member: Member) -> tuple[int, bool]:
+        """The epoch that this member's has to exceed (0: it need not), and whether another process has replaced it."""
+        entry, fence = self._entries.get(member.key), self._fences.get(member.key, -1)
+        if entry is not None and entry.member.epoch > member.epoch:
+            return max(entry.member.epoch, fence), entry.member.state != "lost"
+        return (max(1, fence), False) if member.epoch <= fence else (0, False)
+
     def leave(self, key: tuple[str, str], epoch: int) -> None:
-        """A member said good-bye. What it still says is a ghost's."""
+        """A member has left. What it still announces is fenced."""
         entry = self._entries.get(key)
         if entry is not None and entry.member.epoch <= epoch:
             del self._entries[key]
@@ -116,7 +122,7 @@ class Membership:
                 if silent > self._stale_after + self._keep_lost:
                     del self._entries[key]
                     self.version += 1
-            elif silent > self._stale_after:
+            elif silent > self._stale_after * (1 if entry.was_ready else STARTING_TAKES):
                 self._alive_to_lost(key, entry, silent)
                 lost.append(entry.member)
         return lost
@@ -143,8 +149,7 @@ class Membership:
 
 
 def choose(members: Iterable[Member], key: str) -> Member | None:
-    """Rendezvous hashing: a key stays with its member for as long as that one is there, and when one leaves,
-    only its keys move."""
+    """Rendezvous hashing: a key stays with its member while that one is there; when one leaves, only its keys move."""
 
     def score(member: Member) -> bytes:
         return hashlib.blake2b(f"{key}\0{member.instance}".encode(), digest_size=8).digest()
