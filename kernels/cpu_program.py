@@ -42,8 +42,10 @@ ROWS, TOKENS, POSITIONS, SLOTS, TABLES, TABLE_WIDTH, TILES, TILE_COUNT, WANTED, 
 # SEEN + i for every bit i of TREE [R] int64, the highest of which is the row's own.
 SEEN, TREE = 10, 11
 # Of branches with pages of their own: pairs of pages (from, to) [FORK_COUNT, 2] int32, copied before anything is
-# stored, and rows [ALSO_COUNT] int32 that are kept in a second slot [ALSO_COUNT] int64, too.
+# stored, and rows [ALSO_COUNT] int32 that are also stored in a second slot [ALSO_COUNT] int64.
 FORKS, FORK_COUNT, ALSO_ROWS, ALSO_SLOTS, ALSO_COUNT = range(12, 17)
+# For taps: where the features of each row go, [R] int32.
+FEATURE_ROWS = 17
 STEP_WORDS = 32
 
 _RUN_TYPE = types.void(types.int64, types.int64, types.int64, types.int64)

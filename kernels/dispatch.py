@@ -1,5 +1,5 @@
 """Which implementation of the kernels runs: the references in plain torch, or the fused ones. Decided once, by
-name, and told to whoever asks; an implementation that can't run is refused, never replaced.
+name; an implementation that can't run is refused, never replaced.
 
 An operation is a folder of this package. Its implementations have the same functions with the same arguments.
 """

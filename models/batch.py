@@ -9,17 +9,17 @@ import numpy as np
 
 from models.branches import Branch, branches_of
 
-# Rows of a sequence that attention takes at once: they share the conversion of a page.
+# Rows of a sequence that attention computes together: they share the conversion of a page.
 TILE_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Neighbouring tokens of one sequence at positions start.. ; `pages` covers them and all before.
+    """Consecutive tokens of one sequence at positions start.. ; `pages` covers them and all before.
 
-    With `parents` the first token is followed by a tree of guesses: parents[i] is the guess that tokens[i + 1] follows,
-    -1 for the first token. `spare` are pages for its branches (models/branches.py), whose text is nobody's before
-    and after."""
+    With `parents` the first token is followed by a tree of draft tokens: parents[i] is the index, among the draft
+    tokens, of the one that tokens[i + 1] follows, -1 for the first token. `spare` are pages for its branches
+    (models/branches.py); what they hold is not needed before or after the step."""
 
     tokens: Sequence[int]
     start: int
@@ -35,7 +35,7 @@ _NO_SLOTS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one sequence stand together, in the order of their positions. A branch of a tree is a sequence."""
+    """Rows of one sequence are adjacent, in the order of their positions. A branch of a tree is a sequence."""
 
     tokens: np.ndarray  # [R] int32
     positions: np.ndarray  # [R] int32
@@ -47,9 +47,11 @@ class Batch:
     wanted: np.ndarray  # [W] int64: rows whose logits are returned
     # Pages to copy before anything is stored: from, to.
     forks: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [F · 2] int32
-    # Rows whose key and value are kept in another slot, too.
+    # Rows whose key and value are also stored in a second slot.
     also_rows: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [A] int32
     also_slots: np.ndarray = field(default_factory=lambda: _NO_SLOTS)  # [A] int64
+    # Where the features of each row go: its place among the tokens of the stretches.
+    feature_rows: np.ndarray = field(default_factory=lambda: _NO_PAIRS)  # [R] int32
 
 
 def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
@@ -84,11 +86,13 @@ class _Making:
         self._forks: list[int] = []
         self._also_rows: list[int] = []
         self._also_slots: list[int] = []
+        self._feature_rows: list[np.ndarray] = []
 
     def add_chain(self, stretch: Stretch) -> None:
         count = len(stretch.tokens)
         self._wanted.append(np.arange(self._rows + stretch.logits_from, self._rows + count))
         at = np.arange(stretch.start, stretch.start + count, dtype=np.int32)
+        self._feature_rows.append(np.arange(self._rows, self._rows + count, dtype=np.int32))
         self._add(stretch.tokens, at, np.asarray(stretch.pages, np.int32))
 
     def _add(self, tokens: Sequence[int], at: np.ndarray, table: np.ndarray) -> None:
@@ -104,12 +108,14 @@ class _Making:
         self._rows += count
 
     def add_tree(self, stretch: Stretch) -> None:
-        """Its rows by branches; their logits come in the order of its tokens."""
+        """Its rows by branches; logits and features come in the order of its tokens."""
+        first = self._rows
         main = np.asarray(stretch.pages, np.int32)
         place = np.empty(len(stretch.tokens), np.int64)
         kept = tree_slots(stretch, self._page_tokens)
         for branch, table in _tables(stretch, self._page_tokens):
             place[branch.rows] = np.arange(self._rows, self._rows + len(branch.rows))
+            self._feature_rows.append(np.asarray(branch.rows, np.int32) + first)
             if branch.parent >= 0:
                 self._fork(stretch, branch, table, main, place, kept)
             self._add([stretch.tokens[row] for row in branch.rows], _places(stretch, branch), table)
@@ -118,7 +124,7 @@ class _Making:
     def _fork(
         self, stretch: Stretch, branch: Branch, table: np.ndarray, main: np.ndarray, place: np.ndarray, kept: np.ndarray
     ) -> None:
-        """What lies in a branch's first page before it, once more: the text's end, and the guesses it follows."""
+        """Fill a branch's first page up to the branch: the end of the text, and the draft tokens it follows."""
         first = stretch.start + branch.depth
         page = first // self._page_tokens
         begins = page * self._page_tokens
@@ -146,6 +152,7 @@ class _Making:
             forks=np.asarray(self._forks, np.int32),
             also_rows=np.asarray(self._also_rows, np.int32),
             also_slots=np.asarray(self._also_slots, np.int64),
+            feature_rows=np.concatenate(self._feature_rows),
         )
 
 

@@ -1,13 +1,14 @@
-"""A draft that is a tree, laid out so that each row still sees a chain. Pure functions; no numpy, no torch.
+"""The layout of a draft tree in which each row still reads a chain. Pure functions; no numpy, no torch.
 
-A row's bits depend on the order in which its keys and values lie. So guesses for the same place don't lie one behind
-the other: what follows a token first is its branch going on, what follows it besides begins a branch of its own, in
-pages of its own from there on, where the text's end and the guesses that lead to it are kept once more.
+A row's bits depend on the order of its keys and values in memory. So alternatives for one position are not stored next
+to each other: the first draft token after a token continues its branch, each other one begins a branch of its own. A
+branch has its own pages from its first position on; the end of the text and the draft tokens that it follows are copied
+into the first of them.
 
     drafted   -1  a  b  c  d  e           branch 0:  text . t a c e
     parents   -1  0  0  1  2  3           branch 1:  text . t b d        pages of its own from b's page on
 
-Nothing else has to know of trees: attention sees one more sequence, with a table of its own.
+Attention needs no case for trees: a branch is one more sequence, with a page table of its own.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """`rows` that stand one behind the other, the first at depth `depth`, behind rows of the branch `parent` (-1: it
-    is the one that begins with the root)."""
+    """`rows` in a chain, the first at depth `depth`, after a row of the branch `parent` (-1: this one begins with
+    the root)."""
 
     rows: list[int]
     depth: int
     parent: int
 
     def pages(self, start: int, page_tokens: int) -> range:
-        """Which pages of the text it has of its own, if the root stands at `start`."""
+        """Indexes, in the page table, of the pages that are its own, for a root at position `start`."""
         first = start + self.depth
         if self.parent < 0:
             return range(0)
@@ -34,8 +35,8 @@ class Branch:
 
 
 def branches_of(parents: Sequence[int]) -> list[Branch]:
-    """`parents`: of each drafted token the drafted token it follows, -1: the text. Row 0 is the root, row i + 1 that of
-    drafted token i."""
+    """`parents`: for each draft token the index of the draft token it follows, -1: the text. Row 0 is the root, row
+    i + 1 that of draft token i."""
     found = [Branch([0], 0, -1)]
     of_row = [0]
     depths = [0]
@@ -52,5 +53,5 @@ def branches_of(parents: Sequence[int]) -> list[Branch]:
 
 
 def own_pages(parents: Sequence[int], start: int, page_tokens: int) -> int:
-    """How many pages the branches need, besides those of the sequence."""
+    """The number of pages that the branches need in addition to the sequence's."""
     return sum(len(branch.pages(start, page_tokens)) for branch in branches_of(parents))

@@ -1,7 +1,7 @@
-"""Is a folder a model that can be run? config.json, every name, shape and type of its network; no values, no torch.
+"""Checks that a folder is a model that can be run: config.json, and every name, shape and type of its tensors. Reads no
+values and needs no torch.
 
-What it takes to be run is told, too: what `specmesh model check` prints, and what `specmesh up` wants to know
-before it starts anything.
+The result has the figures that `specmesh model check` prints and that `specmesh up` reads before it starts.
 """
 
 from __future__ import annotations

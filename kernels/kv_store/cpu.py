@@ -1,5 +1,5 @@
-"""What was kept, kept again somewhere else, in all layers: pages of branches before a step, and after its verdict the
-rows of the branch that stands. The same bits, moved; kernels/paged_attention/cpu_ops.py has the layout.
+"""Copies of stored keys and values, in all layers: pages of branches before a step, and after verification the rows of
+the accepted branch. The bits are the same; kernels/paged_attention/cpu_ops.py has the layout.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ which other rows or heads there are.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import triton
@@ -58,15 +59,37 @@ def turn(
 
 
 @triton.jit
+def store_heads(
+    source, keys, values, slot, block, k_weight, epsilon, cos, sin, position,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
+    H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Block `block` of a row's k heads, then of its v heads, to a slot."""
+    K_BLOCKS: tl.constexpr = (KV_HEADS + H - 1) // H
+    at = slot // PAGE * (KV_HEADS * PAGE * D) + slot % PAGE * D
+    if block < K_BLOCKS:
+        head = block * H + tl.arange(0, H)
+        target = keys + at + head[:, None] * (PAGE * D)
+        turn(source, target, (HEADS + head) * D, head < KV_HEADS, k_weight, epsilon, cos, sin, position,
+             K_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
+    else:
+        head = (block - K_BLOCKS) * H + tl.arange(0, H)
+        d = tl.arange(0, WHOLE)
+        here = (head < KV_HEADS)[:, None] & (d < D)[None, :]
+        v = tl.load(source + (HEADS + KV_HEADS + head[:, None]) * D + d[None, :], mask=here)
+        tl.store(values + at + head[:, None] * (PAGE * D) + d[None, :], v.to(values.dtype.element_ty), mask=here)
+
+
+@triton.jit
 def rotate_and_store_kernel(
-    qkv, keys, values, slots, positions, cos, sin, queries, q_weight, k_weight, epsilon,
+    qkv, keys, values, slots, also_begins, also_slots, positions, cos, sin, queries, q_weight, k_weight, epsilon,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
     Q_NORMED: tl.constexpr, K_NORMED: tl.constexpr, INTERLEAVED: tl.constexpr,
-    H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr,
+    H: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H heads of q, then of k, then of v."""
     Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
-    K_BLOCKS: tl.constexpr = (KV_HEADS + H - 1) // H
     row = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
     position = tl.load(positions + row)
@@ -78,25 +101,38 @@ def rotate_and_store_kernel(
         turn(source, target, head * D, head < HEADS, q_weight, epsilon, cos, sin, position,
              Q_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
     elif slot >= 0:
-        at = slot // PAGE * (KV_HEADS * PAGE * D) + slot % PAGE * D
-        if block < Q_BLOCKS + K_BLOCKS:
-            head = (block - Q_BLOCKS) * H + tl.arange(0, H)
-            target = keys + at + head[:, None] * (PAGE * D)
-            turn(source, target, (HEADS + head) * D, head < KV_HEADS, k_weight, epsilon, cos, sin, position,
-                 K_NORMED, INTERLEAVED, D, WIDTH, HALF, REST)  # fmt: skip
-        else:
-            head = (block - Q_BLOCKS - K_BLOCKS) * H + tl.arange(0, H)
-            d = tl.arange(0, WHOLE)
-            here = (head < KV_HEADS)[:, None] & (d < D)[None, :]
-            v = tl.load(source + (HEADS + KV_HEADS + head[:, None]) * D + d[None, :], mask=here)
-            tl.store(values + at + head[:, None] * (PAGE * D) + d[None, :], v.to(values.dtype.element_ty), mask=here)
+        store_heads(source, keys, values, slot, block - Q_BLOCKS, k_weight, epsilon, cos, sin, position,
+                    HEADS, KV_HEADS, D, WIDTH, PAGE, K_NORMED, INTERLEAVED, H, HALF, REST, WHOLE)  # fmt: skip
+        if ALSO:
+            for i in range(tl.load(also_begins + row), tl.load(also_begins + row + 1)):
+                other = tl.load(also_slots + i)
+                store_heads(source, keys, values, other, block - Q_BLOCKS, k_weight, epsilon, cos, sin, position,
+                            HEADS, KV_HEADS, D, WIDTH, PAGE, K_NORMED, INTERLEAVED, H, HALF, REST, WHOLE)  # fmt: skip
+
+
+@triton.jit
+def store_latent(
+    kv, weight, latents, slot, row, epsilon, cos, sin, position,
+    LATENT: tl.constexpr, ROPE: tl.constexpr, INTERLEAVED: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """A row's latent, normed, and its key, turned, to a slot."""
+    KEPT: tl.constexpr = LATENT + ROPE
+    d = tl.arange(0, WHOLE)
+    x = tl.load(kv + row * KEPT + d, mask=d < LATENT, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / LATENT + epsilon)
+    x = x * scale * tl.load(weight + d, mask=d < LATENT, other=0.0).to(tl.float32)
+    tl.store(latents + slot * KEPT + d, x.to(latents.dtype.element_ty), mask=d < LATENT)
+    one = tl.arange(0, 1)
+    target = latents + slot * KEPT + LATENT + one[:, None]
+    turn(kv + row * KEPT + LATENT, target, one, one == 0, weight, epsilon, cos, sin, position,
+         False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
 
 
 @triton.jit
 def rotate_and_store_latent_kernel(
-    q, kv, weight, latents, slots, positions, cos, sin, queries, epsilon,
+    q, kv, weight, latents, slots, also_begins, also_slots, positions, cos, sin, queries, epsilon,
     HEADS: tl.constexpr, Q_DIM: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, INTERLEAVED: tl.constexpr,
-    H: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr,
+    H: tl.constexpr, HALF: tl.constexpr, WHOLE: tl.constexpr, ALSO: tl.constexpr,
 ):  # fmt: skip
     """Program (row, block): blocks of H query heads, then the latent with its key."""
     Q_BLOCKS: tl.constexpr = (HEADS + H - 1) // H
@@ -111,15 +147,12 @@ def rotate_and_store_latent_kernel(
         turn(q + row * (HEADS * Q_DIM) + Q_DIM - ROPE, target, head * Q_DIM, head < HEADS, weight, epsilon,
              cos, sin, position, False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
     elif slot >= 0:
-        d = tl.arange(0, WHOLE)
-        x = tl.load(kv + row * KEPT + d, mask=d < LATENT, other=0.0).to(tl.float32)
-        scale = tl.rsqrt(tl.sum(x * x, axis=0) / LATENT + epsilon)
-        x = x * scale * tl.load(weight + d, mask=d < LATENT, other=0.0).to(tl.float32)
-        tl.store(latents + slot * KEPT + d, x.to(latents.dtype.element_ty), mask=d < LATENT)
-        one = tl.arange(0, 1)
-        target = latents + slot * KEPT + LATENT + one[:, None]
-        turn(kv + row * KEPT + LATENT, target, one, one == 0, weight, epsilon, cos, sin, position,
-             False, INTERLEAVED, ROPE, ROPE, HALF, 1)  # fmt: skip
+        store_latent(kv, weight, latents, slot, row, epsilon, cos, sin, position,
+                     LATENT, ROPE, INTERLEAVED, HALF, WHOLE)  # fmt: skip
+        if ALSO:
+            for i in range(tl.load(also_begins + row), tl.load(also_begins + row + 1)):
+                store_latent(kv, weight, latents, tl.load(also_slots + i), row, epsilon, cos, sin, position,
+                             LATENT, ROPE, INTERLEAVED, HALF, WHOLE)  # fmt: skip
 
 
 def heads_at_once(head_dim: int) -> int:
@@ -158,6 +191,7 @@ def rotate_and_store(
     k_weight: torch.Tensor | None = None,
     epsilon: float = 0.0,
     interleaved: bool = False,
+    also: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     kv_heads, page_tokens, head_dim = keys.shape[1:]
     rows, heads = queries.shape[:2]
@@ -174,10 +208,11 @@ def rotate_and_store(
     )
     blocks = ceil_div(heads, constants["H"]) + 2 * ceil_div(kv_heads, constants["H"])
     launch(
-        rotate_and_store_kernel, (rows, blocks), qkv, keys, values, slots, positions, cos, sin, queries,
-        # Where there is no norm the kernel gets something to hold in its place.
+        rotate_and_store_kernel, (rows, blocks), qkv, keys, values, slots, *(also or (positions, slots)),
+        positions, cos, sin, queries,
+        # Where there is no norm the kernel gets another pointer in its place, and doesn't read it.
         qkv if q_weight is None else q_weight, qkv if k_weight is None else k_weight, epsilon,
-        warps=4, **constants,
+        warps=4, ALSO=also is not None, **constants,
     )  # fmt: skip
 
 
@@ -193,18 +228,21 @@ def rotate_and_store_latent(
     sin: torch.Tensor,
     queries: torch.Tensor,
     interleaved: bool = False,
+    also: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     rows, heads, q_dim = q.shape
     assert q.is_contiguous() and kv.is_contiguous() and queries.is_contiguous() and latents.is_contiguous()
     constants = _latent_constants(heads, q_dim, len(weight), 2 * cos.shape[1], interleaved)
     launch(
         rotate_and_store_latent_kernel, (rows, ceil_div(heads, constants["H"]) + 1),
-        q, kv, weight, latents, slots, positions, cos, sin, queries, epsilon, warps=4, **constants,
+        q, kv, weight, latents, slots, *(also or (positions, slots)), positions, cos, sin, queries, epsilon,
+        warps=4, ALSO=also is not None, **constants,
     )  # fmt: skip
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    """Shapes of Llama 8B, Qwen3 with its norms, SmolLM2 in float32, a partial turn, and DeepSeek."""
+    """Shapes of Llama 8B, Qwen3 with its norms, SmolLM2 in float32, a partial turn, and DeepSeek, with second slots;
+    Llama also without."""
     for name, dtype, constants in (
         ("llama-8b", "*bf16", _constants(32, 8, 128, 128, 16, False, False, False)),
         ("qwen3", "*bf16", _constants(32, 8, 128, 128, 32, True, True, False)),
@@ -212,12 +250,22 @@ def compilations(arch: int) -> Iterator[Compilation]:
         ("partial", "*fp16", _constants(32, 32, 80, 32, 16, False, False, True)),
     ):
         types = dict.fromkeys(("qkv", "keys", "values", "queries", "q_weight", "k_weight"), dtype) | _TYPES
-        kernel = rotate_and_store_kernel
-        yield Compilation(f"rotate_and_store {name}", kernel, signature_of(kernel, types, constants), constants)
+        for also in (False, True) if name == "llama-8b" else (True,):
+            yield _compilation(f"rotate_and_store {name}", rotate_and_store_kernel, types, constants, also)
     constants = _latent_constants(128, 192, 512, 64, True)
     types = dict.fromkeys(("q", "kv", "latents", "queries", "weight"), "*bf16") | _TYPES
-    kernel = rotate_and_store_latent_kernel
-    yield Compilation("rotate_and_store_latent deepseek", kernel, signature_of(kernel, types, constants), constants)
+    yield _compilation("rotate_and_store_latent deepseek", rotate_and_store_latent_kernel, types, constants, True)
 
 
-_TYPES = {"slots": "*i64", "positions": "*i32", "cos": "*fp32", "sin": "*fp32", "epsilon": "fp32"}
+def _compilation(
+    name: str, kernel: Any, types: dict[str, str], constants: dict[str, int | bool], also: bool
+) -> Compilation:
+    constants = constants | {"ALSO": also}
+    name = f"{name}, second slots" if also else name
+    return Compilation(name, kernel, signature_of(kernel, types, constants), constants)
+
+
+_TYPES = {
+    "slots": "*i64", "also_begins": "*i32", "also_slots": "*i64", "positions": "*i32", "cos": "*fp32", "sin": "*fp32",
+    "epsilon": "fp32",
+}  # fmt: skip

@@ -1,6 +1,6 @@
-"""What is kept of a row, and where, in plain torch and float32. Queries are turned on the way.
+"""Keys and values of a row are turned and stored in pages, queries are turned, in plain torch and float32.
 
-A slot is page · page_tokens + offset; a row whose slot is negative is filling and is kept nowhere.
+A slot is page · page_tokens + offset; a row whose slot is negative is padding and is stored nowhere.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ def rotate_and_store(
     k_weight: torch.Tensor | None = None,
     epsilon: float = 0.0,
     interleaved: bool = False,  # pairs are (2i, 2i+1) instead of (i, i + width/2)
+    # begins [R + 1] int32 and slots int64: row r also goes to slots[begins[r]] .. slots[begins[r + 1] - 1]
+    also: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     kv_heads, page_tokens, head_dim = keys.shape[1:]
     heads = queries.shape[1]
@@ -28,10 +30,10 @@ def rotate_and_store(
     q, k = normed(q, q_weight, epsilon), normed(k, k_weight, epsilon)
     cos, sin = cos[positions.long()], sin[positions.long()]
     queries[:] = rotated(q, cos, sin, interleaved)
-    kept = slots >= 0
-    page, offset = slots[kept] // page_tokens, slots[kept] % page_tokens
-    keys[page, :, offset] = rotated(k, cos, sin, interleaved)[kept].to(keys.dtype)
-    values[page, :, offset] = v[kept].to(values.dtype)
+    rows, slots = stored(slots, also)
+    page, offset = slots // page_tokens, slots % page_tokens
+    keys[page, :, offset] = rotated(k, cos, sin, interleaved)[rows].to(keys.dtype)
+    values[page, :, offset] = v[rows].to(values.dtype)
 
 
 def rotate_and_store_latent(
@@ -46,14 +48,28 @@ def rotate_and_store_latent(
     sin: torch.Tensor,
     queries: torch.Tensor,  # [R, heads, latent + rope]: the turned q goes to the last `rope` dimensions
     interleaved: bool = False,
+    also: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     rope, latent = 2 * cos.shape[1], len(weight)
     cos, sin = cos[positions.long()], sin[positions.long()]
     queries[..., latent:] = rotated(q[..., -rope:].float(), cos, sin, interleaved)
     kept_latent = normed(kv[:, :latent].float(), weight, epsilon)
     key = rotated(kv[:, None, latent:].float(), cos, sin, interleaved)[:, 0]
-    kept = slots >= 0
-    latents.view(-1, latent + rope)[slots[kept]] = torch.cat([kept_latent, key], dim=-1)[kept].to(latents.dtype)
+    rows, slots = stored(slots, also)
+    latents.view(-1, latent + rope)[slots] = torch.cat([kept_latent, key], dim=-1)[rows].to(latents.dtype)
+
+
+def stored(
+    slots: torch.Tensor, also: tuple[torch.Tensor, torch.Tensor] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows and the slots they go to, each once: without padding, with second slots."""
+    rows = torch.nonzero(slots >= 0)[:, 0]
+    slots = slots[rows]
+    if also is None:
+        return rows, slots
+    begins, others = also
+    again = torch.repeat_interleave(torch.arange(len(begins) - 1, device=rows.device), begins.diff().long())
+    return torch.cat([rows, again]), torch.cat([slots, others[: len(again)]])
 
 
 def normed(x: torch.Tensor, weight: torch.Tensor | None, epsilon: float) -> torch.Tensor:

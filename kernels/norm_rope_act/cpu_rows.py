@@ -1,4 +1,4 @@
-"""The ops of the CPU program that look at one row: embed, and RMSNorm of all rows or of the wanted ones.
+"""The ops of the CPU program that look at one row: embed, RMSNorm of all rows or of the wanted ones, and taps.
 
 The residual stream is float32. A norm writes rows of the model's type; where linears read bytes, it writes those,
 too, with a scale a row (kernels/linear/cpu.py). A row never reads another one.
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from kernels import cpu_vectors as v
-from kernels.cpu_program import ROWS, TOKENS, WANTED, WANTED_COUNT, Op, op, op_chunks
+from kernels.cpu_program import FEATURE_ROWS, ROWS, TOKENS, WANTED, WANTED_COUNT, Op, op, op_chunks
 from kernels.linear.cpu import Rows, quantize_row
 from kernels.linear.tiles import LANES
 
@@ -19,8 +19,9 @@ from kernels.linear.tiles import LANES
 _ROWS = 4
 
 (
-    TABLE, TABLE_BFLOAT16, RESIDUAL, WIDTH, WEIGHT, EPSILON, OUT, OUT_BFLOAT16, WANTED_ONLY, BYTES, SCALES, _WORDS,
-) = range(12)  # fmt: skip
+    TABLE, TABLE_BFLOAT16, RESIDUAL, WIDTH, WEIGHT, EPSILON, OUT, OUT_BFLOAT16, WANTED_ONLY, BYTES, SCALES, OUT_STRIDE,
+    _WORDS,
+) = range(13)  # fmt: skip
 
 
 @op_chunks
@@ -70,6 +71,20 @@ def norm_rows(args, step, chunk, thread):
             v.store_f32(v.word(args, SCALES), row, scale)
 
 
+@op
+def tap_rows(args, step, chunk, thread):
+    width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
+        x = v.word(args, RESIDUAL) + row * width * 4
+        place = np.int64(v.load_i32(v.word(step, FEATURE_ROWS), row))
+        to = v.word(args, OUT) + place * v.word(args, OUT_STRIDE)
+        if v.word(args, WEIGHT) != 0:
+            rms_norm(x, False, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)), width, to, bfloat16)
+        else:
+            for i in range(0, width, LANES):
+                v.store_part(to, i, v.load_part(x, i, width - i, False), width - i, bfloat16)
+
+
 def embed(table: torch.Tensor, residual: int) -> Op:
     """residual[row] = table[token]; table [vocabulary, width] in bfloat16 or float32."""
     words = [0] * _WORDS
@@ -95,3 +110,16 @@ def norm(
     if quantized is not None:
         words[BYTES], words[SCALES] = quantized.address, quantized.scales
     return Op(norm_rows, rows_chunks, words, (weight,))
+
+
+def tap(
+    residual: int, width: int, out: Rows, dtype: torch.dtype, weight: torch.Tensor | None = None, epsilon: float = 0.0
+) -> Op:
+    """out[feature row] = residual, or its RMSNorm where there is a weight [width] float32, in `dtype`."""
+    words = [0] * _WORDS
+    words[RESIDUAL], words[WIDTH] = residual, width
+    words[OUT], words[OUT_STRIDE], words[OUT_BFLOAT16] = out.address, out.stride, int(dtype == torch.bfloat16)
+    if weight is None:
+        return Op(tap_rows, rows_chunks, words)
+    words[WEIGHT], words[EPSILON] = weight.data_ptr(), v.bits_of_float(epsilon)
+    return Op(tap_rows, rows_chunks, words, (weight,))

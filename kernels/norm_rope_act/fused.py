@@ -51,8 +51,26 @@ def norm_wanted_kernel(residual, delta, rows, weight, out, epsilon, width: tl.co
 
 
 @triton.jit
+def tap_kernel(
+    residual, delta, places, weight, out, epsilon, stride: tl.constexpr, width: tl.constexpr, NORMED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[places[row]] = residual[row] + delta[row], or its RMSNorm; the residual is not changed."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < width
+    x = tl.load(residual + row * width + at, mask=inside, other=0.0)
+    x += tl.load(delta + row * width + at, mask=inside, other=0.0).to(tl.float32)
+    if NORMED:
+        scale = tl.rsqrt(tl.sum(x * x, axis=0) / width + epsilon)
+        x = x * scale * tl.load(weight + at, mask=inside, other=0.0)
+    place = tl.load(places + row).to(tl.int64)
+    tl.store(out + place * stride + at, x.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def norm_kernel(x_in, weight, out, epsilon, width: tl.constexpr, stride: tl.constexpr, BLOCK: tl.constexpr):
-    """out = RMSNorm(x) of rows that stand `stride` apart."""
+    """out = RMSNorm(x) of rows that are `stride` apart."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -119,8 +137,25 @@ def norm_wanted(
     return out
 
 
+def tap(
+    residual: torch.Tensor,  # [R, H] float32
+    delta: torch.Tensor,  # [R, H]
+    places: torch.Tensor,  # [R] int32: where each row goes
+    out: torch.Tensor,  # [R, H], rows may be further apart than they are wide; written here
+    weight: torch.Tensor | None = None,  # [H] float32
+    epsilon: float = 0.0,
+) -> None:
+    """residual + delta of every row, or its RMSNorm where there is a weight, in out's dtype."""
+    rows, width = residual.shape
+    assert out.stride(1) == 1 and len(places) == rows
+    launch(
+        tap_kernel, (rows,), residual, delta, places, residual if weight is None else weight, out, epsilon,
+        stride=out.stride(0), width=width, NORMED=weight is not None, **_whole_row(width),
+    )  # fmt: skip
+
+
 def norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """RMSNorm of [R, width], whose rows may stand further apart than they are wide; the same dtype."""
+    """RMSNorm of [R, width], whose rows may be further apart than they are wide; the same dtype."""
     assert x.stride(1) == 1
     rows, width = x.shape
     out = torch.empty(rows, width, dtype=x.dtype, device=x.device)
@@ -153,7 +188,8 @@ def _whole_row(width: int) -> dict[str, int]:
 
 
 def compilations(arch: int) -> Iterator[Compilation]:
-    types = {"residual": "*fp32", "weight": "*fp32", "tokens": "*i32", "rows": "*i32", "epsilon": "fp32"}
+    types = {"residual": "*fp32", "weight": "*fp32", "epsilon": "fp32"}
+    types |= dict.fromkeys(("tokens", "rows", "places"), "*i32")
     for kind, width in (("bf16", 4096), ("fp32", 576)):
         pointers = types | dict.fromkeys(("delta", "x_in", "gate_up", "table", "out"), f"*{kind}")
         row = {"width": width, **_whole_row(width)}
@@ -162,6 +198,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
         for kernel, constants, count in (
             (add_norm_kernel, row | {"HAS_DELTA": True}, warps),
             (norm_wanted_kernel, row, warps),
+            (tap_kernel, row | {"stride": 3 * width, "NORMED": True}, warps),
             (norm_kernel, row | {"stride": width}, warps),
             (silu_gate_kernel, piece, 4),
             (embed_kernel, piece, 4),

@@ -1,1 +1,1 @@
-"""Decide which drafted tokens stand (README.md has the rules)."""
+"""Decide which draft tokens are accepted (README.md has the rules)."""

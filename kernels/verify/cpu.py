@@ -24,13 +24,12 @@ from kernels.verify.cpu_check import first_wrong
 from kernels.verify.cpu_judges import judge_all
 from kernels.verify.cpu_logprobs import logprobs_of_all
 from kernels.verify.questions import Answers, Questions
-from kernels.waiting import Waiting
 
 _local = threading.local()
 
 
-def verify(logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
-    """`logits` [R, V], float32 or bfloat16, stay as they are. Nothing is waited for here: `waiting` isn't called."""
+def verify(logits: torch.Tensor, questions: Questions) -> Answers:
+    """`logits` [R, V], float32 or bfloat16, are not changed."""
     call, address = _call(logits)
     drafted, rules = questions.drafted, questions.rules
     rows, sequences = drafted.shape[0], rules.shape[0]

@@ -1,4 +1,4 @@
-"""Noise as a pure function of integers: the randomness of every sampled token and of every draft that is judged.
+"""Noise as a pure function of integers: the randomness of sampling and of verification.
 
 There is no generator and no state, so a token doesn't depend on its batch, on what was drafted, or on how
 often a step was repeated. README.md beside this file is the specification.

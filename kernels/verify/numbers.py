@@ -1,15 +1,15 @@
 """Arithmetic that gives the same bits everywhere: each operation is one IEEE operation, rounded to nearest, in the
-order written, never fused. Probabilities are counted in whole numbers ("masses"), whose sums don't depend on the
-order in which a machine adds them. README.md beside this file is the specification.
+order written, never fused. Probabilities are integers ("masses"), whose sums don't depend on the order of additions.
+README.md beside this file is the specification.
 """
 
 from __future__ import annotations
 
 import torch
 
-# The mass of the likeliest token.
+# The mass of the most probable token.
 UNIT = 1 << 40
-# Less than this below the likeliest one, a mass is 0 anyway.
+# Further below the most probable token a mass is 0.
 LEAST_EXPONENT = -28.0
 # Adding and taking it away rounds a small float32 to a whole number, half to even.
 _ROUNDING = 12582912.0

@@ -1,16 +1,17 @@
-"""The Triton verifier as a server's step uses it: questions come as arrays of the host, answers go back to it.
+"""The Triton verifier for a server's step: questions are arrays on the host, answers are copied back to it.
 
     rules | begins | drafted | parents | edits … ──one copy, pinned──▶ kernels ──▶ answers ──one copy──▶ host
 
-The copy back is the one place where a step waits for the device: whoever has something to do until then is told how
-to see that the kernels are done. Logits stay where they are.
+Probabilities of drafts that are on the device already, because a drafter computed them there, are read in place;
+those on the host travel with the rest. The copy back is the one place where a step waits for the device. Logits stay
+on the device.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
@@ -32,15 +33,15 @@ from kernels.verify.questions import (
     TOP_K,
     TOP_P,
     Answers,
+    DraftProbs,
     Edits,
     Masks,
     Questions,
 )
-from kernels.waiting import Waiting
 
-# Places begin at multiples of 16 bytes: kernels are compiled for that.
+# Arrays begin at multiples of 16 bytes: kernels are compiled for that.
 _ALIGN = 4
-# Memory is asked for in steps, so that it isn't asked for often.
+# Memory is allocated in steps of these sizes, so that it is allocated seldom.
 _ROWS, _ENTRIES, _WORDS = 8, 4096, 16384
 
 
@@ -52,15 +53,16 @@ class OnDevice:
         self._host = torch.empty(0, dtype=torch.int32)
         self._there = torch.empty(0, dtype=torch.int32)
 
-    def verify(self, logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
-        assert questions.draft_probs is None, "who draws drafts has their probabilities on the device already"
+    def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
+        needs = needs_of(questions)
+        if not needs.judged:
+            # No rule reads them.
+            questions = replace(questions, draft_probs=None)
         sent = self._send(questions, logits.device)
         work = self._workspace(logits, questions)
-        answers = fused.verify(logits, sent, work, needs_of(questions))
+        answers = fused.verify(logits, sent, work, needs)
         rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
         told = torch.cat([answers.tokens, answers.rows, answers.accepted, answers.failed])
-        if waiting is not None:
-            waiting(_end_of_all(logits.device))
         return Answers(*told.cpu().split([rows, rows, sequences, sequences]))
 
     def logprobs(
@@ -71,7 +73,7 @@ class OnDevice:
         return own.cpu(), ids.cpu(), values.cpu()
 
     def _send(self, questions: Questions, device: torch.device) -> Questions:
-        """Every array of the questions, in one piece."""
+        """Every array of the questions that is on the host, in one piece."""
         arrays = list(_arrays(questions))
         starts = np.cumsum([0, *(ceil_div(array.numel(), _ALIGN) * _ALIGN for array in arrays)]).tolist()
         if starts[-1] > self._host.numel() or self._there.device != device:
@@ -81,7 +83,7 @@ class OnDevice:
         host = self._host.numpy()
         for array, start in zip(arrays, starts, strict=False):
             host[start : start + array.numel()] = array.reshape(-1).view(torch.int32).numpy()
-        # The last step's answers have been read, and with them was over what read the last questions.
+        # The last step's answers have been read, so its kernels, which read this memory, have ended.
         self._there[: starts[-1]].copy_(self._host[: starts[-1]], non_blocking=True)
         there = (
             self._there[start : start + array.numel()].view(array.dtype).view(array.shape)
@@ -91,10 +93,11 @@ class OnDevice:
             next(there), next(there), next(there), next(there),
             Edits(*(next(there) for _ in fields(Edits))) if questions.edits is not None else None,
             Masks(next(there), next(there)) if questions.masks is not None else None,
+            _sent_probs(questions.draft_probs, there),
         )  # fmt: skip
 
     def _workspace(self, logits: torch.Tensor, questions: Questions) -> Workspace:
-        """For about as many rows: how far a row is divided among programs goes by that."""
+        """One for about as many rows: the number of programs for a row depends on that."""
         rows = power_of_two(questions.drafted.shape[0], _ROWS)
         entries, kept = _entries(questions), self._work.get(rows)
         known = kept is not None and (kept.sizes.dtype, kept.sizes.device) == (logits.dtype, logits.device)
@@ -104,31 +107,35 @@ class OnDevice:
         return kept
 
 
-def _end_of_all(device: torch.device) -> Callable[[], bool]:
-    """Tells whether all that was launched up to here has ended."""
-    if device.type != "cuda":
-        # It had when the launch came back.
-        return lambda: True
-    end = torch.cuda.Event()
-    end.record(torch.cuda.current_stream(device))
-    return end.query
-
-
 def _arrays(questions: Questions) -> list[torch.Tensor]:
     arrays = [questions.rules, questions.begins, questions.drafted, questions.parents]
     if questions.edits is not None:
         arrays += [getattr(questions.edits, each.name) for each in fields(Edits)]
     if questions.masks is not None:
         arrays += [questions.masks.bits, questions.masks.of_row]
+    if questions.draft_probs is not None:
+        arrays += [each for each in (questions.draft_probs.probs, questions.draft_probs.of_row) if _on_host(each)]
     return arrays
 
 
+def _sent_probs(given: DraftProbs | None, there: Iterator[torch.Tensor]) -> DraftProbs | None:
+    """`there`: what has been sent, of the arrays that were on the host."""
+    if given is None:
+        return None
+    probs, of_row = (next(there) if _on_host(each) else each for each in (given.probs, given.of_row))
+    return DraftProbs(probs, of_row)
+
+
+def _on_host(array: torch.Tensor) -> bool:
+    return array.device.type == "cpu"
+
+
 def _entries(questions: Questions) -> int:
-    """How many scores are edited at most, of all rows."""
+    """Upper bound of the number of edited scores of all rows."""
     edits = questions.edits
     begins = questions.begins.numpy()
     rows = np.diff(begins)
-    # A row counts the drafted tokens it stands behind.
+    # A row counts the draft tokens on its path.
     entries = int((rows * np.minimum(rows, LONGEST_DRAFT)).sum())
     if edits is not None:
         listed = np.diff(edits.seen_begins.numpy()) + np.diff(edits.bias_begins.numpy())
@@ -137,7 +144,7 @@ def _entries(questions: Questions) -> int:
 
 
 def needs_of(questions: Questions) -> Needs:
-    """What the rules, which only the host can look at without waiting, need of the launches."""
+    """Which launches the rules need. They are read on the host: reading them on the device would wait for it."""
     words = questions.rules.numpy()
     floats = words.view(np.float32)
     sampled = floats[:, INVERSE] != 0.0

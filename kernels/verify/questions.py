@@ -1,17 +1,16 @@
-"""What a step asks of its logits, and what it is told, as arrays: the same for plain torch, compiled loops and
-Triton, so that they can be compared and a GPU gets it in a few copies.
+"""The input and output of verification as arrays: the same for plain torch, compiled loops and Triton, so that they can
+be compared, and a GPU gets them in a few copies.
 
-A sequence with a draft of k tokens has k + 1 rows of logits. Its first row (the root) judges what follows the text;
-every other row stands behind one drafted token, and judges what follows that. A chain is a tree whose parents count
-up:
+A sequence with a draft of k tokens has k + 1 rows of logits. The first row (the root) is the distribution after the
+text; every other row is the one after a draft token. A chain is a tree whose parents count up:
 
     text . . . t | d1 d2 d3             rows        0   1   2   3
                                         drafted    -1  d1  d2  d3
                                         parents    -1   0   1   2
-    two guesses for one place:          drafted    -1   a   b   c      c follows a
+    two guesses for one position:       drafted    -1   a   b   c      c follows a
                                         parents    -1   0   0   1
 
-So a drafted token stands in the row behind it and is judged by the row of its parent.
+So a draft token is in the row that follows it, and is verified by the row of its parent.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ import torch
 
 # Strategies. At temperature 0 all of them are MATCH.
 MATCH, REJECTION, BLOCK, TYPICAL, TOPP = range(5)
-# What counts of a strategy's opinion: NORMAL; ALL takes every draft, NONE takes none.
+# Accept policies: NORMAL follows the strategy, ALL accepts every draft token, NONE accepts none.
 NORMAL, ALL, NONE = range(3)
 
-# Below this a temperature is 0: what it divides would overflow.
+# A lower temperature counts as 0: dividing by it would overflow.
 SMALLEST_TEMPERATURE = 1e-5
 LONGEST_DRAFT = 64  # tokens of a draft, and so its depth
 
@@ -40,12 +39,12 @@ TOP_K = 3  # 0: off
 TOP_P = 4  # f32, 1 or more: off
 FLOOR = 5  # f32, ln(min_p); -inf: off
 SEED = 6  # two words, low first
-POSITION = 8  # two words: absolute index, in its sequence, of the token that the root judges
+POSITION = 8  # two words: index, in its sequence, of the token after the text
 REPETITION = 10  # f32, 1: off
 PRESENCE = 11  # f32, 0: off
 FREQUENCY = 12  # f32, 0: off
-CANDIDATES = 13  # TOPP: at most so many of the likeliest are members
-WINDOW = 14  # TOPP: the second likeliest stands when so many behind it are the likeliest; 0: off
+CANDIDATES = 13  # TOPP: draft tokens among this many most probable ids are accepted
+WINDOW = 14  # TOPP: tokens that must be the most probable after a second most probable one; 0: off
 EPSILON = 15  # f32, TYPICAL: ln of the probability that always suffices
 DELTA = 16  # f32, TYPICAL: ln of the factor of exp(-entropy)
 WORDS = 20  # a multiple of 16 bytes
@@ -53,8 +52,8 @@ WORDS = 20  # a multiple of 16 bytes
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one sequence's tokens are chosen and its drafts judged, but for its position and what it has counted.
-    Defaults: the likeliest token of the logits as they are."""
+    """How one sequence's tokens are chosen and its drafts verified, without its position and counts. Defaults: greedy,
+    without edits."""
 
     temperature: float = 0.0
     top_k: int = 0
@@ -105,11 +104,11 @@ def _ln(x: float) -> float:
 
 @dataclass(slots=True)
 class Edits:
-    """What changes logits before anything is chosen, as lists by sequence or by row: items begins[i]..begins[i + 1].
+    """Changes of logits before anything is chosen, as lists by sequence or by row: items begins[i]..begins[i + 1].
 
     By sequence: the distinct ids its penalties count, with how often each was generated (0: it is in the prompt
     only), and biases (-inf bans). By row: ids that may not follow it (min_tokens not reached, the end of a bad
-    word). What the draft itself adds to the counts isn't in here: a row counts the drafted tokens it stands behind.
+    word). Counts of draft tokens aren't included: each row adds those on its path.
     No list names an id twice.
     """
 
@@ -133,8 +132,8 @@ class Masks:
 
 @dataclass(slots=True)
 class DraftProbs:
-    """Distributions that drafted tokens were drawn from, by row; those of a row with -1 are certain (one-hot).
-    Only chains have them: the guesses of a tree that branches are certain."""
+    """Distributions that draft tokens were drawn from, by row; a row with -1 has a certain token (one-hot). Only chains
+    have them: the tokens of a tree are certain."""
 
     probs: torch.Tensor  # float32 [D, V], each of sum 1
     of_row: torch.Tensor  # int32 [R]
@@ -153,9 +152,9 @@ class Questions:
 
 @dataclass(slots=True)
 class Answers:
-    """Of sequence b: `accepted[b]` drafted tokens and one more of the target's own stand in `tokens` from begins[b];
-    `rows` says which row of the batch chose or accepted each. `failed[b]`: its logits can't be trusted, there are
-    no tokens. What lies behind a sequence's tokens is undefined."""
+    """For sequence b: `tokens` from begins[b] on has `accepted[b]` draft tokens and one more of the target's own;
+    `rows` has the row of the batch that chose or accepted each. `failed[b]`: its logits are invalid, there are no
+    tokens. Entries after a sequence's tokens are undefined."""
 
     tokens: torch.Tensor  # int32 [R]
     rows: torch.Tensor  # int32 [R]

@@ -1,4 +1,4 @@
-"""What a step's logits say about its drafts: plain torch, one sequence and one row after the other. The truth.
+"""Verification in plain torch, one sequence and one row after the other. The reference for the other two.
 
 README.md beside this file is the specification; this is it, written to be read. Whatever else computes verdicts
 (cpu.py, fused.py) gives the same integers.
@@ -39,13 +39,12 @@ from kernels.verify.questions import (
     Answers,
     Questions,
 )
-from kernels.waiting import Waiting
 
 LOST = float(2**-40)
 
 
-def verify(logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
-    """`logits` [R, V], float32 or bfloat16, stay as they are. Nothing is waited for here: `waiting` isn't called."""
+def verify(logits: torch.Tensor, questions: Questions) -> Answers:
+    """`logits` [R, V], float32 or bfloat16, are not changed."""
     rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
     answers = Answers(
         tokens=torch.full((rows,), -1, dtype=torch.int32),
@@ -63,20 +62,20 @@ def verify(logits: torch.Tensor, questions: Questions, waiting: Waiting | None =
         path, own = verdict
         for place, row in enumerate(path):
             last = place == len(path) - 1
-            # A drafted token was accepted by the row before the one that stands behind it.
+            # A draft token is accepted by the row before its own.
             answers.tokens[sequence.begin + place] = own if last else sequence.drafted[path[place + 1]]
             answers.rows[sequence.begin + place] = row
         answers.accepted[index] = len(path) - 1
     return answers
 
 
-# The rows that stand, from the root, and the token that the last of them chose; None: not to be trusted.
+# The accepted rows, from the root, and the token that the last of them chose; None: its logits are invalid.
 Verdict = tuple[list[int], int] | None
 
 
 @dataclass(slots=True)
 class _Row:
-    """What one row of logits says, once it is edited."""
+    """One row of logits after its edits."""
 
     z: torch.Tensor  # float32 [V], scores over the temperature (greedy: the scores)
     first: int  # the likeliest id
@@ -92,7 +91,7 @@ class _Row:
 
 
 class _Sequence:
-    """One sequence's rows, its rule, and where its drafts hang."""
+    """One sequence's rows, its rule, and its draft's parents."""
 
     def __init__(self, logits: torch.Tensor, questions: Questions, index: int) -> None:
         self._logits, self._questions, self._index = logits, questions, index
@@ -109,7 +108,7 @@ class _Sequence:
         self.accept = self.words[ACCEPT]
         branches = any(self.parents[row] != row - 1 for row in range(self.begin + 1, self.end))
         strategy = MATCH if self.greedy else self.words[STRATEGY]
-        # Joint acceptance is defined for chains; guesses that branch are judged one by one.
+        # Joint acceptance is defined for chains; the tokens of a tree are verified one by one.
         self.strategy = REJECTION if strategy == BLOCK and branches else strategy
         self.is_chain = not branches
         self._rows: dict[int, _Row | None] = {}
@@ -118,7 +117,7 @@ class _Sequence:
         return [child for child in range(row + 1, self.end) if self.parents[child] == row and self.is_token(child)]
 
     def is_token(self, child: int) -> bool:
-        """Whether what was drafted is one at all: what isn't never stands, whoever asks."""
+        """Whether the drafted id is in the vocabulary: others are never accepted."""
         return 0 <= self.drafted[child] < self._vocabulary
 
     def path_to(self, row: int) -> list[int]:
@@ -131,8 +130,8 @@ class _Sequence:
         return len(self.path_to(row)) - 1
 
     def uniform(self, child: int) -> float:
-        """For judging the drafted token behind which `child` stands: a number of this step's own, since no other
-        step of the sequence has its root here."""
+        """The uniform number that verifies the draft token of row `child`. Only this step uses it: no other step of the
+        sequence has the same root."""
         return uniform(self.seed, self.position, child - self.begin)
 
     def draft_probs(self, child: int) -> torch.Tensor | None:
@@ -178,7 +177,7 @@ class _Sequence:
         """float32 [V]: penalties, biases, what is forbidden, what is allowed; in this order."""
         scores = self._logits[row].to(torch.float32, copy=True)
         edits, index = self._questions.edits, self._index
-        # A row behind what is no token stands for nothing, but may be looked at.
+        # A row after an invalid id has no meaning, but may be read.
         path = [self.drafted[each] for each in self.path_to(row)[1:] if self.is_token(each)]
         counts: dict[int, int] = {}
         if edits is not None:
@@ -215,7 +214,7 @@ class _Sequence:
     def _allowed(
         self, below: torch.Tensor, masses: torch.Tensor, order: torch.Tensor, rank: torch.Tensor
     ) -> torch.Tensor:
-        """What top_k, then top_p of what it left, then min_p leave; the likeliest always."""
+        """The ids allowed by top_k, then top_p of these, then min_p; the most probable id always."""
         allowed = torch.ones(below.shape[0], dtype=torch.bool)
         if self.words[TOP_K] > 0:
             allowed = rank < self.words[TOP_K]
@@ -226,7 +225,7 @@ class _Sequence:
             reach = self.floats[TOP_P] * float(int(kept.sum()))
             allowed &= before.double() < reach
         allowed &= below >= self.floats[FLOOR]
-        # Nothing that can't be: it may share its place in the order with what can.
+        # Not ids at -inf, which may tie with allowed ones.
         allowed &= below > -math.inf
         return allowed | (rank == 0)
 
@@ -243,7 +242,7 @@ def _two_words(words: list[int], at: int) -> int:
 
 
 def _without_asking(sequence: _Sequence) -> Verdict:
-    """Accept policies ALL (the first guess for each place stands) and NONE."""
+    """Accept policies ALL (the first child of each row is accepted) and NONE."""
     row = sequence.begin
     while (said := sequence.row(row)) is not None:
         children = sequence.children(row) if sequence.accept == ALL else []
@@ -254,7 +253,7 @@ def _without_asking(sequence: _Sequence) -> Verdict:
 
 
 def _match(sequence: _Sequence) -> Verdict:
-    """A drafted token stands when the row before it chooses it anyway."""
+    """A draft token is accepted if it is the own token of the row before it."""
     row = sequence.begin
     while (said := sequence.row(row)) is not None:
         child = next((c for c in sequence.children(row) if sequence.drafted[c] == said.own), None)
@@ -265,7 +264,7 @@ def _match(sequence: _Sequence) -> Verdict:
 
 
 def _rejection(sequence: _Sequence) -> Verdict:
-    """A drafted token stands with probability min(1, target_prob / draft_prob); else what the target has left."""
+    """Accept a draft token with probability min(1, target_prob / draft_prob); otherwise sample the residual."""
     row = sequence.begin
     while (said := sequence.row(row)) is not None:
         child, own = _judge_children(sequence, row, said)
@@ -276,7 +275,7 @@ def _rejection(sequence: _Sequence) -> Verdict:
 
 
 def _judge_children(sequence: _Sequence, row: int, said: _Row) -> tuple[int | None, int]:
-    """The child that stands, or none, and what is chosen then: of what is left when those refused are taken away."""
+    """The accepted child; or none, and the token sampled from the rest without the rejected tokens."""
     left, total = said.masses.clone(), said.total
     score = said.score.clone()
     for child in sequence.children(row):
@@ -304,9 +303,9 @@ def _probabilities(said: _Row) -> torch.Tensor:
 
 
 def _sample_residual(sequence: _Sequence, row: int, said: _Row, probs: torch.Tensor, weight: float) -> int:
-    """From max(weight * target_probs - draft_probs, 0); from the target where nothing is left of that."""
+    """Sample from max(weight * target_probs - draft_probs, 0); from the target if that is 0 everywhere."""
     rest = _probabilities(said) * torch.tensor(weight, dtype=torch.float32) - probs
-    # What is smaller counts as nothing: it may be what rounding left.
+    # Smaller values may be rounding errors and count as 0.
     kept = (rest > LOST).nonzero().view(-1)
     if kept.shape[0] == 0:
         return said.own
@@ -315,12 +314,12 @@ def _sample_residual(sequence: _Sequence, row: int, said: _Row, probs: torch.Ten
 
 
 def _block(sequence: _Sequence) -> Verdict:
-    """As much of the whole chain stands as its joint probability allows (Sun et al., 2024)."""
+    """Accept as much of the chain as its joint probability allows (Sun et al., 2024)."""
     rows = list(range(sequence.begin, sequence.end))
     said = [sequence.row(rows[0])]
     if said[0] is None:
         return None
-    # What is no token, or has a row that can't be trusted, ends the draft before it.
+    # The draft ends before an invalid id, or a token whose row is invalid.
     length = 0
     while length + 1 < len(rows) and sequence.is_token(rows[length + 1]):
         said.append(sequence.row(rows[length + 1]))
@@ -353,7 +352,7 @@ def _block(sequence: _Sequence) -> Verdict:
 
 
 def _joint(sequence: _Sequence, before: _Row, row: int, joint: float) -> float:
-    """min(1, joint * target_prob / draft_prob) of the token behind which `row` stands."""
+    """min(1, joint * target_prob / draft_prob) of the draft token of `row`."""
     token = sequence.drafted[row]
     target_prob = float(int(before.masses[token])) / float(before.total)
     probs = sequence.draft_probs(row)
@@ -375,7 +374,7 @@ def _rest(sequence: _Sequence, said: _Row | None, child: int, joint: float) -> f
 
 
 def _members(sequence: _Sequence) -> Verdict:
-    """TYPICAL and TOPP: the deepest guess all of whose tokens the target finds good enough. Not lossless."""
+    """TYPICAL and TOPP: the deepest path whose tokens all meet the criterion. Not lossless."""
     stands = {sequence.begin}
     if sequence.row(sequence.begin) is None:
         return None
@@ -411,7 +410,7 @@ def _good_enough(sequence: _Sequence, said: _Row, child: int) -> bool:
 
 
 def _after_window(sequence: _Sequence, last: int) -> int:
-    """The draft goes on with the second likeliest token, and all of a window behind it are the likeliest."""
+    """Whether the next draft token is the second most probable, and all of a window after it the most probable."""
     window = sequence.words[WINDOW]
     if window == 0 or last + 1 + window >= sequence.end:
         return last
@@ -420,7 +419,7 @@ def _after_window(sequence: _Sequence, last: int) -> int:
         if said is None or not sequence.is_token(row + 1):
             return last
         token = sequence.drafted[row + 1]
-        # The second of a row that allows one token only isn't allowed.
+        # A row that allows only one id has no second.
         if int(said.rank[token]) != (1 if row == last else 0) or said.z[token] == -math.inf:
             return last
     return last + 1 + window if sequence.row(last + 1 + window) is not None else last
@@ -435,8 +434,8 @@ _JUDGES = {MATCH: _match, REJECTION: _rejection, BLOCK: _block, TYPICAL: _member
 def logprobs(
     logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of `tokens[i]` in `rows[i]`, and of the `count` likeliest there (equal ones by id): values [N], ids [N, count],
-    their values [N, count]. They are the model's own: of the logits as they came, before any parameter."""
+    """Log-probabilities of `tokens[i]` in `rows[i]`, and of the `count` most probable ids there (ties by id): values
+    [N], ids [N, count], their values [N, count]. They are of the input logits, before any parameter."""
     raw = logits[rows.long()].float()
     all_of_them = raw - torch.logsumexp(raw, -1, keepdim=True)
     ids = torch.sort(raw, dim=-1, descending=True, stable=True).indices[:, :count]

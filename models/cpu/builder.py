@@ -1,6 +1,6 @@
-"""What all parts of a network are made with: weights packed once, buffers and tables that layers share, pages.
+"""What all parts of a network are built from: packed weights, buffers and tables that layers share, pages.
 
-Of every linear's input there is a twin of bytes where the linears are int8. Knows no order of parts: dense.py,
+With int8 linears every linear's input has a second buffer of bytes. Knows no order of parts: dense.py,
 experts.py and latent_attention.py put ops together, layers.py the whole.
 """
 
@@ -16,12 +16,12 @@ from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.linear.cpu import Rows, linear, quantize_rows
 from kernels.linear.packing import Memory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
-from kernels.norm_rope_act.cpu_rows import norm
+from kernels.norm_rope_act.cpu_rows import norm, tap
 from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
 from models import spec
 from models.batch import TILE_ROWS
 from models.cpu.memory import Buffer
-from models.executor import Options
+from models.executor import FINAL, Options, Tap
 from models.layers.rope import rope_tables
 from models.quantized.stored import StoredPart
 from models.weights import Weights
@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
-    """Of what stands between the ops, and of keys and values."""
+    """The dtype of rows between ops, and of keys and values."""
     if dtype == "float32" or (dtype == "int8" and not HAS_BFLOAT16_DOT):
         return torch.float32
     return torch.bfloat16
@@ -41,7 +41,7 @@ def activation_dtype(dtype: str) -> torch.dtype:
 class Builder:
     """`pages` are those of all layers made so far: keys, then values, each [pages, bytes of one].
 
-    Buffers have room for the widest layer; the rows of a narrower one stand closer, one behind the other.
+    Buffers have room for the widest layer; rows of a narrower one are packed.
     """
 
     def __init__(self, network: spec.Network, weights: Weights, options: Options, max_rows: int) -> None:
@@ -61,6 +61,7 @@ class Builder:
         dense = [layer.mlp.shared if isinstance(layer.mlp, spec.Experts) else layer.mlp for layer in network.layers]
         self.gated = self._input(max((mlp.down.inputs for mlp in dense if mlp), default=0))
         self.logits = self._buffer(network.vocab_size, torch.float32)
+        self.features = self._buffer(network.hidden_size * len(options.taps)) if options.taps else None
 
     # Ops --------------------------------------------------------------------------------------------------
 
@@ -86,6 +87,19 @@ class Builder:
             self.residual.address, self.norm_weight(one), one.epsilon, x.rows, x.dtype,
             None if quantized is None else quantized.rows, wanted_only,
         )  # fmt: skip
+
+    def taps(self, place: Tap) -> list[Op]:
+        """What is kept of the residual at this place of the network: an op if it is a tap, else none."""
+        if place not in self.options.taps:
+            return []
+        assert self.features is not None
+        width, out = self.network.hidden_size, self.features.rows
+        column = self.options.taps.index(place) * width * self.dtype.itemsize
+        rows = Rows(out.address + column, out.stride)
+        if place != FINAL:
+            return [tap(self.residual.address, width, rows, self.dtype)]
+        norm = self.network.norm
+        return [tap(self.residual.address, width, rows, self.dtype, self.norm_weight(norm), norm.epsilon)]
 
     # Weights ----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@
     embed, then per layer:  norm  qkv  rotate+store  attend  merge  output(+)  norm  gate·up  down(+)
     then:                   norm of the wanted rows, head                     (+): added into the residual
 
+and behind each layer that is a tap, a copy of the residual to the features.
+
 The residual stream is float32; between ops rows are bfloat16 or float32; int8 is for the linears alone. Every op
 gives a row the same bits whatever its batch, so `strict` costs nothing here and always holds.
 """
@@ -13,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from kernels.cpu_program import (
     ALSO_COUNT,
     ALSO_ROWS,
     ALSO_SLOTS,
+    FEATURE_ROWS,
     FORK_COUNT,
     FORKS,
     POSITIONS,
@@ -38,7 +40,7 @@ from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import Builder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
-from models.executor import Options
+from models.executor import Options, Output, check_taps
 from models.parameters import parameter_count
 from models.spec import Network
 from models.weights import Weights
@@ -54,12 +56,13 @@ class CpuExecutor:
     branches = True
 
     def __init__(self, network: Network, weights: Weights, options: Options) -> None:
+        check_taps(options.taps, len(network.layers))
         self.parameters = parameter_count(network)
         self.path = f"compiled loops ({linears.path(options.dtype)})"
         builder = Builder(network, weights, options, MAX_ROWS)
         ops = build(builder)
         linears.follow(ops)
-        self._logits, self._pages = builder.logits, builder.pages
+        self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
         shapes = [page_shape(layer.attention, options) for layer in network.layers]
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
         ops.insert(0, fork_op(self._layers))
@@ -74,8 +77,7 @@ class CpuExecutor:
     def why_not(network: Network, dtype: str) -> str:
         return why_not(network, dtype)
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits hold until the next call."""
+    def forward(self, batch: Batch) -> Output:
         rows, wanted = len(batch.tokens), len(batch.wanted)
         assert 1 <= rows <= self.max_rows
         # The arrays must stay where they are until the run is over.
@@ -84,6 +86,7 @@ class CpuExecutor:
         step[ROWS], step[WANTED_COUNT], step[TILE_COUNT] = rows, wanted, len(batch.tile_work)
         step[TABLE_WIDTH] = batch.table_width
         step[FORK_COUNT], step[ALSO_COUNT] = len(batch.forks) // 2, len(batch.also_rows)
+        assert self._features is None or len(batch.feature_rows) == rows
         for word, array, dtype in (
             (TOKENS, batch.tokens, np.int32),
             (POSITIONS, batch.positions, np.int32),
@@ -94,11 +97,12 @@ class CpuExecutor:
             (FORKS, batch.forks, np.int32),
             (ALSO_ROWS, batch.also_rows, np.int32),
             (ALSO_SLOTS, batch.also_slots, np.int64),
+            (FEATURE_ROWS, batch.feature_rows, np.int32),
         ):
             assert array.flags.c_contiguous and array.dtype == dtype
             step[word] = array.ctypes.data
         self._program.run()
-        return self._logits.view(wanted)
+        return Output(self._logits.view(wanted), None if self._features is None else self._features.view(rows))
 
     def copy_page(self, source: int, target: int) -> None:
         for pages in self._pages:

@@ -50,7 +50,7 @@ def experts(builder: Builder, mlp: Experts) -> list[Op]:
 
 
 def _route(builder: Builder, router: Router) -> list[Op]:
-    """In float32 whatever the model's dtype: a rounded score sends rows elsewhere."""
+    """In float32 whatever the model's dtype: a rounded score changes which experts a row gets."""
     plain, hidden = builder.normed[0], router.linear.inputs
     ops, address = [], plain.address
     if plain.dtype == torch.bfloat16:

@@ -14,7 +14,7 @@ from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
 from models.cpu import dense, experts, latent_attention
 from models.cpu.builder import Builder, activation_dtype
-from models.executor import Options
+from models.executor import FINAL, Options
 from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
@@ -27,9 +27,10 @@ def build(builder: Builder) -> list[Op]:
     # Rows are read one at a time, so bfloat16 stays where it is mapped, also under a float32 model.
     table = table.contiguous() if table.dtype == torch.bfloat16 else table.float().contiguous()
     ops = [embed(table, builder.residual.address)]
-    for layer in network.layers:
+    for index, layer in enumerate(network.layers):
         ops += [builder.norm(layer.attention_norm), *_attention(builder, layer.attention)]
-        ops += [builder.norm(layer.mlp_norm), *_mlp(builder, layer.mlp)]
+        ops += [builder.norm(layer.mlp_norm), *_mlp(builder, layer.mlp), *builder.taps(index)]
+    ops += builder.taps(FINAL)
     head = builder.pack(network.head)
     ops.append(builder.norm(network.norm, wanted_only=True))
     ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))

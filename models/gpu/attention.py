@@ -49,7 +49,7 @@ class GpuAttention:
         queries = torch.empty(step.rows, spec.heads, spec.head_dim, dtype=x.dtype, device=x.device)
         rotate_and_store(
             self._qkv(x), self._keys, self._values, step.slots, step.positions, self._cos, self._sin, queries,
-            self._q_norm, self._k_norm, self._epsilon, spec.rope.interleaved,
+            self._q_norm, self._k_norm, self._epsilon, spec.rope.interleaved, step.also,
         )  # fmt: skip
         attended = self._scratch.attended(step.rows, spec.heads * spec.head_dim)
         attend_planned(

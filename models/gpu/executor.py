@@ -3,6 +3,8 @@
     embed, then per layer:  add+norm  qkv  norm+rotate+store  attend (+ join)  output  add+norm  gate·up  silu  down
     then:                   add+norm of the wanted rows, head
 
+and behind each layer that is a tap, residual + delta to the features.
+
 The residual stream is float32, what linears read has the dtype of the options, logits are float32 and stay on the
 device. Within a step nothing waits for the device: inputs travel with one copy from pinned memory.
 
@@ -12,6 +14,7 @@ Where there is no GPU, the same runs in Triton's interpreter on device "cpu": fo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,10 +23,10 @@ import torch
 
 from kernels import dispatch, interpreter
 from kernels.gemm import fused as gemm
-from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted
+from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
 from models.batch import Batch
-from models.executor import Options
+from models.executor import FINAL, Options, Output, Tap, check_taps
 from models.gpu.attention import GpuAttention
 from models.gpu.graphs import BUCKETS, Graphs, bucket_of
 from models.gpu.inputs import Step, StepInputs
@@ -58,16 +61,17 @@ class GpuExecutor:
     """models/executor.py's Executor."""
 
     max_rows = MAX_ROWS
-    branches = False
+    branches = True
 
     def __init__(
         self, network: Network, weights: Weights, options: Options, device: str = "cuda", graphs: bool = True
     ) -> None:
         if why := self.why_not(network, options.dtype):
             raise ModelError(f"dtype is {options.dtype}", why)
+        check_taps(options.taps, len(network.layers))
         self._device = torch.device(device)
         self._where = _can_run(self._device)
-        self._network, self._dtype = network, DTYPES[options.dtype]
+        self._network, self._dtype, self._taps = network, DTYPES[options.dtype], options.taps
         self.strict, self.parameters = options.strict, parameter_count(network)
         place = Place(weights, options, self._device)
         self._take_weights(place)
@@ -118,7 +122,7 @@ class GpuExecutor:
     def _make_memory(self, place: Place) -> None:
         options, specs = place.options, [layer.attention for layer in self._network.layers]
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
-        self._pages = Pages(shapes, options.pages, self._dtype, self._device)
+        self._pages = Pages(shapes, options.pages + options.branch_pages, self._dtype, self._device)
         kinds: list[Sizes] = []
         scratch = Scratch(MAX_ROWS, SLOTS, self._dtype, self._device)
         for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):
@@ -127,11 +131,15 @@ class GpuExecutor:
                 kinds.append(needed)
             layer.attention.own(self._pages.of_layer[index], kinds.index(needed), scratch)
         width = -(-options.max_context // options.page_tokens)
-        make = partial(StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._device)
-        # Small steps read from places that stay, and send little.
+        make = partial(
+            StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._device,
+            branch_pages=options.branch_pages,
+        )  # fmt: skip
+        # Small steps read from fixed addresses, and send little.
         self._small, self._large = make(BUCKETS[-1], fixed=True), make(MAX_ROWS, fixed=False)
         shape = (BUCKETS[-1], self._network.vocab_size)
         self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
+        self._features = self._empty_features(BUCKETS[-1])
 
     def _told(self) -> str:
         linears = Counter(linear.how for layer in self._layers for part in (layer.attention, layer.mlp)
@@ -143,39 +151,74 @@ class GpuExecutor:
     # Running ------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits of the wanted rows, float32 [W, vocab], on the device, until the next call; keys and values of all
-        rows go to their slots."""
+    def forward(self, batch: Batch) -> Output:
         rows = len(batch.tokens)
         assert 1 <= rows <= self.max_rows
         bucket = bucket_of(rows) if self._graphs else 0
         if self._graphs and bucket:
             self.steps["triton, cuda graph"] += 1
-            self._small.put(batch, bucket)
+            self._fork(self._small.put(batch, bucket))
             self._graphs.replay(bucket)
-            return self._logits[: len(batch.wanted)]
+            features = None if self._features is None else self._features[:rows]
+            return Output(self._logits[: len(batch.wanted)], features)
         self.steps[f"triton, {'interpreted' if interpreter.in_use() else 'eager'}"] += 1
         inputs = self._small if rows <= BUCKETS[-1] else self._large
-        return self._run(inputs.put(batch, rows), len(batch.wanted))
+        step, features = inputs.put(batch, rows), self._empty_features(rows)
+        self._fork(step)
+        return Output(self._run(step, len(batch.wanted), features), features)
+
+    def _fork(self, step: Step) -> None:
+        """Before the step, and outside of its graph: most steps have no trees."""
+        if len(step.forks[0]):
+            self._pages.fork(*step.forks)
 
     def _run_fixed(self, rows: int) -> None:
         with torch.inference_mode():
-            self._run(self._small.fixed_step(rows), rows, self._logits[:rows])
+            self._run(self._small.fixed_step(rows), rows, self._features, self._logits[:rows])
 
-    def _run(self, step: Step, wanted: int, logits: torch.Tensor | None = None) -> torch.Tensor:
+    def _empty_features(self, rows: int) -> torch.Tensor | None:
+        if not self._taps:
+            return None
+        width = len(self._taps) * self._network.hidden_size
+        return torch.empty(rows, width, dtype=self._dtype, device=self._device)
+
+    def _run(
+        self, step: Step, wanted: int, features: torch.Tensor | None, logits: torch.Tensor | None = None
+    ) -> torch.Tensor:
         residual, delta = embed(step.tokens, self._embedding), None
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             _, x = add_norm(residual, delta, layer.attention_norm, layer.attention_epsilon, self._dtype)
             delta = layer.attention(x, step)
             _, x = add_norm(residual, delta, layer.mlp_norm, layer.mlp_epsilon, self._dtype)
             delta = layer.mlp(x)
+            self._keep(index, residual, delta, step, features)
+        self._keep(FINAL, residual, delta, step, features)
         norm = self._network.norm
         x = norm_wanted(residual, delta, step.wanted[:wanted], self._norm, norm.epsilon, self._dtype)
         return gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
 
+    def _keep(
+        self, place: Tap, residual: torch.Tensor, delta: torch.Tensor, step: Step, features: torch.Tensor | None
+    ) -> None:
+        """Residual + delta go to the columns of this tap, if it is one."""
+        if features is None or place not in self._taps:
+            return
+        width = self._network.hidden_size
+        out = features[:, self._taps.index(place) * width :]
+        if place == FINAL:
+            tap(residual, delta, step.feature_rows, out, self._norm, self._network.norm.epsilon)
+        else:
+            tap(residual, delta, step.feature_rows, out)
+
     @torch.inference_mode()
     def copy_page(self, source: int, target: int) -> None:
         self._pages.copy(source, target)
+
+    @torch.inference_mode()
+    def move(self, slots: Sequence[tuple[int, int]]) -> None:
+        if slots:
+            pairs = torch.tensor(slots, dtype=torch.int64, pin_memory=self._device.type == "cuda")
+            self._pages.move(*pairs.to(self._device, non_blocking=True).unbind(1))
 
 
 def _can_run(device: torch.device) -> str:

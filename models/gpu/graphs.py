@@ -15,7 +15,7 @@ BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
 
 
 def bucket_of(rows: int) -> int:
-    """The rows of the graph that so many rows run in; 0: there is none so large."""
+    """The rows of the smallest graph for `rows` rows; 0: no graph is large enough."""
     place = bisect_left(BUCKETS, rows)
     return BUCKETS[place] if place < len(BUCKETS) else 0
 

@@ -1,9 +1,10 @@
-"""What the kernels of a step read of its batch: one piece of int32, filled on the host in pinned memory and sent with
-one copy, always to the same place, so that a captured graph finds there what each step brings.
+"""What the kernels of a step read of its batch: one array of int32, filled on the host in pinned memory and sent with
+one copy, always to the same address, so that a captured graph finds each step's inputs there.
 
-    slots (int64) | tokens | positions | wanted | for each kind of attention: its plan | tables
+    slots (int64) | tokens | positions | wanted | feature rows | of trees: also, forks | for each kind of attention: its
+    plan | tables
 
-Filling: rows behind the batch's own are token 0 at position 0, kept nowhere (slot -1), in no plan. No models here.
+Padding: rows after the batch's own are token 0 at position 0, stored nowhere (slot -1), in no plan. No models here.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ALIGN = 4
 
 @dataclass(slots=True)
 class PlanOnDevice:
-    """As kernels/paged_attention/work.py's Work, in our piece of memory."""
+    """The fields of kernels/paged_attention/work.py's Work, in our array."""
 
     counts: torch.Tensor
     items: torch.Tensor
@@ -35,26 +36,41 @@ class PlanOnDevice:
 
 @dataclass(slots=True)
 class Step:
-    """What layers read. All on the device; `rows` with filling."""
+    """What layers read. All on the device; `rows` with padding."""
 
     rows: int
     slots: torch.Tensor  # [rows] int64
     tokens: torch.Tensor  # [rows] int32
     positions: torch.Tensor
     wanted: torch.Tensor  # [W] int32
+    feature_rows: torch.Tensor  # [rows] int32
+    # Second slots of rows: begins [rows + 1] int32, slots int64 (kernels/kv_store). None: there is room for none.
+    also: tuple[torch.Tensor, torch.Tensor] | None
+    # Pages to copy before anything is stored: sources, targets [F] int64.
+    forks: tuple[torch.Tensor, torch.Tensor]
     tables: torch.Tensor  # [S, width] int32
     plans: tuple[PlanOnDevice, ...]
 
 
 class StepInputs:
-    """For batches of at most `rows` rows. `kinds`: the sizes that plans keep to. `table_width`: with it, tables are
-    kept [rows, table_width] for graphs; without, as wide as each batch's."""
+    """For batches of at most `rows` rows, whose trees have at most `branch_pages` pages of their own. `kinds`: the
+    sizes that plans keep to. `fixed`: tables are kept [rows, width_limit] for graphs; else as wide as each batch's."""
 
     def __init__(
-        self, rows: int, kinds: Sequence[Sizes], page_tokens: int, width_limit: int, fixed: bool, device: torch.device
+        self,
+        rows: int,
+        kinds: Sequence[Sizes],
+        page_tokens: int,
+        width_limit: int,
+        fixed: bool,
+        device: torch.device,
+        branch_pages: int = 0,
     ) -> None:
         self._kinds, self._page_tokens, self._device = kinds, page_tokens, device
-        sizes = {"slots": 2 * rows, "tokens": rows, "positions": rows, "wanted": rows}
+        self._branch_pages = branch_pages
+        sizes = {"slots": 2 * rows, "tokens": rows, "positions": rows, "wanted": rows, "feature_rows": rows}
+        # What a branch follows is stored in its first page once more, and that page holds at least one row of its own.
+        sizes |= {"also_begins": rows + 1, "also_slots": 2 * branch_pages * page_tokens, "forks": 4 * branch_pages}
         for index, kind in enumerate(kinds):
             sizes[f"counts {index}"] = 2
             # A row is in its own tile, and in a shared one; a tile makes one item, or as many as it takes slots.
@@ -80,7 +96,7 @@ class StepInputs:
         return PlanOnDevice(*there, slots=self._kinds[index].slots)
 
     def put(self, batch: Batch, rows: int) -> Step:
-        """Send a batch, filled up to `rows`. Waits for nothing but that the last batch has been sent."""
+        """Send a batch, padded to `rows`. Waits only until the last batch has been sent."""
         if self._sent is not None:
             self._sent.synchronize()
         own, wanted = len(batch.tokens), len(batch.wanted)
@@ -91,8 +107,12 @@ class StepInputs:
         ):
             self._numbers[name][: len(values)] = values
             self._numbers[name][len(values) : rows] = filling
+        features = self._numbers["feature_rows"]
+        features[: len(batch.feature_rows)] = batch.feature_rows
+        features[len(batch.feature_rows) : rows] = np.arange(len(batch.feature_rows), rows)
         slots = self._numbers["slots"].view(np.int64)
         slots[:own], slots[own:rows] = batch.slots, -1
+        self._put_branches(batch, rows)
         self._put_plans(batch)
         count = len(batch.tables)
         self._numbers["tables"][:count] = batch.tables
@@ -101,20 +121,30 @@ class StepInputs:
         if self._sent is not None:
             self._sent.record()
         tables = self._on_device["tables"][:count].view(-1, batch.table_width)
+        forks = len(batch.forks) // 2
         if self._tables is None:
-            return self._step(rows, wanted, tables)
+            return self._step(rows, wanted, tables, forks)
         self._tables[: len(tables), : batch.table_width].copy_(tables)
-        return self.fixed_step(rows)
+        return self._step(rows, rows, self._tables, forks)
 
     def fixed_step(self, rows: int) -> Step:
-        """The step that a graph of so many rows reads, whatever was put."""
+        """The step that a graph of so many rows reads, whichever batch was put."""
         assert self._tables is not None
-        return self._step(rows, rows, self._tables)
+        return self._step(rows, rows, self._tables, 0)
 
     def empty(self, rows: int) -> None:
-        """Nothing but filling."""
+        """A batch of padding only."""
         nothing = np.zeros(0, np.int32)
         self.put(Batch(nothing, nothing, nothing, nothing, 1, nothing, nothing, nothing), rows)
+
+    def _put_branches(self, batch: Batch, rows: int) -> None:
+        order = np.argsort(batch.also_rows, kind="stable")
+        begins = np.searchsorted(batch.also_rows[order], np.arange(rows + 1))
+        self._numbers["also_begins"][: rows + 1] = begins
+        self._numbers["also_slots"].view(np.int64)[: len(order)] = batch.also_slots[order]
+        # [2, branch pages]: sources, then targets.
+        forks = self._numbers["forks"].view(np.int64).reshape(2, self._branch_pages)
+        forks[:, : len(batch.forks) // 2] = batch.forks.reshape(-1, 2).T
 
     def _put_plans(self, batch: Batch) -> None:
         tiles = batch.tiles.reshape(-1, 3)
@@ -138,14 +168,19 @@ class StepInputs:
             values = getattr(made, name).reshape(-1)
             self._numbers[f"{name} {index}"][: len(values)] = values
 
-    def _step(self, rows: int, wanted: int, tables: torch.Tensor) -> Step:
+    def _step(self, rows: int, wanted: int, tables: torch.Tensor, forks: int) -> Step:
         there = self._on_device
+        sources, targets = there["forks"].view(torch.int64).view(2, self._branch_pages)[:, :forks]
+        also = (there["also_begins"][: rows + 1], there["also_slots"].view(torch.int64))
         return Step(
             rows=rows,
             slots=there["slots"].view(torch.int64)[:rows],
             tokens=there["tokens"][:rows],
             positions=there["positions"][:rows],
             wanted=there["wanted"][:wanted],
+            feature_rows=there["feature_rows"][:rows],
+            also=also if self._branch_pages else None,
+            forks=(sources, targets),
             tables=tables,
             plans=self._plans,
         )

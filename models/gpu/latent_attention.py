@@ -60,7 +60,7 @@ class GpuLatentAttention:
         linear_by_head(q[..., : spec.nope_dim], self._key_up, queries[..., : spec.latent_dim])
         rotate_and_store_latent(
             q, self._kv_down(x), self._kv_norm, spec.kv_norm.epsilon, self._latents, step.slots, step.positions,
-            self._cos, self._sin, queries, spec.rope.interleaved,
+            self._cos, self._sin, queries, spec.rope.interleaved, step.also,
         )  # fmt: skip
         attended = self._scratch.attended(rows, spec.heads * spec.latent_dim).view(rows, spec.heads, spec.latent_dim)
         attend_planned(

@@ -26,7 +26,7 @@ class GpuExperts:
 
     def __init__(self, spec: Experts, place: Place) -> None:
         router = spec.router
-        # In float32 whatever the model's dtype: a rounded score sends rows elsewhere.
+        # In float32 whatever the model's dtype: a rounded score changes which experts a row gets.
         self._router = place.dense(router.linear, torch.float32)
         assert not router.linear.bias
         self._bias: torch.Tensor | None = None

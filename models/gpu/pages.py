@@ -1,4 +1,4 @@
-"""The pages of all layers: layers alike share one tensor, so that a page is copied with one call for all of them."""
+"""The pages of all layers. Layers of the same shape share one tensor, so that one call copies a page of all of them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ import torch
 
 class Pages:
     def __init__(self, shapes: list[tuple[int, ...]], pages: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`shapes`: what a layer keeps of one page, e.g. (2, kv_heads, page_tokens, D); kept [2, pages, …]."""
+        """`shapes`: of one page of each layer, e.g. (2, kv_heads, page_tokens, D); kept [layers, 2, pages, …]. The
+        last two dimensions are token and number."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for layer, shape in enumerate(shapes):
             alike.setdefault(shape, []).append(layer)
         self._kept: list[torch.Tensor] = []
         self.of_layer: dict[int, torch.Tensor] = {}
         for shape, layers in alike.items():
-            # Zeros, not whatever lies there: a number that is none would survive a weight of 0.
+            # Zeros: attention multiplies unused tokens by 0, and 0 · NaN is NaN.
             kept = torch.zeros(len(layers), shape[0], pages, *shape[1:], dtype=dtype, device=device)
             self._kept.append(kept)
             self.of_layer.update(zip(layers, kept, strict=True))
+
+    def fork(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Pages [F] int64 on the device; no page is both a source and a target."""
+        for kept in self._kept:
+            kept.index_copy_(2, targets, kept.index_select(2, sources))
+
+    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Slots [N] int64 on the device; no slot is both a source and a target."""
+        for kept in self._kept:
+            tokens = kept.movedim(-2, 3)  # [layers, parts, pages, page_tokens, …]
+            size = tokens.shape[3]
+            tokens[:, :, targets // size, targets % size] = tokens[:, :, sources // size, sources % size]
 
     def copy(self, source: int, target: int) -> None:
         for kept in self._kept:

@@ -26,6 +26,6 @@ class Scratch:
         return self.kept(("partials", heads, width), make)
 
     def attended(self, rows: int, numbers: int) -> torch.Tensor:
-        """[rows, numbers]. Rows that are in no plan are written by nobody, and hold numbers all the same."""
+        """[rows, numbers]. Rows that are in no plan are never written, so they begin as zeros."""
         make = lambda: torch.zeros(self._rows, numbers, dtype=self._dtype, device=self._device)  # noqa: E731
         return self.kept(("attended", numbers), make)[:rows]

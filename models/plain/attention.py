@@ -1,4 +1,4 @@
-"""Grouped-query attention over pages, sequence by sequence. Knows nothing of what stands around it."""
+"""Grouped-query attention over pages, sequence by sequence. Knows nothing of the rest of the layer."""
 
 from __future__ import annotations
 

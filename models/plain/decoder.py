@@ -15,12 +15,12 @@ import numpy as np
 import torch
 
 from models.batch import Batch
-from models.executor import Options
+from models.executor import FINAL, Options, Output, check_taps
 from models.parameters import parameter_count
 from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
-from models.plain.parts import PlainLinear, PlainMlp, PlainNorm
+from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of
 from models.sources import ModelError
 from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
 from models.weights import Weights
@@ -40,10 +40,11 @@ class PlainExecutor:
     def __init__(self, network: Network, weights: Weights, options: Options, device: str = "cpu") -> None:
         if why := self.why_not(network, options.dtype):
             raise ModelError(f"dtype is {options.dtype}", why)
+        check_taps(options.taps, len(network.layers))
         self.strict = options.strict
         self.path = f"plain torch, {device}{', strict: row by row' if self.strict else ''}"
         self.parameters = parameter_count(network)
-        self._device = device
+        self._device, self._taps, self._dtype = device, options.taps, dtype_of(options)
         # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
         self._embedding = weights.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
         self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
@@ -61,23 +62,35 @@ class PlainExecutor:
         return sum(_ATTENTION[type(layer.attention)].page_bytes(layer.attention, options) for layer in network.layers)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Logits of the wanted rows, float32 [W, vocab]; keys and values of all rows go to their slots."""
+    def forward(self, batch: Batch) -> Output:
         assert 1 <= len(batch.tokens) <= self.max_rows
         for source, target in batch.forks.reshape(-1, 2).tolist():
             self.copy_page(source, target)
-        if self.strict:
-            logits = torch.cat([self._logits(row) for row in _rows_alone(batch)])
+        if not self.strict:
+            logits, features = self._run(batch)
+        else:
+            parts = [self._run(row) for row in _rows_alone(batch)]
             # They came in the order of the rows.
-            return logits[torch.from_numpy(np.argsort(np.argsort(batch.wanted))).to(self._device)]
-        return self._logits(batch)
+            order = torch.from_numpy(np.argsort(np.argsort(batch.wanted))).to(self._device)
+            logits, features = torch.cat([each for each, _ in parts])[order], torch.cat([each for _, each in parts])
+        if not self._taps:
+            return Output(logits)
+        places = torch.from_numpy(batch.feature_rows).long().to(self._device)
+        return Output(logits, torch.empty_like(features).index_copy_(0, places, features))
 
-    def _logits(self, batch: Batch) -> torch.Tensor:
+    def _run(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the wanted rows, and the features of all rows in their order, [R, 0] without taps."""
         x = self._embedding[torch.from_numpy(batch.tokens).to(self._device)].float()
-        for layer in self._layers:
+        kept = {}
+        for index, layer in enumerate(self._layers):
             x = layer(x, batch)
+            if index in self._taps:
+                kept[index] = x.to(self._dtype)
+        if FINAL in self._taps:
+            kept[FINAL] = self._norm(x)
         wanted = torch.from_numpy(batch.wanted).to(self._device)
-        return self._head(self._norm(x[wanted])).float()
+        logits = self._head(self._norm(x[wanted])).float()
+        return logits, torch.cat([kept[tap] for tap in self._taps], dim=1) if kept else x[:, :0]
 
     def copy_page(self, source: int, target: int) -> None:
         for layer in self._layers:

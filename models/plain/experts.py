@@ -16,7 +16,7 @@ from models.weights import Weights
 class PlainExperts:
     def __init__(self, spec: Experts, weights: Weights, options: Options, device: str) -> None:
         router = spec.router
-        # In float32 whatever the model's dtype: a rounded score sends rows elsewhere.
+        # In float32 whatever the model's dtype: a rounded score changes which experts a row gets.
         self._router = PlainLinear(router.linear, weights, replace(options, dtype="float32"), device)
         self._bias: torch.Tensor | None = None
         if router.bias:

@@ -1,4 +1,4 @@
-"""Multi-head latent attention over pages of latents, in absorbed form. Knows nothing of what stands around it."""
+"""Multi-head latent attention over pages of latents, in absorbed form. Knows nothing of the rest of the layer."""
 
 from __future__ import annotations
 

@@ -5,15 +5,17 @@ copied page may not change stays bit by bit. Everything is skipped where there i
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from models.batch import Stretch, make_batch
+from models.batch import Stretch, make_batch, tree_slots
 from models.config import read_network
-from models.executor import Executor, Options
+from models.executor import FINAL, Executor, Options
 from models.plain import PlainExecutor
 from models.sources import ensure_model
 from models.weights import Weights
@@ -32,10 +34,12 @@ def folder() -> Path:
     return ensure_model("smollm2-135m-instruct", cache)
 
 
-def load(folder: Path, dtype: str = "bfloat16", strict: bool = True, graphs: bool = True) -> Executor:
+def load(
+    folder: Path, dtype: str = "bfloat16", strict: bool = True, graphs: bool = True, **changes: Any
+) -> Executor:
     from models.gpu.executor import GpuExecutor
 
-    options = Options(dtype, PAGES, PAGE_TOKENS, CONTEXT, strict=strict)
+    options = Options(dtype, PAGES, PAGE_TOKENS, CONTEXT, strict=strict, **changes)
     return GpuExecutor(read_network(folder), Weights(folder), options, graphs=graphs)
 
 
@@ -46,7 +50,7 @@ def executor(folder: Path, request: pytest.FixtureRequest) -> Iterator[Executor]
 
 
 def run(executor: Executor, *stretches: Stretch) -> torch.Tensor:
-    return executor.forward(make_batch(stretches, PAGE_TOKENS)).clone()
+    return executor.forward(make_batch(stretches, PAGE_TOKENS)).logits.clone()
 
 
 def text(count: int, seed: int) -> list[int]:
@@ -81,6 +85,23 @@ def test_bfloat16_logits_are_near_those_of_float32(folder: Path) -> None:
     for strict in (True, False):
         logits = run(load(folder, strict=strict), Stretch(tokens, 0, pages(0, 200), 0)).cpu()
         assert (logits - expected).abs().mean() <= 0.03 * expected.abs().mean()
+
+
+def test_features_of_a_graph_are_those_of_the_same_step_without_one_and_logits_keep_their_bits(folder: Path) -> None:
+    tokens, own, taps = text(300, 11), pages(0, 300), (1, 14, 26, FINAL)
+    ways = [load(folder, graphs=graphs, taps=taps) for graphs in (True, False)]
+    plain = load(folder)
+    for rows in (1, 3, 40, 256, 300):
+        batch = make_batch([Stretch(tokens[:rows], 0, own, rows - 1)], PAGE_TOKENS)
+        graph, eager = (way.forward(batch) for way in ways)
+        assert torch.equal(graph.features, eager.features) and torch.equal(graph.logits, eager.logits), rows
+        assert torch.equal(plain.forward(batch).logits, graph.logits), rows
+    options = Options("float32", PAGES, PAGE_TOKENS, CONTEXT, strict=False, taps=taps)
+    expected = PlainExecutor(read_network(folder), Weights(folder), options).forward(
+        make_batch([Stretch(tokens[:40], 0, own, 39)], PAGE_TOKENS)
+    )
+    found = ways[0].forward(make_batch([Stretch(tokens[:40], 0, own, 39)], PAGE_TOKENS)).features.cpu().float()
+    assert (found - expected.features).abs().mean() <= 0.03 * expected.features.abs().mean()
 
 
 def test_steps_of_few_rows_are_replayed_and_large_ones_run_as_they_are(executor: Executor) -> None:
@@ -118,11 +139,56 @@ def test_a_row_has_the_same_bits_whatever_is_beside_it_and_however_its_prompt_wa
     assert torch.equal(run(executor, *others[:7], Stretch(tokens[600:], 600, own, 0), *others[7:]), alone)
 
 
+def tree_of(text: list[int], draft: list[int], parents: list[int], own: list[int], spare: list[int]) -> Stretch:
+    return Stretch([text[-1], *draft], len(text) - 1, own, 0, parents, spare)
+
+
+def test_a_row_of_a_tree_has_the_bits_it_has_in_a_chain_and_moved_rows_those_of_its_keys(folder: Path) -> None:
+    """Random trees around the ends of pages, as graphs, as eager steps and beside others."""
+    chance, spare = random.Random(3), list(range(PAGES, PAGES + 64))
+    ways = [load(folder, graphs=graphs, branch_pages=64) for graphs in (True, False)]
+    for turn in range(12):
+        words = text(chance.choice([1, 30, 31, 32, 33, 63, 600]), turn)
+        parents = [chance.randrange(-1, i) for i in range(chance.randint(1, 14))]
+        draft, own = text(len(parents), 100 + turn), pages(0, len(words) + len(parents))
+        tree, found = tree_of(words, draft, parents, own, spare), []
+        for way in ways:
+            if words[:-1]:
+                run(way, Stretch(words[:-1], 0, own, len(words) - 1))
+            beside = Stretch(text(9, turn), 0, [60], 8)
+            for kept in way._pages._kept:
+                kept[:, :, spare] = 50.0
+            found.append(run(way, beside, tree)[1:] if turn % 2 else run(way, tree))
+        assert torch.equal(*found)
+        row = chance.randint(1, len(parents))
+        path, slots = path_to(row, parents), tree_slots(tree, PAGE_TOKENS)
+        places = range(len(words), len(words) + len(path))
+        to = [own[place // PAGE_TOKENS] * PAGE_TOKENS + place % PAGE_TOKENS for place in places]
+        pairs = zip(slots[path].tolist(), to, strict=True)
+        ways[0].move([pair for pair in pairs if pair[0] != pair[1]])
+        whole = [*words, *(draft[r - 1] for r in path)]
+        # The last row of the path once more, over the keys of those before it.
+        again = run(ways[0], Stretch(whole[-1:], len(whole) - 1, own, 0))
+        assert torch.equal(again[0], found[0][row])
+        for leaf in range(len(parents) + 1):
+            chain = [*words, *(draft[r - 1] for r in path_to(leaf, parents))]
+            fresh = pages(61, len(chain))
+            assert torch.equal(run(ways[0], Stretch(chain, 0, fresh, len(chain) - 1))[0], found[0][leaf])
+
+
+def path_to(row: int, parents: list[int]) -> list[int]:
+    path = []
+    while row:
+        path.append(row)
+        row = parents[row - 1] + 1
+    return path[::-1]
+
+
 def test_nothing_waits_for_the_device_within_a_step(executor: Executor) -> None:
     tokens, own = text(400, 6), pages(0, 400)
     steps = [make_batch([Stretch(tokens[:300], 0, own, 299)], PAGE_TOKENS)]
     steps += [make_batch([Stretch([tokens[at]], at, own, 0)], PAGE_TOKENS) for at in range(300, 310)]
-    # Compiles what isn't yet.
+    # Compiles what isn't compiled yet.
     executor.forward(steps[0])
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -130,6 +196,7 @@ def test_nothing_waits_for_the_device_within_a_step(executor: Executor) -> None:
         for step in steps:
             executor.forward(step)
         executor.copy_page(0, 100)
+        executor.move([(300, 310), (301, 311)])
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

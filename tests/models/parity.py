@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from models.batch import Stretch, make_batch
 from models.config import read_network
 from models.cpu.executor import CpuExecutor
-from models.executor import Executor, Options
+from models.executor import FINAL, Executor, Options, Tap
 from models.plain import PlainExecutor
 from models.spec import Network
 from models.weights import Weights
@@ -118,6 +118,21 @@ def load(folder: Path, make: MakeExecutor, dtype: str = "float32", **changes: An
     return make(network, Weights(folder), options)
 
 
+def features_of(theirs: PreTrainedModel, tokens: Sequence[int], taps: Sequence[Tap]) -> torch.Tensor:
+    """What transformers' modules give at the taps, float32 [len(tokens), taps · hidden]."""
+    found: dict[Any, torch.Tensor] = {}
+    modules = {FINAL: theirs.model.norm, **dict(enumerate(theirs.model.layers))}
+
+    def keep(tap: Tap) -> Callable[..., None]:
+        return lambda module, given, out: found.update({tap: out[0] if isinstance(out, tuple) else out})
+
+    hooks = [modules[tap].register_forward_hook(keep(tap)) for tap in taps]
+    logits_of(theirs, tokens)
+    for hook in hooks:
+        hook.remove()
+    return torch.cat([found[tap].view(len(tokens), -1) for tap in taps], dim=1)
+
+
 def run(executor: Executor, stretches: Iterable[Stretch]) -> torch.Tensor:
     """One call, or as many as the executor's row limit asks for: a sequence may go on in the next one."""
     calls: list[list[Stretch]] = []
@@ -133,7 +148,7 @@ def run(executor: Executor, stretches: Iterable[Stretch]) -> torch.Tensor:
             calls[-1].append(Stretch(tokens, stretch.start + first, stretch.pages, wanted))
             first, room = first + len(tokens), room - len(tokens)
     # A call's result may live in a buffer of the next one.
-    return torch.cat([executor.forward(make_batch(call, PAGE_TOKENS)).clone() for call in calls])
+    return torch.cat([executor.forward(make_batch(call, PAGE_TOKENS)).logits.clone() for call in calls])
 
 
 def check_parity(theirs: PreTrainedModel, folder: Path, make: MakeExecutor, **options: Any) -> None:

@@ -23,7 +23,7 @@ TOKENS = [(7 * i * i + 3 * i + 1) % 101 for i in range(50)]
 
 
 def logits_of(executor: CpuExecutor, stretches: list[Stretch]) -> torch.Tensor:
-    return executor.forward(make_batch(stretches, PAGE)).clone()
+    return executor.forward(make_batch(stretches, PAGE)).logits.clone()
 
 
 def main(folder: str, out: str, *dtypes: str) -> None:

@@ -41,7 +41,7 @@ def load(folder: Path) -> torch.Tensor:
     network = check_model(ensure_model(str(folder), folder.parent / "cache")).network
     options = Options("float32", pages=2, page_tokens=16, max_context=min(network.max_context, 32), strict=False)
     executor = PlainExecutor(network, Weights(folder), options)
-    return executor.forward(make_batch([Stretch([1], 0, [0], 0)], 16))
+    return executor.forward(make_batch([Stretch([1], 0, [0], 0)], 16)).logits
 
 
 def refusal(folder: Path, act: Callable[[Path], object] = load) -> str:

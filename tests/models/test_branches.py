@@ -1,4 +1,4 @@
-"""Trees of guesses: each row has the bits that it has in a chain, and what stands is kept as a chain's would be."""
+"""Draft trees: each row has the bits that it has in a chain, and an accepted path is stored as a chain's would be."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kept(executor: Any) -> list[torch.Tensor]:
 
 
 def forward(executor: Executor, *stretches: Stretch) -> torch.Tensor:
-    return executor.forward(make_batch(stretches, PAGE)).clone()
+    return executor.forward(make_batch(stretches, PAGE)).logits.clone()
 
 
 CASES = [

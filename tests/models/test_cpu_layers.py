@@ -76,22 +76,22 @@ def test_layers_may_be_of_different_widths(dtype: str, tmp_path: Path) -> None:
 def test_rows_of_which_none_is_wanted_leave_their_keys_and_values(tmp_path: Path) -> None:
     executor = CpuExecutor(UNEVEN, save(UNEVEN, tmp_path), OPTIONS)
     whole = parity.run(executor, [Stretch(TOKENS, 0, [3, 1, 2], 39)])
-    assert executor.forward(make_batch([Stretch(TOKENS[:39], 0, [6, 4, 5], 39)], 16)).shape == (0, VOCABULARY)
-    assert torch.equal(executor.forward(make_batch([Stretch(TOKENS[39:], 39, [6, 4, 5], 0)], 16)), whole)
+    assert executor.forward(make_batch([Stretch(TOKENS[:39], 0, [6, 4, 5], 39)], 16)).logits.shape == (0, VOCABULARY)
+    assert torch.equal(executor.forward(make_batch([Stretch(TOKENS[39:], 39, [6, 4, 5], 0)], 16)).logits, whole)
 
 
 def test_as_many_rows_as_there_is_room_for(tmp_path: Path) -> None:
     executor = CpuExecutor(UNEVEN, save(UNEVEN, tmp_path), replace(OPTIONS, pages=40, max_context=512))
     tokens = parity.random_tokens(512, 2, VOCABULARY)
-    whole = executor.forward(make_batch([Stretch(tokens, 0, list(range(32)), 0)], 16)).clone()
+    whole = executor.forward(make_batch([Stretch(tokens, 0, list(range(32)), 0)], 16)).logits.clone()
     assert whole.shape == (512, VOCABULARY) and whole.isfinite().all()
-    last = executor.forward(make_batch([Stretch(tokens[-1:], 511, list(range(32)), 0)], 16))
+    last = executor.forward(make_batch([Stretch(tokens[-1:], 511, list(range(32)), 0)], 16)).logits
     assert torch.equal(last[0], whole[511])
 
 
 def test_logits_outlive_the_executor(tmp_path: Path) -> None:
     executor = CpuExecutor(UNEVEN, save(UNEVEN, tmp_path), OPTIONS)
-    logits = executor.forward(make_batch([Stretch(TOKENS, 0, [3, 1, 2], 0)], 16))
+    logits = executor.forward(make_batch([Stretch(TOKENS, 0, [3, 1, 2], 0)], 16)).logits
     copy = logits.clone()
     executor.close()
     del executor
@@ -104,11 +104,11 @@ def test_pages_beyond_the_second_gigabyte(tmp_path: Path) -> None:
     options = replace(OPTIONS, pages=20_000, page_tokens=64)
     executor = CpuExecutor(network, save(network, tmp_path), options)
     assert executor.page_bytes(network, options) * 20_000 > 1 << 33
-    near = executor.forward(make_batch([Stretch(TOKENS, 0, [0], 0)], 64)).clone()
-    far = executor.forward(make_batch([Stretch(TOKENS, 0, [19_999], 0)], 64)).clone()
+    near = executor.forward(make_batch([Stretch(TOKENS, 0, [0], 0)], 64)).logits.clone()
+    far = executor.forward(make_batch([Stretch(TOKENS, 0, [19_999], 0)], 64)).logits.clone()
     assert torch.equal(far, near)
     executor.copy_page(19_999, 9_000)
-    again = executor.forward(make_batch([Stretch(TOKENS[-1:], 39, [9_000], 0)], 64))
+    again = executor.forward(make_batch([Stretch(TOKENS[-1:], 39, [9_000], 0)], 64)).logits
     assert torch.equal(again[0], near[-1])
 
 

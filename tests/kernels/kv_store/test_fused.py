@@ -63,6 +63,62 @@ def test_a_latent_is_normed_and_kept_beside_its_turned_key(dtype: torch.dtype, i
     assert made[0][1][..., :latent].isnan().all() and not made[0][1][..., latent:].isnan().any()
 
 
+# Of five rows: the first in two more slots, the third, which is padding, and the last in one.
+ALSO = [0, 2, 2, 2, 2, 3], [60, 93, 12]
+
+
+def also() -> tuple[torch.Tensor, torch.Tensor]:
+    """With room for more slots than are used."""
+    begins, slots = ALSO
+    return torch.tensor(begins, dtype=torch.int32, device=device()), torch.tensor([*slots, 3, 3], device=device())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("size", SIZES[:3], ids=str)
+def test_rows_with_second_slots_are_stored_there_too_with_the_same_bits(size: tuple, dtype: torch.dtype) -> None:
+    heads, kv_heads, head_dim, width, page_tokens, interleaved, normed = size
+    slots = torch.tensor([5, 77, -1, 40, 0], device=device())
+    positions = torch.tensor([199, 0, 3, 17, 64], dtype=torch.int32, device=device())
+    qkv = random(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    weights = (random(head_dim, dtype=dtype, seed=1), random(head_dim, dtype=dtype, seed=2)) if normed else (None, None)
+    made = []
+    for run in (fused, reference):
+        keys, values = (poisoned(20, kv_heads, page_tokens, head_dim, dtype=dtype) for _ in range(2))
+        queries = poisoned(5, heads, head_dim, dtype=dtype)
+        run.rotate_and_store(
+            qkv, keys, values, slots, positions, *tables(width), queries, *weights, 1e-5, interleaved, also()
+        )
+        made.append((keys, values))
+    for ours, theirs in zip(*made, strict=True):
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert_close(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+        at = lambda slot: ours[slot // page_tokens, :, slot % page_tokens]  # noqa: B023, E731
+        for slot, other in ((5, 60), (5, 93), (0, 12)):
+            assert_same_bits(at(other), at(slot))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_a_latent_with_second_slots_is_stored_there_too_with_the_same_bits(dtype: torch.dtype) -> None:
+    rows, heads, nope, rope, latent = 5, 3, 8, 16, 48
+    slots = torch.tensor([5, 77, -1, 40, 0], device=device())
+    positions = torch.tensor([9, 0, 150, 2, 7], dtype=torch.int32, device=device())
+    q, kv = random(rows, heads, nope + rope, dtype=dtype), random(rows, latent + rope, dtype=dtype, seed=1)
+    weight = random(latent, dtype=dtype, seed=2)
+    made = []
+    for run in (fused, reference):
+        latents = poisoned(12, 8, latent + rope, dtype=dtype)
+        queries = poisoned(rows, heads, latent + rope, dtype=dtype)
+        run.rotate_and_store_latent(
+            q, kv, weight, 1e-6, latents, slots, positions, *tables(rope), queries, also=also()
+        )
+        made.append(latents)
+    ours, theirs = made
+    assert torch.equal(ours.isnan(), theirs.isnan())
+    assert_close(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+    for slot, other in ((5, 60), (5, 93), (0, 12)):
+        assert_same_bits(ours.flatten(0, 1)[other], ours.flatten(0, 1)[slot])
+
+
 def test_a_row_alone_has_the_bits_it_has_among_others() -> None:
     heads, kv_heads, head_dim, width, page_tokens, _, _ = SIZES[1]
     qkv = random(6, (heads + 2 * kv_heads) * head_dim, dtype=torch.float32)

@@ -6,22 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu_program import ROWS, STEP_WORDS, TOKENS, WANTED, WANTED_COUNT, Op
+from kernels.cpu_program import FEATURE_ROWS, ROWS, STEP_WORDS, TOKENS, WANTED, WANTED_COUNT, Op
 from kernels.linear.cpu import Rows
 from kernels.linear.reference import quantize_rows
 from kernels.norm_rope_act import reference
-from kernels.norm_rope_act.cpu_rows import embed, norm
+from kernels.norm_rope_act.cpu_rows import embed, norm, tap
 
 # bfloat16 results are the float32 ones rounded: half a unit in the last of 8 bits.
 TOLERANCE = {torch.bfloat16: 0.004, torch.float32: 2e-6}
 DTYPES = list(TOLERANCE)
 SIZES = [(1, 576), (5, 64), (11, 40), (9, 8)]
 
+WORDS = {
+    "rows": ROWS, "tokens": TOKENS, "wanted": WANTED, "wanted_count": WANTED_COUNT, "feature_rows": FEATURE_ROWS,
+}  # fmt: skip
+
 
 def run(op: Op, **words: int) -> None:
     step = np.zeros(STEP_WORDS, np.int64)
     for name, value in words.items():
-        step[{"rows": ROWS, "tokens": TOKENS, "wanted": WANTED, "wanted_count": WANTED_COUNT}[name]] = value
+        step[WORDS[name]] = value
     args = np.asarray(op.words, np.int64)
     for chunk in reversed(range(op.chunks(args.ctypes.data, step.ctypes.data))):
         op.run(args.ctypes.data, step.ctypes.data, chunk, 0)
@@ -103,3 +107,24 @@ def test_bfloat16_rounds_as_torch_does() -> None:
     residual, out = torch.ones(1, len(values)), torch.empty(1, len(values), dtype=torch.bfloat16)
     run(norm(residual.data_ptr(), values, 0.0, out_rows(out), torch.bfloat16), rows=1)
     assert torch.equal(out[0], values.bfloat16())
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width"), SIZES)
+def test_a_tap_writes_each_row_to_its_place_and_no_other_column(
+    rows: int, width: int, dtype: torch.dtype, normed: bool
+) -> None:
+    residual, weight = torch.randn(rows, width) * 3, torch.randn(width)
+    out = torch.full((rows + 1, 3 * width), torch.nan, dtype=dtype)
+    places = np.random.default_rng(1).permutation(rows).astype(np.int32)
+    middle = Rows(out.data_ptr() + width * out.itemsize, 3 * width * out.itemsize)
+    op = tap(residual.data_ptr(), width, middle, dtype, *((weight, 1e-5) if normed else ()))
+    run(op, rows=rows, feature_rows=places.ctypes.data)
+    written = out[places.tolist(), width : 2 * width]
+    if normed:
+        expected = reference.add_norm(residual, None, weight, 1e-5)[1]
+        torch.testing.assert_close(written.float(), expected, rtol=TOLERANCE[dtype], atol=1e-6)
+    else:
+        assert torch.equal(written, residual.to(dtype))
+    assert out[:, :width].isnan().all() and out[:, 2 * width :].isnan().all() and out[rows].isnan().all()

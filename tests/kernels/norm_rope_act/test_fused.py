@@ -44,6 +44,24 @@ def test_wanted_rows_are_normed_in_their_order(dtype: torch.dtype) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("width", [1, 72, 1100])
+def test_a_tap_writes_each_row_to_its_place_and_no_other_column(
+    width: int, normed: bool, dtype: torch.dtype
+) -> None:
+    residual, delta = random(4, width, dtype=torch.float32), random(4, width, dtype=dtype, seed=1)
+    weight = random(width, dtype=torch.float32, seed=2)
+    places = torch.tensor([2, 0, 3, 1], dtype=torch.int32, device=residual.device)
+    expected = reference.add_norm(residual, delta, weight, EPSILON)[int(normed)]
+    out, before = poisoned(5, 3 * width, dtype=dtype), residual.clone()
+    columns = out[:, width : 2 * width]
+    fused.tap(residual, delta, places, columns[:4], *((weight, EPSILON) if normed else ()))
+    assert_close(columns[places.long()], expected, dtype)
+    assert_same_bits(residual, before)
+    assert out[:, :width].isnan().all() and out[:, 2 * width :].isnan().all() and out[4].isnan().all()
+
+
+@BOTH
 def test_a_part_of_wider_rows_is_normed(dtype: torch.dtype) -> None:
     x, weight = random(3, 100, dtype=dtype), random(40, dtype=torch.float32, seed=2)
     expected = reference.add_norm(x[:, 20:60], None, weight, EPSILON)[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ import torch
 from kernels.testing import device
 from kernels.verify import fused, on_device, reference
 from kernels.verify.on_device import OnDevice, needs_of
-from kernels.verify.questions import NONE, REJECTION, Asked, Rule, gather
+from kernels.verify.questions import BLOCK, MATCH, NONE, REJECTION, Answers, Asked, Questions, Rule, gather
 from tests.kernels.verify.cases import batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
@@ -23,98 +23,83 @@ def test_batch_after_batch_through_the_same_memory_the_answers_are_the_reference
     verifier = OnDevice()
     for seed in range(8):
         case = batch(seed, sequences=(2, 5, 1, 3)[seed % 4], vocabularies=(33, 100, 257), longest=5)
-        if case.questions.draft_probs is not None:
-            questions = dataclasses.replace(case.questions, draft_probs=None)
-        else:
-            questions = case.questions
-        expected = reference.verify(case.logits, questions)
-        said = verifier.verify(case.logits.to(device()), questions)
-        assert said.failed.tolist() == expected.failed.tolist() and said.tokens.device.type == "cpu"
-        for index, begin in enumerate(questions.begins.tolist()[:-1]):
-            if expected.failed[index]:
-                continue
-            assert said.accepted[index] == expected.accepted[index]
-            end = begin + int(expected.accepted[index]) + 1
-            assert said.tokens[begin:end].tolist() == expected.tokens[begin:end].tolist()
-            assert said.rows[begin:end].tolist() == expected.rows[begin:end].tolist()
+        assert_same(verifier.verify(case.logits.to(device()), case.questions), case.logits, case.questions)
 
 
-class Noted:
-    """What happened, in order: launches, an event behind them, the wait, and the copy to the host."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.notes: list[str] = []
-        self.over = False
-        launch, cat = fused._start, torch.cat
-
-        def start(*args: Any, **kwargs: Any) -> None:
-            self.notes.append("kernel")
-            launch(*args, **kwargs)
-
-        def together(tensors: list[torch.Tensor]) -> Any:
-            self.notes.append("together")
-            told = cat(tensors)
-            return Told(self, told)
-
-        def end_of_all(there: torch.device) -> Callable[[], bool]:
-            assert there == device()
-            self.notes.append("event")
-            return lambda: self.over
-
-        monkeypatch.setattr(fused, "_start", start)
-        monkeypatch.setattr(torch, "cat", together)
-        monkeypatch.setattr(on_device, "_end_of_all", end_of_all)
-
-    def waiting(self, done: Callable[[], bool]) -> None:
-        assert not done()
-        self.over = True
-        assert done()
-        self.notes.append("waiting")
+def assert_same(said: Answers, logits: torch.Tensor, questions: Questions) -> None:
+    expected = reference.verify(logits, questions)
+    assert said.failed.tolist() == expected.failed.tolist() and said.tokens.device.type == "cpu"
+    for index, begin in enumerate(questions.begins.tolist()[:-1]):
+        if expected.failed[index]:
+            continue
+        assert said.accepted[index] == expected.accepted[index]
+        end = begin + int(expected.accepted[index]) + 1
+        assert said.tokens[begin:end].tolist() == expected.tokens[begin:end].tolist()
+        assert said.rows[begin:end].tolist() == expected.rows[begin:end].tolist()
 
 
-class Told:
-    """Answers on a device."""
-
-    def __init__(self, noted: Noted, told: torch.Tensor) -> None:
-        self.noted, self.told = noted, told
-
-    def cpu(self) -> torch.Tensor:
-        self.noted.notes.append("copy")
-        return self.told.cpu()
-
-
-def test_who_waits_is_told_when_all_is_launched_and_before_the_answers_are_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(2)).to(device())
-    questions = gather([Asked(Rule(), 2, [5, 6])], 100)
-    expected = reference.verify(logits.cpu(), questions)
-    noted = Noted(monkeypatch)
-    said = OnDevice().verify(logits, questions, noted.waiting)
-    kernels = noted.notes.count("kernel")
-    assert kernels and noted.notes == ["kernel"] * kernels + ["together", "event", "waiting", "copy"]
-    assert (said.accepted.tolist(), said.tokens[0]) == (expected.accepted.tolist(), expected.tokens[0])
-    noted.notes.clear()
-    OnDevice().verify(logits, questions)
-    assert noted.notes == ["kernel"] * kernels + ["together", "copy"]
+def drawn(seed: int, strategy: int, lengths: Sequence[int], size: int = 100) -> tuple[torch.Tensor, Questions]:
+    """Chains that a drafter drew from distributions near the target's; every third token is certain."""
+    source = torch.Generator().manual_seed(seed)
+    logits = torch.randn(sum(lengths) + len(lengths), size, generator=source) * 2.0
+    asked, row = [], 0
+    for index, length in enumerate(lengths):
+        near = logits[row : row + length] + torch.randn(length, size, generator=source)
+        probs = torch.softmax(near, -1)
+        draft = torch.multinomial(probs, 1, generator=source)[:, 0].tolist() if length else []
+        known = [None if place % 3 == 2 else each for place, each in enumerate(probs)]
+        rule = Rule(temperature=1.0, seed=seed * 10 + index, strategy=strategy)
+        asked.append(Asked(rule, position=row, draft=draft, draft_probs=known))
+        row += length + 1
+    return logits, gather(asked, size)
 
 
-def test_the_end_is_that_of_all_on_the_stream_of_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Event:
-        behind: object = None
+@pytest.mark.parametrize("strategy", [REJECTION, BLOCK])
+def test_drafts_with_probabilities_get_the_answers_of_the_reference(strategy: int) -> None:
+    """And answers that differ from those for the same drafts without probabilities: these are read."""
+    verifier, differ, accepted = OnDevice(), 0, []
+    for seed in range(6):
+        logits, questions = drawn(seed, strategy, (4, 0, 7, 1)[seed % 2 :])
+        assert questions.draft_probs is not None
+        said = verifier.verify(logits.to(device()), questions)
+        assert_same(said, logits, questions)
+        certain = reference.verify(logits, dataclasses.replace(questions, draft_probs=None))
+        differ += said.accepted.tolist() != certain.accepted.tolist()
+        accepted += said.accepted.tolist()
+    assert differ and sum(accepted) > 0 and len(set(accepted)) > 2
 
-        def record(self, stream: object) -> None:
-            assert self.behind is None
-            self.behind = stream
 
-        def query(self) -> bool:
-            return self.behind == "the stream of cuda:1"
+@pytest.mark.parametrize("strategy", [REJECTION, BLOCK])
+def test_probabilities_on_the_device_are_read_in_place(strategy: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, questions = drawn(3, strategy, (4, 2))
+    assert questions.draft_probs is not None
+    there = dataclasses.replace(questions.draft_probs, probs=questions.draft_probs.probs.to(device()))
+    # In the interpreter the host's memory is the device's.
+    monkeypatch.setattr(on_device, "_on_host", lambda array: array is not there.probs)
+    seen = sent_by(monkeypatch)
+    said = OnDevice().verify(logits.to(device()), dataclasses.replace(questions, draft_probs=there))
+    assert_same(said, logits, questions)
+    assert seen[0].draft_probs is not None and seen[0].draft_probs.probs is there.probs
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: f"the stream of {where}")
-    assert on_device._end_of_all(torch.device("cuda", 1))()
-    # Where kernels are interpreted, nothing is left to be waited for.
-    assert on_device._end_of_all(torch.device("cpu"))()
+
+def sent_by(monkeypatch: pytest.MonkeyPatch) -> list[Questions]:
+    """The questions that the kernels get from now on."""
+    seen: list[Questions] = []
+    verify = fused.verify
+
+    def note(logits: torch.Tensor, questions: Questions, *rest: Any) -> Answers:
+        seen.append(questions)
+        return verify(logits, questions, *rest)
+
+    monkeypatch.setattr(fused, "verify", note)
+    return seen
+
+
+def test_probabilities_that_no_rule_reads_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, questions = drawn(1, MATCH, (3,))
+    seen = sent_by(monkeypatch)
+    assert_same(OnDevice().verify(logits.to(device()), questions), logits, questions)
+    assert seen[0].draft_probs is None
 
 
 def test_log_probabilities_are_the_references() -> None:

@@ -58,6 +58,27 @@ def test_every_kind_of_attention_gets_its_own_plan() -> None:
         assert first_seen == (21 if kind.window else 0)
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_tree_brings_pages_to_copy_and_second_slots_of_rows(fixed: bool) -> None:
+    """Two branches after the first draft token: their pages begin with the end of the text and that token."""
+    there = StepInputs(16, KINDS, PAGE_TOKENS, 8, fixed, CPU, branch_pages=4)
+    tree = make_batch([Stretch([8], 3, [7], 0), Stretch([5, 6, 7, 8, 9], 20, [4, 2], 0, [-1, 0, 0, 0], [11, 12])], 16)
+    step = there.put(tree, 8)
+    sources, targets = step.forks
+    assert (sources.tolist(), targets.tolist()) == ([2, 2], [11, 12])
+    assert step.also is not None
+    begins, slots = (each.tolist() for each in step.also)
+    # Root and first draft token are rows 1 and 2, at positions 20 and 21.
+    assert begins == [0, 0, 2, 4, 4, 4, 4, 4, 4]
+    assert sorted(slots[:2]) == [11 * 16 + 4, 12 * 16 + 4] and sorted(slots[2:4]) == [11 * 16 + 5, 12 * 16 + 5]
+    again = there.put(batch(), 8)
+    assert again.also is not None and again.also[0].tolist() == [0] * 9 and len(again.forks[0]) == 0
+
+
+def test_without_pages_for_branches_there_is_no_room_for_second_slots() -> None:
+    assert inputs(fixed=True).put(batch(), 4).also is None
+
+
 def test_a_step_of_nothing_but_filling_has_no_work() -> None:
     there = inputs(fixed=True)
     there.put(batch(), 4)

@@ -10,43 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DeepseekV3Config, Ernie4_5_MoeConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from kernels import interpreter
 from models.batch import Stretch, make_batch
-from models.executor import Executor, Options
-from models.gpu.executor import GpuExecutor
-from models.spec import Network
-from models.weights import Weights
+from models.executor import FINAL, Executor, Options
+from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import parity
-import routing
 
 pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="tests/gpu has the same for a GPU")
-
-FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
-    "llama": (LlamaConfig, {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
-    "norms of heads, a window in one layer": (
-        Qwen3Config,
-        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
-    ),
-    "experts": (
-        Ernie4_5_MoeConfig,
-        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 1},
-    ),
-    "latent attention, experts in groups": (DeepseekV3Config, routing.DEEPSEEK),
-}
-
-
-def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
-    return GpuExecutor(network, weights, options, device="cpu")
-
-
-def save(name: str, folder: Path) -> Any:
-    config, changes = FAMILIES[name]
-    return routing.save_sparse(config, folder, 0, **({"num_hidden_layers": 2} | changes))
-
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
@@ -91,10 +64,29 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, dtype: str, 
     table, again, other = pages.take(16), pages.take(16), pages.take(16)
     whole = executor.forward(
         make_batch([Stretch(others, 0, other, 3), Stretch(tokens, 0, table, 3)], parity.PAGE_TOKENS)
-    ).clone()
+    ).logits.clone()
     executor.forward(make_batch([Stretch(tokens[:3], 0, again, 3)], parity.PAGE_TOKENS))
-    steps = [executor.forward(make_batch([Stretch([tokens[at]], at, again, 0)], parity.PAGE_TOKENS)) for at in (3, 4)]
+    steps = [parity.run(executor, [Stretch([tokens[at]], at, again, 0)]) for at in (3, 4)]
     assert torch.cat(steps).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_features_are_those_of_transformers_and_logits_keep_their_bits(name: str, tmp_path: Path) -> None:
+    """Rows without logits among them; and the same for a step that is padded as a graph's is."""
+    theirs, taps = save(name, tmp_path), (1, FINAL, 0)
+    first, second = parity.random_tokens(5, 1), parity.random_tokens(3, 2)
+    batch = make_batch([Stretch(first, 0, [3], 4), Stretch(second, 0, [8], 3)], parity.PAGE_TOKENS)
+    expected = torch.cat([parity.features_of(theirs, tokens, taps) for tokens in (first, second)])
+    without = parity.load(tmp_path, on_cpu).forward(batch)
+    executor = parity.load(tmp_path, on_cpu, taps=taps)
+    tapped = executor.forward(batch)
+    parity.assert_close(tapped.features, expected, "features")
+    assert without.features is None and tapped.logits.tolist() == without.logits.tolist()
+    executor._small.put(batch, 12)
+    executor._features.fill_(torch.nan)
+    executor._run_fixed(12)
+    assert executor._features[:8].tolist() == tapped.features.tolist()
+    assert executor._logits[:1].tolist() == tapped.logits.tolist()
 
 
 def test_int8_stays_close(tmp_path: Path) -> None:
@@ -120,7 +112,7 @@ def test_a_step_filled_up_for_a_graph_gives_the_same_bits(tmp_path: Path) -> Non
     save("experts", tmp_path)
     executor, pages = parity.load(tmp_path, on_cpu), parity.Pages()
     tokens, table, again = parity.random_tokens(3, 5), pages.take(16), pages.take(16)
-    expected = executor.forward(make_batch([Stretch(tokens, 0, table, 1)], parity.PAGE_TOKENS))
+    expected = executor.forward(make_batch([Stretch(tokens, 0, table, 1)], parity.PAGE_TOKENS)).logits
     executor._small.put(make_batch([Stretch(tokens, 0, again, 1)], parity.PAGE_TOKENS), 4)
     executor._run_fixed(4)
     assert executor._logits[:2].tolist() == expected.tolist()

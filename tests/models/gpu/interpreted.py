@@ -1,0 +1,39 @@
+"""Tiny models of every kind of network, and the GPU executor on them in Triton's interpreter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers import DeepseekV3Config, Ernie4_5_MoeConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from models.executor import Executor, Options
+from models.gpu.executor import GpuExecutor
+from models.spec import Network
+from models.weights import Weights
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import routing
+
+FAMILIES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
+    "llama": (LlamaConfig, {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "norms of heads, a window in one layer": (
+        Qwen3Config,
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "experts": (
+        Ernie4_5_MoeConfig,
+        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 24, "moe_num_shared_experts": 1},
+    ),
+    "latent attention, experts in groups": (DeepseekV3Config, routing.DEEPSEEK),
+}
+
+
+def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
+    return GpuExecutor(network, weights, options, device="cpu")
+
+
+def save(name: str, folder: Path) -> Any:
+    config, changes = FAMILIES[name]
+    return routing.save_sparse(config, folder, 0, **({"num_hidden_layers": 2} | changes))

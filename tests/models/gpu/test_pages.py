@@ -1,0 +1,37 @@
+"""Pages of layers of several shapes: copied, forked and moved in all of them."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.testing import device
+from models.gpu.pages import Pages
+
+GROUPED, LATENT = (2, 3, 4, 5), (1, 4, 7)  # parts, (kv heads,) 4 tokens, numbers
+
+
+def filled(*shapes: tuple[int, ...]) -> Pages:
+    pages = Pages(list(shapes), 6, torch.float32, device())
+    for layer in pages.of_layer.values():
+        layer.copy_(torch.rand(layer.shape, generator=torch.Generator().manual_seed(layer.numel())))
+    return pages
+
+
+def test_forked_pages_hold_what_their_sources_hold_and_others_do_not_change() -> None:
+    pages = filled(GROUPED, LATENT, GROUPED)
+    before = {layer: kept.clone() for layer, kept in pages.of_layer.items()}
+    pages.fork(torch.tensor([0, 0, 4], device=device()), torch.tensor([2, 5, 1], device=device()))
+    for layer, kept in pages.of_layer.items():
+        assert torch.equal(kept, before[layer][:, [0, 4, 0, 3, 4, 0]])
+
+
+def test_moved_slots_hold_what_their_sources_hold_and_others_do_not_change() -> None:
+    pages = filled(GROUPED, LATENT)
+    before = {layer: kept.clone() for layer, kept in pages.of_layer.items()}
+    sources, targets = [9, 17], [3, 0]
+    pages.move(torch.tensor(sources, device=device()), torch.tensor(targets, device=device()))
+    for layer, kept in pages.of_layer.items():
+        expected = before[layer]
+        for source, target in zip(sources, targets, strict=True):
+            expected[:, target // 4, ..., target % 4, :] = expected[:, source // 4, ..., source % 4, :]
+        assert torch.equal(kept, expected)
