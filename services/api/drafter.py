@@ -1,11 +1,11 @@
-"""The one seam behind which every drafter is built, in the proposer process and inside the worker alike, and the one
-type that a draft has from there to its verification.
+"""The interface of every drafter, in the proposer process and in the worker, and the type of a draft from there to its
+verification.
 
     text ──▶ Drafter.draft ──▶ Draft ──▶ verification ──▶ Drafter.commit
 
-A drafter sees committed text (and, where it asks for them, what the target model computed for it) and guesses what
-follows. It knows no sockets, no scheduler and no other drafter. A draft is advice: whatever a drafter does costs speed,
-never a request and never a token of its text. How drafts travel: services/api/drafts.py.
+A drafter sees committed text (and, if it declares so, features that the target model computed for it) and guesses what
+follows. It knows no sockets and no scheduler. A draft is advice: a drafter's mistake costs speed, never a request and
+never a token of its text. services/api/drafts.py encodes drafts for the wire.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-# No draft is longer, whatever was asked for.
+# The longest draft, whatever a request asks for.
 MAX_DRAFT_TOKENS = 64
 
 
@@ -26,10 +26,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """A guess for the tokens that follow a text.
 
     `parents` is empty for a chain; for a tree parents[i] is the index of the token before tokens[i], -1 at the root.
-    confidence[i] is how probable the drafter finds it that tokens[i] is accepted when all before it are; empty: it
-    doesn't say. `probs` are the distributions the tokens were drawn from, float32 [len(tokens), vocabulary], a numpy
-    array from another process and a tensor from a drafter on the device; None: the drafter could have said nothing else
-    (one-hot). `source` names who guessed, `match_length` is on how many tokens of context.
+    confidence[i] is the drafter's probability that tokens[i] is accepted if all before it are; empty: unknown. `probs`
+    are the distributions the tokens were drawn from, float32 [len(tokens), vocabulary], a numpy array from another
+    process and a tensor from a drafter on the device; None: each token was certain (one-hot). `source` names where the
+    draft came from, `match_length` the tokens of context it matched.
     """
 
     tokens: list[int] = []
@@ -52,24 +52,24 @@ class Needs(enum.Enum):
 
 @dataclass(slots=True)
 class Text:
-    """One sequence as a drafter may see it. `tokens` only ever grows at its end and isn't the drafter's to change;
-    `sequence_id` is never used again for another text."""
+    """One sequence as a drafter sees it. `tokens` only grows at its end, and a drafter must not change it;
+    `sequence_id` is never reused for another text."""
 
     sequence_id: int
     tokens: array[int]
     prompt_tokens: int = 0
-    # What the caller expects the answer to be like.
+    # The answer that the caller expects.
     prediction: array[int] = field(default_factory=lambda: array("i"))
-    # Whose texts it may be guessed from, and who may learn from its output; "": nobody.
+    # Drafts come from texts of this namespace, and its output is learned there; "": neither.
     namespace: str = ""
     corpora: list[str] | None = None
     learn: bool = True
 
 
 class DraftRequest(msgspec.Struct, frozen=True, gc=False):
-    """A draft of at most `budget` tokens is wanted behind the text and `ahead`, which is assumed to follow it. Where
-    `tree` says so it may be a tree, and then have more tokens than that, but no more of them one behind the other.
-    `temperature` and `seed` are for drafters that draw; 0: the likeliest token."""
+    """A request for a draft of at most `budget` tokens after the text and `ahead`, which is assumed to follow it. With
+    `tree` it may be a tree, whose depth is at most `budget`. `temperature` and `seed` are for drafters that sample;
+    temperature 0: the most probable token."""
 
     text: Text
     budget: int
@@ -80,10 +80,9 @@ class DraftRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """What a step made part of a text: the target model computed `tokens`, which stand at positions start.. of it.
-    `following` is the token behind them, known but not computed yet; -1: the text's next chunk follows. Of the last
-    draft `accepted` tokens are among them. `features` are what the model computed for `tokens`, [len(tokens), width],
-    for drafters that need them."""
+    """What a step added to a text: the target model computed `tokens`, at positions start.. of it. `following` is the
+    next token, known but not computed yet; -1: another chunk follows. `accepted` of the tokens come from the last
+    draft. `features` are the model's features of `tokens`, [len(tokens), width], for drafters that need them."""
 
     sequence_id: int
     start: int
@@ -94,20 +93,20 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drafter(Protocol):
-    # As requests and drafts name it.
+    # Its name in requests and drafts.
     name: ClassVar[str]
     needs: ClassVar[Needs]
     # Whether drafts carry the distributions they were drawn from.
     gives_probs: ClassVar[bool]
 
     def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
-        """One draft for each, of at most its budget; NO_DRAFT where there is nothing to say. Called with a whole batch,
-        and must not wait for anything. A text that wasn't seen before starts a sequence."""
+        """One draft for each request, of at most its budget, or NO_DRAFT. Called with a whole batch; must not wait for
+        anything. A text with a new id starts a sequence."""
         ...
 
     def commit(self, results: Sequence[Committed]) -> None:
-        """What became part of the texts. Drafters that read tokens only see it in the text of the next request, and
-        need not be told."""
+        """What became part of the texts. Drafters that read only tokens see it in the text of the next request
+        instead."""
         ...
 
     def forget(self, sequence_ids: Sequence[int]) -> None:

@@ -1,109 +1,110 @@
-"""Drafts as they travel from a proposer to a target, and as those see them who use them. Values; knows neither side.
+"""Drafts as they travel from a proposer to a worker: the drafts of a batch in columns (DraftColumns), and back.
 
-On the way they are columns (DraftColumns): a proposer's compiled call leaves its guesses behind
-each other in memory, and they go out as they lie there. What comes in is a stranger's: columns that don't fit each
-other are refused.
+Columns from outside are data: those that don't fit each other raise ValueError. Whether a draft suits its text, and
+whether its numbers are probabilities, is not checked here.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
+from itertools import repeat
+from typing import NamedTuple
 
-import msgspec
+import numpy as np
 
+from services.api.drafter import Draft
 from services.api.messages import DraftColumns
 
-assert sys.byteorder == "little", "numbers travel as they lie in memory"
+assert sys.byteorder == "little", "numbers travel as they are in memory"
 
-TOKEN_BYTES, CHANCE_BYTES = 4, 8
-# Instead of a chance, where none is told.
-UNTOLD = -1.0
+TOKEN_BYTES, CONFIDENCE_BYTES, PROB_BYTES = 4, 8, 4
+# In the column `chances`, of tokens whose draft gives no confidence.
+_NOT_GIVEN = -1.0
 _CHAIN: list[int] = []
 
 
-class DraftItem(msgspec.Struct, frozen=True, gc=False):
-    """A guess for what follows position `committed` (with `ahead` counted in, where the question had it). A chain when
-    `parents` is empty. chances[i] is how probable the proposer thinks it is that tokens[i] stands when all before it
-    do; empty: it doesn't say."""
+class PlacedDraft(NamedTuple):
+    """A draft for a sequence whose text, what was assumed to follow it included, has `length` tokens."""
 
     sequence_id: int
-    committed: int
-    tokens: list[int]
-    source: str
-    match_length: int = 0
-    parents: list[int] = []
-    chances: list[float] = []
+    length: int
+    draft: Draft
 
 
-class Drafted(Protocol):
-    """What is laid out in columns."""
-
-    @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def chances(self) -> list[float]: ...
-
-
-def laid_out(drafts: Iterable[Drafted]) -> tuple[bytes, bytes]:
-    """(tokens, chances) of all, one behind the other. Chances are told of all tokens of a draft, or of none. Raises
-    OverflowError for what can't be a token."""
+def pack(drafts: Iterable[PlacedDraft]) -> DraftColumns:
+    """Raises OverflowError for what can't be a token id, and ValueError for probabilities of another shape than
+    [tokens, vocabulary]."""
+    drafts = list(drafts)
     tokens, chances = array("i"), array("d")
-    for draft in drafts:
+    for _, _, draft in drafts:
         tokens.extend(draft.tokens)
-        told = len(draft.chances) == len(draft.tokens)
-        chances.extend(draft.chances if told else [UNTOLD] * len(draft.tokens))
-    return tokens.tobytes(), chances.tobytes()
-
-
-def cut(tokens: bytes, chances: bytes, lengths: Sequence[int]) -> list[tuple[list[int], list[float]]]:
-    """Drafts of these lengths out of what was laid out. Raises ValueError when it isn't of such drafts."""
-    if len(tokens) % TOKEN_BYTES or len(chances) != len(tokens) // TOKEN_BYTES * CHANCE_BYTES:
-        raise ValueError("tokens and chances aren't of one length")
-    all_tokens, all_chances = array("i", tokens).tolist(), array("d", chances).tolist()
-    drafts, at = [], 0
-    for length in lengths:
-        if length < 0 or at + length > len(all_tokens):
-            raise ValueError("a draft is longer than what was sent of it")
-        after = at + length
-        told = all_chances[at:after]
-        drafts.append((all_tokens[at:after], told if told and told[0] != UNTOLD else []))
-        at = after
-    if at != len(all_tokens):
-        raise ValueError("more tokens than drafts")
-    return drafts
-
-
-def chances_in(column: bytes) -> list[float]:
-    return array("d", column).tolist()
-
-
-def packed(items: Iterable[DraftItem]) -> DraftColumns:
-    items = list(items)
-    tokens, chances = laid_out(items)
+        given = len(draft.confidence) == len(draft.tokens)
+        chances.extend(draft.confidence if given else [_NOT_GIVEN] * len(draft.tokens))
+    rows = [_rows(draft) for _, _, draft in drafts] if any(each.draft.probs is not None for each in drafts) else []
     return DraftColumns(
-        sequence_ids=[item.sequence_id for item in items],
-        committed=[item.committed for item in items],
-        lengths=[len(item.tokens) for item in items],
-        sources=[item.source for item in items],
-        match_lengths=[item.match_length for item in items],
-        parents=[item.parents for item in items] if any(item.parents for item in items) else [],
-        tokens=tokens,
-        chances=chances,
+        sequence_ids=[each.sequence_id for each in drafts],
+        committed=[each.length for each in drafts],
+        lengths=[len(each.draft.tokens) for each in drafts],
+        sources=[each.draft.source for each in drafts],
+        match_lengths=[each.draft.match_length for each in drafts],
+        parents=[each.draft.parents for each in drafts] if any(each.draft.parents for each in drafts) else [],
+        tokens=tokens.tobytes(),
+        chances=chances.tobytes(),
+        vocabularies=[0 if each is None else each.shape[1] for each in rows],
+        probs=b"".join(each.tobytes() for each in rows if each is not None),
     )
 
 
-def unpacked(columns: DraftColumns) -> list[DraftItem]:
-    """Raises ValueError when the columns don't fit each other."""
-    if not columns.sequence_ids:
-        return []
-    return [
-        DraftItem(sequence_id, committed, tokens, source, match_length, parents, chances)
-        for sequence_id, committed, source, match_length, parents, (tokens, chances) in zip(
-            columns.sequence_ids, columns.committed, columns.sources, columns.match_lengths,
-            columns.parents or [_CHAIN] * len(columns.lengths), cut(columns.tokens, columns.chances, columns.lengths),
-            strict=True,
-        )
-    ]  # fmt: skip
+def unpack(columns: DraftColumns) -> list[PlacedDraft]:
+    """Raises ValueError when the columns don't fit each other. `probs` of a draft is a read-only view of the column."""
+    if (
+        len(columns.tokens) % TOKEN_BYTES
+        or len(columns.chances) != len(columns.tokens) // TOKEN_BYTES * CONFIDENCE_BYTES
+    ):
+        raise ValueError("tokens and chances differ in length")
+    tokens, chances = array("i", columns.tokens).tolist(), array("d", columns.chances).tolist()
+    count_of_drafts = len(columns.lengths)
+    all_parents = columns.parents or repeat(_CHAIN, count_of_drafts)
+    all_rows = _cut_probs(columns.probs, columns.lengths, columns.vocabularies) or repeat(None, count_of_drafts)
+    found, at = [], 0
+    for sequence_id, length, count, source, match_length, parents, rows in zip(
+        columns.sequence_ids, columns.committed, columns.lengths, columns.sources, columns.match_lengths, all_parents,
+        all_rows, strict=True,
+    ):  # fmt: skip
+        if count < 0 or at + count > len(tokens):
+            raise ValueError("a draft is longer than its tokens")
+        after = at + count
+        confidence = chances[at:after]
+        if confidence and confidence[0] == _NOT_GIVEN:
+            confidence = []
+        draft = Draft(tokens[at:after], source, match_length, parents, confidence, rows)
+        found.append(PlacedDraft(sequence_id, length, draft))
+        at = after
+    if at != len(tokens):
+        raise ValueError("more tokens than drafts")
+    return found
+
+
+def _rows(draft: Draft) -> np.ndarray | None:
+    if draft.probs is None:
+        return None
+    rows = np.ascontiguousarray(draft.probs, np.float32)
+    if rows.ndim != 2 or len(rows) != len(draft.tokens) or not rows.shape[1]:
+        raise ValueError(f"probabilities of shape {rows.shape} for {len(draft.tokens)} tokens")
+    return rows
+
+
+def _cut_probs(column: bytes, lengths: list[int], vocabularies: list[int]) -> list[np.ndarray | None]:
+    """Of each draft its rows; [] where no draft has any."""
+    if len(vocabularies) not in (0, len(lengths)) or min([*vocabularies, *lengths], default=0) < 0:
+        raise ValueError("vocabularies of another number of drafts")
+    sizes = [length * vocabulary for length, vocabulary in zip(lengths, vocabularies, strict=False)]
+    if PROB_BYTES * sum(sizes) != len(column):
+        raise ValueError("probabilities of another number of tokens")
+    whole, rows, at = np.frombuffer(column, np.float32), [], 0
+    for length, vocabulary, size in zip(lengths, vocabularies, sizes, strict=False):
+        rows.append(whole[at : at + size].reshape(length, vocabulary) if vocabulary else None)
+        at += size
+    return rows

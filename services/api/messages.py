@@ -32,7 +32,7 @@ class Encode(Message, frozen=True):
     text: str | None = None
     add_generation_prompt: bool = True
     add_special_tokens: bool = True
-    # A prompt longer than this is answered with an error: the count is known here first.
+    # A longer prompt is answered with an error. The tokenizer is the first to know the length.
     max_tokens: int = 0
 
 
@@ -41,13 +41,13 @@ class Encoded(Message, frozen=True):
 
 
 class EncodeWords(Message, frozen=True):
-    """Turn words that are forbidden into token ids."""
+    """Turn forbidden words into token ids."""
 
     words: list[str]
 
 
 class EncodedWords(Message, frozen=True):
-    """Of each word its spellings: as it begins a text and, where that is another, as it follows a space."""
+    """The spellings of each word: at the beginning of a text and, if different, after a space."""
 
     spellings: list[list[list[int]]]
 
@@ -61,11 +61,11 @@ class Decoded(Message, frozen=True):
     text: str
 
 
-# 2. streamer -> target, one stream per choice -----------------------------------------------------------
+# 2. streamer -> worker, one stream per choice -----------------------------------------------------------
 
 
 class Sampling(Message, frozen=True):
-    """What the next token may be, with one meaning under every strategy. Defaults: greedy, no filter."""
+    """Sampling parameters, with the same meaning under every strategy. Defaults: greedy, no filter."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: off
@@ -76,32 +76,32 @@ class Sampling(Message, frozen=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
-    logprobs: int = -1  # -1: none; 0: of the chosen token; k: and of the k most likely
+    logprobs: int = -1  # -1: none; 0: of the chosen token; k: also of the k most probable
     max_tokens: int = 16
     min_tokens: int = 0
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
-    bad_words: list[list[int]] = []  # the last id of one may not follow the others
-    allowed_token_ids: list[int] = []  # nothing else may be chosen; empty: all may
+    bad_words: list[list[int]] = []  # the last id of a word may not follow its other ids
+    allowed_token_ids: list[int] = []  # only these may be chosen; empty: all
 
 
 class Speculation(Message, frozen=True):
-    """What the request asks of the proposers; the server's settings bound it."""
+    """The request's speculation parameters; the server's settings bound them."""
 
     method: str = ""  # "": the server's choice; "naive": no drafts
     num_speculative_tokens: int = -1  # -1: the server's choice
     verify_strategy: str = ""  # "": the server's choice
     accept_policy: str = ""  # "": the server's choice
-    # Of the strategies topp and typical; -1: the server's choice.
+    # For the strategies topp and typical; -1: the server's choice.
     max_candidate_len: int = -1
     verify_window: int = -1
     typical_epsilon: float = -1.0
     typical_delta: float = -1.0
-    # Corpora drafts may come from; None: all of the request's namespace.
+    # Corpora to draft from; None: all of the request's namespace.
     corpora: list[str] | None = None
-    # Whether later requests of the namespace may be drafted from this one's output.
+    # Whether other requests of the namespace may be drafted from this one's output.
     learn: bool = True
-    # Whether tokens that were drafted and don't stand are told, too (Run.rejected).
+    # Whether rejected draft tokens are returned (Run.rejected).
     return_drafts: bool = False
     # Whether drafts may be trees; None: the server's choice.
     trees: bool | None = None
@@ -113,11 +113,11 @@ LONGEST_SALT = 1024
 
 
 class Generate(Message, frozen=True):
-    """Continue `token_ids`. On a later attempt they hold the tokens already delivered, too: the first
-    `prompt_tokens` of them are the prompt, the rest was generated and counts against max_tokens. A lower
-    `priority` goes first; computed text is shared only between requests with the same `cache_salt`. What is learned
-    from the answer, and what drafts come from, stays within `namespace` (empty: nothing is learned or shared);
-    `prediction` is what the caller expects the answer to be like. With `timeline` the answer comes with `spans`."""
+    """Continue `token_ids`. The first `prompt_tokens` of them are the prompt; on a later attempt the rest are tokens
+    already delivered, which count against max_tokens. A lower `priority` goes first. KV pages are shared only between
+    requests with the same `cache_salt`. The answer is learned for, and drafts come from, `namespace` only (empty:
+    nothing is learned or shared). `prediction` is the answer that the caller expects. With `timeline` the answer has
+    `spans`."""
 
     request_id: str
     attempt: int
@@ -132,33 +132,33 @@ class Generate(Message, frozen=True):
     timeline: bool = False
 
 
-# 3. target -> proposer, one for the whole batch of a step -----------------------------------------------
+# 3. worker -> proposer, one for the whole batch of a step -----------------------------------------------
 
 
 class ProposeItem(Message, frozen=True):
-    """One sequence of the step. `tokens` are those committed since the last Propose this proposer answered
-    for it (all of them when `first` is set); `committed` is the length after them. `ahead` are tokens that are being
-    verified: the draft is wanted behind them, as if they all stood. namespace, prediction, corpora and learn are the
-    request's, and come with `first`."""
+    """One sequence of the step; a message has at most one item for a sequence. `tokens` are those committed since the
+    last Propose that this proposer answered for it (all tokens if `first` is set); `committed` is the length after
+    them. `ahead` are tokens that are being verified; the draft is to follow them, as if all were accepted. namespace,
+    prediction, corpora and learn are the request's, and are sent with `first`."""
 
     sequence_id: int
     committed: int
     tokens: list[int]
     first: bool = False
     prompt_tokens: int = 0
-    budget: int = 0  # drafts longer than this are cut by the target; 0: none is wanted, only follow
+    budget: int = 0  # longest draft; 0: no draft, only follow the text
     method: str = ""
     ahead: list[int] = []
     namespace: str = ""
     prediction: list[int] = []
     corpora: list[str] | None = None
     learn: bool = True
-    trees: bool = False  # the draft may be one
+    trees: bool = False  # the draft may be a tree
 
 
 class Ended(Message, frozen=True):
-    """A sequence has come to its end: the tokens since the last Propose that was answered, to learn from; all of them
-    when `first` is set. The proposer forgets it."""
+    """A sequence is complete. `tokens` are those since the last answered Propose, to learn from; all tokens if `first`
+    is set. The proposer forgets the sequence."""
 
     sequence_id: int
     committed: int
@@ -170,24 +170,22 @@ class Ended(Message, frozen=True):
 
 class Propose(Message, frozen=True):
     step: int
-    epoch: int  # the target's: a new one empties what is known of its sequences
-    target: str
+    epoch: int  # the worker's: with a new one the proposer forgets its sequences
+    worker: str
     items: list[ProposeItem]
     forget: list[int] = []
     ended: list[Ended] = []
-    # Of the tokens: what was learned under another one means something else.
+    # Identifies the vocabulary of the token ids: texts of different vocabularies are kept apart.
     vocabulary: str = ""
-    # The drafts are compared with another proposer's, and not used.
-    shadow: bool = False
-    # Asked once more, for the sake of caches: nothing is counted, and nothing comes of the answer.
-    rehearsed: bool = False
 
 
 class DraftColumns(Message, frozen=True):
-    """Drafts for several sequences, each a guess for what follows position `committed` (with `ahead` counted in, where
-    the question had it), in columns of one length. `tokens` has those of all drafts, one behind the other, four bytes
-    each; `chances` eight bytes for each of them: how probable the proposer thinks it is that it stands when all before
-    it do, -1 where it doesn't say. `parents` is empty where all are chains. Numbers are little-endian."""
+    """Drafts of several sequences, in columns with one entry for each draft. A draft follows position `committed`,
+    which includes the request's `ahead`. `tokens` has the tokens of all drafts in sequence, int32. `chances` has a
+    float64 for each token: the probability that it is accepted if all before it are, -1 if the drafter gives none.
+    `parents` is empty if all drafts are chains. `vocabularies` is the width of each draft's rows in `probs`, 0 without
+    probabilities; empty if no draft has any. `probs` has these rows, one for each token, float32. Numbers are
+    little-endian."""
 
     sequence_ids: list[int] = []
     committed: list[int] = []
@@ -197,6 +195,8 @@ class DraftColumns(Message, frozen=True):
     parents: list[list[int]] = []
     tokens: bytes = b""
     chances: bytes = b""
+    vocabularies: list[int] = []
+    probs: bytes = b""
 
 
 NO_DRAFTS = DraftColumns()
@@ -205,13 +205,13 @@ NO_DRAFTS = DraftColumns()
 class Proposed(Message, frozen=True):
     step: int
     drafts: DraftColumns = NO_DRAFTS
-    # Sequences this proposer has no text for (it restarted): the next Propose sends them whole.
+    # Sequences whose text this proposer doesn't know (it restarted): the next Propose sends the whole text.
     unknown: list[int] = []
-    # How long the proposer was busy with it, by its own clock.
+    # Seconds that the proposer took, by its own clock.
     seconds: float = 0.0
 
 
-# 4. target -> streamer, items of the Generate stream ------------------------------------------------------
+# 4. worker -> streamer, items of the Generate stream ------------------------------------------------------
 
 
 class TopToken(Message, frozen=True):
@@ -225,8 +225,8 @@ class TokenLogprob(Message, frozen=True):
 
 
 class Run(Message, frozen=True):
-    """One verify step's tokens within `Tokens.ids`: `accepted` of them were drafted by `source`, and
-    the one after them is the target's own. `rejected` is the rest of the draft, for requests that want to know it."""
+    """The tokens of one verify step within `Tokens.ids`: `source` drafted the first `accepted` of them, the next one is
+    the model's own. `rejected` is the rest of the draft, for requests that ask for it."""
 
     length: int
     drafted: int
@@ -237,9 +237,8 @@ class Run(Message, frozen=True):
 
 
 class Span(Message, frozen=True):
-    """What a request was in at the target: from when to when, in seconds since its Generate arrived there, by the
-    target's own clock. `tokens`: computed (prefill), drafted (propose), given (verify); `step` counts its verify
-    steps from 1, 0 before."""
+    """A phase of a request at the worker, in seconds since its Generate arrived, by the worker's clock. `tokens`:
+    computed (prefill), drafted (propose) or emitted (verify). `step` counts the verify steps from 1; 0 before."""
 
     what: str  # queue | prefill | propose | verify
     begin: float
@@ -249,8 +248,8 @@ class Span(Message, frozen=True):
 
 
 class Tokens(Message, frozen=True):
-    """`seq` is the index of ids[0] among the generated tokens of the request (all attempts): a receiver
-    that holds more drops what it has, one that holds less knows of a gap."""
+    """`seq` is the index of ids[0] among the generated tokens of the request (all attempts): a receiver drops tokens
+    that it already has, and detects a gap."""
 
     request_id: str
     attempt: int
@@ -258,22 +257,22 @@ class Tokens(Message, frozen=True):
     ids: list[int]
     runs: list[Run] = []
     logprobs: list[TokenLogprob] | None = None
-    # What the request was in since the message before this one; the last of them ends when this one was handed over.
+    # Phases since the previous message; the last one ends when this message was handed over.
     spans: list[Span] = []
 
 
 class SpeculationStats(Message, frozen=True):
-    """Of one attempt. `accepted` counts draft tokens only, never the recovered or bonus token."""
+    """Figures of one attempt. `accepted` counts draft tokens only, never the recovered or bonus token."""
 
     method: str = "naive"
     verify_strategy: str = "greedy"
-    steps: int = 0  # verify steps, those with an empty draft among them
+    steps: int = 0  # verify steps, with or without a draft
     empty: int = 0
     drafted: int = 0
     accepted: int = 0
     accepted_per_position: list[int] = []
     drafted_per_position: list[int] = []
-    # Whether the text, or for a sampled one its distribution, is what it would be without speculation.
+    # Whether the text (if sampled, its distribution) is the same as without speculation.
     lossless: bool = True
 
 
@@ -281,7 +280,7 @@ FinishReason = Literal["stop", "length"]
 
 
 class Finished(Message, frozen=True):
-    """The good end. `stop_token` is the EOS or stop id that ended it; it is not among the Tokens."""
+    """The request is complete. `stop_token` is the EOS or stop id that ended it; Tokens don't include it."""
 
     request_id: str
     attempt: int
@@ -295,7 +294,7 @@ class Finished(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """The other end. `retryable`: another attempt elsewhere or later may succeed."""
+    """The request has failed. `retryable`: another attempt elsewhere or later may succeed."""
 
     request_id: str
     attempt: int
@@ -308,7 +307,7 @@ class Failed(Message, frozen=True):
 
 
 class AddCorpus(Message, frozen=True):
-    """A part of a corpus; parts come in order, from 0. What was there under this name is replaced when `last` is in."""
+    """A part of a corpus; parts come in order, from 0. After the `last` one it replaces a corpus of the same name."""
 
     namespace: str
     name: str
@@ -339,16 +338,16 @@ class CorpusCard(Message, frozen=True):
 
 
 class Corpora(Message, frozen=True):
-    """The answer to each of the three: what there is now."""
+    """The answer to each of the three: the corpora of the namespace."""
 
     corpora: list[CorpusCard]
 
 
-# 6. anyone -> anyone: what a role knows of itself ---------------------------------------------------------
+# 6. anyone -> anyone: facts about a process ----------------------------------------------------------------
 
 
 class Describe(Message, frozen=True):
-    """Asked of a target by streamers before they admit requests."""
+    """Streamers send it to a worker before they admit requests."""
 
 
 class ModelCard(Message, frozen=True):
@@ -360,26 +359,26 @@ class ModelCard(Message, frozen=True):
     verify_strategies: list[str]
     max_speculative_tokens: int
     engine: str
-    # What really runs the model, in a few words, and whether its rows have the same bits in any batch.
+    # How the model is run, and whether a row has the same bits in any batch.
     path: str = ""
     strict: bool = True
-    # What a request may ask for, in speculation.accept_policy.
+    # Values that a request may set as speculation.accept_policy.
     accept_policies: list[str] = []
-    # What a request gets that asks for nothing.
+    # The parameters of a request that sets none.
     speculation: Speculation = Speculation()
-    # Names what token ids mean: two models with the same one may learn from each other.
+    # Identifies the vocabulary: text learned for one model is used for others with the same one.
     vocabulary: str = ""
 
 
-# 7. streamer -> the window of any process -----------------------------------------------------------------
+# 7. streamer -> introspection of any process -----------------------------------------------------------------
 
 
 class Look(Message, frozen=True):
-    """What does this process do just now? services/runtime/introspection.py answers, in every process."""
+    """Asks a process for its current figures. services/runtime/introspection.py answers, in every process."""
 
 
 class LinkCard(Message, frozen=True):
-    """Of a line this process keeps open to another. `round_trip`: the last one, in seconds; 0: not known."""
+    """A connection of this process to another. `round_trip`: the last one, in seconds; 0: unknown."""
 
     endpoint: str
     role: str
@@ -388,8 +387,8 @@ class LinkCard(Message, frozen=True):
 
 
 class Seen(Message, frozen=True):
-    """`figures` are what is true now. `totals` only ever grow; `earlier` is what they were `span` seconds ago. `pid`:
-    who answers; it may be another than the one that was started, which watches it."""
+    """`figures` are current values. `totals` only grow; `earlier` are the totals `span` seconds ago. `pid` is the
+    answering process, which may be a child of the started one."""
 
     figures: dict[str, float] = {}
     totals: dict[str, float] = {}
@@ -400,7 +399,7 @@ class Seen(Message, frozen=True):
 
 
 class Kill(Message, frozen=True):
-    """End at once, as by kill -9. Heeded where the setting `demo` is on, and refused anywhere else."""
+    """End at once, as by kill -9. Refused unless the setting `demo` is on."""
 
 
 class Dying(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""What namespaces and corpora may be called, at the door and in the library."""
+"""Valid names of namespaces and corpora."""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
 from services.api.speculative_config import translate
+from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
 from services.runtime.cpu_placement import cores_of
 
 
@@ -44,91 +46,91 @@ def _row(name: str, default: Any, help: str, **more: Any) -> Setting:
 
 SETTINGS: tuple[Setting, ...] = (
     # The model
-    _row("model", "smollm2-135m-instruct", "Model: the embedded default's name, a Hugging Face folder, a GGUF file or a hub id", roles="all"),
-    _row("served_model_name", "", "Name clients use for the model; empty: the folder's name", roles="streamer"),
-    _row("cache_dir", "", "Where models are kept; empty: $XDG_CACHE_HOME/specmesh or ~/.cache/specmesh", kind="path"),
-    _row("dtype", "auto", "Weights and activations; auto: bfloat16 where the machine has it in hardware; int8: the linears' weights and inputs, the rest as auto", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
-    _row("executor", "auto", "What runs the network: triton on a GPU, compiled loops on a CPU, plain torch anywhere; auto: the first that can", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="worker"),
-    _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on how the prompt was cut; fast: where that costs speed, it isn't promised", kind="choice", choices=("strict", "fast"), roles="worker"),
-    _row("engine", "torch", "torch runs the model; mock invents tokens by profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),
-    _row("mock_profile", "{}", "Mock engine: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="worker"),
-    # The door
-    _row("host", "127.0.0.1", "Address of the HTTP door", roles="streamer"),
-    _row("port", 8000, "Port of the HTTP door", low=0, high=65535, roles="streamer"),
-    _row("api_keys", "", "Comma-separated keys clients must send as Bearer; empty: none asked", roles="streamer"),
-    _row("max_waiting", 256, "Requests admitted and not yet finished; more are answered 429", low=1, high=100000, roles="streamer"),
-    _row("request_timeout", 600.0, "Seconds a request may take in all", low=0.1, high=86400.0, roles="streamer"),
-    _row("body_timeout", 10.0, "Seconds a client may take to send headers and body", low=0.1, high=600.0, roles="streamer"),
-    _row("write_timeout", 30.0, "Seconds a client may stall while we write to it", low=0.1, high=600.0, roles="streamer"),
-    _row("max_body_bytes", 4194304, "Largest request body", low=1024, high=1073741824, roles="streamer"),
-    _row("max_connections", 2048, "Open HTTP connections; idle ones make room first, then new ones are answered 503", low=1, high=1000000, roles="streamer"),
-    _row("max_choices", 8, "Largest n", low=1, high=128, roles="streamer"),
-    _row("max_messages", 1024, "Most messages in a chat", low=1, high=100000, roles="streamer"),
-    _row("max_stop_strings", 16, "Most stop strings", low=0, high=256, roles="streamer"),
-    _row("vllm_metric_names", False, "Also serve the metrics under the vllm: prefix, for existing dashboards"),
-    _row("template_timeout", 2.0, "Seconds the model's chat template may take", low=0.01, high=60.0, roles="tokenizer"),
+    _row("model", "smollm2-135m-instruct", "Target model: the embedded default's name, a Hugging Face folder, a GGUF file or a hub id", roles="all"),
+    _row("served_model_name", "", "Name of the model in the API; empty: the folder's name", roles="streamer"),
+    _row("cache_dir", "", "Folder of downloaded and converted models; empty: $XDG_CACHE_HOME/specmesh or ~/.cache/specmesh", kind="path"),
+    _row("dtype", "auto", "Type of weights and activations; auto: bfloat16 where the processor supports it, else float32; int8: weights and inputs of linear layers in 8 bits, the rest as auto", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
+    _row("executor", "auto", "Implementation of the forward pass: triton (GPU), compiled (CPU) or plain (PyTorch); auto: the first that the machine supports", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="worker"),
+    _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on prompt chunks; fast: they may, where that is faster", kind="choice", choices=("strict", "fast"), roles="worker"),
+    _row("engine", "torch", "torch runs the model; mock makes up tokens by mock_profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),
+    _row("mock_profile", "{}", "Profile of the mock engine as JSON: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="worker"),
+    # The HTTP server
+    _row("host", "127.0.0.1", "Address of the HTTP server", roles="streamer"),
+    _row("port", 8000, "Port of the HTTP server; 0: any free port", low=0, high=65535, roles="streamer"),
+    _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
+    _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
+    _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
+    _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),
+    _row("write_timeout", 30.0, "Maximum time a client may take to accept data, in seconds", low=0.1, high=600.0, roles="streamer"),
+    _row("max_body_bytes", 4194304, "Maximum size of a request body, in bytes", low=1024, high=1073741824, roles="streamer"),
+    _row("max_connections", 2048, "Maximum number of open HTTP connections; idle ones are closed first, then new ones get status 503", low=1, high=1000000, roles="streamer"),
+    _row("max_choices", 8, "Maximum value of n in a request", low=1, high=128, roles="streamer"),
+    _row("max_messages", 1024, "Maximum number of messages in a chat request", low=1, high=100000, roles="streamer"),
+    _row("max_stop_strings", 16, "Maximum number of stop strings in a request", low=0, high=256, roles="streamer"),
+    _row("vllm_metric_names", False, "Also serve the metrics with the prefix vllm:, for existing dashboards"),
+    _row("template_timeout", 2.0, "Maximum run time of the model's chat template, in seconds", low=0.01, high=60.0, roles="tokenizer"),
     # Speculation
-    _row("speculative_config", "{}", "JSON with the keys FastDeploy and vLLM use: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
-    _row("method", "auto", "Proposer used when a request names none", kind="choice", choices=("naive", "ngram", "suffix", "prediction", "hybrid", "auto")),
-    _row("num_speculative_tokens", -1, "Longest draft; -1: 48 with method auto, which verifies as much of it as pays, and 8 with the others", low=-1, high=64),
-    _row("verify_strategy", "auto", "What makes a drafted token stand. auto: greedy at temperature 0, target_match otherwise; typical and topp change what is said", kind="choice", choices=("auto", "greedy", "target_match", "rejection", "block", "typical", "topp")),
-    _row("accept_policy", "normal", "accept_all and reject_all are for debugging: accept_all changes the text", kind="choice", choices=("normal", "accept_all", "reject_all")),
-    _row("allow_lossy", False, "Requests may ask for strategies and policies that change the text or its distribution; they may, too, where this server is set to one", roles="worker"),
-    _row("max_candidate_len", 5, "topp: a drafted token stands among so many of the likeliest that top_p leaves", low=1, high=1024, roles="worker"),
-    _row("verify_window", 2, "topp: the second likeliest token stands, too, when so many likeliest ones follow it; 0: off", low=0, high=64, roles="worker"),
-    _row("typical_epsilon", 0.09, "typical: a drafted token as probable as this stands", low=0.0, high=1.0, above=True, roles="worker"),
-    _row("typical_delta", 0.3, "typical: so does one above this times exp(-entropy)", low=0.0, high=1.0, above=True, roles="worker"),
-    _row("max_ngram_size", 5, "Longest n-gram looked up", low=1, high=32),
-    _row("min_ngram_size", 2, "Shortest n-gram looked up", low=1, high=32),
-    _row("suffix_decoding_max_tree_depth", 64, "suffix: longest context looked at, in tokens", low=1, high=1024, roles="proposer"),
-    _row("suffix_decoding_max_cached_requests", -1, "suffix: requests whose output is learned in a namespace, for drafts of its other requests; 0: none is; -1: as many as store_tokens and store_mb hold (docs/proposers.md)", low=-1, high=100000000, roles="proposer"),
-    _row("suffix_decoding_max_spec_factor", 1.0, "suffix: tokens drafted for each token of the context", low=0.0, high=64.0, roles="proposer"),
-    _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens drafted besides those", low=-64.0, high=64.0, roles="proposer"),
-    _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before the token at which it is less probable, by counts, than this", low=0.0, high=1.0, roles="proposer"),
-    _row("suffix_decoding_learn_prompts", False, "suffix: prompts are learned, too, not only what was answered", roles="proposer"),
-    _row("suffix_decoding_trees", False, "suffix and auto: drafts may be trees, with several guesses for one place, in requests that don't say", roles="worker"),
-    _row("ngram_prefers", "recent", "ngram: of several places where an n-gram occurred, the last one or what followed most often", kind="choice", choices=("recent", "frequent"), roles="proposer"),
-    _row("hybrid_first", "suffix", "hybrid: the method that drafts first", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
-    _row("hybrid_then", "ngram", "hybrid: the method that goes on behind that draft, or drafts beside it", kind="choice", choices=("ngram", "suffix", "prediction"), roles="proposer"),
-    _row("hybrid_rule", "continue", "hybrid: continue: the second goes on where the first ends; better: the draft that is expected to bring more", kind="choice", choices=("continue", "better"), roles="proposer"),
-    _row("successor", False, "proposer: it takes over from those that run only once its drafts, made beside theirs, have shown to be as good", roles="proposer"),
-    _row("shared_namespaces", "", "Comma-separated names of namespaces that every caller may learn from and add to, by naming one in a request; empty: no caller's text reaches another's drafts", roles="streamer"),
-    _row("store_dir", "", "Where proposers keep what they have learned; empty: store in cache_dir; none: in memory only", roles="proposer"),
-    _row("store_mb", 1024, "Disk and memory for what is learned, in all", low=1, high=1048576, roles="proposer"),
-    _row("store_tokens", 100000000, "Tokens learned and kept in one namespace; the oldest and least used go first", low=10000, high=2000000000, roles="proposer"),
-    _row("pace_ms", 0.0, "Streams say something every so many milliseconds, in chunks of one size, however many tokens a step gave; 0: as it comes", low=0.0, high=10000.0, roles="streamer"),
-    _row("draft_deadline_ms", 20.0, "How long a step waits for drafts before it goes on without them", low=0.1, high=10000.0, roles="worker"),
-    _row("audit_share", 0.0, "Share of the requests that is computed again without drafts, in idle time, and compared token for token (docs/architecture.md)", low=0.0, high=1.0, roles="worker"),
-    _row("audit_threshold", 3, "Answers that differ under the audit until their proposer is switched off; 0: never", low=0, high=1000000, roles="worker"),
-    _row("proposer_tokens", 1000000, "Tokens of running sequences a proposer keeps in all, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
-    # The target's memory and batch
-    _row("max_sequences", 64, "Sequences in the running batch", low=1, high=1024, roles="worker"),
-    _row("max_step_tokens", 512, "Rows of one forward pass, prefill chunks among them", low=16, high=65536, roles="worker"),
-    _row("max_context", 0, "Longest prompt + answer; 0: what the model was trained for", low=0, high=1048576, roles="worker"),
-    _row("page_tokens", 32, "Tokens in a KV page", low=8, high=256, roles="worker"),
-    _row("kv_cache_mb", 1024, "Memory for KV pages; 0: a share of what is free once the model is loaded", low=0, high=1048576, roles="worker"),
-    _row("threads", 0, "Compute threads of the target; 0: one per core", low=0, high=1024, roles="worker"),
-    _row("prefix_cache", True, "Keep computed text in pages that nobody uses, and share it between requests that begin alike", roles="worker"),
-    _row("priority_seconds", 5.0, "Head start that one level of a request's priority is worth, in seconds of waiting", low=0.0, high=60.0, roles="worker"),
+    _row("speculative_config", "{}", "Speculation settings as JSON with the keys of FastDeploy and vLLM: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
+    _row("method", AUTO, "Drafting method of requests that name none", kind="choice", choices=tuple(METHODS)),
+    _row("num_speculative_tokens", -1, "Maximum draft length in tokens; -1: 48 for method auto, 8 for the others", low=-1, high=64),
+    _row("verify_strategy", "auto", "Rule by which draft tokens are accepted; auto: greedy at temperature 0, else target_match; typical and topp change the text", kind="choice", choices=(AUTO, *STRATEGIES)),
+    _row("accept_policy", "normal", "For debugging: accept_all accepts every draft token and changes the text, reject_all accepts none", kind="choice", choices=ACCEPT_POLICIES),
+    _row("allow_lossy", False, "Allow requests to name strategies and policies that change the text or its distribution; the server's own is always allowed", roles="worker"),
+    _row("max_candidate_len", 5, "topp: accept a draft token if it is among this number of most probable tokens of the top-p set", low=1, high=1024, roles="worker"),
+    _row("verify_window", 2, "topp: also accept the second most probable token if this number of most probable tokens follow it; 0: off", low=0, high=64, roles="worker"),
+    _row("typical_epsilon", 0.09, "typical: accept a draft token of at least this probability", low=0.0, high=1.0, above=True, roles="worker"),
+    _row("typical_delta", 0.3, "typical: also accept a draft token of at least this value times exp(-entropy)", low=0.0, high=1.0, above=True, roles="worker"),
+    _row("max_ngram_size", 5, "Longest n-gram to look up, in tokens", low=1, high=32),
+    _row("min_ngram_size", 2, "Shortest n-gram to look up, in tokens", low=1, high=32),
+    _row("suffix_decoding_max_tree_depth", 64, "suffix: longest context to look up, in tokens", low=1, high=1024, roles="proposer"),
+    _row("suffix_decoding_max_cached_requests", -1, "suffix: maximum number of answers learned in a namespace; 0: none; -1: limited by store_tokens and store_mb only", low=-1, high=100000000, roles="proposer"),
+    _row("suffix_decoding_max_spec_factor", 1.0, "suffix: maximum draft length as a multiple of the length of the matched context", low=0.0, high=64.0, roles="proposer"),
+    _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens added to that maximum", low=-64.0, high=64.0, roles="proposer"),
+    _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before a token that is less probable than this by its counts", low=0.0, high=1.0, roles="proposer"),
+    _row("suffix_decoding_learn_prompts", False, "suffix: learn prompts too, not only answers", roles="proposer"),
+    _row("suffix_decoding_trees", False, "suffix and auto: drafts may be trees in requests that don't set it", roles="worker"),
+    _row("ngram_prefers", "recent", "ngram: which continuation to draft if an n-gram occurred several times: the most recent or the most frequent one", kind="choice", choices=("recent", "frequent"), roles="proposer"),
+    _row("hybrid_first", HYBRID_FIRST, "hybrid: the method that drafts first", kind="choice", choices=PARTS, roles="proposer"),
+    _row("hybrid_then", HYBRID_THEN, "hybrid: the method that continues that draft, or drafts at the same place", kind="choice", choices=PARTS, roles="proposer"),
+    _row("hybrid_rule", "continue", "hybrid: continue: the second method continues the first one's draft; better: the draft with more expected tokens is used", kind="choice", choices=("continue", "better"), roles="proposer"),
+    _row("shared_namespaces", "", "Comma-separated names of namespaces whose texts all callers share when their requests name them; empty: callers share no texts", roles="streamer"),
+    _row("store_dir", "", "Folder of what proposers have learned; empty: store in cache_dir; none: keep it in memory only", roles="proposer"),
+    _row("store_mb", 1024, "Maximum disk space and memory for learned text, in MiB", low=1, high=1048576, roles="proposer"),
+    _row("store_tokens", 100000000, "Maximum number of learned tokens in a namespace; the oldest and least used texts are evicted first", low=10000, high=2000000000, roles="proposer"),
+    _row("pace_ms", 0.0, "Fixed interval between SSE chunks of a stream, in ms, with chunks of equal size; 0: each step's tokens are sent at once", low=0.0, high=10000.0, roles="streamer"),
+    _row("record_steps", "", "File to which each step's work and result are written, for `bench step --replay`; it holds token ids of prompts and answers", roles="worker"),
+    _row("draft_deadline_ms", 20.0, "Maximum time that a step waits for drafts, in ms", low=0.1, high=10000.0, roles="worker"),
+    _row("audit_share", 0.0, "Share of requests, 0 to 1, that the streamer sends again without drafts in idle time to compare the texts (docs/architecture.md)", low=0.0, high=1.0, roles="streamer"),
+    _row("audit_threshold", 3, "Number of differing answers after which the audit switches a method off; 0: never", low=0, high=1000000, roles="streamer"),
+    _row("proposer_tokens", 1000000, "Maximum number of tokens of running sequences that a proposer keeps, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
+    # Memory and batch of the worker
+    _row("max_sequences", 64, "Maximum number of sequences in a batch", low=1, high=1024, roles="worker"),
+    _row("max_step_tokens", 512, "Maximum number of rows in a forward pass, prompt chunks and draft tokens included", low=16, high=65536, roles="worker"),
+    _row("max_context", 0, "Maximum length of prompt and answer together, in tokens; 0: the length the model was trained for", low=0, high=1048576, roles="worker"),
+    _row("page_tokens", 32, "Size of a KV page, in tokens", low=8, high=256, roles="worker"),
+    _row("kv_cache_mb", 1024, "Memory for KV pages, in MiB; 0: 60 % of the memory that is free after loading the model", low=0, high=1048576, roles="worker"),
+    _row("threads", 0, "Number of compute threads of the worker; 0: one per core", low=0, high=1024, roles="worker"),
+    _row("prefix_cache", True, "Keep the KV pages of finished texts and reuse them for requests with the same beginning", roles="worker"),
+    _row("priority_seconds", 5.0, "Waiting time that one level of a request's priority is equal to, in seconds", low=0.0, high=60.0, roles="worker"),
     # Cores
-    _row("cores", "", "Cores a role may use, such as worker=0-5;streamer=6,7; a role that isn't named may use all"),
-    _row("niceness", 10, "How far streamer and tokenizer stand back when cores are short (0: not at all)", low=0, high=19, roles="streamer, tokenizer"),
+    _row("cores", "", "Cores that a role may use, such as worker=0-5;streamer=6,7; roles not named may use all"),
+    _row("niceness", 10, "Niceness of the streamer and tokenizer processes; 0: that of the parent process", low=0, high=19, roles="streamer, tokenizer"),
     # The mesh
-    _row("demo", False, "POST /v1/mesh/kill ends a proposer as kill -9 would, for showing that nothing breaks; with several api_keys, /v1/mesh shows every caller figures of all", roles="streamer, proposer"),
-    _row("run_dir", "", "Where ipc sockets and pid files live; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
-    _row("instance", "", "Name of this instance; empty: role-pid", roles="all"),
-    _row("bind", "", "Mesh endpoint of this process, ipc://... or tcp://host:port; empty: ipc in run_dir"),
-    _row("advertise", "", "Endpoint told to others, where it differs from bind"),
-    _row("directory", "", "Endpoint of the directory; empty: ipc in run_dir"),
-    _row("host_directory", False, "This process hosts the directory (the supervisor does on one machine)"),
-    _row("keys_dir", "", "CURVE keys made by `specmesh keys`; needed for every address that is not ipc", kind="path"),
-    _row("metrics_host", "127.0.0.1", "Address of /metrics and /health of a process"),
-    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 target. For up it is the first of these four; a further instance has 10 more", low=0, high=65535),
-    _row("tokenizers", 1, "Tokenizer processes started by up", low=1, high=16, roles="up"),
-    _row("drain_timeout", 30.0, "Seconds running streams may go on after SIGTERM", low=0.0, high=3600.0),
-    _row("kill_stuck_after", 30.0, "Seconds a role may be stuck before up kills and restarts it; 0: never", low=0.0, high=3600.0, roles="up"),
-    _row("stale_after", 2.0, "Seconds without progress after which an instance counts as stuck", low=0.2, high=600.0),
-    _row("log_level", "info", "How much is logged", kind="choice", choices=("debug", "info", "warning", "error")),
+    _row("demo", False, "POST /v1/mesh/kill ends a proposer as kill -9 would; with several api_keys, /v1/mesh shows every caller the figures of all", roles="streamer, proposer"),
+    _row("run_dir", "", "Folder of ipc sockets and pid files; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
+    _row("instance", "", "Name of this instance; empty: the role and the pid", roles="all"),
+    _row("bind", "", "Mesh endpoint of this process, ipc://... or tcp://host:port; empty: a socket in run_dir"),
+    _row("advertise", "", "Endpoint that other processes connect to, if it differs from bind"),
+    _row("directory", "", "Endpoint of the directory; empty: a socket in run_dir"),
+    _row("host_directory", False, "This process hosts the directory; under `specmesh up` the supervisor does"),
+    _row("keys_dir", "", "Folder of CURVE keys made by `specmesh keys`; needed for every endpoint that is not ipc", kind="path"),
+    _row("metrics_host", "127.0.0.1", "Address of the HTTP server for /metrics and /health"),
+    _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 worker; `specmesh up` takes it as the first of the four and adds 10 for each further instance", low=0, high=65535),
+    _row("tokenizers", 1, "Number of tokenizer processes that `specmesh up` starts", low=1, high=16, roles="up"),
+    _row("drain_timeout", 30.0, "Time that running requests may continue after SIGTERM, in seconds", low=0.0, high=3600.0),
+    _row("kill_stuck_after", 30.0, "Time without progress after which `specmesh up` kills and restarts a process, in seconds; 0: never", low=0.0, high=3600.0, roles="up"),
+    _row("stale_after", 2.0, "Time without progress after which an instance counts as stuck, in seconds", low=0.2, high=600.0),
+    _row("log_level", "info", "Least severe level that is logged", kind="choice", choices=("debug", "info", "warning", "error")),
 )
 
 ROWS: dict[str, Setting] = {row.name: row for row in SETTINGS}
@@ -307,7 +309,7 @@ def accepted(row: Setting) -> str:
 
 
 def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """One source's rows, typed; the rows its speculative_config stands for are among them."""
+    """One source's rows, typed; with the rows of its speculative_config."""
     given: dict[str, tuple[Any, str]] = {}
     problems: list[str] = []
     for key, value in layer.items():
@@ -481,17 +483,17 @@ def _socket(settings: Settings, name: str) -> str:
 
 
 def sockets_in(folder: Path) -> list[Path]:
-    """Of processes of a mesh, and their hatches (mesh/hatch.py)."""
-    return sorted([*folder.glob("*.sock"), *folder.glob("*.sock.hatch")])
+    """The sockets of the processes of a mesh."""
+    return sorted(folder.glob("*.sock"))
 
 
 def metrics_port(settings: Settings, role: str) -> int:
-    """The side door of this process; a port that was set is taken as it is."""
+    """Port of this process's health server; a port that was set is used as it is."""
     return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role)
 
 
 def mesh_metrics_port(settings: Settings, role: str, index: int = 0) -> int:
-    """The side door `up` gives the role's instance `index`; a port that was set is the first of them."""
+    """Port of the health server of the role's instance `index` under `up`; a port that was set is the first of all."""
     return (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * index
 
 
@@ -502,7 +504,7 @@ def served_model_name(settings: Settings) -> str:
 
 def to_environment(settings: Settings) -> dict[str, str]:
     """The whole of the settings for a child process: it reads no file and finds the same values.
-    speculative_config is left out, because the rows it stands for are in."""
+    speculative_config is left out, because its rows are in."""
     environment = {FILE_VARIABLE: ""}
     for name, value in settings:
         row = ROWS[name]

@@ -1,6 +1,6 @@
-"""Translates the JSON of --speculative-config, as users of other servers write it, into our rows.
+"""Translates the JSON of --speculative-config, as users of other servers write it, into settings.
 
-It knows the names others use and what they mean here; it doesn't know ranges: the rows do.
+It knows the names that others use and their meaning here; ranges are checked by the settings.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from typing import Any
+
+from services.api.methods import METHODS
+from services.api.strategies import STRATEGIES
 
 # Their key -> our row.
 KEYS: dict[str, str] = {
@@ -45,17 +48,11 @@ KEYS: dict[str, str] = {
 
 # Row -> their value -> ours.
 ALIASES: dict[str, dict[str, str]] = {
-    "method": {"inference_with_reference": "ngram", "[ngram]": "ngram"},
-    "verify_strategy": {
-        "rejection_sampler": "rejection",
-        "typical_acceptance_sampler": "typical",
-        "standard": "rejection",
-        "probabilistic": "rejection",
-        "strict": "target_match",
-    },
+    "method": {alias: method.name for method in METHODS.values() for alias in method.aliases},
+    "verify_strategy": {alias: strategy.name for strategy in STRATEGIES.values() for alias in strategy.aliases},
 }
 
-# Methods others have and we do not serve yet: named, so that nobody looks for a typing error.
+# Methods of other servers that are not served yet, for an error that doesn't look like a typing error.
 METHODS_TO_COME = (
     "mtp",
     "eagle",
@@ -110,5 +107,5 @@ def _key_problem(key: str) -> str:
 
 def _value_problem(key: str, value: Any) -> str:
     if KEYS[key] == "method" and value in METHODS_TO_COME:
-        return f"{key}: {value!r} is not served yet; served are naive, ngram, suffix, prediction, hybrid and auto"
+        return f"{key}: {value!r} is not served yet; served are {', '.join(METHODS)}"
     return ""

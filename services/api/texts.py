@@ -1,4 +1,4 @@
-"""Long texts are cut where it hurts least. Knows neither tokens nor files."""
+"""Cuts long texts into parts. Knows neither tokens nor files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def pieces(text: str, longest: int) -> Iterator[str]:
-    """The text in parts of at most so many characters, cut behind a line where there is one in the second half."""
+    """The text in parts of at most `longest` characters, cut behind a line where there is one in the second half."""
     start = 0
     while start < len(text):
         end = start + longest

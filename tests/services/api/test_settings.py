@@ -26,8 +26,7 @@ from services.api.settings import (
     settings_file,
     to_environment,
 )
-from services.worker.verify.policy import ACCEPT_POLICIES, LONGEST_WINDOW, MOST_CANDIDATES, Verification
-from services.worker.verify.registry import STRATEGIES
+from services.api.strategies import ACCEPT_POLICIES, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES, Verification
 
 
 def refused(

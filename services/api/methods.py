@@ -1,0 +1,133 @@
+"""The one table of methods: every way of drafting, by the name that settings, requests, metrics and docs use.
+
+Choices of settings, the HTTP API's enum, the page, `chat`, docs/proposers.md and the registries of drafters are made
+from it. A new method is one file with a Drafter (services/api/drafter.py) and one row here. The class is named as text,
+so that reading the table imports no drafter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from services.api.drafter import Needs
+
+NAIVE = "naive"
+AUTO = "auto"
+PREDICTION = "prediction"
+# Other servers' word for naive, which requests may use.
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    name: str
+    # "package.module:Class"
+    drafter: str
+    help: str
+    # The process in which it drafts.
+    runs: Literal["proposer", "worker"] = "proposer"
+    needs: Needs = Needs.TOKENS
+    # Whether its drafts carry the distributions they were drawn from.
+    gives_probs: bool = False
+    # The settings that only this method reads.
+    settings: tuple[str, ...] = ()
+    # Whether it drafts by asking other methods.
+    combines: bool = False
+    # Whether `auto` asks it besides its own sources.
+    in_auto: bool = True
+    # What other servers call it in their speculative config.
+    aliases: tuple[str, ...] = ()
+
+    def load(self) -> Any:
+        """Its class, imported now."""
+        module, _, name = self.drafter.partition(":")
+        return getattr(import_module(module), name)
+
+
+METHODS: dict[str, Method] = {
+    row.name: row
+    for row in (
+        Method(
+            NAIVE,
+            "services.proposer.naive:NaiveDrafter",
+            "No drafts: plain decoding, one token a step",
+            in_auto=False,
+        ),
+        Method(
+            "ngram",
+            "services.proposer.ngram:NgramDrafter",
+            "Prompt lookup: what followed the last few tokens earlier in the request's own prompt and output",
+            settings=("max_ngram_size", "min_ngram_size", "ngram_prefers"),
+            aliases=("inference_with_reference", "[ngram]"),
+        ),
+        Method(
+            "suffix",
+            "services.proposer.suffix:SuffixDrafter",
+            "Suffix decoding: what most often followed the text's last tokens, in the request's own text and in"
+            " earlier text of its namespace",
+            settings=(
+                "suffix_decoding_max_tree_depth",
+                "suffix_decoding_max_spec_factor",
+                "suffix_decoding_max_spec_offset",
+                "suffix_decoding_min_token_prob",
+            ),
+        ),
+        Method(
+            PREDICTION,
+            "services.proposer.prediction:PredictionDrafter",
+            "Continues the text that came as the request's `prediction`",
+        ),
+        Method(
+            "hybrid",
+            "services.proposer.hybrid:HybridDrafter",
+            "Two methods: the second continues the first one's draft, or the draft expected to bring more is used",
+            settings=("hybrid_first", "hybrid_then", "hybrid_rule"),
+            combines=True,
+            in_auto=False,
+        ),
+        Method(
+            AUTO,
+            "services.proposer.auto:AutoDrafter",
+            "All sources at once, token by token: the most probable one by measured acceptance, for as long as it pays",
+            combines=True,
+            in_auto=False,
+        ),
+    )
+}
+
+
+def method_for(asked: str, own: str, has_prediction: bool) -> str:
+    """The method of a request that asks for `asked` ("": for none) at a server whose method is `own`. A request that
+    brings a prediction is drafted from it, unless the server's method looks at predictions anyway."""
+    if asked:
+        return NAIVE if asked == OFF else asked
+    return PREDICTION if has_prediction and own != AUTO else own
+
+
+# What `hybrid` can be made of, and what it is made of by default.
+PARTS = tuple(row.name for row in METHODS.values() if not row.combines and row.name != NAIVE)
+HYBRID_FIRST, HYBRID_THEN = "suffix", "ngram"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a draft's tokens came from, as `Run.source` names it. `label` is its name on a screen."""
+
+    name: str
+    label: str
+    help: str
+
+
+SOURCES: dict[str, Source] = {
+    row.name: row
+    for row in (
+        Source("suffix", "suffix", "what most often followed these words, in this text"),
+        Source("ngram", "n-gram", "what followed these words before, in this text"),
+        Source("shared", "shared", "another answer of the same namespace"),
+        Source("store", "store", "earlier answers, kept on disk"),
+        Source("corpus", "corpus", "a corpus that was added"),
+        Source(PREDICTION, "expected text", "the text that came with the request"),
+    )
+}

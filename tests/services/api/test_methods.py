@@ -1,0 +1,60 @@
+"""The table of methods is the truth: classes, settings and choices agree with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, NAIVE, PARTS, SOURCES, Method
+from services.api.settings import ROWS
+from services.api.speculative_config import METHODS_TO_COME
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_a_row_names_a_class_in_a_file_of_the_methods_own_and_repeats_what_it_declares(method: Method) -> None:
+    found = method.load()
+    assert found.__module__.rpartition(".")[2] == method.name
+    assert found.__module__.startswith(f"services.{method.runs}.")
+    assert (found.needs.value, found.gives_probs) == (method.needs.value, method.gives_probs)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_a_rows_settings_exist_and_its_help_is_one_phrase(method: Method) -> None:
+    assert set(method.settings) <= set(ROWS)
+    assert method.help and "\n" not in method.help and not method.help.endswith(".")
+
+
+def test_the_registry_of_the_proposer_has_the_rows_that_run_there() -> None:
+    from services.api.settings import load_settings
+    from services.proposer.registry import make_drafters
+    from services.proposer.suffix_index import SuffixIndex
+
+    settings = load_settings({"store_dir": "none"}, {})
+    index = SuffixIndex.open(settings)
+    made = make_drafters(settings, index)
+    index.close()
+    assert {name: type(drafter) for name, drafter in made.items()} == {
+        name: method.load() for name, method in METHODS.items() if method.runs == "proposer"
+    }
+
+
+def test_choices_of_settings_are_the_rows() -> None:
+    assert ROWS["method"].choices == tuple(METHODS) and ROWS["method"].default == AUTO
+    assert ROWS["hybrid_first"].choices == ROWS["hybrid_then"].choices == PARTS
+    assert {HYBRID_FIRST, HYBRID_THEN} <= set(PARTS) and NAIVE not in PARTS
+    assert not set(METHODS) & set(METHODS_TO_COME)
+
+
+def test_every_method_of_one_source_can_be_the_source_of_a_draft() -> None:
+    assert set(PARTS) <= set(SOURCES)
+
+
+def test_outside_its_own_room_a_method_is_named_in_the_table_only() -> None:
+    rooms = [room for room in (ROOT / "services").iterdir() if room.name != "proposer"]
+    files = [file for room in rooms for file in room.rglob("*.*") if file.suffix in (".py", ".html", ".js")]
+    naming = {str(file.relative_to(ROOT)) for file in files if re.search(r"['\"]ngram['\"]", file.read_text())}
+    assert naming == {"services/api/methods.py"}
