@@ -1,29 +1,52 @@
-"""All sources together, a token at a time: what stood of what each said so far, by context and counts, tells which one
-is believed, and what it means that others say the same, or something else.
+"""All sources together, token by token: the one with the highest acceptance rate, measured by source, context length
+and count, and corrected by how much other sources agree, gives the token.
 
-Every source is asked each time, and what it said is compared with how the text went on, also where another was
-believed: so none is ever given up. The draft goes on as long as there is any hope; how much of it is verified is the
-target's to decide, which knows the price.
+Every source is compared with the text that followed, also if another one gave the token, so a source that improves is
+used again. The draft continues until acceptance is very unlikely; the worker, which knows the cost of verification,
+decides how much of it is verified. Drafters outside the index are asked too; the draft with more expected tokens wins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from services.proposer.draft import Draft
-from services.proposer.from_text import FromText
-from services.proposer.knowledge import CALIBRATED, CORPUS, NGRAM, OWN, PREDICTION, SHARED, STORE, Rule
-from services.proposer.proposer import Ask
+from services.api.drafter import Draft, Drafter, DraftRequest
+from services.api.methods import METHODS
+from services.api.settings import Settings
+from services.proposer.hybrid import expected_tokens
+from services.proposer.suffix_index import (
+    CALIBRATED,
+    CORPUS,
+    NGRAM,
+    OWN,
+    PREDICTION,
+    SHARED,
+    STORE,
+    Rule,
+    SuffixIndex,
+)
+from services.proposer.text_drafter import TextDrafter
 
-# No draft is worth a token that is less likely than this.
-_LEAST = 0.02
 
+class AutoDrafter(TextDrafter):
+    name: ClassVar[str] = "auto"
+    sources: ClassVar[int] = CALIBRATED | OWN | NGRAM | PREDICTION | SHARED | STORE | CORPUS
+    # Drafting is cheap, and the worker decides what to verify: draft all but very improbable tokens.
+    rule: ClassVar[Rule] = Rule(least=0.02)
+    _others: Sequence[Drafter] = ()
 
-class AutoProposer(FromText):
-    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return self.knowledge.guess(asks, _ALL, _RULE)
+    @classmethod
+    def of(cls, settings: Settings, index: SuffixIndex, others: Mapping[str, Drafter]) -> Drafter:
+        made = cls(index)
+        made._others = [
+            each for name, each in others.items() if not isinstance(each, TextDrafter) and METHODS[name].in_auto
+        ]
+        return made
 
-
-_ALL = CALIBRATED | OWN | NGRAM | PREDICTION | SHARED | STORE | CORPUS
-# Chances decide how far to go, not lengths.
-_RULE = Rule(least=_LEAST)
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+        drafts = super().draft(requests)
+        for other in self._others:
+            pairs = zip(drafts, other.draft(requests), strict=True)
+            drafts = [max(pair, key=expected_tokens) for pair in pairs]
+        return drafts

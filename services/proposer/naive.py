@@ -1,26 +1,29 @@
-"""No guesses at all: plain decoding, as the speculative path with empty drafts."""
+"""No drafts: plain decoding, through the same code as the others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from services.proposer.draft import EMPTY, Draft
-from services.proposer.proposer import Ask, Needs, Outcome
+from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Needs
+from services.api.settings import Settings
+from services.proposer.suffix_index import SuffixIndex
 
 
-class NaiveProposer:
+class NaiveDrafter:
+    name: ClassVar[str] = "naive"
     needs: ClassVar[Needs] = Needs.TOKENS
     gives_probs: ClassVar[bool] = False
 
-    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return [EMPTY] * len(asks)
+    @classmethod
+    def of(cls, settings: Settings, index: SuffixIndex, others: Mapping[str, Drafter]) -> Drafter:
+        return cls()
 
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
+    def draft(self, requests: Sequence[DraftRequest]) -> Sequence[Draft]:
+        return [NO_DRAFT] * len(requests)
+
+    def commit(self, results: Sequence[Committed]) -> None:
         pass
 
-    def forget(self, sequence_id: int) -> None:
+    def forget(self, sequence_ids: Sequence[int]) -> None:
         pass
-
-    def held_bytes(self) -> int:
-        return 0

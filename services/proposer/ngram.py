@@ -1,20 +1,15 @@
-"""Prompt lookup: what followed the text's own last few tokens before, in prompt or output. The longest n-gram is tried
-first; of several places the last one, or what followed most often, wins. It knows nothing of other requests."""
+"""Prompt lookup: what followed the last few tokens of the text earlier in its prompt or output. The longest n-gram is
+tried first; of several occurrences the last one counts, or the most frequent continuation (`ngram_prefers`). Texts of
+other requests are not used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import ClassVar
 
-from services.proposer.draft import Draft
-from services.proposer.from_text import FromText
-from services.proposer.knowledge import NGRAM, Rule
-from services.proposer.proposer import Ask
+from services.proposer.suffix_index import NGRAM
+from services.proposer.text_drafter import TextDrafter
 
 
-class NgramProposer(FromText):
-    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return self.knowledge.guess(asks, NGRAM, _RULE)
-
-
-# N-grams have lengths instead.
-_RULE = Rule()
+class NgramDrafter(TextDrafter):
+    name: ClassVar[str] = "ngram"
+    sources: ClassVar[int] = NGRAM

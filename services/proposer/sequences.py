@@ -1,7 +1,7 @@
-"""The texts a proposer process follows: whose they are, how long, and which may go when memory is short.
+"""The texts that a proposer follows: their workers, their length, and which are dropped when memory is short.
 
-A target sends only what it committed since the last answer; here that becomes whole texts again, or the
-finding that a text is not known. Nothing here knows how drafts are made.
+A worker sends only the tokens committed since the last answer. This appends them to the text, or finds that the text is
+unknown. Knows nothing of drafting.
 """
 
 from __future__ import annotations
@@ -12,96 +12,95 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.api.drafter import Text
 from services.api.messages import Ended, ProposeItem
-from services.proposer.proposer import View
+from services.proposer.suffix_index import namespace_key
 
-# A sequence without text is a few hundred bytes; this many are more than all targets run at once.
+# A sequence without text takes a few hundred bytes; this is more than all workers run at once.
 MAX_SEQUENCES = 8192
 
 
 def _packed(tokens: list[int]) -> array[int] | None:
     """Four bytes a token; None when one of them can't be a token id."""
     try:
-        return array("i", tokens)
+        return array("i", tokens) if min(tokens, default=0) >= 0 else None
     except OverflowError:
         return None
 
 
 @dataclass(slots=True)
 class Sequence:
-    view: View
-    target: str
-    target_sequence_id: int
+    text: Text
+    worker: str
+    worker_sequence_id: int
     committed: int = 0
-    # Its text was given up for want of memory: it is followed by length, and gets no drafts.
+    # Its text was dropped because memory was short: only its length is tracked, and it gets no drafts.
     muted: bool = False
 
     @property
     def held(self) -> int:
         """Tokens that take memory."""
-        return len(self.view.tokens) + len(self.view.prediction)
+        return len(self.text.tokens) + len(self.text.prediction)
 
 
 @dataclass(slots=True)
-class Target:
+class Worker:
     epoch: int
     sequences: dict[int, Sequence] = field(default_factory=dict)
 
 
 class Sequences:
-    """`released` is called with a view's id when its text goes, for whatever reason."""
+    """`released` is called with the id of each dropped text."""
 
-    def __init__(
-        self, max_tokens: int, released: Callable[[int], None], max_sequences: int = MAX_SEQUENCES
-    ) -> None:
+    def __init__(self, max_tokens: int, released: Callable[[int], None], max_sequences: int = MAX_SEQUENCES) -> None:
         self._max_tokens = max_tokens
         self._max_sequences = max_sequences
         self._released = released
-        self._targets: dict[str, Target] = {}
+        self._workers: dict[str, Worker] = {}
         # Least recently used first.
         self._by_use: OrderedDict[int, Sequence] = OrderedDict()
-        self._view_ids = itertools.count(1)
+        self._text_ids = itertools.count(1)
         self.tokens = 0
 
     def __len__(self) -> int:
         return len(self._by_use)
 
-    def targets(self) -> list[str]:
-        return list(self._targets)
+    def workers(self) -> list[str]:
+        return list(self._workers)
 
-    def meet(self, target: str, epoch: int) -> bool:
-        """A message of this target and epoch came. A new epoch starts with nothing; an old one is a ghost's
-        (False)."""
-        known = self._targets.get(target)
+    def meet(self, worker: str, epoch: int) -> bool:
+        """A message of this worker and epoch arrived. A new epoch starts without sequences; False: a newer one is
+        known."""
+        known = self._workers.get(worker)
         if known is not None and epoch < known.epoch:
             return False
         if known is None or epoch > known.epoch:
-            self.drop_target(target)
-            self._targets[target] = Target(epoch)
+            self.drop_worker(worker)
+            self._workers[worker] = Worker(epoch)
         return True
 
-    def follow(self, target: str, item: ProposeItem) -> Sequence | None:
-        """The sequence with the item's tokens added; None when what it says doesn't fit what is known."""
-        sequence = self._targets[target].sequences.get(item.sequence_id)
+    def follow(self, worker: str, item: ProposeItem, vocabulary: str = "") -> Sequence | None:
+        """The sequence with the item's tokens added; None if they don't match its text."""
+        sequence = self._workers[worker].sequences.get(item.sequence_id)
         if item.first:
             if sequence is not None:
                 self._drop(sequence)
-            sequence = self._start(target, item)
+            sequence = self._start(worker, item, vocabulary)
         elif sequence is not None and not self._append(sequence, item):
             self._drop(sequence)
             return None
         if sequence is None:
             return None
-        self._by_use.move_to_end(sequence.view.sequence_id)
+        self._by_use.move_to_end(sequence.text.sequence_id)
         if sequence.held > self._max_tokens // 2:
-            # One giant must not push out everyone else.
+            # One long text must not push out all others.
             self._mute(sequence)
         return sequence
 
     def make_room(self) -> bool:
-        """Called after each batch; whether somebody lost something. Too many tokens: those unused the longest lose
-        their text. They keep their place, so that their targets don't send the text again only to have it thrown away
-        again. Too many sequences: those unused the longest go altogether."""
+        """Called once for each batch; returns whether a sequence lost its text. With too many tokens, the least
+        recently used sequences lose their text but stay known: otherwise their workers would send it again, only to
+        have it dropped again. With too many sequences, the least recently used are dropped."""
         if self.tokens <= self._max_tokens and len(self._by_use) <= self._max_sequences:
             return False
         if self.tokens > self._max_tokens:
@@ -113,9 +112,9 @@ class Sequences:
             self._drop(next(iter(self._by_use.values())))
         return True
 
-    def end(self, target: str, ended: Ended) -> View | None:
-        """The whole text of a sequence that is over, if it is known or told now. It isn't followed any more, and not
-        released either: whoever learns from it does that afterwards."""
+    def end(self, worker: str, ended: Ended, vocabulary: str = "") -> Text | None:
+        """The whole text of an ended sequence, if it is known or sent now. It is no longer followed; the caller
+        releases it after learning from it."""
         item = ProposeItem(
             sequence_id=ended.sequence_id,
             committed=ended.committed,
@@ -124,42 +123,48 @@ class Sequences:
             prompt_tokens=ended.prompt_tokens,
             namespace=ended.namespace,
         )
-        sequence = self.follow(target, item)
+        sequence = self.follow(worker, item, vocabulary)
         if sequence is None:
             return None
         if sequence.muted:
             self._drop(sequence)
             return None
         self._unfollow(sequence)
-        return sequence.view
+        return sequence.text
 
-    def forget(self, target: str, sequence_id: int) -> None:
-        sequence = self._targets[target].sequences.get(sequence_id)
+    def forget(self, worker: str, sequence_id: int) -> None:
+        sequence = self._workers[worker].sequences.get(sequence_id)
         if sequence is not None:
             self._drop(sequence)
 
-    def drop_target(self, target: str) -> None:
-        known = self._targets.pop(target, None)
+    def drop_worker(self, worker: str) -> None:
+        known = self._workers.pop(worker, None)
         for sequence in list(known.sequences.values()) if known else []:
             self._mute(sequence)
-            del self._by_use[sequence.view.sequence_id]
+            del self._by_use[sequence.text.sequence_id]
 
-    def _start(self, target: str, item: ProposeItem) -> Sequence | None:
+    def _start(self, worker: str, item: ProposeItem, vocabulary: str) -> Sequence | None:
         tokens, prediction = _packed(item.tokens), _packed(item.prediction)
         if tokens is None or prediction is None or item.committed != len(tokens):
             return None
-        view = View(
-            next(self._view_ids), tokens, item.prompt_tokens, prediction, item.namespace, item.corpora, item.learn
+        text = Text(
+            next(self._text_ids),
+            tokens,
+            item.prompt_tokens,
+            prediction,
+            namespace_key(vocabulary, item.namespace),
+            item.corpora,
+            item.learn,
         )
-        sequence = Sequence(view, target, item.sequence_id, item.committed)
-        self._targets[target].sequences[item.sequence_id] = sequence
-        self._by_use[view.sequence_id] = sequence
+        sequence = Sequence(text, worker, item.sequence_id, item.committed)
+        self._workers[worker].sequences[item.sequence_id] = sequence
+        self._by_use[text.sequence_id] = sequence
         self.tokens += sequence.held
         return sequence
 
     def _append(self, sequence: Sequence, item: ProposeItem) -> bool:
-        """Add what is new. A target that missed our answer sends the same tokens again, with more after
-        them; they must be the ones we have.
+        """Add new tokens. A worker that missed the last answer sends its tokens again, followed by new ones; they must
+        equal the known tokens.
 
             known      . . . . . .
             item             [. . . .]     start = committed - len(tokens)
@@ -171,12 +176,12 @@ class Sequences:
             tokens = _packed(item.tokens)
             if tokens is None:
                 return False
-            # Mostly all of them are new, and none has to be compared.
+            # Usually all are new, and there is nothing to compare.
             if start < known:
-                if sequence.view.tokens[start:] != tokens[: known - start]:
+                if sequence.text.tokens[start:] != tokens[: known - start]:
                     return False
                 del tokens[: known - start]
-            sequence.view.tokens.extend(tokens)
+            sequence.text.tokens.extend(tokens)
             self.tokens += item.committed - known
         sequence.committed = item.committed
         return True
@@ -185,9 +190,9 @@ class Sequences:
         if not sequence.muted:
             sequence.muted = True
             self.tokens -= sequence.held
-            self._released(sequence.view.sequence_id)
-            # Whoever reads the text where it lies was told first.
-            sequence.view.tokens = sequence.view.prediction = array("i")
+            self._released(sequence.text.sequence_id)
+            # Those that hold the text's address have been told.
+            sequence.text.tokens = sequence.text.prediction = array("i")
 
     def _drop(self, sequence: Sequence) -> None:
         self._mute(sequence)
@@ -196,5 +201,5 @@ class Sequences:
     def _unfollow(self, sequence: Sequence) -> None:
         if not sequence.muted:
             self.tokens -= sequence.held
-        del self._by_use[sequence.view.sequence_id]
-        del self._targets[sequence.target].sequences[sequence.target_sequence_id]
+        del self._by_use[sequence.text.sequence_id]
+        del self._workers[sequence.worker].sequences[sequence.worker_sequence_id]

@@ -1,23 +1,24 @@
-"""Suffix decoding: what followed the contexts that a text ends with, most often, as far as it is likely enough.
+"""Suffix decoding: what most often followed the contexts that a text ends with, while it is probable enough.
 
-In the request's own text, and in what was said and learned in its namespace. The draft with the best score wins, the
-own text's among equals. docs/proposers.md tells how. It knows neither sampling nor who asks.
+It searches the request's own text and the learned text of its namespace. The draft with the best score wins; among
+equal scores that of the own text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import ClassVar
 
-from services.proposer.draft import Draft
-from services.proposer.from_text import FromText
-from services.proposer.knowledge import CORPUS, OWN, SHARED, STORE, Knowledge, Rule
-from services.proposer.proposer import Ask
+from services.api.drafter import Drafter
+from services.api.settings import Settings
+from services.proposer.suffix_index import CORPUS, OWN, SHARED, STORE, Rule, SuffixIndex
+from services.proposer.text_drafter import TextDrafter
 
 
-class SuffixProposer(FromText):
-    def __init__(self, knowledge: Knowledge, rule: Rule) -> None:
-        super().__init__(knowledge)
-        self._rule = rule
+class SuffixDrafter(TextDrafter):
+    name: ClassVar[str] = "suffix"
+    sources: ClassVar[int] = OWN | SHARED | STORE | CORPUS
 
-    def guess(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return self.knowledge.guess(asks, OWN | SHARED | STORE | CORPUS, self._rule)
+    @classmethod
+    def of(cls, settings: Settings, index: SuffixIndex, others: Mapping[str, Drafter]) -> Drafter:
+        return cls(index, Rule.of(settings))

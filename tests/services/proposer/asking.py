@@ -1,36 +1,49 @@
-"""Short ways of asking proposers."""
+"""Short ways of asking drafters."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
 
-from services.proposer.draft import Draft
-from services.proposer.knowledge import Knowledge
-from services.proposer.namespaces import Namespaces
-from services.proposer.proposer import Ask, Proposer, View
+from services.api.drafter import Draft, Drafter, DraftRequest, Text
+from services.api.settings import Settings
+from services.proposer.registry import make_drafters
+from services.proposer.suffix_index import SuffixIndex
+from services.proposer.suffix_index.library.library import Library
+from services.proposer.suffix_index.namespaces import Namespaces
+from services.proposer.suffix_index.texts import Texts
 
 
-def asks(views: Sequence[View], budgets: Sequence[int]) -> list[Ask]:
-    return [Ask(view, budget) for view, budget in zip(views, budgets, strict=True)]
+def asks(texts: Sequence[Text], budgets: Sequence[int]) -> list[DraftRequest]:
+    return [DraftRequest(text, budget) for text, budget in zip(texts, budgets, strict=True)]
 
 
-def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", prediction: Sequence[int] = ()) -> View:
-    return View(number, array("i", tokens), prompt, array("i", prediction), namespace)
+def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", prediction: Sequence[int] = ()) -> Text:
+    return Text(number, array("i", tokens), prompt, array("i", prediction), namespace)
 
 
-def knowledge(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> Knowledge:
-    return Knowledge(Namespaces(depth, tokens, **more), depth, *sizes)  # type: ignore[arg-type]
+def index(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> SuffixIndex:
+    """Without a library: what is learned is gone with the index."""
+    return SuffixIndex(Texts(Namespaces(depth, tokens, **more), depth, *sizes), _no_library)  # type: ignore[arg-type]
 
 
-def guess(proposer: Proposer, one: View, budget: int = 8, ahead: Sequence[int] = ()) -> Draft:
-    [draft] = proposer.propose([Ask(one, budget, ahead)])
+def _no_library(vocabulary: str) -> Library:
+    raise OSError("none in this test")
+
+
+def drafters(**settings: object) -> dict[str, Drafter]:
+    chosen = Settings.for_tests(**settings)
+    return make_drafters(chosen, SuffixIndex.open(chosen))
+
+
+def guess(drafter: Drafter, one: Text, budget: int = 8, ahead: Sequence[int] = ()) -> Draft:
+    [draft] = drafter.draft([DraftRequest(one, budget, ahead)])
     return draft
 
 
-def say(proposer: Proposer, one: View, tokens: Sequence[int], budget: int = 8) -> Draft:
+def say(drafter: Drafter, one: Text, tokens: Sequence[int], budget: int = 8) -> Draft:
     one.tokens.extend(tokens)
-    return guess(proposer, one, budget)
+    return guess(drafter, one, budget)
 
 
 def told(draft: Draft) -> tuple[list[int], str, int]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from asking import asks, guess, knowledge, say, view
+from asking import asks, drafters, guess, index, say, view
 
-from services.api.settings import Settings
-from services.proposer import calibration
-from services.proposer.auto import AutoProposer
-from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS
-from services.proposer.knowledge import NGRAM, OWN, SHARED, Knowledge, Rule
-from services.proposer.proposer import Ask, View
-from services.proposer.registry import make_proposers
-from services.proposer.suffix_store import chances, compiling
+from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Text
+from services.proposer.auto import AutoDrafter
+from services.proposer.suffix_index import calibration, compiling
+from services.proposer.suffix_index.drafting import chances
+from services.proposer.suffix_index.texts import Texts
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -22,24 +19,24 @@ pytestmark = pytest.mark.usefixtures("compiled")
 SURE = 0.95
 
 
-def auto(**more: int | None) -> AutoProposer:
-    return AutoProposer(knowledge(**more))
+def auto(**more: int | None) -> AutoDrafter:
+    return AutoDrafter(index(**more))
 
 
-def table(held: Knowledge, name: str = "all") -> calibration.Table:
+def table(held: Texts, name: str = "all") -> calibration.Table:
     """What is known of each source; of all together it is another part."""
     namespace = held.namespaces.get(name)
     assert namespace is not None
     return namespace.chances[: chances.OF_SOURCES]
 
 
-def of_prediction(held: Knowledge, length: int) -> float:
+def of_prediction(held: Texts, length: int) -> float:
     return calibration.chance(table(held), chances.PREDICTION, length, SURE)
 
 
-def followed(proposer: AutoProposer, one: View, truth: list[int], step: int = 3) -> None:
+def followed(drafter: AutoDrafter, one: Text, truth: list[int], step: int = 3) -> None:
     for at in range(0, len(truth), step):
-        say(proposer, one, truth[at : at + step], 16)
+        say(drafter, one, truth[at : at + step], 16)
 
 
 def noise(seed: int, count: int) -> list[int]:
@@ -53,48 +50,48 @@ def test_a_draft_goes_on_as_long_as_there_is_hope_and_names_its_source() -> None
     assert draft.source in ("suffix", "ngram")
     assert draft.tokens == said[20 : 20 + len(draft.tokens)]
     assert 20 < len(draft.tokens) <= MAX_DRAFT_TOKENS == 64
-    assert len(draft.chances) == len(draft.tokens)
-    assert all(0 < chance <= 1 for chance in draft.chances)
+    assert len(draft.confidence) == len(draft.tokens)
+    assert all(0 < chance <= 1 for chance in draft.confidence)
 
 
 def test_what_never_came_before_is_not_guessed() -> None:
-    assert guess(auto(), view(1, noise(2, 100))) == EMPTY
+    assert guess(auto(), view(1, noise(2, 100))) == NO_DRAFT
 
 
 def test_a_prediction_that_comes_true_is_believed_more_and_more_and_one_that_doesnt_less_and_less() -> None:
     for is_true in (True, False):
-        proposer = auto()
-        before = of_prediction(proposer.knowledge, 1)
+        drafter = auto()
+        before = of_prediction(drafter._index._texts, 1)
         for number in range(60):
             truth = noise(number, 30)
             one = view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 30))
-            guess(proposer, one)
-            followed(proposer, one, truth)
-            proposer.forget(number + 1)
-        after = of_prediction(proposer.knowledge, 1)
+            guess(drafter, one)
+            followed(drafter, one, truth)
+            drafter.forget([number + 1])
+        after = of_prediction(drafter._index._texts, 1)
         assert (before < after > 0.97) if is_true else (after < 0.05)
 
 
 def test_what_was_learned_is_forgotten_when_it_is_no_longer_so() -> None:
-    proposer = auto()
+    drafter = auto()
     for number in range(200):
         truth, is_true = noise(number, 9), 60 <= number < 120
-        guess(proposer, one := view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 9)))
-        followed(proposer, one, truth)
-        proposer.forget(number + 1)
+        guess(drafter, one := view(number + 1, [1], 1, "all", truth if is_true else noise(1000 + number, 9)))
+        followed(drafter, one, truth)
+        drafter.forget([number + 1])
         if number in (59, 119, 199):
-            assert (of_prediction(proposer.knowledge, 1) > 0.5) == (number == 119)
+            assert (of_prediction(drafter._index._texts, 1) > 0.5) == (number == 119)
 
 
 def test_sources_that_are_not_chosen_are_learned_of_too() -> None:
     """Nothing is ever drafted: the budget is 0, or the text comes too soon; still nothing is asked twice."""
-    proposer = auto()
+    drafter = auto()
     said = noise(3, 40)
     one = view(1, [*said, *said[:10]], 50, "all", said)
-    draft = guess(proposer, one, 8)
-    before = table(proposer.knowledge).copy()
-    say(proposer, one, said[10:14], 8)
-    seen = (table(proposer.knowledge) != before).any(axis=1).reshape(chances.SOURCES, -1).any(axis=1)
+    draft = guess(drafter, one, 8)
+    before = table(drafter._index._texts).copy()
+    say(drafter, one, said[10:14], 8)
+    seen = (table(drafter._index._texts) != before).any(axis=1).reshape(chances.SOURCES, -1).any(axis=1)
     sources = {chances.OWN, chances.NGRAM, chances.PREDICTION}
     assert {source for source in range(chances.SOURCES) if seen[source]} == sources
     # The prediction begins anew, and was wrong at its first token.
@@ -102,75 +99,75 @@ def test_sources_that_are_not_chosen_are_learned_of_too() -> None:
 
 
 def test_where_the_text_ended_nothing_is_learned_until_it_goes_on() -> None:
-    proposer = auto()
+    drafter = auto()
     one = view(1, [1], 1, "all", list(range(100, 120)))
-    guess(proposer, one, 8)
-    before = table(proposer.knowledge)[:, chances.SEEN].sum()
-    guess(proposer, one, 8)
-    assert table(proposer.knowledge)[:, chances.SEEN].sum() == before == 0
-    say(proposer, one, [100, 101], 8)
-    assert table(proposer.knowledge)[:, chances.SEEN].sum() == pytest.approx(2, abs=0.02)
-    say(proposer, one, [7], 8)
+    guess(drafter, one, 8)
+    before = table(drafter._index._texts)[:, chances.SEEN].sum()
+    guess(drafter, one, 8)
+    assert table(drafter._index._texts)[:, chances.SEEN].sum() == before == 0
+    say(drafter, one, [100, 101], 8)
+    assert table(drafter._index._texts)[:, chances.SEEN].sum() == pytest.approx(2, abs=0.02)
+    say(drafter, one, [7], 8)
     # Wrong tokens are one; those behind it say nothing.
-    assert 2.9 < table(proposer.knowledge)[:, chances.SEEN].sum() < 4.1
+    assert 2.9 < table(drafter._index._texts)[:, chances.SEEN].sum() < 4.1
 
 
 def test_a_guess_behind_what_is_ahead_counts_if_that_stood_and_not_otherwise() -> None:
     for stood in (True, False):
-        proposer = auto()
+        drafter = auto()
         one = view(1, [1], 1, "all", list(range(100, 140)))
-        first = guess(proposer, one, 4)
-        guess(proposer, one, 4, first.tokens)
+        first = guess(drafter, one, 4)
+        guess(drafter, one, 4, first.tokens)
         assert first.tokens == [100, 101, 102, 103]
-        say(proposer, one, [*(first.tokens if stood else [100, 7, 7, 7]), 104, 105], 4)
-        seen = table(proposer.knowledge)[:, chances.SEEN].sum()
+        say(drafter, one, [*(first.tokens if stood else [100, 7, 7, 7]), 104, 105], 4)
+        seen = table(drafter._index._texts)[:, chances.SEEN].sum()
         assert seen == pytest.approx(6 if stood else 2, abs=0.2)
 
 
 def test_texts_of_nobodys_namespace_learn_for_themselves_alone() -> None:
-    proposer = auto()
+    drafter = auto()
     for number in range(40):
         one = view(number + 1, [1], 1, "", noise(number, 30))
-        first = guess(proposer, one)
-        assert first.chances == pytest.approx(guess(auto(), view(1, [1], 1, "", noise(number, 30))).chances)
-        followed(proposer, one, noise(500 + number, 30))
-    assert len(proposer.knowledge.namespaces) == 0
+        first = guess(drafter, one)
+        assert first.confidence == pytest.approx(guess(auto(), view(1, [1], 1, "", noise(number, 30))).confidence)
+        followed(drafter, one, noise(500 + number, 30))
+    assert len(drafter._index._texts.namespaces) == 0
 
 
 def test_while_the_loops_are_compiled_no_method_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    proposers = make_proposers(Settings.for_tests())
+    made = drafters()
     one = view(1, [1, 2, 3, 1, 2], 5, "all", [3])
     monkeypatch.setattr(compiling, "is_compiled", lambda: False)
-    for proposer in proposers.values():
-        assert proposer.propose(asks([one], [4])) == [EMPTY]
+    for drafter in made.values():
+        assert drafter.draft(asks([one], [4])) == [NO_DRAFT]
     monkeypatch.undo()
-    for name, proposer in proposers.items():
-        assert (proposer.propose(asks([one], [4]))[0].tokens[:1] == [3]) == (name != "naive"), name
+    for name, drafter in made.items():
+        assert (drafter.draft(asks([one], [4]))[0].tokens[:1] == [3]) == (name != "naive"), name
 
 
 def test_chances_tell_how_often_guesses_stand() -> None:
     """On text that half repeats itself, what is claimed of first tokens is what is seen."""
     chance = random.Random(9)
     phrases = [[chance.randrange(500) for _ in range(12)] for _ in range(30)]
-    proposer, claimed, stood = auto(), 0.0, 0
+    drafter, claimed, stood = auto(), 0.0, 0
     for number in range(30):
         one = view(number + 1, [1], 1, "all")
         for _ in range(25):
             phrase = [token if chance.random() < 0.9 else chance.randrange(500) for token in chance.choice(phrases)]
             for token in phrase:
-                draft = guess(proposer, one, 8)
+                draft = guess(drafter, one, 8)
                 if draft.tokens and number >= 10:
-                    claimed += draft.chances[0]
+                    claimed += draft.confidence[0]
                     stood += draft.tokens[0] == token
                 one.tokens.append(token)
-        proposer.forget(number + 1)
+        drafter.forget([number + 1])
     assert stood > 1000 and abs(claimed / stood - 1) < 0.1
 
 
 def test_where_one_source_ends_another_goes_on() -> None:
-    proposer = auto()
-    say(proposer, view(1, [1], 1, "all"), [20, 21, 22])
-    draft = guess(proposer, view(2, [1], 1, "all", [5, 6, 7, 8, 20]), 16)
+    drafter = auto()
+    say(drafter, view(1, [1], 1, "all"), [20, 21, 22])
+    draft = guess(drafter, view(2, [1], 1, "all", [5, 6, 7, 8, 20]), 16)
     assert draft.tokens == [5, 6, 7, 8, 20, 21, 22]
     assert draft.source == "prediction"
 
@@ -178,101 +175,52 @@ def test_where_one_source_ends_another_goes_on() -> None:
 def test_what_two_sources_expect_is_likelier_than_what_they_contradict_each_other_in() -> None:
     """The namespace says 11 behind 10. What is predicted is that, which comes true, or something else: then neither is
     often right."""
-    proposer, chance = auto(), random.Random(4)
+    drafter, chance = auto(), random.Random(4)
     claimed: dict[bool, list[float]] = {True: [], False: []}
     for number in range(400):
         agrees = chance.random() < 0.5
         one = view(number + 1, [1], 1, "all", [10, 11 if agrees else 500 + number])
-        draft = say(proposer, one, [10], 1)
+        draft = say(drafter, one, [10], 1)
         if number >= 200 and draft.tokens == [11]:
-            claimed[agrees] += draft.chances
-        say(proposer, one, [11 if agrees or chance.random() < 0.4 else 9000 + number])
-        proposer.forget(number + 1)
+            claimed[agrees] += draft.confidence
+        say(drafter, one, [11 if agrees or chance.random() < 0.4 else 9000 + number])
+        drafter.forget([number + 1])
     together, apart = (sum(each) / len(each) for each in (claimed[True], claimed[False]))
     assert together > 0.9 and apart < 0.6, (together, apart)
 
 
 def test_a_source_that_was_never_right_is_listened_to_again_when_it_is() -> None:
     """Its tokens aren't drafted any more; still they are compared."""
-    proposer = auto()
+    drafter = auto()
     for number in range(900):
         truth, is_true = noise(number, 4), number >= 600
         one = view(number + 1, [1], 1, "all", truth if is_true else noise(5000 + number, 4))
-        draft = guess(proposer, one, 4)
+        draft = guess(drafter, one, 4)
         if number == 599:
-            assert draft == EMPTY
-        say(proposer, one, truth)
-        proposer.forget(number + 1)
+            assert draft == NO_DRAFT
+        say(drafter, one, truth)
+        drafter.forget([number + 1])
     assert len(draft.tokens) == 4
 
 
-# In a hurry -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("namespace", ["", "all"])
-@pytest.mark.parametrize("seed", range(20))
-def test_who_is_waited_for_guesses_first_and_learns_afterwards(seed: int, namespace: str) -> None:
-    """As if what is new were only ahead; then it is as with everybody who learned at once."""
-    chance = random.Random(seed)
-    said = chance.choices(range(6), k=chance.randrange(30, 200))
-    new = chance.choices(range(6), k=chance.randrange(1, 65))
-    hurried, ahead, at_once = [auto() for _ in range(3)]
-    texts = [view(1, said, namespace=namespace) for _ in range(3)]
-    for proposer, text in zip((hurried, ahead, at_once), texts, strict=True):
-        proposer.knowledge.follow([text])
-    draft = guess(ahead, texts[1], 12, ahead=new)
-    for text in (texts[0], texts[2]):
-        text.tokens.extend(new)
-    [soon] = hurried.propose([Ask(texts[0], 12, soon=True)])
-    assert soon == draft
-    assert not hurried.knowledge.is_followed(texts[0])
-    at_once.knowledge.follow([texts[2]])
-    hurried.knowledge.settle()
-    assert hurried.knowledge.is_followed(texts[0])
-    for sources in (OWN, SHARED, NGRAM):
-        mine = hurried.knowledge.guess([Ask(texts[0], 12)], sources, Rule())
-        assert list(mine) == list(at_once.knowledge.guess([Ask(texts[2], 12)], sources, Rule()))
-
-
-def test_a_text_that_is_forgotten_before_it_was_learned_stays_forgotten() -> None:
-    proposer = auto()
-    texts = [view(number, noise(number, 50)) for number in (1, 2)]
-    proposer.knowledge.follow(texts)
-    for text in texts:
-        text.tokens.extend(noise(9, 3))
-    proposer.propose([Ask(text, 8, soon=True) for text in texts])
-    proposer.forget(1)
-    proposer.knowledge.settle()
-    assert len(proposer.knowledge) == 1 and proposer.knowledge.is_followed(texts[1])
-
-
-@pytest.mark.parametrize(("known", "more"), [(0, 50), (40, 65), (40, 500)])
-def test_a_text_that_is_new_or_grew_by_much_is_learned_before_it_is_guessed(known: int, more: int) -> None:
-    said, proposer = noise(3, known + more // 2) * 2, auto()
-    one = view(1, said[:known])
-    if known:
-        proposer.knowledge.follow([one])
-    one.tokens.extend(said[known : known + more])
-    [draft] = proposer.propose([Ask(one, 8, soon=True)])
-    assert proposer.knowledge.is_followed(one)
-    assert draft == guess(auto(), view(1, said[: known + more]))
+# Asked twice --------------------------------------------------------------------------------------------------
 
 
 def test_what_was_said_first_of_a_place_counts_however_often_it_is_asked_about() -> None:
     said = noise(4, 60)
     once, often = auto(), auto()
-    for proposer, times in ((once, 1), (often, 3)):
+    for drafter, times in ((once, 1), (often, 3)):
         one = view(1, said, namespace="all")
         for token in [*said[:30], *noise(5, 3), *said[33:60]]:
             for _ in range(times):
-                guess(proposer, one, 8)
+                guess(drafter, one, 8)
             one.tokens.append(token)
-        guess(proposer, one, 8)
-    assert (table(once.knowledge) == table(often.knowledge)).all()
-    assert (table(once.knowledge) != table(auto_of_nothing().knowledge)).any()
+        guess(drafter, one, 8)
+    assert (table(once._index._texts) == table(often._index._texts)).all()
+    assert (table(once._index._texts) != table(auto_of_nothing()._index._texts)).any()
 
 
-def auto_of_nothing() -> AutoProposer:
-    proposer = auto()
-    guess(proposer, view(1, [1], namespace="all"))
-    return proposer
+def auto_of_nothing() -> AutoDrafter:
+    drafter = auto()
+    guess(drafter, view(1, [1], namespace="all"))
+    return drafter

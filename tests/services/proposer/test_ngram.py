@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from asking import asks, knowledge, view
+from asking import asks, drafters, index, view
 from asking import guess as guess_of
 
-from services.proposer.draft import MAX_DRAFT_TOKENS
-from services.proposer.knowledge import Knowledge
-from services.proposer.namespaces import Namespaces
-from services.proposer.ngram import NgramProposer
+from services.api.drafter import MAX_DRAFT_TOKENS
+from services.proposer.ngram import NgramDrafter
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def guess(tokens: list[int], budget: int = 4, sizes: tuple[int, int] = (2, 5)) -> tuple[list[int], int]:
-    draft = guess_of(NgramProposer(knowledge(sizes=sizes)), view(1, tokens), budget)
+    draft = guess_of(NgramDrafter(index(sizes=sizes)), view(1, tokens), budget)
     assert draft.source == ("ngram" if draft.tokens else "")
     return draft.tokens, draft.match_length
 
@@ -50,9 +48,9 @@ def test_token_zero_is_not_taken_for_an_empty_place() -> None:
 
 @pytest.mark.parametrize("budget", [0, -3])
 def test_no_budget_no_draft_and_the_text_is_still_learned(budget: int) -> None:
-    proposer, one = NgramProposer(knowledge()), view(1, [1, 2, 3, 1, 2])
-    assert guess_of(proposer, one, budget).tokens == []
-    assert guess_of(proposer, one, 1).tokens == [3]
+    drafter, one = NgramDrafter(index()), view(1, [1, 2, 3, 1, 2])
+    assert guess_of(drafter, one, budget).tokens == []
+    assert guess_of(drafter, one, 1).tokens == [3]
 
 
 def test_no_draft_is_longer_than_its_budget_or_the_limit_of_all_drafts() -> None:
@@ -70,35 +68,35 @@ def test_shortest_and_longest_ngram_are_kept_to() -> None:
 def test_of_equally_long_matches_the_most_frequent_wins_where_that_is_preferred() -> None:
     tokens = [1, 2, 30, 1, 2, 30, 1, 2, 40, 1, 2]
     for prefers_frequent, expected in ((True, 30), (False, 40)):
-        proposer = NgramProposer(Knowledge(Namespaces(64, 1), prefers_frequent=prefers_frequent))
-        assert guess_of(proposer, view(1, tokens), 1).tokens == [expected]
+        drafter = drafters(ngram_prefers="frequent" if prefers_frequent else "recent")["ngram"]
+        assert guess_of(drafter, view(1, tokens), 1).tokens == [expected]
 
 
 def test_its_chances_are_how_often_the_token_came() -> None:
-    draft = guess_of(NgramProposer(knowledge()), view(1, [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]), 2)
+    draft = guess_of(NgramDrafter(index()), view(1, [1, 2, 3, 4, 1, 2, 5, 6, 1, 2]), 2)
     # 1 2 has come three times, once with 5 behind it; 1 2 5 once, with 6 behind it.
-    assert draft.tokens == [5, 6] and draft.chances == [1 / 3, 1.0]
+    assert draft.tokens == [5, 6] and draft.confidence == [1 / 3, 1.0]
 
 
 def test_what_is_ahead_is_part_of_the_text_and_of_what_follows() -> None:
-    proposer = NgramProposer(knowledge())
+    drafter = NgramDrafter(index())
     one = view(1, [1, 2, 3, 4, 5, 6, 7])
-    assert guess_of(proposer, one, 4, [1, 2]).tokens == [3, 4, 5, 6]
-    assert guess_of(proposer, one, 4, [6, 7]).tokens == [6, 7, 6, 7]
-    assert guess_of(proposer, one, 4).tokens == []
+    assert guess_of(drafter, one, 4, [1, 2]).tokens == [3, 4, 5, 6]
+    assert guess_of(drafter, one, 4, [6, 7]).tokens == [6, 7, 6, 7]
+    assert guess_of(drafter, one, 4).tokens == []
 
 
 def test_forgotten_sequences_leave_nothing() -> None:
-    held = knowledge()
-    proposer = NgramProposer(held)
-    proposer.propose(asks([view(n, list(range(100))) for n in range(10)], [4] * 10))
-    assert proposer.held_bytes() > 10_000
+    held = index()
+    drafter = NgramDrafter(held)
+    drafter.draft(asks([view(n, list(range(100))) for n in range(10)], [4] * 10))
+    assert held.stats().memory_bytes > 10_000
     for n in range(12):
-        proposer.forget(n)
-    assert proposer.held_bytes() == 0 == len(held)
+        drafter.forget([n])
+    assert held.stats().memory_bytes == 0 == len(held._texts)
 
 
 def test_sequences_do_not_see_each_other() -> None:
-    proposer = NgramProposer(knowledge())
+    drafter = NgramDrafter(index())
     one, two = view(1, [1, 2, 3, 4]), view(2, [9, 9, 1, 2])
-    assert [draft.tokens for draft in proposer.propose(asks([one, two], [4, 4]))] == [[], []]
+    assert [draft.tokens for draft in drafter.draft(asks([one, two], [4, 4]))] == [[], []]

@@ -20,7 +20,7 @@ def delta(sequence_id: int, committed: int, *tokens: int) -> ProposeItem:
 
 
 def text(sequence: Sequence | None) -> list[int] | None:
-    return None if sequence is None else sequence.view.tokens.tolist()
+    return None if sequence is None else sequence.text.tokens.tolist()
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def test_tokens_sent_again_after_a_lost_answer_are_not_added_twice(sequences: Se
         delta(1, 4, 99, 8),  # overlaps, and differs
         delta(1, 3, 5, 6, 7, 8),  # more tokens than it is long
         delta(1, 4, 2**40),  # no token id
+        delta(1, 4, -1),
         whole(1, 2**31),
         ProposeItem(sequence_id=1, committed=7, tokens=[1], first=True),  # whole, and not as long as it says
     ],
@@ -72,7 +73,7 @@ def test_what_does_not_fit_is_unknown_and_forgotten(
         assert text(sequences.follow("t", whole(1, 5, 6, 7, 8))) == [5, 6, 7, 8]
 
 
-def test_a_new_epoch_of_a_target_starts_with_nothing(sequences: Sequences, released: list[int]) -> None:
+def test_a_new_epoch_of_a_worker_starts_with_nothing(sequences: Sequences, released: list[int]) -> None:
     sequences.follow("t", whole(1, 5, 6))
     assert sequences.meet("t", 2)
     assert (len(sequences), sequences.tokens, released) == (0, 0, [1])
@@ -80,20 +81,20 @@ def test_a_new_epoch_of_a_target_starts_with_nothing(sequences: Sequences, relea
     assert not sequences.meet("t", 1)
 
 
-def test_targets_may_use_the_same_ids(sequences: Sequences) -> None:
+def test_workers_may_use_the_same_ids(sequences: Sequences) -> None:
     sequences.meet("u", 9)
     one, other = sequences.follow("t", whole(1, 5)), sequences.follow("u", whole(1, 6))
-    assert one and other and one.view.sequence_id != other.view.sequence_id
-    sequences.drop_target("t")
+    assert one and other and one.text.sequence_id != other.text.sequence_id
+    sequences.drop_worker("t")
     assert text(sequences.follow("u", delta(1, 2, 7))) == [6, 7]
-    assert sequences.targets() == ["u"]
+    assert sequences.workers() == ["u"]
 
 
-def test_a_sequence_sent_whole_again_is_a_new_view(sequences: Sequences, released: list[int]) -> None:
+def test_a_sequence_sent_whole_again_is_a_new_text(sequences: Sequences, released: list[int]) -> None:
     first = sequences.follow("t", whole(1, 5, 6))
     second = sequences.follow("t", whole(1, 8))
-    assert first and second and first.view.sequence_id != second.view.sequence_id
-    assert released == [first.view.sequence_id]
+    assert first and second and first.text.sequence_id != second.text.sequence_id
+    assert released == [first.text.sequence_id]
 
 
 def test_when_tokens_run_out_the_least_recently_used_lose_their_text_and_stay_known(
@@ -131,7 +132,7 @@ def test_when_there_are_too_many_sequences_the_least_recently_used_are_forgotten
 
 def test_forgetting_what_is_not_known_is_fine(sequences: Sequences) -> None:
     sequences.forget("t", 12345)
-    sequences.drop_target("nobody")
+    sequences.drop_worker("nobody")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -140,8 +141,8 @@ def test_whatever_happens_the_counts_add_up(seed: int) -> None:
     living: set[int] = set()
     sequences = Sequences(500, living.discard, max_sequences=20)
     for step in range(2000):
-        target = chance.choice("ab")
-        if not sequences.meet(target, 1 + step // 700):
+        worker = chance.choice("ab")
+        if not sequences.meet(worker, 1 + step // 700):
             continue
         item = ProposeItem(
             sequence_id=chance.randrange(30),
@@ -151,18 +152,18 @@ def test_whatever_happens_the_counts_add_up(seed: int) -> None:
         )
         match chance.randrange(12):
             case 0:
-                sequences.forget(target, item.sequence_id)
+                sequences.forget(worker, item.sequence_id)
             case 1:
-                sequences.drop_target(target)
+                sequences.drop_worker(worker)
             case _:
-                sequence = sequences.follow(target, item)
+                sequence = sequences.follow(worker, item)
                 if sequence and not sequence.muted:
-                    living.add(sequence.view.sequence_id)
+                    living.add(sequence.text.sequence_id)
                 sequences.make_room()
         held = [one for one in sequences._by_use.values() if not one.muted]
-        assert sequences.tokens == sum(len(one.view.tokens) for one in held) <= 500
-        assert living == {one.view.sequence_id for one in held}
-        assert len(sequences) == sum(len(known.sequences) for known in sequences._targets.values()) <= 20
+        assert sequences.tokens == sum(len(one.text.tokens) for one in held) <= 500
+        assert living == {one.text.sequence_id for one in held}
+        assert len(sequences) == sum(len(known.sequences) for known in sequences._workers.values()) <= 20
 
 
 def test_a_sequence_that_ends_gives_its_whole_text_once(sequences: Sequences, released: list[int]) -> None:
@@ -177,7 +178,7 @@ def test_a_sequence_that_ends_gives_its_whole_text_once(sequences: Sequences, re
 def test_one_never_heard_of_may_come_whole_at_its_end(sequences: Sequences) -> None:
     ended = Ended(sequence_id=9, committed=3, tokens=[1, 2, 3], first=True, prompt_tokens=2, namespace="mine")
     view = sequences.end("t", ended)
-    assert view is not None and (view.tokens.tolist(), view.prompt_tokens, view.namespace) == ([1, 2, 3], 2, "mine")
+    assert view is not None and (view.tokens.tolist(), view.prompt_tokens, view.namespace) == ([1, 2, 3], 2, "\nmine")
     assert len(sequences) == sequences.tokens == 0
 
 
@@ -185,14 +186,14 @@ def test_an_end_that_does_not_fit_the_text_is_nobody_s(sequences: Sequences, rel
     sequence = sequences.follow("t", whole(1, 5, 6))
     assert sequence is not None
     assert sequences.end("t", Ended(sequence_id=1, committed=9, tokens=[7])) is None
-    assert released == [sequence.view.sequence_id] and len(sequences) == sequences.tokens == 0
+    assert released == [sequence.text.sequence_id] and len(sequences) == sequences.tokens == 0
 
 
 def test_a_prediction_takes_memory_like_text(sequences: Sequences) -> None:
     item = replace(whole(1, 5, 6), prediction=[7] * 100, namespace="mine", corpora=["c"], learn=False)
     sequence = sequences.follow("t", item)
     assert sequence is not None and sequences.tokens == 102
-    view = sequence.view
-    assert (view.prediction.tolist(), view.namespace, view.corpora, view.learn) == ([7] * 100, "mine", ["c"], False)
+    view = sequence.text
+    assert (view.prediction.tolist(), view.namespace, view.corpora, view.learn) == ([7] * 100, "\nmine", ["c"], False)
     sequences.forget("t", 1)
     assert sequences.tokens == 0

@@ -1,49 +1,46 @@
-"""Suffix decoding behind the proposer's seam: own text, shared text, long prompts, and what is forgotten."""
+"""Suffix decoding behind the drafter's seam: own text, shared text, long prompts, and what is forgotten."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from asking import asks, knowledge, say, view
+from asking import asks, drafters, index, say, view
 from asking import guess as guess_of
+from automaton_problems import problems
 
-from services.api.settings import Settings
-from services.proposer.draft import EMPTY, MAX_DRAFT_TOKENS, Draft
-from services.proposer.knowledge import SLICE, Rule
-from services.proposer.namespaces import Namespace
-from services.proposer.proposer import View
-from services.proposer.registry import make_proposers
-from services.proposer.suffix import SuffixProposer
-from services.proposer.suffix_store import compiling
-from services.proposer.suffix_store.validate import problems
+from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, Text
+from services.proposer.suffix import SuffixDrafter
+from services.proposer.suffix_index import compiling
+from services.proposer.suffix_index.namespaces import Namespace
+from services.proposer.suffix_index.texts import SLICE, Rule
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 
-def own(depth: int = 64, **rule: float) -> SuffixProposer:
-    return SuffixProposer(knowledge(depth, max_requests=0), Rule(**rule))
+def own(depth: int = 64, **rule: float) -> SuffixDrafter:
+    return SuffixDrafter(index(depth, max_requests=0), Rule(**rule))
 
 
-def sharing(max_requests: int | None = None, tokens: int = 100_000) -> SuffixProposer:
-    return SuffixProposer(knowledge(tokens=tokens, max_requests=max_requests), Rule(factor=4.0))
+def sharing(max_requests: int | None = None, tokens: int = 100_000) -> SuffixDrafter:
+    return SuffixDrafter(index(tokens=tokens, max_requests=max_requests), Rule(factor=4.0))
 
 
-def of_all(number: int, tokens: list[int], prompt: int = 0) -> View:
+def of_all(number: int, tokens: list[int], prompt: int = 0) -> Text:
     return view(number, tokens, prompt, "all")
 
 
-def space(proposer: SuffixProposer) -> Namespace:
-    [namespace] = proposer.knowledge.namespaces.known()
+def space(drafter: SuffixDrafter) -> Namespace:
+    [namespace] = drafter._index._texts.namespaces.known()
     return namespace
 
 
-def joined(proposer: SuffixProposer, number: int) -> int:
-    return proposer.knowledge._texts[number].automaton.tokens
+def joined(drafter: SuffixDrafter, number: int) -> int:
+    return drafter._index._texts._row_of[number].automaton.tokens
 
 
-def guess(proposer: SuffixProposer, tokens: list[int], budget: int = 8) -> Draft:
-    return guess_of(proposer, view(1, tokens), budget)
+def guess(drafter: SuffixDrafter, tokens: list[int], budget: int = 8) -> Draft:
+    return guess_of(drafter, view(1, tokens), budget)
 
 
 # A request's own text ---------------------------------------------------------------------------------------
@@ -51,7 +48,7 @@ def guess(proposer: SuffixProposer, tokens: list[int], budget: int = 8) -> Draft
 
 def test_what_followed_the_same_words_before_is_the_guess() -> None:
     draft = guess(own(), [1, 2, 3, 4, 5, 9, 1, 2, 3])
-    assert draft == Draft([4, 5, 9], "suffix", 3, chances=[0.5, 1.0, 1.0])
+    assert draft == Draft([4, 5, 9], "suffix", 3, confidence=[0.5, 1.0, 1.0])
 
 
 def test_a_longer_context_gets_a_longer_draft() -> None:
@@ -80,19 +77,19 @@ def test_an_unlikely_token_ends_the_draft() -> None:
     text += [1, 2]
     assert guess(own(least=0.3), text).tokens[:2] == [3]
     assert guess(own(least=0.0, factor=4.0), text).tokens[:2] == [3, 50]
-    assert guess(own(least=1.0), text) == EMPTY
+    assert guess(own(least=1.0), text) == NO_DRAFT
 
 
 @pytest.mark.parametrize("tokens", [[], [1], [1, 2], [1, 2, 3, 4, 5]])
 def test_without_an_earlier_occurrence_there_is_no_guess(tokens: list[int]) -> None:
-    assert guess(own(), tokens) == EMPTY
+    assert guess(own(), tokens) == NO_DRAFT
 
 
 @pytest.mark.parametrize("budget", [0, -3])
 def test_no_budget_no_draft_and_the_text_is_still_learned(budget: int) -> None:
-    proposer, one = own(), view(1, [1, 2, 3, 1, 2])
-    assert proposer.propose(asks([one], [budget])) == [EMPTY]
-    assert proposer.propose(asks([one], [1]))[0].tokens == [3]
+    drafter, one = own(), view(1, [1, 2, 3, 1, 2])
+    assert drafter.draft(asks([one], [budget])) == [NO_DRAFT]
+    assert drafter.draft(asks([one], [1]))[0].tokens == [3]
 
 
 def test_no_draft_is_longer_than_its_budget_or_the_limit_of_all_drafts() -> None:
@@ -108,49 +105,49 @@ def test_a_draft_goes_on_past_the_longest_context() -> None:
 
 def test_grown_step_by_step_drafts_are_those_of_the_whole_text_at_once() -> None:
     chance = random.Random(4)
-    proposer, one = own(), view(1, [])
+    drafter, one = own(), view(1, [])
     for _ in range(200):
-        draft = say(proposer, one, chance.choices(range(4), k=chance.choice((0, 1, 1, 5))))
+        draft = say(drafter, one, chance.choices(range(4), k=chance.choice((0, 1, 1, 5))))
         if len(one.tokens) % 10 == 0:
             assert draft == guess(own(), one.tokens.tolist())
 
 
 def test_sequences_do_not_see_each_other() -> None:
-    drafts = own().propose(asks([view(1, [1, 2, 3, 4]), view(2, [9, 9, 1, 2])], [4, 4]))
-    assert drafts == [EMPTY, EMPTY]
+    drafts = own().draft(asks([view(1, [1, 2, 3, 4]), view(2, [9, 9, 1, 2])], [4, 4]))
+    assert drafts == [NO_DRAFT, NO_DRAFT]
 
 
 def test_who_has_no_guess_gets_nothing_of_what_a_batch_before_was_told() -> None:
     """Its tokens lie where the answers of a larger batch do."""
-    proposer = own(factor=64.0)
-    assert len(guess_of(proposer, view(1, [*range(500, 600), 500]), 64).tokens) == MAX_DRAFT_TOKENS
+    drafter = own(factor=64.0)
+    assert len(guess_of(drafter, view(1, [*range(500, 600), 500]), 64).tokens) == MAX_DRAFT_TOKENS
     many = [view(number, [5, 6, 5] if number == 40 else [5, 6, 7]) for number in range(30, 50)]
-    drafts = proposer.propose(asks(many, [4] * 20))
+    drafts = drafter.draft(asks(many, [4] * 20))
     assert [draft.tokens[:1] for draft in drafts] == [[6] if number == 40 else [] for number in range(30, 50)]
     assert [draft.source for draft in drafts] == ["suffix" if number == 40 else "" for number in range(30, 50)]
 
 
 def test_forgotten_sequences_leave_nothing() -> None:
-    for proposer in (own(), sharing()):
-        guess_of(proposer, of_all(99, []))
-        proposer.forget(99)
-        empty = proposer.held_bytes()
+    for drafter in (own(), sharing()):
+        guess_of(drafter, of_all(99, []))
+        drafter.forget([99])
+        empty = drafter._index.stats().memory_bytes
         chance = random.Random(1)
         many = [of_all(number, chance.choices(range(50), k=100), prompt=100) for number in range(10)]
-        proposer.propose(asks(many, [4] * 10))
-        assert proposer.held_bytes() - empty > 10 * 100 * 32
+        drafter.draft(asks(many, [4] * 10))
+        assert drafter._index.stats().memory_bytes - empty > 10 * 100 * 32
         for number in range(12):
-            proposer.forget(number)
-        assert proposer.held_bytes() == empty
-        assert len(proposer.knowledge) == 0
+            drafter.forget([number])
+        assert drafter._index.stats().memory_bytes == empty
+        assert len(drafter._index._texts) == 0
 
 
 def test_while_the_loops_are_compiled_there_are_no_drafts_and_then_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    proposer, one = own(), view(1, [1, 2, 3, 1, 2])
+    drafter, one = own(), view(1, [1, 2, 3, 1, 2])
     with monkeypatch.context() as patched:
         patched.setattr(compiling, "is_compiled", lambda: False)
-        assert proposer.propose(asks([one], [4])) == [EMPTY]
-    assert proposer.propose(asks([one], [4]))[0].tokens[0] == 3
+        assert drafter.draft(asks([one], [4])) == [NO_DRAFT]
+    assert drafter.draft(asks([one], [4]))[0].tokens[0] == 3
 
 
 # Long prompts -----------------------------------------------------------------------------------------------
@@ -158,29 +155,29 @@ def test_while_the_loops_are_compiled_there_are_no_drafts_and_then_there_are(mon
 
 def test_a_long_prompt_joins_in_slices_and_short_texts_are_served_meanwhile() -> None:
     chance = random.Random(2)
-    proposer = own()
+    drafter = own()
     long = view(1, [chance.randrange(1000) for _ in range(32_000)] + [1, 2, 3, 4, 1, 2, 3])
     short, calls = view(2, [5, 6, 7, 5, 6]), 0
     while True:
-        before = joined(proposer, 1) if calls else 0
-        drafts = proposer.propose(asks([long, short], [4, 4]))
+        before = joined(drafter, 1) if calls else 0
+        drafts = drafter.draft(asks([long, short], [4, 4]))
         calls += 1
         assert drafts[1].tokens[0] == 7
-        assert joined(proposer, 1) - before <= SLICE
-        if drafts[0] != EMPTY:
+        assert joined(drafter, 1) - before <= SLICE
+        if drafts[0] != NO_DRAFT:
             break
     assert drafts[0].tokens[0] == 4
     assert calls == -(-len(long.tokens) // SLICE) + (len(short.tokens) + len(long.tokens) % SLICE > SLICE)
-    assert problems(proposer.knowledge._texts[1].automaton) == []
+    assert problems(drafter._index._texts._row_of[1].automaton) == []
 
 
 def test_the_shortest_wait_least() -> None:
-    proposer = own()
+    drafter = own()
     views = [view(1, [1] * 3000), view(2, [2] * 700), view(3, []), view(4, [4] * 900)]
-    proposer.propose(asks(views, [1] * 4))
-    assert [joined(proposer, number) for number in range(1, 5)] == [SLICE - 1600, 700, 0, 900]
-    proposer.propose(asks(views, [1] * 4))
-    assert joined(proposer, 1) == SLICE - 1600 + SLICE
+    drafter.draft(asks(views, [1] * 4))
+    assert [joined(drafter, number) for number in range(1, 5)] == [SLICE - 1600, 700, 0, 900]
+    drafter.draft(asks(views, [1] * 4))
+    assert joined(drafter, 1) == SLICE - 1600 + SLICE
 
 
 # Shared text ------------------------------------------------------------------------------------------------
@@ -189,118 +186,118 @@ ANSWER = [10, 11, 12, 13, 14, 15, 16, 17]
 
 
 def test_nothing_is_shared_with_other_namespaces_and_by_nobody_else_at_all() -> None:
-    proposer = make_proposers(Settings.for_tests())["suffix"]
+    drafter = drafters()["suffix"]
     for number, name in enumerate(("", "mine")):
-        say(proposer, view(10 * number, [1], 1, name), ANSWER)
-        assert say(proposer, view(10 * number + 1, [3], 1, "yours"), ANSWER[:4]) == EMPTY
-        proposer.forget(10 * number + 1)
+        say(drafter, view(10 * number, [1], 1, name), ANSWER)
+        assert say(drafter, view(10 * number + 1, [3], 1, "yours"), ANSWER[:4]) == NO_DRAFT
+        drafter.forget([10 * number + 1])
 
 
 def test_what_one_request_says_is_the_guess_for_the_next() -> None:
-    proposer = sharing()
+    drafter = sharing()
     one = of_all(1, [1], prompt=1)
-    say(proposer, one, ANSWER)
-    proposer.forget(1)
-    draft = say(proposer, of_all(2, [3], prompt=1), ANSWER[:4])
-    assert draft == Draft(ANSWER[4:], "shared", 4, chances=[0.5, 1.0, 1.0, 1.0])
+    say(drafter, one, ANSWER)
+    drafter.forget([1])
+    draft = say(drafter, of_all(2, [3], prompt=1), ANSWER[:4])
+    assert draft == Draft(ANSWER[4:], "shared", 4, confidence=[0.5, 1.0, 1.0, 1.0])
 
 
 def test_running_requests_are_heard_at_once_even_in_the_same_batch() -> None:
-    proposer = sharing()
-    reader, speaker = of_all(1, [3, 10, 11], prompt=3), of_all(2, [4, *ANSWER], prompt=1)
-    drafts = proposer.propose(asks([reader, speaker], [8, 8]))
+    drafter = sharing()
+    reader, predictor = of_all(1, [3, 10, 11], prompt=3), of_all(2, [4, *ANSWER], prompt=1)
+    drafts = drafter.draft(asks([reader, predictor], [8, 8]))
     assert drafts[0].tokens == ANSWER[2:8]
 
 
 def test_prompts_are_read_and_not_learned() -> None:
-    proposer = sharing()
-    say(proposer, of_all(1, ANSWER, prompt=len(ANSWER)), [99])
-    assert say(proposer, of_all(2, ANSWER[:4], prompt=4), []) == EMPTY
-    say(proposer, of_all(3, [1], prompt=1), ANSWER)
+    drafter = sharing()
+    say(drafter, of_all(1, ANSWER, prompt=len(ANSWER)), [99])
+    assert say(drafter, of_all(2, ANSWER[:4], prompt=4), []) == NO_DRAFT
+    say(drafter, of_all(3, [1], prompt=1), ANSWER)
     # The context reaches from the prompt into the answer.
-    assert say(proposer, of_all(4, ANSWER[:2], prompt=2), ANSWER[2:4]).match_length == 4
+    assert say(drafter, of_all(4, ANSWER[:2], prompt=2), ANSWER[2:4]).match_length == 4
 
 
 def test_a_requests_own_text_wins_when_scores_are_equal_and_not_when_they_are_lower() -> None:
-    proposer, mine = sharing(), [10, 11, 80, 5, 10, 11]
-    say(proposer, of_all(1, [0], prompt=1), [10, 11, 70])
+    drafter, mine = sharing(), [10, 11, 80, 5, 10, 11]
+    say(drafter, of_all(1, [0], prompt=1), [10, 11, 70])
     # Own: 10 11 has come twice, and 80 behind it once. Shared: once, and 70 behind it.
-    assert say(proposer, of_all(2, mine, prompt=6), [], 1).tokens == [70]
-    say(proposer, of_all(3, [0], prompt=1), [10, 11])
-    assert say(proposer, of_all(4, mine, prompt=6), [], 1).tokens == [80]
+    assert say(drafter, of_all(2, mine, prompt=6), [], 1).tokens == [70]
+    say(drafter, of_all(3, [0], prompt=1), [10, 11])
+    assert say(drafter, of_all(4, mine, prompt=6), [], 1).tokens == [80]
 
 
 def test_a_full_store_is_read_until_the_next_is_half_full() -> None:
     chance = random.Random(6)
-    proposer = sharing(tokens=1000)
+    drafter = sharing(tokens=1000)
 
     def noise(number: int, count: int) -> None:
-        say(proposer, of_all(number, [1], prompt=1), [chance.randrange(10**6) for _ in range(count)])
-        proposer.forget(number)
+        say(drafter, of_all(number, [1], prompt=1), [chance.randrange(10**6) for _ in range(count)])
+        drafter.forget([number])
 
     def known(number: int) -> bool:
-        found = say(proposer, of_all(number, ANSWER[:4], prompt=4), []) != EMPTY
-        proposer.forget(number)
+        found = say(drafter, of_all(number, ANSWER[:4], prompt=4), []) != NO_DRAFT
+        drafter.forget([number])
         return found
 
-    say(proposer, of_all(1, [1], prompt=1), ANSWER)
-    proposer.forget(1)
+    say(drafter, of_all(1, [1], prompt=1), ANSWER)
+    drafter.forget([1])
     noise(2, 990)
     assert known(3)
     noise(4, 400)  # overflows into the next one
-    assert len(space(proposer).automata) == 2 and known(5)
+    assert len(space(drafter).automata) == 2 and known(5)
     for number in range(6, 9):
         noise(number, 100)
-        assert known(number + 100) == (len(space(proposer).automata) == 2)
-    assert len(space(proposer).automata) == 1
-    assert space(proposer).tokens() <= 1000
-    assert len(proposer.knowledge) == 0
+        assert known(number + 100) == (len(space(drafter).automata) == 2)
+    assert len(space(drafter).automata) == 1
+    assert space(drafter).tokens() <= 1000
+    assert len(drafter._index._texts) == 0
 
 
 def test_what_does_not_fit_into_a_full_store_is_not_lost() -> None:
-    proposer = sharing(tokens=1000)
+    drafter = sharing(tokens=1000)
     one = of_all(1, [1], prompt=1)
-    say(proposer, one, list(range(2000, 2995)))
-    say(proposer, one, ANSWER)  # five fit
-    proposer.forget(1)
-    assert say(proposer, of_all(2, ANSWER[5:7], prompt=2), [], 1).tokens == ANSWER[7:]
+    say(drafter, one, list(range(2000, 2995)))
+    say(drafter, one, ANSWER)  # five fit
+    drafter.forget([1])
+    assert say(drafter, of_all(2, ANSWER[5:7], prompt=2), [], 1).tokens == ANSWER[7:]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 10])
 def test_no_more_requests_are_kept_than_may_be(most: int) -> None:
-    proposer = sharing(max_requests=most)
+    drafter = sharing(max_requests=most)
     for number in range(20):
-        say(proposer, of_all(number, [1], prompt=1), [100 * number + k for k in range(10)])
-        assert len(space(proposer).automata) <= 2
-        known = [is_known(proposer, earlier) for earlier in range(number + 1)]
+        say(drafter, of_all(number, [1], prompt=1), [100 * number + k for k in range(10)])
+        assert len(space(drafter).automata) <= 2
+        known = [is_known(drafter, earlier) for earlier in range(number + 1)]
         assert known[-1] and sum(known) <= most
-    assert all(problems(automaton) == [] for automaton in space(proposer).automata)
+    assert all(problems(automaton) == [] for automaton in space(drafter).automata)
 
 
-def is_known(proposer: SuffixProposer, number: int) -> bool:
+def is_known(drafter: SuffixDrafter, number: int) -> bool:
     begin = of_all(1000, [100 * number + k for k in range(4)], prompt=4)
-    found = say(proposer, begin, []) != EMPTY
-    proposer.forget(1000)
+    found = say(drafter, begin, []) != NO_DRAFT
+    drafter.forget([1000])
     return found
 
 
 def test_many_newcomers_at_once_take_over_from_each_other() -> None:
-    proposer = sharing(max_requests=1)
+    drafter = sharing(max_requests=1)
     for _ in range(3):
         many = [of_all(number, [1, *range(100 * number, 100 * number + 10)], prompt=1) for number in range(50)]
-        proposer.propose(asks(many, [4] * 50))
+        drafter.draft(asks(many, [4] * 50))
         for one in many:
-            say(proposer, one, [7])
-            proposer.forget(one.sequence_id)
-    assert len(proposer.knowledge) == 0
+            say(drafter, one, [7])
+            drafter.forget([one.sequence_id])
+    assert len(drafter._index._texts) == 0
 
 
 def test_a_text_that_comes_back_after_long_still_finds_its_place() -> None:
-    proposer, one = sharing(), of_all(1, [1], prompt=1)
-    say(proposer, one, [5])
-    say(proposer, of_all(2, [1], prompt=1), ANSWER)
+    drafter, one = sharing(), of_all(1, [1], prompt=1)
+    say(drafter, one, [5])
+    say(drafter, of_all(2, [1], prompt=1), ANSWER)
     chance = random.Random(3)
     one.tokens.extend(chance.randrange(10**6) for _ in range(500))
-    assert say(proposer, one, ANSWER[:4]).tokens == ANSWER[4:]
+    assert say(drafter, one, ANSWER[:4]).tokens == ANSWER[4:]
 
 
