@@ -1,4 +1,4 @@
-"""The box that `specmesh up` prints when the mesh is ready. Pure: settings and facts in, text out."""
+"""The banner that `specmesh up` prints when the mesh is ready. Pure: settings and facts in, text out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 78
 
 
 def box(settings: Settings, processes: Sequence[Process], card: ModelCard | None, took: float, folder: Path) -> str:
-    """No lines at the sides, so that the command can be pasted as it stands."""
+    """No lines at the sides, so that the command can be pasted as it is."""
     url = door_url(settings)
     title = f" specmesh {_version()} is ready ({took:.1f} s) "
     rows = [
@@ -61,7 +61,7 @@ def curl(settings: Settings, url: str) -> str:
 
 
 def _host(host: str) -> str:
-    """An address one can dial."""
+    """An address that clients can connect to."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{shown}]" if ":" in shown else shown
 

@@ -1,6 +1,6 @@
-"""`specmesh chat`: a conversation in the terminal, over the same HTTP door every client uses.
+"""`specmesh chat`: a conversation in the terminal, over the same HTTP API that every client uses.
 
-What is shown of drafts: services/cli/chat_drafts.py.
+How drafts are marked: services/cli/chat_drafts.py.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from services.api.settings import Settings
 from services.cli.chat_drafts import SHOWN, DraftView, printable
 
 HELP = (
-    "/reset starts anew, /quit or Ctrl-D ends, Ctrl-C stops an answer."
-    " /drafts accepted, all or off: whether drafted tokens are marked."
+    "/reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer."
+    " /drafts accepted, all or off: which draft tokens are marked."
 )
 CONNECT_TIMEOUT = 5.0
 
 
 class ChatError(Exception):
-    """The server can't be reached or refuses; the text is for the user."""
+    """The server can't be reached or refuses; the message is for the user."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What has been said, and how to ask for more."""
+    """The messages so far, and the options of requests."""
 
     url: str
     model: str = ""
@@ -42,7 +42,7 @@ class Conversation:
     options: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, str]] = field(default_factory=list)
     usage: dict[str, Any] = field(default_factory=dict)
-    # Of drafts: "" nothing is marked, "accepted" what stood, "all" what was rejected, too.
+    # Of drafts: "": nothing is marked; "accepted": accepted draft tokens; "all": rejected ones, too.
     show: str = ""
 
     def headers(self) -> dict[str, str]:
@@ -69,7 +69,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def server_url(given: str | None, settings: Settings) -> str:
-    """The door that is meant, without a / behind it."""
+    """The server's URL, without a / at its end."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     return (given or f"http://{host}:{settings.port}").rstrip("/").removesuffix("/v1")
 
@@ -87,7 +87,7 @@ def _conversation(options: argparse.Namespace, settings: Settings) -> Conversati
 
 
 def _prompt(given: str | None) -> str | None:
-    """The one thing to answer; None for a conversation."""
+    """The single prompt to answer; None for a conversation."""
     if given == "-" or (given is None and not sys.stdin.isatty()):
         return sys.stdin.read().strip()
     return given
@@ -120,7 +120,7 @@ def _talk(conversation: Conversation, stats: bool) -> int:
 def _show_drafts(conversation: Conversation, wanted: str) -> None:
     if wanted in (*SHOWN, "off", ""):
         conversation.show = "" if wanted == "off" else wanted or SHOWN[0]
-        print("drafted tokens are " + (f"marked: {conversation.show}" if conversation.show else "not marked"))
+        print("draft tokens are " + (f"marked: {conversation.show}" if conversation.show else "not marked"))
     else:
         print(HELP)
 
@@ -134,7 +134,7 @@ def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
     try:
         asyncio.run(_print_answer(conversation, pieces, shown))
     except KeyboardInterrupt:
-        # What was said so far stands. Leaving the connection cancels the rest at the server.
+        # The answer so far is kept. Closing the connection cancels the rest at the server.
         print((view.close() if view is not None else "") + " …")
     except ChatError:
         # The server may be back for the next try; what wasn't answered isn't part of the conversation.
@@ -152,7 +152,7 @@ def _answer(conversation: Conversation, prompt: str, stats: bool) -> int:
 
 
 class Shown:
-    """An answer on the screen: marked where that is wanted, and when it came."""
+    """Prints an answer, with marks if wanted, and measures its times."""
 
     def __init__(self, view: DraftView | None) -> None:
         self._view = view
@@ -185,7 +185,7 @@ async def _print_answer(conversation: Conversation, pieces: list[str], shown: Sh
 
 
 def colours(out: TextIO) -> bool:
-    """Whether what is written there may have colours (https://no-color.org)."""
+    """Whether the output may have colours (https://no-color.org)."""
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -221,7 +221,7 @@ async def answer(conversation: Conversation) -> AsyncIterator[str]:
 
 
 async def said(conversation: Conversation) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """The same, each with where it comes from, as far as that was asked for and the server tells."""
+    """The same, each with its runs if the request asks for them and the server sends them."""
     conversation.usage = {}
     url = f"{conversation.url}/v1/chat/completions"
     body = conversation.body()
@@ -249,7 +249,7 @@ def session(conversation: Conversation) -> aiohttp.ClientSession:
 
 
 class reached:
-    """Network errors in words a user can act on."""
+    """Network errors as messages that a user can act on."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._url = conversation.url

@@ -1,4 +1,4 @@
-"""What a terminal shows of drafts: of an answer's text which part was drafted, by what, and what became of the rest.
+"""Marks drafts in a terminal: which parts of an answer were drafted, their source, and what was rejected.
 
     The[suffix| quick brown]{ cat} fox        without colours
                 ─────────── ‾‾‾‾              with them: underlined in its source's colour; struck through
@@ -12,44 +12,42 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
+
+from services.api.methods import SOURCES
 
 SHOWN = ("accepted", "all")
 RESET = "\x1b[0m"
 REJECTED = "\x1b[2;9m"  # faint and struck through
-# Underlined, and a colour for each. Whatever else a server names has the last one.
-STYLES = {
-    "ngram": "\x1b[4;36m",
-    "suffix": "\x1b[4;32m",
-    "shared": "\x1b[4;34m",
-    "store": "\x1b[4;35m",
-    "prediction": "\x1b[4;33m",
-}
+# Underlined, each source in a colour of its own; sources the table doesn't have share OTHER_STYLE.
+COLOURS = (32, 36, 34, 35, 95, 33)
+STYLES = {name: f"\x1b[4;{colour}m" for name, colour in zip(SOURCES, cycle(COLOURS), strict=False)}
 OTHER_STYLE = "\x1b[4;91m"
-# What a text could do to a terminal: all but tabs and ends of lines.
+# Control characters that a terminal would obey, except tabs and line ends.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey."""
+    """The text without control characters."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Characters of one origin; `source` is "" for the model's own. `rejected` was to stand behind them."""
+class TextPart:
+    """Characters of one source; "" is the model itself. `rejected` are the rejected draft tokens that followed."""
 
     text: str
     source: str = ""
     rejected: tuple[str, ...] = ()
 
 
-def parts_of(text: str, runs: Sequence[dict[str, Any]], shown: int) -> Iterator[Part]:
+def parts_of(text: str, runs: Sequence[dict[str, Any]], shown: int) -> Iterator[TextPart]:
     """A piece of the answer in parts; `shown` characters of the answer came before it.
 
     offsets of a run      o0    o1    o2  | of the next run
     accepted = 2          drafted     own
-                                     └ what was rejected would have stood here
+                                     └ the rejected token would have been here
     """
     runs = [run for run in runs if run.get("offsets")]
     ends = shown + len(text)
@@ -62,16 +60,16 @@ def parts_of(text: str, runs: Sequence[dict[str, Any]], shown: int) -> Iterator[
         middle = min(max(at, offsets[accepted]), end) if accepted < len(offsets) else end
         rejected = tuple(run.get("rejected", ()))
         if middle > at or rejected:
-            yield Part(text[at - shown : middle - shown], run["source"], rejected)
+            yield TextPart(text[at - shown : middle - shown], run["source"], rejected)
         if end > middle:
-            yield Part(text[middle - shown : end - shown])
+            yield TextPart(text[middle - shown : end - shown])
         at = end
     if at < ends:
-        yield Part(text[at - shown :])
+        yield TextPart(text[at - shown :])
 
 
 @dataclass(slots=True)
-class Source:
+class SourceFigures:
     drafted: int = 0
     accepted: int = 0
 
@@ -84,7 +82,7 @@ class DraftView:
     rejected: bool = False
     steps: int = 0
     own: int = 0
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, SourceFigures] = field(default_factory=dict)
     _shown: int = 0
     _step: int = 0
     # The source whose bracket is open; only without colours.
@@ -111,17 +109,17 @@ class DraftView:
                 self._step = run.get("step", 0)
             self.own += run["tokens"] - run["accepted"]
             if run["drafted"]:
-                source = self.sources.setdefault(run["source"], Source())
+                source = self.sources.setdefault(run["source"], SourceFigures())
                 source.drafted += run["drafted"]
                 source.accepted += run["accepted"]
 
-    def _styled(self, part: Part) -> str:
-        text = _styled(printable(part.text), STYLES.get(part.source, OTHER_STYLE) if part.source else "")
+    def _styled(self, part: TextPart) -> str:
+        text = _styled(printable(part.text), style_of(part.source))
         if self.rejected and part.rejected:
             text += _styled(_in_one_line("".join(part.rejected)), REJECTED)
         return text
 
-    def _bracketed(self, part: Part) -> str:
+    def _bracketed(self, part: TextPart) -> str:
         before = ""
         if part.source != self._open and (part.text or not part.source):
             before = self.close()
@@ -135,24 +133,29 @@ class DraftView:
     # Behind the answer ------------------------------------------------------------------------------------
 
     def summary(self, tokens: int, seconds: float, first: float | None, width: int) -> list[str]:
-        """Lines of `width` at most: how fast it was, and of each source, in its colour, how much of it stood."""
+        """Lines of `width` at most: the speed, and for each source the number of accepted tokens."""
         told = [f"{tokens} tokens", f"{tokens / max(seconds, 1e-9):.1f} tokens/s"]
         if first is not None:
             told.append(f"first after {first:.2f} s")
         accepted = sum(source.accepted for source in self.sources.values())
         if not self.steps:
-            return filled([(each, "") for each in [*told, "the server doesn't tell where tokens come from"]], width)
+            return filled([(each, "") for each in [*told, "the server doesn't report where tokens come from"]], width)
         told.append(f"{accepted / self.steps:.2f} accepted a step in {self.steps} steps")
         items = [(each, "") for each in told]
         for name, source in sorted(self.sources.items(), key=lambda each: -each[1].accepted):
-            said = f"{printable(name)}: {source.accepted} of {source.drafted} drafted tokens stood"
-            items.append((said, STYLES.get(name, OTHER_STYLE) if self.colours else ""))
+            said = f"{printable(name)}: {source.accepted} of {source.drafted} draft tokens accepted"
+            items.append((said, style_of(name) if self.colours else ""))
         items.append((f"the model itself gave {self.own}", ""))
         return filled(items, width)
 
 
+def style_of(source: str) -> str:
+    """A corpus is named with its own name behind: corpus:NAME."""
+    return STYLES.get(source.partition(":")[0], OTHER_STYLE) if source else ""
+
+
 def filled(items: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Items with their styles, as many a line as fit; one that is too long for a line is cut."""
+    """Items with their styles, as many on a line as fit; a longer one is cut."""
     lines: list[str] = []
     used = width
     for text, style in items:

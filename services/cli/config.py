@@ -1,4 +1,4 @@
-"""`specmesh config`: what the settings are, and where each comes from."""
+"""`specmesh config`: the settings, and where each comes from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`specmesh corpus`: texts that a running server drafts from are added, listed and removed, over its HTTP door.
+"""`specmesh corpus`: texts that a running server drafts from are added, listed and removed, over its HTTP API.
 
-Files are read here, with the caller's rights; the server gets their texts, in parts, never a path. What isn't text is
-left out and said. Knows the routes under /v1/corpora and nothing of how corpora are kept.
+Files are read here, with the caller's rights; the server gets their texts, in parts, never a path. Other files are
+skipped and listed. Knows the routes under /v1/corpora and nothing of how corpora are kept.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LARGEST_FILE = 64 << 20  # bytes
 LONGEST_TEXT = 1 << 17  # characters; a longer file is cut behind a line
 PART_BYTES = 1 << 19  # of text in one request: even at a token a byte it is no more than a part may have
 PART_TEXTS = 4096
-LOOKED_AT = 8192  # bytes at a file's beginning that tell text from other things
-POLL = 0.5  # seconds between two questions how far the building is
+LOOKED_AT = 8192  # bytes at a file's beginning that are checked for being text
+POLL = 0.5  # seconds between two queries of the progress
 CONNECT_TIMEOUT = 5.0
-SHOWN = 20  # files left out that are named one by one
+SHOWN = 20  # skipped files that are listed one by one
 
 
 class CorpusError(Exception):
-    """What keeps the command from its end; the text is for the user."""
+    """The command failed; the message is for the user."""
 
 
 # Files --------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class CorpusError(Exception):
 
 @dataclass(slots=True)
 class Files:
-    """What was found under the given paths, and what was left out for which reason."""
+    """The files found under the given paths, and the skipped ones by reason."""
 
     found: list[Path] = field(default_factory=list)
     bytes: int = 0
@@ -133,7 +133,7 @@ def parts(files: Files) -> Iterator[list[str]]:
 
 
 @dataclass(slots=True)
-class Server:
+class CorpusApi:
     url: str
     api_key: str = ""
     namespace: str = ""
@@ -173,7 +173,7 @@ class Server:
 
 
 class _reached:
-    """Network errors in words a user can act on."""
+    """Network errors as messages that a user can act on."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -195,7 +195,7 @@ class _reached:
 # Actions ------------------------------------------------------------------------------------------------
 
 
-def add(server: Server, names: list[str], as_json: bool) -> int:
+def add(server: CorpusApi, names: list[str], as_json: bool) -> int:
     if len(names) < 2:
         raise CorpusError("give a name and at least one file or folder: specmesh corpus add NAME PATH...")
     name, *paths = names
@@ -217,8 +217,8 @@ def add(server: Server, names: list[str], as_json: bool) -> int:
     return 0
 
 
-async def _send(server: Server, name: str, files: Files, bar: ProgressBar) -> dict[str, Any]:
-    """All parts, and then the waiting until the corpus is built."""
+async def _send(server: CorpusApi, name: str, files: Files, bar: ProgressBar) -> dict[str, Any]:
+    """Sends all parts, then waits until the corpus is built."""
     coming = parts(files)
     texts = next(coming, None)
     if texts is None:
@@ -242,7 +242,7 @@ async def _send(server: Server, name: str, files: Files, bar: ProgressBar) -> di
     return card
 
 
-def show_list(server: Server, names: list[str], as_json: bool) -> int:
+def show_list(server: CorpusApi, names: list[str], as_json: bool) -> int:
     async def cards() -> list[dict[str, Any]]:
         async with server.session() as http:
             return await server.cards(http)
@@ -267,7 +267,7 @@ def _only(cards: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]
     return [card for card in cards if not names or card["name"] in names]
 
 
-def remove(server: Server, names: list[str], as_json: bool) -> int:
+def remove(server: CorpusApi, names: list[str], as_json: bool) -> int:
     if not names:
         raise CorpusError("give the name: specmesh corpus remove NAME")
 
@@ -287,12 +287,12 @@ def _tell_skipped(files: Files) -> None:
         print(f"left out: {len(files.skipped) - SHOWN} more (--json names them all)", file=sys.stderr)
 
 
-ACTIONS: dict[str, Callable[[Server, list[str], bool], int]] = {"add": add, "list": show_list, "remove": remove}
+ACTIONS: dict[str, Callable[[CorpusApi, list[str], bool], int]] = {"add": add, "list": show_list, "remove": remove}
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-    server = Server(
+    server = CorpusApi(
         url=(options.url or f"http://{host}:{settings.port}").rstrip("/").removesuffix("/v1"),
         api_key=options.api_key or settings.api_keys.partition(",")[0].strip(),
         namespace=options.namespace or "",

@@ -25,7 +25,7 @@ from services.api.settings import (
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses what it doesn't know with the flag that was probably meant, and never guesses from a prefix."""
+    """Refuses unknown flags, suggests the closest one, and never expands a prefix."""
 
     def __init__(self, *args: object, **more: object) -> None:
         more.setdefault("allow_abbrev", False)
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """One flag a row, grouped by the role it matters to; no flag has a default, so that only what was
     given counts."""
-    # Fifty flags in brackets tell nobody how the command is used.
+    # Fifty flags in brackets would hide how the command is used.
     words = " ".join(
         action.metavar if action.nargs is None else f"[{action.metavar}]"
         for action in parser._actions
@@ -103,7 +103,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
 
 
 def settings_or_exit(options: argparse.Namespace) -> Settings:
-    """Like read_settings, for commands that can do nothing without: tells every problem and ends."""
+    """Like read_settings, for commands that need valid settings: prints every problem and exits."""
     try:
         return read_settings(options)
     except SettingsError as error:

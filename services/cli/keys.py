@@ -1,4 +1,4 @@
-"""`specmesh keys`: the CURVE keys of a mesh that leaves its machine. What a key is, mesh/security.py knows."""
+"""`specmesh keys`: the CURVE keys of a mesh on several machines. Their format: mesh/security.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.api.settings import ROLES, Settings, default_file
 
 
 def keys_folder(settings: Settings) -> Path:
-    """Where keys are made when no setting says so."""
+    """The default folder of keys."""
     return Path(settings.keys_dir) if settings.keys_dir else default_file(os.environ).parent / "keys"
 
 
@@ -32,7 +32,7 @@ def make(names: list[str], settings: Settings) -> int:
 
 
 def show(names: list[str], settings: Settings) -> int:
-    """Names and public keys; secrets are only said to be there."""
+    """Names and public keys; of secrets only whether they exist."""
     folder = keys_folder(settings)
     public = sorted(folder.glob("*.public")) if folder.is_dir() else []
     if not public:

@@ -1,6 +1,6 @@
 """What `specmesh up` starts on this machine: which processes, with which settings, environment and ports.
 
-Knows the roles and their order; knows nothing of how processes are started, watched or spoken to.
+Knows the roles and their order; knows nothing of how processes are started, watched or asked.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from mesh.supervisor import Child
 from services.api.settings import FIRST_METRICS_PORT, PREFIX, ROLES, Settings, to_environment
 from services.runtime.process import compute_environment
 
-# Drained from the door inwards: running streams need everyone behind it.
+# Drained from the streamer inwards: running streams need the other roles.
 STAGE = {"streamer": 2, "worker": 1, "tokenizer": 0, "proposer": 0}
 
 
 class PortsTaken(Exception):
-    """What is taken, and what to do about it: one line each."""
+    """The taken ports, and what to do about each: one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process of the mesh to be."""
+    """One process to start."""
 
     role: str
     instance: str
@@ -34,11 +34,11 @@ class Process:
 
 
 def processes_of(settings: Settings, directory_endpoint: str) -> list[Process]:
-    """Tokenizers, proposer and target start together; the streamer when a tokenizer can answer.
+    """Tokenizers, proposer and worker start together; the streamer when a tokenizer can answer.
 
-    It doesn't wait for the target, whose model takes longest to load: they load side by side, and the door
+    It doesn't wait for the worker, whose model takes longest to load: they load at the same time, and the streamer
     says 503 with the reason until the directory knows all of them. So the order is kept by readiness, and the
-    time to ready is the target's alone.
+    time to ready is the worker's alone.
     """
     tokenizers = [f"tokenizer-{number + 1}" for number in range(settings.tokenizers)]
     wanted = [
@@ -71,13 +71,13 @@ def _process(
 
 
 def _environment(ours: Mapping[str, str], role: str, settings: Settings) -> dict[str, str]:
-    """Ours without its SPECMESH_* (what they say is in `settings`, or a flag has overruled it)."""
+    """Our environment without SPECMESH_*: their values are in `settings`."""
     kept = {name: value for name, value in ours.items() if not name.startswith(PREFIX)}
     return {**compute_environment(role, settings), **kept, **to_environment(settings), "PYTHONUNBUFFERED": "1"}
 
 
 def with_free_port(settings: Settings) -> Settings:
-    """Port 0 of the door, made a number here: the box and the health check have to know it."""
+    """Port 0 of the streamer, made a number here: the banner and the health check need it."""
     if settings.port:
         return settings
     with _listening(settings.host, 0) as probe:
@@ -87,7 +87,7 @@ def with_free_port(settings: Settings) -> Settings:
 def check_ports(settings: Settings, processes: list[Process]) -> None:
     """Raises PortsTaken with every port that cannot be had, before anything is started."""
     problems: list[str] = []
-    wanted = [(settings.host, settings.port, "the HTTP door", "--port")]
+    wanted = [(settings.host, settings.port, "the HTTP server", "--port")]
     wanted += [
         (settings.metrics_host, each.metrics_port, f"{each.instance}'s metrics", "--metrics-port") for each in processes
     ]

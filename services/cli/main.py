@@ -1,5 +1,5 @@
-"""The command `specmesh`: finds the command that is meant and hands over. What a command does is elsewhere,
-and is imported only when it runs, so that `--help` answers at once.
+"""The command `specmesh`: parses the command line and calls a command. Commands are imported only when they
+run, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = spelled_out(sys.argv[1:] if argv is None else argv)
-    # A value that may be left out would swallow the prompt behind it.
+    # An optional value would swallow the prompt after it.
     words = ["--show-draft=accepted" if word == "--show-draft" else word for word in words]
     if words[:1] == ["load"]:
-        # The load harness reads its own flags.
+        # The load test reads its own flags.
         from loadtest.cli import main as load
 
         return load(words[1:])
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # `specmesh config show | head`: nobody reads on, and there is nobody to tell.
+        # `specmesh config show | head`: the reader has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> Parser:
     root = Parser(
         prog="specmesh",
-        description="Serves language models over an OpenAI-compatible API, faster by speculative decoding.",
+        description="Serve language models over an OpenAI-compatible API with speculative decoding.",
         epilog="`specmesh COMMAND --help` tells more.",
     )
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -92,15 +92,15 @@ def _do_run(options: argparse.Namespace) -> int:
 def _chat(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "With a prompt it answers once; without one it is a conversation (or reads the prompt from a pipe)."
     sub = _add(commands, "chat", "Talk to a running server", _do_chat, more)
-    sub.add_argument("prompt", nargs="?", metavar="PROMPT", help="answer this and end; - reads it from standard input")
-    sub.add_argument("--url", help="the server (default: host and port of the settings)")
-    sub.add_argument("--name", metavar="MODEL", help="model to ask for (default: the server's first)")
+    sub.add_argument("prompt", nargs="?", metavar="PROMPT", help="prompt to answer; - reads it from standard input")
+    sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
+    sub.add_argument("--name", metavar="MODEL", help="model name (default: the server's first)")
     sub.add_argument("--system", metavar="TEXT", help="system message")
-    sub.add_argument("--temperature", type=float, metavar="T", help="default: the server's choice")
-    sub.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
-    sub.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
-    sub.add_argument("--stats", action="store_true", help="tell tokens and speed after each answer")
-    marked = "mark drafted tokens that stood (accepted, which may be left out), or those that were rejected, too (all)"
+    sub.add_argument("--temperature", type=float, metavar="T", help="temperature (default: the server's choice)")
+    sub.add_argument("--max-tokens", type=int, metavar="N", help="maximum answer length, in tokens")
+    sub.add_argument("--seed", type=int, metavar="N", help="seed; the same seed gives the same answer")
+    sub.add_argument("--stats", action="store_true", help="print tokens and speed after each answer")
+    marked = "mark accepted draft tokens (accepted, the default) or rejected ones, too (all)"
     sub.add_argument("--show-draft", choices=("accepted", "all"), metavar="WHICH", help=marked)
     add_settings(sub)
 
@@ -113,11 +113,11 @@ def _do_chat(options: argparse.Namespace) -> int:
 
 
 def _top(commands: argparse._SubParsersAction[Parser]) -> None:
-    more = "Refreshes in place until q is pressed; where its output is no terminal, it prints once."
+    more = "Refreshes until q is pressed; prints once if the output is not a terminal."
     sub = _add(commands, "top", "Watch the mesh behind a running server", _do_top, more)
-    sub.add_argument("--url", help="the server (default: host and port of the settings)")
-    sub.add_argument("--once", action="store_true", help="print it once and end, after two looks a second apart")
-    sub.add_argument("--every", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (default 1)")
+    sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
+    sub.add_argument("--once", action="store_true", help="print once, from two samples a second apart, and end")
+    sub.add_argument("--every", type=_seconds, default=1.0, metavar="S", help="refresh interval in seconds (default 1)")
     add_settings(sub)
 
 
@@ -137,17 +137,17 @@ def _do_top(options: argparse.Namespace) -> int:
 
 def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:
     actions = {
-        "add": "send files and folders under a name, and wait until they are ready",
-        "list": "those there are, and how far they are built (the default)",
-        "remove": "forget one",
+        "add": "send files and folders as a corpus, and wait until it is ready",
+        "list": "corpora and their state (the default)",
+        "remove": "delete a corpus",
     }
-    more = "Only text files are sent; what is left out is told."
+    more = "Only text files are sent; skipped files are listed."
     sub = _add(commands, "corpus", "Give a running server texts to draft from", _do_corpus, more)
     _add_action(sub, actions)
-    sub.add_argument("names", nargs="*", metavar="NAME PATH", help="the corpus; to add, behind it files and folders")
-    sub.add_argument("--url", help="the server (default: host and port of the settings)")
-    sub.add_argument("--api-key", metavar="KEY", help="whose corpora (default: the first of api_keys)")
-    sub.add_argument("--namespace", metavar="NAME", help="as in speculation.namespace of requests that draft from it")
+    sub.add_argument("names", nargs="*", metavar="NAME PATH", help="the corpus and, for add, files and folders")
+    sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
+    sub.add_argument("--api-key", metavar="KEY", help="API key of the owner (default: the first of api_keys)")
+    sub.add_argument("--namespace", metavar="NAME", help="namespace, as in speculation.namespace of requests")
     sub.add_argument("--json", action="store_true", help="as JSON")
     add_settings(sub)
 
@@ -161,10 +161,10 @@ def _do_corpus(options: argparse.Namespace) -> int:
 
 def _model(commands: argparse._SubParsersAction[Parser]) -> None:
     actions = {
-        "list": "models known by name, and those in the cache (the default)",
-        "fetch": "bring one into the cache",
-        "show": "the facts of one that is here",
-        "check": "what is wrong with a folder or file",
+        "list": "models known by name and models in the cache (the default)",
+        "fetch": "download a model into the cache",
+        "show": "properties of a model in the cache",
+        "check": "check a model folder or file for problems",
     }
     sub = _add(commands, "model", "List, fetch, show or check models", _do_model)
     _add_action(sub, actions)
@@ -181,10 +181,10 @@ def _do_model(options: argparse.Namespace) -> int:
 
 def _keys(commands: argparse._SubParsersAction[Parser]) -> None:
     actions = {
-        "make": "a pair for the mesh and one for each member; those that exist stay (the default)",
-        "show": "which are there, and who is let in",
+        "make": "make a key pair for the mesh and one for each member; existing ones are kept (the default)",
+        "show": "keys in the folder, and the members allowed to join",
     }
-    more = "Needed wherever the mesh leaves this machine."
+    more = "Needed if the mesh spans several machines."
     sub = _add(commands, "keys", "Make or show the keys of the mesh", _do_keys, more)
     _add_action(sub, actions)
     sub.add_argument("names", nargs="*", metavar="NAMES", help="members to make keys for (default: every role)")
@@ -200,13 +200,13 @@ def _do_keys(options: argparse.Namespace) -> int:
 
 def _config(commands: argparse._SubParsersAction[Parser]) -> None:
     actions = {
-        "show": "every setting, its value and its origin (the default)",
+        "show": "every setting with its value and origin (the default)",
         "path": "the settings file that is read",
     }
     sub = _add(commands, "config", "Show the settings and where they come from", _do_config)
     _add_action(sub, actions)
     sub.add_argument("--json", action="store_true", help="as JSON")
-    sub.add_argument("--changed", action="store_true", help="only what isn't at its default")
+    sub.add_argument("--changed", action="store_true", help="only settings that differ from their defaults")
     add_settings(sub)
 
 
@@ -217,13 +217,13 @@ def _do_config(options: argparse.Namespace) -> int:
 
 
 def _add_action(parser: Parser, actions: dict[str, str]) -> None:
-    """What to do, as a word; one parser serves all of them, so that flags may stand anywhere."""
+    """The action as a word. One parser for all actions, so that flags may come in any place."""
     told = "; ".join(f"{name}: {what}" for name, what in actions.items())
     parser.add_argument("action", nargs="?", choices=tuple(actions), metavar="ACTION", help=told)
 
 
 def _doctor(commands: argparse._SubParsersAction[Parser]) -> None:
-    sub = _add(commands, "doctor", "Find what is wrong here, and name the fix", _do_doctor)
+    sub = _add(commands, "doctor", "Check the machine, the settings and the mesh, and name fixes", _do_doctor)
     sub.add_argument("--json", action="store_true", help="as JSON")
     add_settings(sub)
 

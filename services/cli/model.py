@@ -1,4 +1,4 @@
-"""`specmesh model`: which models there are, bring one here, tell its facts, check one."""
+"""`specmesh model`: lists, downloads, describes and checks models."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check(name: str, settings: Settings) -> int:
 
 
 def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
-    """What it is, and the memory it takes under these settings."""
+    """The model's properties, and the memory it takes under these settings."""
     from models.check import check_context, kv_bytes_per_token
 
     context = check_context(model.network, settings.max_context)

@@ -1,4 +1,4 @@
-"""A bar on a terminal, a line now and then in a log. Knows only what is done of how much."""
+"""Progress as a bar on a terminal, or as occasional lines in a log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WIDTH = 30
 
 
 class ProgressBar:
-    """Called with (what, done, total), as model sources do; total 0 means nobody knows."""
+    """Called with (what, done, total), as model sources do; total 0: unknown."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr

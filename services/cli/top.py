@@ -1,7 +1,7 @@
-"""`specmesh top`: the mesh behind a running server, live, from its /v1/mesh. What is shown: services/cli/top_view.py.
+"""`specmesh top`: the mesh behind a running server, live, from its /v1/mesh. The lines: services/cli/top_view.py.
 
-Draws over itself on the terminal's other screen, so that what was there before is there again afterwards. A server that
-is gone is said, with what was seen last; it is asked again until it is back, or somebody presses q.
+Uses the terminal's alternate screen. If the server doesn't answer, the first line says so above the last figures, and
+it is asked again until it is back or q is pressed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.cli.chat import ChatError, Conversation, colours, raise_for_error,
 from services.cli.top_view import Body, screen
 
 ANSWER_TIMEOUT = 2.0  # s
-# Speeds are from one look to the next.
+# Rates are measured from one sample to the next.
 BETWEEN_LOOKS = 1.0  # s, of --once
 
 OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -81,11 +81,11 @@ class Top:
         self._quit = asyncio.Event()
 
     async def run(self) -> None:
-        """Until q is pressed, or the process is told to end."""
+        """Until q is pressed, or the process gets a signal."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._quit.set)
-        # The window has another size, or we were in the background.
+        # The terminal has another size, or we were in the background.
         for number in (signal.SIGWINCH, signal.SIGCONT):
             loop.add_signal_handler(number, self._draw)
         if sys.stdin.isatty():
@@ -115,14 +115,14 @@ class Top:
         lines = screen(
             self._body, self._server.url, width, height, colours=colours(sys.stdout), trouble=self._trouble
         )
-        # A line that is drawn over the one of before, and no blank screen in between: nothing flickers.
+        # Lines are overwritten one by one, without clearing the screen, so that nothing flickers.
         sys.stdout.write(HOME + f"{END_OF_LINE}\n".join(lines) + END_OF_LINE + END_OF_SCREEN)
         sys.stdout.flush()
 
 
 @contextlib.contextmanager
 def _other_screen() -> Iterator[None]:
-    """What the terminal was like, it is like again, however this ends."""
+    """Restores the terminal, however this ends."""
     keys: list[Any] | None = None
     if sys.stdin.isatty():
         keys = termios.tcgetattr(sys.stdin)

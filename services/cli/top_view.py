@@ -1,6 +1,7 @@
 """What `specmesh top` shows: the body of /v1/mesh as lines for a terminal of a given size. Pure: no clock, no terminal.
 
-A table too wide loses the columns that matter least; a screen too low loses its last lines, and says so.
+On a narrow terminal a table loses its least important columns; on a low one the last lines are left out, and the last
+line says how many.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Body = dict[str, Any]
 BOLD, FAINT = "\x1b[1m", "\x1b[2m"
 GREEN, YELLOW, RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
 STATES = {"ready": GREEN, "starting": YELLOW, "draining": YELLOW, "stuck": RED, "gone": FAINT}
-# In the order of a request's way.
+# In the order in which a request meets them.
 ROLES = ("streamer", "tokenizer", "worker", "proposer")
 GAP = "  "
 BAR = 20
@@ -24,26 +25,26 @@ LEAST_WIDTH = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     text: str
     style: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`keep`: of columns that don't all fit, those with the lowest go first."""
+    """`keep`: if the columns don't fit, those with the lowest value are dropped first."""
 
     title: str
     keep: int
-    cell: Callable[[Body], Cell]
+    cell: Callable[[Body], TableCell]
     right: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableLine:
     """Pieces of text with their styles; a line is cut at the screen's edge before it gets its styles."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
     def drawn(self, width: int, *, colours: bool) -> str:
         parts, left = [], width
@@ -54,12 +55,12 @@ class Line:
         return "".join(parts).rstrip()
 
 
-def plain(text: str, style: str = "") -> Line:
-    return Line((Cell(text, style),))
+def plain(text: str, style: str = "") -> TableLine:
+    return TableLine((TableCell(text, style),))
 
 
 def screen(body: Body | None, where: str, width: int, height: int, *, colours: bool, trouble: str = "") -> list[str]:
-    """As many lines as there are, `height` at most. `trouble`: why the body is an old one, or there is none."""
+    """As many lines as there are, `height` at most. `trouble`: why the body is old, or missing."""
     width = max(width, LEAST_WIDTH)
     lines = [_head(body, where, trouble)]
     if body is not None:
@@ -72,44 +73,45 @@ def screen(body: Body | None, where: str, width: int, height: int, *, colours: b
         lines.pop()
     if len(lines) > height > 1:
         left_out = len(lines) - height + 1
-        lines = [*lines[: height - 1], plain(f"… {left_out} more lines: make the window higher", FAINT)]
+        lines = [*lines[: height - 1], plain(f"… {left_out} more lines: make the terminal higher", FAINT)]
     return [line.drawn(width, colours=colours) for line in lines[: max(height, 1)]]
 
 
-def _head(body: Body | None, where: str, trouble: str) -> Line:
+def _head(body: Body | None, where: str, trouble: str) -> TableLine:
     if trouble:
-        return Line((Cell(f"{where}: ", BOLD), Cell(printable(trouble), RED)))
+        return TableLine((TableCell(f"{where}: ", BOLD), TableCell(printable(trouble), RED)))
     assert body is not None
     members = [member for member in body["members"] if member["state"] != "gone"]
     bad = [member for member in members if member["state"] != "ready"]
     said = f"{len(members)} processes, all ready" if not bad else f"{len(members)} processes, {len(bad)} not ready"
-    return Line((Cell(f"{where}: ", BOLD), Cell(said, YELLOW if bad else ""), Cell(", demo" if body["demo"] else "")))
+    demo = ", demo" if body["demo"] else ""
+    return TableLine((TableCell(f"{where}: ", BOLD), TableCell(said, YELLOW if bad else ""), TableCell(demo)))
 
 
-# Who is there -------------------------------------------------------------------------------------------------------
+# Members ------------------------------------------------------------------------------------------------------------
 
 
-def _state(member: Body) -> Cell:
-    return Cell(member["state"], STATES.get(member["state"], RED))
+def _state(member: Body) -> TableCell:
+    return TableCell(member["state"], STATES.get(member["state"], RED))
 
 
-def _figure(member: Body, name: str, digits: int = 0) -> Cell:
+def _figure(member: Body, name: str, digits: int = 0) -> TableCell:
     value = member["figures"].get(name)
-    return Cell("" if value is None else number(value, digits))
+    return TableCell("" if value is None else number(value, digits))
 
 
 MEMBERS = (
-    Column("ROLE", 9, lambda m: Cell(m["role"]), right=False),
-    Column("INSTANCE", 7, lambda m: Cell(m["instance"]), right=False),
+    Column("ROLE", 9, lambda m: TableCell(m["role"]), right=False),
+    Column("INSTANCE", 7, lambda m: TableCell(m["instance"]), right=False),
     Column("STATE", 10, _state, right=False),
-    Column("SINCE", 4, lambda m: Cell(age(m["since_s"]))),
-    Column("QUEUE", 6, lambda m: Cell(number(m["queue"]))),
+    Column("SINCE", 4, lambda m: TableCell(age(m["since_s"]))),
+    Column("QUEUE", 6, lambda m: TableCell(number(m["queue"]))),
     Column("RUNNING", 5, lambda m: _figure(m, "running")),
     Column("TOKENS/S", 8, lambda m: _figure(m, "tokens_per_s", 1)),
-    Column("RESTARTS", 3, lambda m: Cell(number(m["restarts"]))),
-    Column("HEARD", 2, lambda m: Cell(f"{m['heard_ago_s']:.1f}s")),
-    Column("PID", 1, lambda m: Cell(str(m["pid"]))),
-    Column("WHY", 0, lambda m: Cell(printable("; ".join(m["reasons"]))), right=False),
+    Column("RESTARTS", 3, lambda m: TableCell(number(m["restarts"]))),
+    Column("HEARD", 2, lambda m: TableCell(f"{m['heard_ago_s']:.1f}s")),
+    Column("PID", 1, lambda m: TableCell(str(m["pid"]))),
+    Column("WHY", 0, lambda m: TableCell(printable("; ".join(m["reasons"]))), right=False),
 )
 
 
@@ -118,7 +120,7 @@ def _place(member: Body) -> tuple[int, str]:
     return ROLES.index(role) if role in ROLES else len(ROLES), member["instance"]
 
 
-def table(columns: Sequence[Column], rows: Sequence[Body], width: int) -> list[Line]:
+def table(columns: Sequence[Column], rows: Sequence[Body], width: int) -> list[TableLine]:
     """The rows under their titles; columns without a word in any row are left out, then those that don't fit."""
     cells = {column.title: [column.cell(row) for row in rows] for column in columns}
     kept = [column for column in columns if any(cell.text for cell in cells[column.title])]
@@ -126,20 +128,20 @@ def table(columns: Sequence[Column], rows: Sequence[Body], width: int) -> list[L
     while len(kept) > 1 and sum(wide[each.title] for each in kept) + len(GAP) * (len(kept) - 1) > width:
         kept.remove(min(kept, key=lambda column: column.keep))
 
-    def line(of: Sequence[Cell]) -> Line:
-        padded: list[Cell] = []
+    def line(of: Sequence[TableCell]) -> TableLine:
+        padded: list[TableCell] = []
         for column, cell in zip(kept, of, strict=True):
             text = cell.text.rjust(wide[column.title]) if column.right else cell.text.ljust(wide[column.title])
-            padded += [Cell(GAP if padded else ""), Cell(text, cell.style)]
-        return Line(tuple(padded))
+            padded += [TableCell(GAP if padded else ""), TableCell(text, cell.style)]
+        return TableLine(tuple(padded))
 
-    titles = line([Cell(column.title, BOLD) for column in kept])
+    titles = line([TableCell(column.title, BOLD) for column in kept])
     return [titles, *(line([cells[column.title][at] for column in kept]) for at in range(len(rows)))]
 
 
-# What they do -------------------------------------------------------------------------------------------------------
+# Figures ------------------------------------------------------------------------------------------------------------
 
-# What is said of each figure; what the table has isn't said again.
+# The text of each figure; figures that the table has are left out.
 FIGURES: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("accepted_per_step", lambda value: f"{value:.2f} accepted a step"),
     ("steps_per_s", lambda value: f"{number(value, 1)} steps/s"),
@@ -148,15 +150,15 @@ FIGURES: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("kv_cached", lambda value: f"{value:.0%} cached"),
     ("max_sequences", lambda value: f"room for {number(value)}"),
     ("batches_per_s", lambda value: f"{number(value, 1)} questions/s"),
-    ("drafted_per_s", lambda value: f"{number(value, 1)} drafted tokens/s"),
+    ("drafted_per_s", lambda value: f"{number(value, 1)} draft tokens/s"),
     ("text_tokens", lambda value: f"follows {number(value)} tokens"),
     ("store_tokens", lambda value: f"learned {number(value)} tokens"),
     ("connections", lambda value: f"{number(value)} connections"),
 )
 
 
-def _figures(body: Body, width: int) -> list[Line]:
-    lines: list[Line] = []
+def _figures(body: Body, width: int) -> list[TableLine]:
+    lines: list[TableLine] = []
     longest = max((len(member["instance"]) for member in body["members"]), default=0)
     for member in body["members"]:
         figures = member["figures"]
@@ -166,7 +168,7 @@ def _figures(body: Body, width: int) -> list[Line]:
     return lines
 
 
-def paragraph(begin: str, items: Iterable[str], width: int) -> list[Line]:
+def paragraph(begin: str, items: Iterable[str], width: int) -> list[TableLine]:
     """Items behind a word, and on further lines under each other where they don't fit."""
     lines, text = [], begin
     for item in items:
@@ -180,17 +182,17 @@ def paragraph(begin: str, items: Iterable[str], width: int) -> list[Line]:
 
 
 SOURCES = (
-    Column("DRAFTS FROM", 9, lambda s: Cell(s["name"]), right=False),
-    Column("STOOD NOW", 8, lambda s: Cell(share(s["accepted_lately"], s["drafted_lately"]))),
-    Column("", 3, lambda s: Cell(bar(s["accepted_lately"], s["drafted_lately"]), GREEN), right=False),
-    Column("OF TOKENS", 6, lambda s: Cell(number(s["drafted_lately"]))),
-    Column("STOOD EVER", 7, lambda s: Cell(share(s["accepted"], s["drafted"]))),
-    Column("OF TOKENS EVER", 5, lambda s: Cell(number(s["drafted"]))),
+    Column("DRAFTS FROM", 9, lambda s: TableCell(s["name"]), right=False),
+    Column("ACCEPTED NOW", 8, lambda s: TableCell(share(s["accepted_lately"], s["drafted_lately"]))),
+    Column("", 3, lambda s: TableCell(bar(s["accepted_lately"], s["drafted_lately"]), GREEN), right=False),
+    Column("OF TOKENS", 6, lambda s: TableCell(number(s["drafted_lately"]))),
+    Column("ACCEPTED EVER", 7, lambda s: TableCell(share(s["accepted"], s["drafted"]))),
+    Column("OF TOKENS EVER", 5, lambda s: TableCell(number(s["drafted"]))),
 )
 
 
-def _sources(body: Body, width: int) -> list[Line]:
-    """Of all targets together."""
+def _sources(body: Body, width: int) -> list[TableLine]:
+    """Of all workers together."""
     together: dict[str, Body] = {}
     for source in (source for member in body["members"] if member["state"] != "gone" for source in member["sources"]):
         name = printable(source["name"])
@@ -201,7 +203,7 @@ def _sources(body: Body, width: int) -> list[Line]:
     return [plain(""), *table(SOURCES, rows, width)] if rows else []
 
 
-def _lines(body: Body, width: int) -> list[Line]:
+def _lines(body: Body, width: int) -> list[TableLine]:
     said = []
     for link in body["links"]:
         trip = "" if link["round_trip_ms"] is None else f"{link['round_trip_ms']:.1f} ms"
@@ -213,7 +215,7 @@ def _lines(body: Body, width: int) -> list[Line]:
 
 
 def number(value: float, digits: int = 0) -> str:
-    """So that it has about four digits: 12, 1.5, 1234, 12.3k, 4.56M."""
+    """The number with about four digits: 12, 1.5, 1234, 12.3k, 4.56M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             scaled = value / (1e3 if unit == "k" else size)

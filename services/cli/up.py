@@ -2,7 +2,7 @@
 says when it is ready, and leaves no process and no socket behind.
 
 Knows nothing of torch, tokens or HTTP bodies. Which processes: launch_plan.py; when they are started again:
-mesh/supervisor.py.
+mesh/supervisor/machine.py.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mesh.directory import DIRECTORY, DirectoryActor
+from mesh.directory.membership import Member
+from mesh.epoch import next_epoch
 from mesh.errors import MeshError
-from mesh.membership import Member
 from mesh.node import Node
-from mesh.processes import Processes
 from mesh.supervisor import Policy, Supervisor
-from mesh.zmq_transport import ZmqTransport
+from mesh.supervisor.processes import Processes
+from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Describe, ModelCard
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
+from services.runtime import compile_ahead
 from services.runtime.process import SocketFile, configure_log, make_run_dir, mesh_codec, security_of
 
 log = logging.getLogger(__name__)
 
-# Without these nothing is answered; without a proposer it is only slower.
+# Requests need these roles; without a proposer they are only slower.
 ESSENTIAL = frozenset({"tokenizer", "worker", "streamer"})
-# What a role takes to leave once it has drained.
+# Time that a role needs to exit once it has drained.
 LEAVE_GRACE = 5.0  # s
 _ROUTINE = re.compile(r"\S+ (DEBUG|INFO) ")
 
@@ -54,11 +56,12 @@ def main(settings: Settings) -> int:
             settings = with_free_port(settings)
             processes = processes_of(settings, endpoint(settings, DIRECTORY))
             check_ports(settings, processes)
-            _fetch_model(settings)
+            with _compiling(settings):
+                _fetch_model(settings)
             try:
                 return asyncio.run(Up(settings, processes).run())
             finally:
-                # Of a role that ended without the niceties.
+                # Sockets of a role that was killed.
                 _remove_stale_sockets(folder)
     except KeyboardInterrupt:
         print("\nspecmesh: stopped", file=sys.stderr)
@@ -85,7 +88,7 @@ class AnotherMesh(Exception):
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One mesh a run_dir. The kernel lets go of the lock however we end."""
+    """One mesh a run_dir. The kernel releases the lock however we end."""
     with (folder / "up.lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,9 +106,26 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_stale_sockets(folder: Path) -> None:
-    """Of processes that were killed; we hold the lock, so nobody listens there."""
+    """Removes sockets of processes that were killed; we hold the lock, so nothing listens there."""
     for path in sockets_in(folder):
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _compiling(settings: Settings) -> Iterator[None]:
+    """At the first start on a CPU, the loops are compiled while the model is fetched."""
+    on_gpu = settings.executor == "triton" or (settings.executor == "auto" and Path("/dev/nvidia0").exists())
+    if settings.engine != "torch" or settings.executor == "plain" or on_gpu or not compile_ahead.wanted():
+        yield
+        return
+    compilers = compile_ahead.start()
+    try:
+        yield
+        if any(process.poll() is None for process in compilers):
+            print("specmesh: compiling the loops for this processor, once", file=sys.stderr, flush=True)
+        compile_ahead.wait(compilers)
+    finally:
+        compile_ahead.stop(compilers)
 
 
 def _fetch_model(settings: Settings) -> None:
@@ -118,7 +138,7 @@ def _fetch_model(settings: Settings) -> None:
     finally:
         bar.close()
     if settings.engine == "torch":
-        # Once, before anything is started: each role would find out for itself, and be started again.
+        # Checked once before anything is started: otherwise every role would fail and be restarted.
         check_context(check_model(folder).network, settings.max_context)
 
 
@@ -126,14 +146,15 @@ def _fetch_model(settings: Settings) -> None:
 
 
 class Up:
-    """The supervisor process: a directory, children, and the words said to whoever started it."""
+    """The supervisor process: the directory, the children, and the output for the user."""
 
     def __init__(self, settings: Settings, processes: list[Process]) -> None:
         self._settings = settings
         self._processes = {process.instance: process for process in processes}
-        # A key named directory where there is one, else the door's: both live on this machine.
+        # A key named directory where there is one, else the streamer's: both are on this machine.
         security = security_of(settings, "streamer", DIRECTORY)
-        self._node = Node(ZmqTransport(security=security), mesh_codec(), name=DIRECTORY)
+        epoch = next_epoch(run_dir(settings))
+        self._node = Node(ZmqTransport(security=security), mesh_codec(), name=DIRECTORY, epoch=epoch)
         self._directory = DirectoryActor(stale_after=settings.stale_after, on_change=self._members_changed)
         policy = Policy(kill_stuck_after=settings.kill_stuck_after, drain_timeout=settings.drain_timeout + LEAVE_GRACE)
         self._children = Processes(
@@ -177,12 +198,12 @@ class Up:
         self._stopping = True
         self._children.stop()
 
-    # What the children do ------------------------------------------------------------------------------------------
+    # The children --------------------------------------------------------------------------------------------------
 
     def _members_changed(self, members: list[Member]) -> None:
         self._members = members
         for member in members:
-            # An entry of a process that is gone says nothing about its successor.
+            # An entry of a dead process says nothing about its successor.
             if member.pid == self._children.pid(member.instance):
                 self._children.readiness(member.instance, _works(member, self._settings.stale_after))
                 if member.state == "ready":
@@ -209,20 +230,20 @@ class Up:
             self._say(f"{name} failed and will be tried again{hint}: {reason.splitlines()[0]}")
 
     def _child_said(self, name: str, line: str) -> None:
-        """On a terminal only what matters; everything is in the logs."""
+        """On a terminal only important lines; everything is in the logs."""
         if not (sys.stderr.isatty() and _ROUTINE.match(line)):
             print(f"{name:<12}| {line}", file=sys.stderr, flush=True)
 
     def _say(self, text: str) -> None:
         print(f"specmesh: {text}", file=sys.stderr, flush=True)
 
-    # When all are there --------------------------------------------------------------------------------------------
+    # When all are ready --------------------------------------------------------------------------------------------
 
     async def _welcome(self) -> None:
         while self._missing:
             self._changed.clear()
             await self._changed.wait()
-        # Nobody tells us when another process has opened its port.
+        # There is no event for another process opening its port.
         while not await self._door_is_open():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         self._serving = True
@@ -231,7 +252,7 @@ class Up:
         print(lines, flush=True)
 
     async def _door_is_open(self) -> bool:
-        """The streamer's own word, through the port that clients will use."""
+        """The streamer's health, through the port that clients will use."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._settings.host, self._settings.host)
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5.0):
@@ -244,20 +265,20 @@ class Up:
         return False
 
     async def _card(self) -> ModelCard | None:
-        """What the target says of its model; the box does without when it says nothing."""
-        target = next((member for member in self._members if member.role == "worker"), None)
-        if target is None:
+        """The worker's model card; None if it doesn't answer."""
+        worker = next((member for member in self._members if member.role == "worker"), None)
+        if worker is None:
             return None
         try:
-            card = await self._node.ref(target.endpoint, "worker").ask(Describe(), timeout=2.0)
+            card = await self._node.ref(worker.endpoint, "worker").ask(Describe(), timeout=2.0)
         except MeshError as error:
-            log.warning("the target doesn't describe its model: %s", error)
+            log.warning("the worker doesn't describe its model: %s", error)
             return None
         return card if isinstance(card, ModelCard) else None
 
 
 def _works(member: Member, stale_after: float) -> bool:
-    """Whether a child's process does what it should. What it misses in others isn't its fault; being stuck is."""
+    """Whether a child is healthy: missing peers don't count, being stuck does."""
     if member.state in ("lost", "starting"):
         return False
     return member.state != "unready" or member.progress_age < stale_after

@@ -1,6 +1,6 @@
-"""Which cores a role's process may use, and how far it stands back when there are too few.
+"""The cores and the niceness of a role's process.
 
-The target's step is what everyone waits for; streamer and tokenizer have work of microseconds. On a machine with as
+All requests wait for the worker's step; streamer and tokenizer have work of microseconds. On a machine with as
 many cores as compute threads they would each time take a core from a step and make all other threads wait.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-# Nobody waits in the middle of a step for these.
+# No step waits for these.
 STAND_BACK = ("streamer", "tokenizer")
 
 
@@ -54,6 +54,6 @@ def _set_session_back(niceness: int, group: Path = Path("/proc/self/autogroup"))
 
 
 def threads_of(role: str, cores: str, threads: int) -> int:
-    """Compute threads of a target: as the setting says, or one a core that it may use."""
+    """Compute threads of a worker: the setting, or one for each core that it may use."""
     there = os.sched_getaffinity(0)
     return threads or len(cores_of(role, cores) & there or there)

@@ -1,4 +1,4 @@
-"""A process's side door: /metrics, /health/live and /health/ready over a very small HTTP/1.1 server.
+"""The health server of a process: /metrics, /health/live and /health/ready over a very small HTTP/1.1 server.
 
 Only GET and HEAD without a body, one request a connection, everything bounded in bytes, time and number. It
 knows a registry and a function that says what is missing; it knows nothing of the role behind them.
@@ -31,11 +31,11 @@ _REASONS = {
 
 
 class PortTaken(OSError):
-    """Nobody can listen there: said with the setting that moves us elsewhere."""
+    """The port can't be bound. The message names the setting for another one."""
 
 
-class SideDoor:
-    """`reasons()` lists why the process isn't ready; empty means ready. Live is whoever answers."""
+class HealthServer:
+    """`reasons()` lists why the process isn't ready; empty: it is ready. A process that answers is live."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SideDoor:
         try:
             await self._serve(reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
-            # The peer went away or was too slow, or we stop: nobody is left to tell.
+            # The client disconnected or was too slow, or we stop.
             pass
         finally:
             self._connections.discard(task)
@@ -138,7 +138,7 @@ class SideDoor:
                     reasons = list(self._reasons())
                     status = 503 if reasons else 200
                     return _json(status, {"ready": not reasons, **self._about, "reasons": reasons})
-        except Exception as error:  # a collector's fault must not take the side door down
+        except Exception as error:  # a faulty collector must not stop the server
             return _text(500, type(error).__name__)
         return _text(404, "served here: /metrics, /health/live, /health/ready")
 

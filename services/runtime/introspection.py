@@ -1,8 +1,8 @@
-"""A process's window: what it does just now, for whoever asks `Look` over the mesh. Each role has one beside its actor.
+"""Introspection: answers `Look` over the mesh with the current figures of a process. Every process has this actor.
 
-What is shown is the actor's own `figures()`. Of those that only grow the window keeps what it showed in the last
-seconds, so that whoever looks again can say how fast they do; while nobody looks it costs nothing. Knows nothing of
-what they mean. With `demo` it takes a `Kill`, too.
+The figures are those of the role's actor (`figures()`). Of totals it keeps the values of the last seconds, so that a
+caller can compute a rate; without callers it costs nothing. It doesn't know what the figures mean. With the setting
+`demo` it also takes a `Kill`.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from services.api.messages import Dying, Kill, LinkCard, Look, Seen
 
 log = logging.getLogger(__name__)
 
-WINDOW = "window"
-# What was shown is compared with what was shown so long before, or a little more.
+INTROSPECTION = "introspection"
+# Age of the earlier totals that an answer contains, at least.
 LOOK_BACK = 2.0  # s
-# A comparison with what is older than this says nothing of now.
+# Earlier totals older than this are dropped.
 TOO_OLD = 10.0  # s
 CLOSEST_NOTES = 0.1  # s
 MOST_FIGURES = 128
 MOST_LINKS = 16
-# The answer has to leave before the process does.
+# Time for the answer to be sent before the process is killed.
 LAST_WORD = 0.02  # s
 
 
 @dataclass(slots=True)
 class Figures:
-    """What an actor shows: `now` may go up and down, `totals` only grow."""
+    """The figures of an actor: `now` may rise and fall, `totals` only grow."""
 
     now: dict[str, float] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
     links: list[LinkCard] = field(default_factory=list)
 
 
-class Window(Actor):
+class Introspection(Actor):
     handlers: ClassVar = {Look: "look", Kill: "kill"}
     mailbox_size = 64
 
@@ -77,7 +77,7 @@ class Window(Actor):
         )
 
     def _compared_with(self, now: float) -> tuple[float, dict[str, float]]:
-        """When, and what there was to see then; nothing when nobody looked of late."""
+        """The time and values of the earlier totals; the present time and none if nobody has asked recently."""
         notes = self._notes
         while len(notes) > 1 and now - notes[1][0] >= LOOK_BACK:
             notes.popleft()
@@ -88,11 +88,11 @@ class Window(Actor):
     async def kill(self, message: Kill, call: Call) -> Dying:
         if not self._demo:
             raise Refuse("no_demo", "this process was started without the setting demo")
-        log.warning("killed by wish of %s", call.peer)
+        log.warning("killed by a Kill message from %s", call.peer)
         self._clock.call_later(LAST_WORD, self._kill, os.getpid(), signal.SIGKILL)
         return Dying(pid=os.getpid())
 
 
 def _some(figures: dict[str, float]) -> dict[str, float]:
-    """As many as are shown: names may be a peer's."""
+    """At most MOST_FIGURES of them: their names may come from a peer."""
     return figures if len(figures) <= MOST_FIGURES else dict(list(figures.items())[:MOST_FIGURES])

@@ -28,9 +28,9 @@ from mesh.supervisor import Begin, Child, Event, Exited, GaveUp, Launch, Policy,
 
 log = logging.getLogger(__name__)
 
-# Sooner than anyone notices, and then not at all: who starts the parent has more patience.
+# A worker that dies is restarted almost at once, then after half a second; the caller's own restarts come later.
 POLICY = Policy(first_delay=0.005, growth=10.0, longest_delay=0.5, retry_failed_after=0.0)
-# Said by a worker: what it has loaded can be loaded here, and takes no longer than reading a file.
+# Sent by a worker once `load` is fast: what it does is compiled and only needs reading a file.
 LOADABLE = signal.SIGUSR2
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _HEARD = (signal.SIGCHLD, LOADABLE, *_PASSED_ON)
@@ -38,7 +38,7 @@ _SET_PDEATHSIG, _SET_NAME = 1, 15  # of prctl
 
 
 class WarmParent:
-    """`load` is called once, when a worker has said LOADABLE. `name` is what `ps` and `top` show of the worker."""
+    """`load` is called once, when a worker has sent LOADABLE. `name` is what `ps` and `top` show of the worker."""
 
     def __init__(self, name: str, load: Callable[[], None], policy: Policy = POLICY) -> None:
         self._name = name
@@ -93,7 +93,7 @@ class WarmParent:
         self._stopping |= number != signal.SIGUSR1
         if self._worker:
             os.kill(self._worker, number)
-            # A stopped process hears nothing before it goes on.
+            # A stopped process gets no signal before it continues.
             os.kill(self._worker, signal.SIGCONT)
 
     def _bury(self) -> Event:
@@ -120,7 +120,7 @@ class WarmParent:
         if os.getppid() != self._pid:
             # It died before that was asked.
             os._exit(1)
-        # Ctrl-C goes to all of a group: the worker hears of it from the parent, once.
+        # Ctrl-C goes to the whole group: the worker gets it from the parent, once.
         os.setpgid(0, 0)
         _show_as(self._name)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)

@@ -1,14 +1,15 @@
-"""One role's process: node, directory, side door and signals around an actor. Knows nothing of what the actor does.
+"""One role's process: node, directory, health server and signals around an actor. Knows nothing of what the actor does.
 
     starting ──spawned, nothing missing──▶ ready ◀──▶ unready (stuck, or it misses someone)
         │                                    │
         │ SIGTERM or SIGINT                  │ SIGTERM or SIGINT        fenced, from anywhere
         ▼                                    ▼                              ▼
-      exit 0                       draining ──drained──▶ exit 0          exit 75
+      exit 0                       draining ──drained──▶ exit 0          exit 75, or a new epoch
 
-A fenced process ends instead of taking a new epoch in place: others have given its work away, so all of its state is
-about calls that no longer exist. A new process is clean by construction, and every supervisor can start one (75 says
-that nothing is wrong). The price is loading the model again, for a process that has just been silent for seconds.
+A process is fenced when others have taken it for lost and given its work away. A streamer then takes a new epoch in
+place: all of its calls end, and its requests make their next attempt. Other roles end with 75, which says that nothing
+is wrong, and are started again: their state is about calls that no longer exist. Either way the next epoch is larger
+than the one that is fenced, whatever the clock says (mesh/epoch.py).
 """
 
 from __future__ import annotations
@@ -34,22 +35,21 @@ from mesh.actor import Actor
 from mesh.clock import Clock, SystemClock
 from mesh.codec import Codec
 from mesh.directory import DIRECTORY, DIRECTORY_KINDS, DirectoryActor, DirectoryClient, Member
+from mesh.directory.membership import State
+from mesh.epoch import next_epoch
 from mesh.errors import MeshError
-from mesh.hatch import Hatched
-from mesh.membership import State
 from mesh.metrics import BusMetrics
 from mesh.node import Node
 from mesh.security import FolderSecurity, load_security
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
-from mesh.transport import Transport
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.zmq import ZmqTransport
 from services.api.messages import KINDS
 from services.api.settings import Settings, endpoint, instance_name, metrics_port, run_dir
 from services.runtime.cpu_placement import take_place, threads_of
-from services.runtime.health_server import SideDoor
-from services.runtime.introspection import WINDOW, Figures, Window
+from services.runtime.health_server import HealthServer
+from services.runtime.introspection import INTROSPECTION, Figures, Introspection
 from services.runtime.preload import WarmParent, tell_parent
-from services.runtime.process_metrics import StandingMetrics
+from services.runtime.process_metrics import ProcessMetrics
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +63,10 @@ CLOSE_TIMEOUT = 10.0  # s
 MAX_REASONS = 8
 # Roles that are forked from a parent that has loaded everything: what they bring is missed for as long as they are
 # gone, and little of them can't be loaded twice. For each, its module that loads what takes longest.
-KEPT_WARM = {"proposer": "services.proposer.suffix_store.compiling"}
-# Roles that a step thread waits for between two steps.
-HATCHED = frozenset({"proposer"})
+KEPT_WARM = {"proposer": "services.proposer.suffix_index.compiling"}
+# Roles that take a new epoch in place when they are fenced; but two processes of one name must not do so in turns.
+RENEWED_IN_PLACE = frozenset({"streamer"})
+RENEW_AT_MOST_EVERY = 10.0  # s
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class RoleActor(Protocol):
 
 
 def mesh_codec() -> Codec:
-    """Every kind a process of the mesh may say or hear."""
+    """All kinds of messages of the mesh."""
     return Codec({**KINDS, **DIRECTORY_KINDS})
 
 
@@ -124,15 +125,19 @@ class RoleProcess:
         self._was_ready = False
         self._draining = False
         self._stop = asyncio.Event()
-        self._fenced = asyncio.Event()
+        self._cut = asyncio.Event()  # fenced, or told to stop twice
+        self._renewed_at = -RENEW_AT_MOST_EVERY
         self._sockets: list[SocketFile] = []
         self._security = security_of(settings, role, self.instance)
+        self._run_dir = run_dir(settings)
+        make_run_dir(self._run_dir)
         self.node = self._node(self.instance, BusMetrics(self.registry))
         self._directory_node = self._node(DIRECTORY) if settings.host_directory else None
         self.directory = DirectoryClient(self.node, endpoint(settings, DIRECTORY), self.member)
-        self.directory.on_fenced(self._fenced.set)
-        StandingMetrics(self.registry, self, self.directory)
-        self.side_door = SideDoor(
+        self.directory.on_fenced(self._fence)
+        self.node.on_stale(lambda newest: self._fence(newest, self._is_replaced()))
+        ProcessMetrics(self.registry, self, self.directory)
+        self.health_server = HealthServer(
             self.registry,
             self.reasons,
             about={"role": role, "instance": self.instance},
@@ -140,16 +145,36 @@ class RoleProcess:
         )
 
     def _node(self, name: str, metrics: BusMetrics | None = None) -> Node:
-        transport: Transport = ZmqTransport(security=self._security)
-        if self.role in HATCHED:
-            transport = Hatched(transport)
-        return Node(transport, mesh_codec(), name=name, clock=self._clock, metrics=metrics)
+        transport, epoch = ZmqTransport(security=self._security), next_epoch(self._run_dir)
+        return Node(transport, mesh_codec(), name=name, clock=self._clock, metrics=metrics, epoch=epoch)
 
     def stop(self) -> None:
         """Drain and end; said twice, end without waiting for running work."""
         if self._stop.is_set():
-            self._fenced.set()
+            self._cut.set()
         self._stop.set()
+
+    def _fence(self, fence: int, replaced: bool) -> None:
+        """Our epoch counts as dead, and the next one has to exceed `fence`."""
+        if fence < self.node.epoch:
+            return  # said of an epoch we have left already
+        try:
+            epoch = next_epoch(self._run_dir, fence + 1)
+        except OSError as error:
+            log.error("no new epoch: %s", error)
+            replaced = True
+        now = self._clock.now()
+        if replaced or self.role not in RENEWED_IN_PLACE or now - self._renewed_at < RENEW_AT_MOST_EVERY:
+            self._cut.set()
+            return
+        self._renewed_at = now
+        log.warning("others took this process for lost: going on with a new epoch")
+        self.node.take_epoch(epoch)
+        self.directory.announce_now()
+
+    def _is_replaced(self) -> bool:
+        own = self.role, self.instance
+        return any(each.key == own and each.epoch > self.node.epoch for each in self.directory.members())
 
     async def run(self) -> int:
         """The exit code. Raises what keeps the process from starting."""
@@ -158,17 +183,17 @@ class RoleProcess:
             await self._open()
             if not await self._start_actor():
                 return 0
-            log.info("%s at %s, side door at port %d", self.instance, self.node.endpoint, self.side_door.port)
+            log.info("%s at %s, metrics at port %d", self.instance, self.node.endpoint, self.health_server.port)
             await self._watch()
             if self._stop.is_set():
                 await self._drain()
                 return 0
-            log.warning("others took this process for lost and went on without it: ending, to be started again")
+            log.warning("others took this process for lost: ending, to be started again")
             return EXIT_FENCED
         finally:
             await self._close()
 
-    # What others are told ---------------------------------------------------------------------------------------------
+    # What is announced -----------------------------------------------------------------------------------------------
 
     def reasons(self) -> list[str]:
         """Why this process isn't ready."""
@@ -196,18 +221,12 @@ class RoleProcess:
             self._actor.progress_age() if self._actor else 0.0,
             max(0, self._actor.load()) if self._actor else 0,
             reasons,
-            f"http://{self.settings.metrics_host}:{self.side_door.port}",
+            f"http://{self.settings.metrics_host}:{self.health_server.port}",
             self._known_as,
-            self._is_candidate(),
         )
 
-    def _is_candidate(self) -> bool:
-        """An actor that may take over from others says so itself; before it is there, the settings do."""
-        ask = getattr(self._actor, "candidate", None)
-        return bool(ask()) if ask is not None else self.settings.successor
-
     def figures(self) -> Figures:
-        """What its window shows; an actor that is being started, or has nothing to show, shows nothing."""
+        """The figures for introspection; none while the actor is being started."""
         show = getattr(self._actor, "figures", None)
         return show() if show is not None else Figures()
 
@@ -215,15 +234,14 @@ class RoleProcess:
 
     async def _open(self) -> None:
         """Everything but the actor, so that a process that is loading can be seen to live."""
-        make_run_dir(run_dir(self.settings))
         port = metrics_port(self.settings, self.role)
-        await self.side_door.start(self.settings.metrics_host, port)
+        await self.health_server.start(self.settings.metrics_host, port)
         if self._directory_node is not None:
             await self._directory_node.start(endpoint(self.settings, DIRECTORY))
             self._sockets.append(SocketFile(self._directory_node.endpoint))
             await self._directory_node.spawn(DirectoryActor(stale_after=self.settings.stale_after), DIRECTORY)
         await self.node.start(endpoint(self.settings, self.role, self.instance))
-        await self.node.spawn(Window(self.figures, demo=self.settings.demo, clock=self._clock), WINDOW)
+        await self.node.spawn(Introspection(self.figures, demo=self.settings.demo, clock=self._clock), INTROSPECTION)
         self._sockets.append(SocketFile(self.node.endpoint))
         await self.directory.start()
 
@@ -258,16 +276,14 @@ class RoleProcess:
         return cast(Actor, actor)
 
     async def _watch(self) -> None:
-        """Until told to stop or fenced. A change of standing is announced at once."""
+        """Until it is stopped or fenced. A change of state is announced at once."""
         before: tuple[str, ...] | None = None
-        was_candidate = self._is_candidate()
-        while not (self._stop.is_set() or self._fenced.is_set()):
-            now, is_candidate = tuple(self.reasons()), self._is_candidate()
+        while not (self._stop.is_set() or self._cut.is_set()):
+            now = tuple(self.reasons())
             if now != before:
                 log.info("ready" if not now else "not ready: %s", *(("; ".join(now),) if now else ()))
-            if now != before or is_candidate != was_candidate:
                 self.directory.announce_now()
-                before, was_candidate = now, is_candidate
+                before = now
             await asyncio.sleep(LOOK_EVERY)
 
     async def _drain(self) -> None:
@@ -277,7 +293,7 @@ class RoleProcess:
         self._draining = True
         self.directory.announce_now()
         draining = asyncio.ensure_future(self._actor.drain(timeout))
-        cut = asyncio.ensure_future(self._fenced.wait())
+        cut = asyncio.ensure_future(self._cut.wait())
         await asyncio.wait({draining, cut}, timeout=timeout + DRAIN_GRACE, return_when=asyncio.FIRST_COMPLETED)
         cut.cancel()
         if not draining.done():
@@ -297,7 +313,7 @@ class RoleProcess:
             await self._directory_node.stop(LEAVE_TIMEOUT)
         for socket in self._sockets:
             socket.remove()
-        await self.side_door.stop()
+        await self.health_server.stop()
 
 
 class SocketFile:

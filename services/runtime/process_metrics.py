@@ -1,6 +1,6 @@
-"""What every process tells Prometheus of its standing in the mesh: is it ready, does it get on, whom does it see.
+"""Metrics that every process has: whether it is ready, its progress and load, and the members it sees.
 
-Read when it is scraped. Knows no role.
+Read when they are scraped. Knows no role.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mesh.directory import Member
-from mesh.membership import State
+from mesh.directory.membership import State
 
 
-class View(Protocol):
+class KnownMembers(Protocol):
     """mesh/directory.py: DirectoryClient."""
 
     @property
@@ -26,20 +26,20 @@ class View(Protocol):
     def lost(self, role: str | None = None) -> list[Member]: ...
 
 
-class Standing(Protocol):
+class RunningProcess(Protocol):
     """services/runtime/process.py: RoleProcess."""
 
     def member(self) -> Member: ...
 
 
-class StandingMetrics(Collector):
-    def __init__(self, registry: CollectorRegistry, process: Standing, view: View) -> None:
+class ProcessMetrics(Collector):
+    def __init__(self, registry: CollectorRegistry, process: RunningProcess, view: KnownMembers) -> None:
         self._process = process
         self._view = view
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """Asked for at registration, when nobody stands anywhere yet."""
+        """Called at registration, before the process has joined the mesh."""
         return self._families(None, [], 0.0)
 
     def collect(self) -> Iterable[Metric]:
@@ -47,25 +47,31 @@ class StandingMetrics(Collector):
         return self._families(self._process.member(), seen, self._view.silence)
 
     def _families(self, own: Member | None, seen: list[Member], silence: float) -> Iterable[Metric]:
+        ready = own is not None and own.state == "ready"
+        age, load = (own.progress_age, own.load) if own is not None else (0.0, 0)
         for name, help, value in (
-            ("process_ready", "1 while the process is ready for work", float(own is not None and own.state == "ready")),
+            ("process_ready", "1 if the process is ready for work, else 0", float(ready)),
             (
                 "process_progress_age_seconds",
-                "Time since the last completed piece of work while work waits; 0 when idle",
-                own.progress_age if own is not None else 0.0,
+                "Time since work last completed while work waits, in seconds; 0 when idle",
+                age,
             ),
-            ("process_load", "Pieces of work that run or wait, as others are told", own.load if own is not None else 0),
-            ("directory_silence_seconds", "Time since the directory told its table; about twice a second", silence),
+            ("process_load", "Pieces of work running or waiting, as announced to the directory", load),
+            (
+                "directory_silence_seconds",
+                "Time since the last table from the directory, in seconds; it sends two a second",
+                silence,
+            ),
         ):
             yield GaugeMetricFamily(f"specmesh:{name}", help, value)
         members = GaugeMetricFamily(
             "specmesh:directory_members",
-            "Processes of the mesh as this one sees them, by role and state; lost: silent, for the last minute",
+            "Members of the mesh as this process sees them, by role and state; lost: silent within the last minute",
             labels=["member_role", "state"],
         )
         counts = Counter((member.role, member.state) for member in seen)
         for role in sorted({role for role, _ in counts}):
-            # Every state, so that what was lost goes back to 0 instead of standing still.
+            # Every state, so that the count of a state that nobody has any more goes back to 0.
             for state in get_args(State):
                 members.add_metric([role, state], counts[role, state])
         yield members

@@ -1,6 +1,6 @@
-"""How well the drafts of a request did, counted from the runs of its tokens, whatever ended it.
+"""Acceptance of a request's drafts, counted from the runs of its tokens, however it ended.
 
-"Accepted" counts draft tokens only, never the target's own token; other servers' words for it are made here from the
+"Accepted" counts draft tokens only, never the model's own token; the metrics of other servers are made here from the
 same counts. Knows no HTTP and no metrics.
 """
 
@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 
 from services.api.messages import Run
-from services.worker.verify.policy import Verification
-
-PREDICTION = "prediction"
+from services.api.methods import PREDICTION
+from services.api.strategies import Verification
 
 
 def runs_behind(runs: Sequence[Run], known: int) -> Sequence[Run]:
-    """What is left of a message's runs when its first `known` tokens had come before."""
+    """What is left of a message's runs when its first `known` tokens are known already."""
     if known == 0:
         return runs
     left = []
@@ -44,8 +43,8 @@ def runs_behind(runs: Sequence[Run], known: int) -> Sequence[Run]:
 class Acceptance:
     """Counts of verify steps. Steps with an empty draft are kept apart: nothing was verified in them."""
 
-    in_order: bool = False  # whether each step is remembered, too
-    # How many steps drafted so many tokens, accepted so many, and gave so many: all else follows from it.
+    in_order: bool = False  # whether the steps are kept in order, too
+    # Number of steps by (drafted, accepted, generated) tokens: everything else follows from it.
     kinds: dict[tuple[int, int, int], int] = field(default_factory=dict)
     order: list[tuple[int, int]] = field(default_factory=list)
 
@@ -69,7 +68,7 @@ class Acceptance:
 
     @property
     def verified(self) -> Counter[tuple[int, int]]:
-        """How many steps drafted so many tokens, at least one, and accepted so many."""
+        """Number of steps with a draft, by (drafted, accepted) tokens."""
         verified: Counter[tuple[int, int]] = Counter()
         for (drafted, accepted, _), steps in self.kinds.items():
             if drafted > 0:
@@ -78,7 +77,7 @@ class Acceptance:
 
     @property
     def given(self) -> Counter[int]:
-        """How many steps, empty ones too, gave so many tokens."""
+        """Number of steps, by generated tokens."""
         given: Counter[int] = Counter()
         for (_, _, length), steps in self.kinds.items():
             given[length] += steps
@@ -93,12 +92,12 @@ class Acceptance:
             return None
         steps = sum(verified.values())
         drafted = sum(length * count for (length, _), count in verified.items())
-        accepted = sum(stood * count for (_, stood), count in verified.items())
+        accepted = sum(kept * count for (_, kept), count in verified.items())
         rows = {length: [0] * (length + 1) for length in sorted({length for length, _ in verified})}
         whole = [0] * (longest + 1)
-        for (length, stood), count in verified.items():
-            rows[length][stood] += count
-            whole[stood] += count
+        for (length, kept), count in verified.items():
+            rows[length][kept] += count
+            whole[kept] += count
         report: dict[str, Any] = {
             "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
             "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
@@ -110,16 +109,16 @@ class Acceptance:
             "num_spec_tokens": longest,
         }
         if self.in_order:
-            report["per_step_accepted"] = [stood for _, stood in self.order]
+            report["per_step_accepted"] = [kept for _, kept in self.order]
             report["per_step_drafted"] = [length for length, _ in self.order]
         return {**report, "verify_strategy": verification.strategy, "lossless": verification.lossless}
 
     def speculate_metrics(self, longest: int) -> dict[str, Any]:
-        """What FastDeploy says of an answer, in its words: every token a step gave is "accepted", the target's own too,
+        """FastDeploy's metrics of a choice. There every token of a step is "accepted", the model's own too,
         and every step, whatever was drafted in it, had room for `longest` + 1 of them."""
         longest = max([longest, *(length for length, _ in self.verified)])
         steps, given = self.steps, self.given
-        # Of the first head, how many steps gave a token; of the second, how many gave two; and so on.
+        # heads[i]: number of steps that generated more than i tokens.
         heads = [sum(count for length, count in given.items() if length > head) for head in range(longest + 1)]
         tokens = sum(length * count for length, count in given.items())
         return {
@@ -134,14 +133,14 @@ class Acceptance:
 
 @dataclass(slots=True)
 class Predicted:
-    """What became of the drafts that came out of the request's prediction, in OpenAI's words: a token is accepted when
-    it is one of the answer's, and every other one that was drafted is rejected."""
+    """Draft tokens from the request's prediction, as OpenAI counts them: a token of the answer is accepted, every other
+    draft token is rejected."""
 
     accepted: int = 0
     rejected: int = 0
 
     def add(self, runs: Iterable[Run], counted: int) -> None:
-        """Of the runs' tokens the first `counted` are the answer's; a stop string made an end of the others."""
+        """The first `counted` of the runs' tokens belong to the answer; a stop string cut the others off."""
         for run in runs:
             if run.source == PREDICTION:
                 accepted = min(run.accepted, run.drafted, counted)

@@ -1,7 +1,7 @@
-"""The streamer: the HTTP door of the mesh. It takes no messages; it asks tokenizers and targets.
+"""The streamer: the HTTP server of the mesh. It takes no messages; it asks tokenizers and workers.
 
-On start: the model's tokenizer is read, the door is put together, the port is opened. On stop: the port is
-closed, running answers are ended with a reason. Knows what the parts of the door are, not what they do.
+On start: the model's tokenizer is read, the HTTP API is built, the port is opened. On stop: the port is
+closed, running answers are ended with a reason. Knows the parts of the HTTP API, not what they do.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from models.sources import ensure_model
 from services.api.settings import cache_dir, served_model_name
 from services.runtime.introspection import Figures
 from services.streamer.admission import Admission
+from services.streamer.audit import Audit
 from services.streamer.connections import Connections
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
-from services.streamer.health import NEEDED, WISHED, Readiness, readiness
-from services.streamer.http import Door
+from services.streamer.health import NEEDED, WISHED, MeshReadiness, readiness
+from services.streamer.http import HttpApi
 from services.streamer.mesh_map import MeshMap
-from services.streamer.metrics import DoorMetrics
+from services.streamer.metrics import StreamerMetrics
 from services.streamer.peers import Peers
-from services.streamer.request import Limits
+from services.streamer.replays import Replays
+from services.streamer.request import RequestLimits
 
 if TYPE_CHECKING:
     from services.runtime.process import Context
@@ -41,7 +43,7 @@ class StreamerActor(Actor):
     def __init__(self, context: Context) -> None:
         self._settings = context.settings
         self._directory = context.directory
-        self._metrics = DoorMetrics(context.registry, served_model_name(context.settings))
+        self._metrics = StreamerMetrics(context.registry, served_model_name(context.settings))
         self.connections = Connections(
             limit=context.settings.max_connections,
             body_timeout=context.settings.body_timeout,
@@ -52,15 +54,19 @@ class StreamerActor(Actor):
         self._peers: Peers | None = None
         self._map: MeshMap | None = None
         self._runner: web.ServerRunner | None = None
+        self._audit = Audit(context.settings.audit_share, context.settings.audit_threshold)
+        self._metrics.watch_audit(self._audit)
         self._learning: asyncio.Task[None] | None = None
+        self._replaying: asyncio.Task[None] | None = None
         self.port = 0
 
     async def on_start(self) -> None:
         vocabulary = await asyncio.to_thread(self.load_vocabulary)
         self._peers = Peers(self._directory, self.node)
         self._map = self._mesh_map()
-        door = self._door(vocabulary, self._peers, self._map)
-        server = self.connections.server(door.handle, max_body_bytes=self._settings.max_body_bytes)
+        replays = Replays(self._audit, self._peers, self._admission)
+        api = self._http_api(vocabulary, self._peers, self._map, replays)
+        server = self.connections.server(api.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
         self._runner = runner
@@ -70,8 +76,10 @@ class StreamerActor(Actor):
         self._metrics.connections.set_function(lambda: len(self.connections.open))
         self.connections.start()
         self._learning = asyncio.create_task(self._learn_model(), name="streamer-model-card")
+        self._replaying = asyncio.create_task(replays.run(), name="streamer-audit")
 
     async def on_stop(self) -> None:
+        self._end_audit()
         await self._admission.drain(0.0)
         if self._map is not None:
             self._map.close()
@@ -92,7 +100,7 @@ class StreamerActor(Actor):
         return reasons
 
     def progress_age(self) -> float:
-        # The door never works on its own: what it waits for is another role's progress.
+        # It has no work of its own: what it waits for is the progress of other roles.
         return 0.0
 
     def load(self) -> int:
@@ -103,7 +111,13 @@ class StreamerActor(Actor):
 
     async def drain(self, timeout: float) -> None:
         """New requests are refused, the running ones go on for at most `timeout` seconds."""
+        self._end_audit()
         await self._admission.drain(timeout)
+
+    def _end_audit(self) -> None:
+        self._audit.close()
+        if self._replaying is not None:
+            self._replaying.cancel()
 
     # The parts ------------------------------------------------------------------------------------------
 
@@ -111,7 +125,7 @@ class StreamerActor(Actor):
         return Vocabulary.load(ensure_model(self._settings.model, cache_dir(self._settings)))
 
     async def _learn_model(self) -> None:
-        """So that /v1/models and the first request know the model as soon as a target does."""
+        """Asks for the model card until a worker answers, so that /v1/models and the first request have it."""
         assert self._peers is not None
         while self._peers.known_card is None:
             try:
@@ -132,11 +146,11 @@ class StreamerActor(Actor):
             discreet=len([key for key in settings.api_keys.split(",") if key.strip()]) > 1,
         )
 
-    def _door(self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap) -> Door:
+    def _http_api(self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap, replays: Replays) -> HttpApi:
         settings = self._settings
-        return Door(
+        return HttpApi(
             model_name=served_model_name(settings),
-            limits=Limits(
+            limits=RequestLimits(
                 max_choices=settings.max_choices,
                 max_messages=settings.max_messages,
                 max_stop_strings=settings.max_stop_strings,
@@ -148,10 +162,11 @@ class StreamerActor(Actor):
             mesh_map=mesh_map,
             admission=self._admission,
             metrics=self._metrics,
+            replays=replays,
             health=self._health,
             pace=settings.pace_ms / 1000,
         )
 
-    def _health(self) -> Readiness:
+    def _health(self) -> MeshReadiness:
         members = {role: self._directory.members(role) for role in (*NEEDED, *WISHED)}
         return readiness(members, draining=self._admission.draining, stale_after=self._settings.stale_after)

@@ -1,6 +1,6 @@
-"""Who gets in. Counts what was admitted and has not ended; refuses what is too much, and what comes too late.
+"""Admission of requests: counts those admitted and not ended, refuses further ones at the limit and while draining.
 
-Every admitted request holds a `Ticket` until its end, whatever the end is: admitted = ended + running.
+Every admitted request holds a `AdmissionTicket` until its end, whatever the end is: admitted = ended + running.
 Knows no HTTP parsing and no mesh.
 """
 
@@ -15,7 +15,7 @@ RETRY_BUSY = 1  # seconds: a slot is free as soon as any request ends
 RETRY_DRAINING = 5  # seconds: about the time of a restart
 
 
-class Ticket:
+class AdmissionTicket:
     """One admitted request. Works like asyncio.timeout_at, and can be ended early with a reason."""
 
     __slots__ = ("_admission", "_ended_by", "_timeout", "weight")
@@ -38,7 +38,7 @@ class Ticket:
             self._ended_by = error
             self._timeout.reschedule(0.0)
 
-    async def __aenter__(self) -> Ticket:
+    async def __aenter__(self) -> AdmissionTicket:
         self._admission.enter(self)
         try:
             await self._timeout.__aenter__()
@@ -63,13 +63,14 @@ class Admission:
     def __init__(self, max_waiting: int, request_timeout: float) -> None:
         self._max_waiting = max_waiting
         self._request_timeout = request_timeout
-        self._tickets: set[Ticket] = set()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._tickets: set[AdmissionTicket] = set()
+        # One of the two is set: requests are running, or none is.
+        self.busy, self.idle = asyncio.Event(), asyncio.Event()
+        self.idle.set()
         self.running = 0
         self.draining = False
 
-    def admit(self, weight: int) -> Ticket:
+    def admit(self, weight: int) -> AdmissionTicket:
         """A ticket to enter (`async with`), or the reason why not. Nothing is counted before it is entered."""
         if self.draining:
             raise draining()
@@ -83,29 +84,31 @@ class Admission:
                 code="too_many_requests",
                 retry_after=RETRY_BUSY,
             )
-        return Ticket(self, weight, asyncio.get_running_loop().time() + self._request_timeout)
+        return AdmissionTicket(self, weight, asyncio.get_running_loop().time() + self._request_timeout)
 
-    def enter(self, ticket: Ticket) -> None:
+    def enter(self, ticket: AdmissionTicket) -> None:
         self._tickets.add(ticket)
         self.running += ticket.weight
-        self._empty.clear()
+        self.busy.set()
+        self.idle.clear()
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: AdmissionTicket) -> None:
         self._tickets.remove(ticket)
         self.running -= ticket.weight
         if not self._tickets:
-            self._empty.set()
+            self.busy.clear()
+            self.idle.set()
 
     async def drain(self, timeout: float) -> None:
-        """Let nobody in; wait for those inside, then end them, each with a reason."""
+        """Refuse new requests; wait for the running ones, then end them with a reason."""
         self.draining = True
         try:
             async with asyncio.timeout(timeout):
-                await self._empty.wait()
+                await self.idle.wait()
         except TimeoutError:
             for ticket in list(self._tickets):
                 ticket.end(draining())
-            await self._empty.wait()
+            await self.idle.wait()
 
 
 def draining() -> ApiError:

@@ -1,4 +1,4 @@
-"""Carries a request's choices out: as one body at the end, or as events while they come.
+"""Generates a request's choices: as one body at the end, or as events while tokens come.
 
 `Whole` and `Streamed` are the two audiences of generation.py. Knows OpenAI's shapes through responses.py and
 sse.py; knows no routes.
@@ -20,7 +20,7 @@ from services.streamer.delivery import Piece, join
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
 from services.streamer.generation import Audience, Choice, Ending, generate
-from services.streamer.metrics import Watch
+from services.streamer.metrics import RequestTimes
 from services.streamer.peers import Peers
 from services.streamer.request import Request
 from services.streamer.sse import DONE, ChunkForm, EventStream, event
@@ -31,7 +31,7 @@ def new_id(request: Request) -> str:
 
 
 async def run(choices: Sequence[Choice], peers: Peers, audience: Audience, deadline: float) -> list[Ending]:
-    """All choices to their end; the first that fails ends the others."""
+    """Runs all choices to their end; the first that fails cancels the others."""
     if len(choices) == 1:  # the common case needs no further task
         return [await _one(choices[0], peers, audience, deadline)]
     try:
@@ -52,7 +52,7 @@ async def _one(choice: Choice, peers: Peers, audience: Audience, deadline: float
 class Whole:
     """Keeps the pieces until the end."""
 
-    def __init__(self, choices: Sequence[Choice], watch: Watch) -> None:
+    def __init__(self, choices: Sequence[Choice], watch: RequestTimes) -> None:
         self._watch = watch
         self._texts: dict[int, list[str]] = {each.index: [] for each in choices}
         self.pieces = {each.index: Piece("") for each in choices}
@@ -75,7 +75,7 @@ class Whole:
 
 async def answer_whole(
     request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
-    deadline: float, watch: Watch,
+    deadline: float, watch: RequestTimes,
 ) -> web.Response:  # fmt: skip
     audience = Whole(choices, watch)
     endings = await run(choices, peers, audience, deadline)
@@ -87,11 +87,11 @@ async def answer_whole(
 
 class Streamed:
     """Writes pieces as events. Text that comes within one turn of the event loop leaves as one event: under
-    load that spares most of the system calls, and nobody waits longer for it."""
+    load that saves most of the system calls, without any delay."""
 
     def __init__(
         self, request: Request, answer_id: str, choices: Sequence[Choice], vocabulary: Vocabulary,
-        stream: EventStream, watch: Watch,
+        stream: EventStream, watch: RequestTimes,
     ) -> None:  # fmt: skip
         self._request = request
         self._choices = choices
@@ -130,7 +130,7 @@ class Streamed:
             texts.append(text)
 
     def flush(self) -> None:
-        """Write what this turn brought. Repeat-safe."""
+        """Write the texts of this turn. Repeat-safe."""
         if self._texts:
             turn, self._texts = self._texts, {}
             self._stream.write(b"".join([self._forms[index].text("".join(t)) for index, t in turn.items()]))
@@ -173,7 +173,7 @@ class Streamed:
 
 async def answer_streamed(
     request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
-    deadline: float, stream: EventStream, watch: Watch,
+    deadline: float, stream: EventStream, watch: RequestTimes,
 ) -> web.StreamResponse:  # fmt: skip
     audience = Streamed(request, answer_id, choices, vocabulary, stream, watch)
     try:

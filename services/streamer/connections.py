@@ -1,4 +1,4 @@
-"""The timers and the cap of HTTP connections: nobody keeps one by sending or reading too slowly.
+"""The timers and the cap of HTTP connections: a client that sends or reads too slowly loses its connection.
 
     CONNECTED ─bytes─▶ READING ─headers whole─▶ BODY ─body whole─▶ ANSWERING ─▶ IDLE ─bytes─▶ READING
         │ body_timeout     │ body_timeout, for both ──┘                │           │ KEEPALIVE
@@ -26,12 +26,12 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 8190  # of one line; all of them together: MAX_HEADER_TOTAL
 MAX_HEADER_TOTAL = 32768
 WRITE_BUFFER = 65536  # bytes written and not yet taken by the kernel before a writer waits
-SWEEP_EVERY = 0.25  # seconds between two looks at the timers
+SWEEP_EVERY = 0.25  # seconds between two checks of the timers
 LINGER = 0.5  # seconds a refused body may go on arriving before the connection is closed
 
 
 class Connections:
-    """All open connections. `sweep` is called with the time and closes what is over its own."""
+    """All open connections. `sweep` is called with the time and closes those whose timer has expired."""
 
     def __init__(self, *, limit: int, body_timeout: float, write_timeout: float) -> None:
         self._limit = limit
@@ -89,7 +89,7 @@ class Doing(Enum):
     BODY = "body"
     ANSWERING = "answering"
     IDLE = "idle"
-    LINGERING = "lingering"  # answered before its body was whole: the rest is read and thrown away
+    LINGERING = "lingering"  # answered before its body was complete: the rest is read and discarded
     CLOSING = "closing"
 
 
@@ -136,12 +136,12 @@ class Connection(RequestHandler):
             self._more_headers(len(data))
 
     def body_read(self) -> None:
-        """The door has the whole request, or needs no more of it."""
+        """The handler has the whole request, or needs no more of it."""
         self.doing = Doing.ANSWERING
         self.deadline = NEVER
 
     def answered(self, *, body_left: bool) -> None:
-        """The door has its answer. What it writes from here on is watched by `stalled_until`."""
+        """The handler has its answer. What it writes from here on is watched by `stalled_until`."""
         self._header_bytes = 0
         if body_left:
             self.doing = Doing.LINGERING
@@ -168,7 +168,7 @@ class Connection(RequestHandler):
         await self._drain_helper()
 
     def time_out(self) -> None:
-        """The time for what the client is doing has passed. While it sends a body the door answers by itself."""
+        """The time for what the client is doing has passed. While it sends a body the handler answers."""
         if self.doing is Doing.READING and self.stalled_until == NEVER:
             self._any_to_closing(ApiError(408, "The headers did not arrive in time", code="request_timeout"))
         elif self.doing is not Doing.BODY or self.stalled_until != NEVER:
@@ -185,7 +185,7 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What aiohttp finds wrong with the HTTP itself, in the words of this API."""
+        """Errors that aiohttp finds in the HTTP itself, as errors of this API."""
         if request.writer.output_size > 0:
             raise ConnectionError("the response was under way")
         text = "The request is not valid HTTP" if status < 500 else "The server failed"

@@ -1,6 +1,6 @@
 """Corpora over HTTP: texts become token ids and go to a proposer, its cards become bodies.
 
-    body ─▶ Part ─▶ texts encoded, piece by piece ─▶ AddCorpus ─▶ card        (one part a request)
+    body ─▶ CorpusPart ─▶ texts encoded, piece by piece ─▶ AddCorpus ─▶ card        (one part a request)
 
 A corpus that is larger than a body comes in parts, numbered from 0; the proposer keeps their order, and builds when the
 last is in. Texts come in the body: a path or a URL from a request is never followed. SGLang's three routes are the
@@ -28,15 +28,15 @@ MAX_TEXTS = 4096  # of a part
 MAX_PARTS = 1_000_000
 # With five bytes an id a part stays below what one message of the mesh may hold.
 MAX_PART_TOKENS = 700_000
-# Characters a tokenizer is given at a time, so that requests that are waiting have their turn between.
+# Characters sent to a tokenizer at a time, so that waiting requests are not delayed.
 PIECE = 65536
 
 # What a proposer may answer, and the status it is for the client.
-REFUSALS = {"invalid": 400, "unavailable": 503}
+REFUSALS = {"invalid": 400, "overloaded": 429, "unavailable": 503}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CorpusPart:
     """A corpus, or a part of one. A text is text, or token ids that need no tokenizer."""
 
     name: str
@@ -48,8 +48,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Whose corpora: what a query says beside the API key."""
+class CorpusPlace:
+    """The owner of corpora, besides the API key: the query's fields."""
 
     namespace: str = ""
     cache_salt: str = ""
@@ -58,12 +58,12 @@ class Place:
 # Bodies and queries -------------------------------------------------------------------------------------
 
 
-def parse_part(values: dict[str, Any]) -> Part:
+def parse_part(values: dict[str, Any]) -> CorpusPart:
     fields = Fields(values)
     name = _name(fields, "name")
     texts = _texts(fields, "text", "texts")
     last = fields.boolean("last") if fields.get("last") is not None else True
-    part = Part(
+    part = CorpusPart(
         name=name,
         texts=texts,
         number=fields.integer("part", 0, MAX_PARTS) or 0,
@@ -75,10 +75,10 @@ def parse_part(values: dict[str, Any]) -> Part:
     return part
 
 
-def parse_external(values: dict[str, Any]) -> Part:
+def parse_external(values: dict[str, Any]) -> CorpusPart:
     """SGLang's /add_external_corpus."""
     fields = Fields(values)
-    fields.only("file_path")  # of the server's disk: a request has no business there
+    fields.only("file_path")  # a path on the server's disk: never read for a request
     given = fields.get("corpus_id")
     name = _name(fields, "corpus_id") if given is not None else f"corpus-{secrets.token_hex(8)}"
     chunks = fields.get("token_chunks")
@@ -91,7 +91,7 @@ def parse_external(values: dict[str, Any]) -> Part:
     else:
         texts = _texts(fields, None, "documents")
     fields.nothing_else()
-    return Part(name, texts)
+    return CorpusPart(name, texts)
 
 
 def parse_removal(values: dict[str, Any]) -> str:
@@ -102,14 +102,14 @@ def parse_removal(values: dict[str, Any]) -> str:
     return name
 
 
-def parse_place(query: Mapping[str, str]) -> Place:
+def parse_place(query: Mapping[str, str]) -> CorpusPlace:
     for name in query:
         if name not in ("namespace", "cache_salt"):
             raise unsupported(name[:60])
     salt = query.get("cache_salt", "")
     if len(salt) > LONGEST_SALT:
         raise bad_value("cache_salt", f"is longer than {LONGEST_SALT} characters", "string_above_max_length")
-    return Place(_optional_name(query.get("namespace")), salt)
+    return CorpusPlace(_optional_name(query.get("namespace")), salt)
 
 
 def check_name(name: str, where: str = "name") -> str:
@@ -148,7 +148,7 @@ def _texts(fields: Fields, single: str | None, several: str) -> list[str]:
 # The way to a proposer ----------------------------------------------------------------------------------
 
 
-async def add(part: Part, namespace: str, peers: Peers) -> CorpusCard:
+async def add(part: CorpusPart, namespace: str, peers: Peers) -> CorpusCard:
     model = await peers.card()
     texts = await encoded(part, peers, model)
     message = AddCorpus(
@@ -166,7 +166,7 @@ async def add(part: Part, namespace: str, peers: Peers) -> CorpusCard:
 
 
 async def remove(name: str, namespace: str, peers: Peers) -> None:
-    """A proposer takes it as done when there is none; who asked may have mistyped."""
+    """A proposer accepts the removal of a corpus that doesn't exist; here it is an error: the name may be mistyped."""
     if all(card.name != name for card in await known(namespace, peers)):
         raise ApiError(404, f"There is no corpus {name!r}", param="name", code="corpus_not_found")
     vocabulary = (await peers.card()).vocabulary
@@ -187,7 +187,7 @@ async def _ask(peers: Peers, message: AddCorpus | RemoveCorpus | ListCorpora) ->
         raise ApiError(status, told, code=error.reason) from error
 
 
-async def encoded(part: Part, peers: Peers, card: ModelCard) -> list[list[int]]:
+async def encoded(part: CorpusPart, peers: Peers, card: ModelCard) -> list[list[int]]:
     """The part's texts as token ids, those without any left out."""
     left = MAX_PART_TOKENS
     texts: list[list[int]] = []

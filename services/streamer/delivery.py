@@ -1,10 +1,10 @@
-"""What of a choice's tokens may be shown now: text, token ids, logprobs and origins leave together or not at all.
+"""Decides which of a choice's tokens can be sent now: text, ids, logprobs and origins are sent together or not at all.
 
 Tokens wait here while their characters are unfinished or may become a stop string. When a stop string is
 found, the text ends before it, and so does all else: a token is kept when some of its text is.
 
     characters:  shown | held back by StopMatcher | bytes of an unfinished character
-    tokens:      gone  | waiting, each with the characters [start, end) it stands for
+    tokens:      gone  | waiting, each with the characters [start, end) it encodes
 
 Knows no sockets, no JSON.
 """
@@ -22,9 +22,9 @@ UNFINISHED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where one token, or some that one verify step gave, come from. Draft tokens that were rejected are counted with
-    the target's own token, which stands in their place: so the parts of a step add up to the step."""
+class TokenOrigin:
+    """Source of one token, or of several tokens of one verify step. Rejected draft tokens are counted with
+    the model's own token that replaces them, so that the parts of a step add up to the step."""
 
     step: int
     source: str = ""
@@ -32,16 +32,16 @@ class Origin:
     drafted: int = 0
     accepted: int = 0
     tokens: int = 1
-    rejected: tuple[int, ...] = ()  # their ids, where they were asked for
+    rejected: tuple[int, ...] = ()  # their ids, if the request asks for them
 
-    def __add__(self, other: Origin) -> Origin:
+    def __add__(self, other: TokenOrigin) -> TokenOrigin:
         drafted, accepted = self.drafted + other.drafted, self.accepted + other.accepted
         tokens, rejected = self.tokens + other.tokens, self.rejected + other.rejected
-        return Origin(self.step, self.source, self.match_length, drafted, accepted, tokens, rejected)
+        return TokenOrigin(self.step, self.source, self.match_length, drafted, accepted, tokens, rejected)
 
 
-def join(runs: list[Origin], more: Sequence[Origin]) -> None:
-    """Put `more` behind `runs`; what one step gave becomes one."""
+def join(runs: list[TokenOrigin], more: Sequence[TokenOrigin]) -> None:
+    """Append `more` to `runs`; those of one step are merged."""
     for each in more:
         if runs and runs[-1].step == each.step:
             runs[-1] += each
@@ -58,14 +58,14 @@ class Piece:
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    runs: list[Origin] = field(default_factory=list)
+    runs: list[TokenOrigin] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _HeldToken:
     id: int
     logprob: TokenLogprob | None
-    origin: Origin | None
+    origin: TokenOrigin | None
     start: int
     end: int
 
@@ -90,11 +90,11 @@ class Delivery:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops)
         self._min_tokens = min_tokens
-        # Text alone needs no book-keeping of tokens.
+        # Text alone needs no tracking of tokens.
         self._simple = not stops and not tokens_shown and not origins_shown
         self._origins_shown = origins_shown
         self._steps = 0
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_HeldToken] = []
         self._seen = 0  # characters the detokenizer has given
         self._shown = 0  # characters that left in a piece
         self.count = 0
@@ -126,28 +126,28 @@ class Delivery:
             return self._cut(text)
         return self._release(text + self._matcher.flush())
 
-    def _origins(self, runs: Sequence[Run], count: int) -> list[Origin]:
+    def _origins(self, runs: Sequence[Run], count: int) -> list[TokenOrigin]:
         """One for each of `count` tokens."""
-        origins: list[Origin] = []
+        origins: list[TokenOrigin] = []
         for run in runs:
             self._steps += 1
-            # The target's own token comes behind those accepted, unless the answer ended before it.
+            # The model's own token follows the accepted ones, unless the answer ended before it.
             last = min(run.accepted, run.length - 1)
             for place in range(run.length):
                 accepted = int(place < run.accepted)
                 drafted = accepted + (run.drafted - run.accepted if place == last else 0)
                 rejected = tuple(run.rejected) if place == last else ()
-                origin = Origin(self._steps, run.source, run.match_length, drafted, accepted, rejected=rejected)
+                origin = TokenOrigin(self._steps, run.source, run.match_length, drafted, accepted, rejected=rejected)
                 origins.append(origin)
         if len(origins) < count:
-            # Of these the target doesn't say anything.
+            # The worker sent no runs for these.
             self._steps += 1
-            origins += [Origin(self._steps)] * (count - len(origins))
+            origins += [TokenOrigin(self._steps)] * (count - len(origins))
         return origins
 
-    def _push_one(self, token: int, logprob: TokenLogprob | None, origin: Origin | None) -> str:
+    def _push_one(self, token: int, logprob: TokenLogprob | None, origin: TokenOrigin | None) -> str:
         self.count += 1
-        self._waiting.append(_Waiting(token, logprob, origin, self._seen, UNFINISHED))
+        self._waiting.append(_HeldToken(token, logprob, origin, self._seen, UNFINISHED))
         return self._grow(self._detokenizer.feed([token]), armed=self.count >= self._min_tokens)
 
     def _grow(self, text: str, *, armed: bool) -> str:
@@ -178,8 +178,8 @@ class Delivery:
         return _piece(text, leaving)
 
 
-def _piece(text: str, leaving: list[_Waiting]) -> Piece:
-    runs: list[Origin] = []
+def _piece(text: str, leaving: list[_HeldToken]) -> Piece:
+    runs: list[TokenOrigin] = []
     join(runs, [each.origin for each in leaving if each.origin is not None])
     return Piece(
         text,

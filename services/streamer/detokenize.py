@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 REPLACEMENT = "\ufffd"
 # A window that ends in the middle of a character grows; past this many tokens it is emitted as it is.
-LONGEST_WINDOW = 64
+LONGEST_UNFINISHED = 64
 
 
 class Detokenizer(Protocol):
@@ -32,7 +32,7 @@ class Detokenizer(Protocol):
 
 
 class Vocabulary:
-    """What a tokenizer.json says of each id. One in a process; makes the detokenizers."""
+    """The contents of a tokenizer.json. One in a process; makes the detokenizers."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         description = orjson.loads(tokenizer.to_str())
@@ -40,7 +40,7 @@ class Vocabulary:
         added = description.get("added_tokens", [])
         self._special: dict[int, str] = {each["id"]: each["content"] for each in added if each["special"]}
         self._bytes = self._table(tokenizer) if self.byte_level else {}
-        # The table is all that byte-level text needs; the tokenizer's own memory is let go.
+        # The table is all that byte-level text needs; the tokenizer itself is freed.
         self._tokenizer = None if self.byte_level else tokenizer
 
     @classmethod
@@ -53,7 +53,7 @@ class Vocabulary:
         return WindowDetokenizer(self._tokenizer, prompt)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes one token stands for, special tokens by their name (for logprobs)."""
+        """The bytes of one token, special tokens by their name (for logprobs)."""
         if (name := self._special.get(token)) is not None:
             return name.encode()
         if self._tokenizer is None:
@@ -72,7 +72,7 @@ class Vocabulary:
 
 
 class ByteDetokenizer:
-    """Ids outside the table stand for nothing, as they do for the tokenizer."""
+    """Ids outside the table have no text, as with the tokenizer."""
 
     __slots__ = ("_bytes", "_decoder")
 
@@ -123,7 +123,7 @@ class WindowDetokenizer:
         text = self._decode(0, len(self._ids))
         # A token may yet decide how the next is written (a mark for a space), even one without text.
         waits = text.endswith(REPLACEMENT) or text == self._decode(0, self._emitted)
-        if waits and len(self._ids) - self._emitted < LONGEST_WINDOW:
+        if waits and len(self._ids) - self._emitted < LONGEST_UNFINISHED:
             return ""
         return self._emit(text)
 
@@ -148,7 +148,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 def token_bytes(text: str, alphabet: dict[str, int]) -> bytes:
-    """A token with a character outside the alphabet (an added one, say) stands for its own text."""
+    """A token with a character outside the alphabet (an added one, say) is its own text."""
     try:
         return bytes([alphabet[character] for character in text])
     except KeyError:

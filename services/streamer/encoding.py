@@ -15,6 +15,8 @@ import msgspec
 
 from mesh.errors import RemoteError
 from services.api.messages import Encode, ModelCard, Sampling
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.api.strategies import Verification, verification_for
 from services.streamer.acceptance import Acceptance, Predicted
 from services.streamer.delivery import Delivery
 from services.streamer.detokenize import Vocabulary
@@ -25,24 +27,22 @@ from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
 from services.streamer.sampling import check_ids, check_something_is_left
 from services.streamer.speculation import longest_draft
-from services.worker.running.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
-from services.worker.verify.policy import Verification, verification_for
 
 SEED_BITS = 63
 SEED_MASK = (1 << SEED_BITS) - 1
 SEED_STEP = 0x9E3779B97F4A7C15
 
 
-# Of a prediction at most so much is looked at: what a context may hold, and a message.
+# Bounds of a prediction, by what a context and a message can hold.
 PREDICTION_BYTES_A_TOKEN = 8
 MOST_PREDICTION_BYTES = 3 * 2**20
-# What a text is encoded behind when it must not be taken for the beginning of one.
+# Put before a text that must not be encoded as the beginning of one.
 BEFORE = "\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request and what it comes to, the same for all of its choices."""
+class EncodedRequest:
+    """A request with its encoded prediction and the model, the same for all of its choices."""
 
     request: Request
     answer_id: str
@@ -62,7 +62,7 @@ async def choices_of(
         *(_encode(request, prompt, peers, card) for prompt in request.prompts),
     )
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-    asked = Asked(request, answer_id, caller, prediction, card, vocabulary)
+    asked = EncodedRequest(request, answer_id, caller, prediction, card, vocabulary)
     return [
         _choice(asked, number * request.n + answer, ids, seed_of(base, answer))
         for number, ids in enumerate(prompts)
@@ -111,7 +111,7 @@ async def _encode(request: Request, prompt: Prompt, peers: Peers, card: ModelCar
 
 
 async def _prediction(request: Request, peers: Peers, card: ModelCard, vocabulary: Vocabulary) -> list[int]:
-    """The expected answer as the model would write it behind the prompt, as far as a context may hold it."""
+    """The expected answer as token ids behind the prompt, cut at the context's length."""
     if not request.prediction:
         return []
     most = min(card.max_context * PREDICTION_BYTES_A_TOKEN, MOST_PREDICTION_BYTES)
@@ -143,14 +143,14 @@ REFUSALS = {"invalid": 400, "no_template": 400, "deadline": 504}
 
 
 def encode_error(error: RemoteError, request: Request | None, card: ModelCard | None) -> ApiError:
-    """A tokenizer's refusal as the client hears it."""
+    """A tokenizer's refusal as the client's error."""
     if error.reason == "too_long" and request is not None and card is not None:
         return too_long(request, error.message, card.max_context)
     status = REFUSALS.get(error.reason, 500)
     return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=error.reason)
 
 
-def _choice(asked: Asked, index: int, ids: list[int], seed: int) -> Choice:
+def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Choice:
     request, card = asked.request, asked.card
     length = answer_length(request, len(ids), card.max_context)
     sampling = msgspec.structs.replace(request.sampling, seed=seed, max_tokens=length)

@@ -1,4 +1,4 @@
-"""Reads a JSON object field by field and refuses what it was not asked about.
+"""Reads a JSON object field by field and refuses unknown fields.
 
 Every refusal names its field with a path such as messages[2].content[0].type. null means "not given", as
 OpenAI's own clients send it. A bool is never a number. Knows JSON values, and the one shape that several parameters
@@ -70,7 +70,7 @@ class Fields:
         return value
 
     def only(self, name: str, *harmless: Any) -> None:
-        """A field that is not supported yet: null and the values that ask for nothing are let through."""
+        """A field that is not supported yet: null and values without effect are accepted."""
         value = self.get(name)
         if value is None or any(value == each and type(value) is type(each) for each in harmless):
             return
@@ -138,7 +138,7 @@ def wrong_type(path: str, wanted: str, value: Any) -> ApiError:
 
 
 def shown(value: Any) -> str:
-    """A value as a message may repeat it: short and flat, whatever was sent."""
+    """A value for an error message: short and on one line."""
     if isinstance(value, dict | list):
         return _name(value)
     text = repr(value[: LARGEST_SHOWN + 1] if isinstance(value, str) else value)

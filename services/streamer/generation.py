@@ -1,11 +1,11 @@
-"""The life of one choice: Generate goes to a target, tokens come back, text is shown, an end is reached.
+"""The life of one choice: Generate goes to a worker, tokens come back, text is sent, the choice ends.
 
-    ┌▶ wait for a ready target ─▶ Generate(attempt, prompt + tokens so far) ─▶ Tokens… ─▶ Finished: the end
+    ┌▶ wait for a ready worker ─▶ Generate(attempt, prompt + tokens so far) ─▶ Tokens… ─▶ Finished: the end
     └──── the peer is lost, or it failed and says that another attempt may succeed ◀──┘
                                                   a stop string is completed: the end, the far side is cancelled
 
 Every choice ends once: by returning an `Ending` or by raising. The caller's deadline bounds it all. What an
-older attempt still says, duplicates and gaps are told by `attempt` and `seq`. Knows no HTTP.
+older attempt still sends, duplicates and gaps are recognised by `attempt` and `seq`. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from services.api.messages import (
     Speculation,
     Tokens,
 )
+from services.api.strategies import Verification
 from services.streamer.acceptance import Acceptance, Predicted, runs_behind
 from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
 from services.streamer.peers import GRACE, RETRY_MISSING, Life, Peers, life, missing
 from services.streamer.timeline import Timeline
-from services.worker.verify.policy import Verification
 
 log = logging.getLogger("specmesh.streamer")
 
-# So many attempts in a row without a new token are the last: a request may be what kills its targets.
+# Maximum attempts in a row without a new token: the request itself may be what kills its workers.
 MAX_BARREN = 10
-STREAM_WINDOW = 65536  # bytes a target may send ahead of us
+STREAM_WINDOW = 65536  # bytes a worker may send ahead of us
 
 
 @dataclass(slots=True)
@@ -50,11 +50,13 @@ class Choice:
     prompt: list[int]
     sampling: Sampling
     speculation: Speculation
-    # What that comes to at the target; it says so itself only at an end of its own.
+    # How the worker verifies it, computed here: the worker's own report comes only with a Finished.
     verification: Verification
     longest_draft: int
     delivery: Delivery
     tokens: list[int] = field(default_factory=list)
+    # The id that ended it at the worker, which isn't among the tokens.
+    stop_token: int | None = None
     acceptance: Acceptance = field(default_factory=Acceptance)
     attempt: int = 0
     priority: int = 0
@@ -62,7 +64,7 @@ class Choice:
     namespace: str = ""
     prediction: list[int] = field(default_factory=list)
     predicted: Predicted | None = None  # None: the request brought no prediction
-    timeline: Timeline | None = None  # None: nobody asked for it
+    timeline: Timeline | None = None  # None: the request doesn't ask for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,15 @@ class Ending:
 
     reason: FinishReason
     completion_tokens: int
-    cached_tokens: int | None  # None: it ended before the target told
+    cached_tokens: int | None  # None: it ended before the worker reported it
     stop: str | int | None
 
 
 class Audience(Protocol):
-    """Who sees the pieces of a choice."""
+    """Receives the pieces of a choice."""
 
     async def show(self, choice: Choice, piece: Piece) -> None:
-        """Called in order, once for every part of the answer. May wait, which slows the target down."""
+        """Called in order, once for every part of the answer. May wait, which slows the worker down."""
         ...
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
@@ -90,7 +92,7 @@ class Audience(Protocol):
 async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
     failures: list[Life] = []
     while True:
-        # Before its first token the client may as well send the request elsewhere: it hears soon.
+        # Before the first token the client can still send the request elsewhere, so it gets an error sooner.
         if choice.timeline is not None:
             choice.timeline.waits()
         patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
@@ -120,7 +122,7 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
 
 
 class _TryAgain(Exception):
-    """The target failed and says that another attempt may succeed."""
+    """The worker failed and says that another attempt may succeed."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(f"{failed.reason}: {failed.message}")
@@ -130,7 +132,7 @@ class _TryAgain(Exception):
 def _given_up(error: MeshError | _TryAgain) -> ApiError:
     if isinstance(error, _TryAgain):
         return _refused(error.failed.reason, error.failed.message)
-    message = f"The target was lost {MAX_BARREN} times before it gave a token"
+    message = f"The worker was lost {MAX_BARREN} times before it generated a token"
     return ApiError(503, message, code="worker_lost", retry_after=RETRY_MISSING)
 
 
@@ -203,6 +205,7 @@ async def _take(choice: Choice, item: Tokens, audience: Audience) -> Ending | No
 async def _finish(choice: Choice, item: Finished, audience: Audience) -> Ending:
     await audience.show(choice, choice.delivery.flush())
     stop = choice.delivery.stopped_by
+    choice.stop_token = item.stop_token
     # The token that ended the answer was generated, though it isn't among those delivered.
     ended_by_token = item.stop_token is not None
     return Ending(

@@ -1,6 +1,6 @@
 """Ready or not, and why: from what the directory says of every role. Pure.
 
-Not ready (503) without a ready tokenizer or target, or while draining. Without proposers the mesh answers
+Not ready (503) without a ready tokenizer or worker, or while draining. Without proposers the mesh answers
 the same text more slowly: ready (200), with the reason under `degraded`.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mesh.membership import Member
+from mesh.directory.membership import Member
 
 NEEDED = ("tokenizer", "worker")
 WISHED = ("proposer",)
 
 
 @dataclass(slots=True)
-class Readiness:
+class MeshReadiness:
     reasons: list[str] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
     roles: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -33,9 +33,9 @@ class Readiness:
 
 def readiness(
     members: Mapping[str, Sequence[Member]], *, draining: bool, stale_after: float, own_reasons: Sequence[str] = ()
-) -> Readiness:
+) -> MeshReadiness:
     """`members`: what the directory knows of each role. A member without progress for `stale_after` is stuck."""
-    result = Readiness(reasons=list(own_reasons))
+    result = MeshReadiness(reasons=list(own_reasons))
     if draining:
         result.reasons.append("streamer: draining")
     for role in NEEDED:
@@ -45,7 +45,7 @@ def readiness(
     return result
 
 
-def _judge(role: str, members: Sequence[Member], stale_after: float, result: Readiness) -> list[str]:
+def _judge(role: str, members: Sequence[Member], stale_after: float, result: MeshReadiness) -> list[str]:
     """Why a role cannot do its work; nothing when one of its instances can."""
     states = {(each.instance, each.epoch): _state(each, stale_after) for each in members}
     result.roles[role] = [

@@ -1,4 +1,4 @@
-"""The HTTP door: every route, in one table, and what a request meets before and after its handler.
+"""The HTTP API: every route in one table, and the checks before and after its handler.
 
     headers ─▶ route ─▶ API key ─▶ body (size, time, JSON) ─▶ handler ─▶ answer, or OpenAI's error body
 
@@ -13,7 +13,7 @@ import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,26 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from mesh.errors import MeshError, RemoteError
 from services.api.messages import Encode, ModelCard
+from services.api.methods import NAIVE, method_for
 from services.streamer import corpora, page, responses
-from services.streamer.admission import Admission, Ticket
+from services.streamer.admission import Admission, AdmissionTicket
 from services.streamer.answer import answer_streamed, answer_whole, new_id
+from services.streamer.audit import without_drafts
 from services.streamer.connections import Connection
 from services.streamer.detokenize import Vocabulary
 from services.streamer.encoding import choices_of, encode_error
 from services.streamer.errors import ApiError
-from services.streamer.health import Readiness
+from services.streamer.health import MeshReadiness
 from services.streamer.mesh_map import MeshMap, parse_kill
-from services.streamer.metrics import DoorMetrics, Watch
-from services.streamer.namespace import Caller, Namespaces
+from services.streamer.metrics import RequestTimes, StreamerMetrics
+from services.streamer.namespace import Caller, NamespaceIds
 from services.streamer.openapi import document
 from services.streamer.pacing import PacedStream, frame_size
 from services.streamer.peers import Peers
+from services.streamer.replays import Replays
 from services.streamer.request import (
-    Limits,
     Request,
+    RequestLimits,
     check_against,
     parse_chat,
     parse_completion,
@@ -53,7 +56,7 @@ from services.streamer.timeline import open_timelines
 
 log = logging.getLogger("specmesh.streamer")
 
-Handler = Callable[["Door", web.BaseRequest], Awaitable[web.StreamResponse]]
+Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
 JSON = "application/json"
 
 
@@ -68,21 +71,22 @@ class Route:
     secured: bool = True
 
 
-class Door:
+class HttpApi:
     """Everything a handler may use. One in a process."""
 
     def __init__(
         self,
         *,
         model_name: str,
-        limits: Limits,
+        limits: RequestLimits,
         api_keys: str,
         vocabulary: Vocabulary,
         peers: Peers,
         mesh_map: MeshMap,
         admission: Admission,
-        metrics: DoorMetrics,
-        health: Callable[[], Readiness],
+        metrics: StreamerMetrics,
+        replays: Replays,
+        health: Callable[[], MeshReadiness],
         shared_namespaces: str = "",
         pace: float = 0.0,
     ) -> None:
@@ -93,12 +97,13 @@ class Door:
         self.mesh_map = mesh_map
         self.admission = admission
         self.metrics = metrics
+        self.replays = replays
         self.health = health
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.created = int(time.time())
         keys = [each.strip() for each in api_keys.split(",")]
         self._key_hashes = [_hash(each.encode()) for each in keys if each]
-        self._namespaces = Namespaces(shared_namespaces)
+        self._namespaces = NamespaceIds(shared_namespaces)
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """Called by aiohttp for every request; answers all of them."""
@@ -111,7 +116,7 @@ class Door:
         except ApiError as error:
             response = error_response(error)
         except ConnectionError:
-            raise  # the client is gone: there is nobody to answer
+            raise  # the client has disconnected
         except Exception as error:
             log.exception("%s %s", http.method, http.path)
             response = error_response(_unforeseen(error))
@@ -151,133 +156,133 @@ class Door:
         return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name))
 
     def _key(self, http: web.BaseRequest) -> bytes:
-        """One that nobody asked for makes no other caller."""
+        """A key sent to a server without keys makes no separate caller."""
         return _authorization(http)[1] if self._key_hashes else b""
 
 
 # Handlers ---------------------------------------------------------------------------------------------
 
 
-async def chat_completions(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    return await _answer(door, http, parse_chat)
+async def chat_completions(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    return await _answer(api, http, parse_chat)
 
 
-async def completions(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    return await _answer(door, http, parse_completion)
+async def completions(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    return await _answer(api, http, parse_completion)
 
 
-async def models(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    return json_response({"object": "list", "data": [_model_body(door)]})
+async def models(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response({"object": "list", "data": [_model_body(api)]})
 
 
-async def one_model(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    door.known_model(http.path.removeprefix("/v1/models/"))
-    return json_response(_model_body(door))
+async def one_model(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    api.known_model(http.path.removeprefix("/v1/models/"))
+    return json_response(_model_body(api))
 
 
-async def tokenize(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    model, message = parse_tokenize(await door.json(http), door.limits)
-    door.known_model(model)
-    async with door.admission.admit(1):
-        ids = await _encoded(door, message)
-        card = door.peers.known_card
+async def tokenize(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    model, message = parse_tokenize(await api.json(http), api.limits)
+    api.known_model(model)
+    async with api.admission.admit(1):
+        ids = await _encoded(api, message)
+        card = api.peers.known_card
     body = {"count": len(ids), "max_model_len": card.max_context if card else None, "tokens": ids}
     return json_response(body)
 
 
-async def detokenize(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    model, ids = parse_detokenize(await door.json(http))
-    door.known_model(model)
-    async with door.admission.admit(1):
+async def detokenize(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    model, ids = parse_detokenize(await api.json(http))
+    api.known_model(model)
+    async with api.admission.admit(1):
         try:
-            text = await door.peers.decode(ids)
+            text = await api.peers.decode(ids)
         except RemoteError as error:
             raise encode_error(error, None, None) from error
     return json_response({"prompt": text})
 
 
-async def add_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    part = corpora.parse_part(await door.json(http))
-    async with door.admission.admit(1):
-        card = await corpora.add(part, door.namespace(http, part.cache_salt, part.namespace), door.peers)
+async def add_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    part = corpora.parse_part(await api.json(http))
+    async with api.admission.admit(1):
+        card = await corpora.add(part, api.namespace(http, part.cache_salt, part.namespace), api.peers)
     return json_response(corpora.card_body(card), status=202)
 
 
-async def list_corpora(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def list_corpora(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     place = corpora.parse_place(http.query)
-    async with door.admission.admit(1):
-        cards = await corpora.known(door.namespace(http, place.cache_salt, place.namespace), door.peers)
+    async with api.admission.admit(1):
+        cards = await corpora.known(api.namespace(http, place.cache_salt, place.namespace), api.peers)
     return json_response(corpora.list_body(cards))
 
 
-async def remove_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def remove_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     name = corpora.check_name(http.path.removeprefix("/v1/corpora/"))
     place = corpora.parse_place(http.query)
-    async with door.admission.admit(1):
-        await corpora.remove(name, door.namespace(http, place.cache_salt, place.namespace), door.peers)
+    async with api.admission.admit(1):
+        await corpora.remove(name, api.namespace(http, place.cache_salt, place.namespace), api.peers)
     return json_response(corpora.removed_body(name))
 
 
-async def add_external_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    part = corpora.parse_external(await door.json(http))
-    async with door.admission.admit(1):
-        card = await corpora.add(part, door.namespace(http), door.peers)
+async def add_external_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    part = corpora.parse_external(await api.json(http))
+    async with api.admission.admit(1):
+        card = await corpora.add(part, api.namespace(http), api.peers)
     return json_response(corpora.external_body(card))
 
 
-async def remove_external_corpus(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    name = corpora.parse_removal(await door.json(http))
-    async with door.admission.admit(1):
-        await corpora.remove(name, door.namespace(http), door.peers)
+async def remove_external_corpus(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    name = corpora.parse_removal(await api.json(http))
+    async with api.admission.admit(1):
+        await corpora.remove(name, api.namespace(http), api.peers)
     return json_response({"success": True, "message": ""})
 
 
-async def list_external_corpora(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    async with door.admission.admit(1):
-        cards = await corpora.known(door.namespace(http), door.peers)
+async def list_external_corpora(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    async with api.admission.admit(1):
+        cards = await corpora.known(api.namespace(http), api.peers)
     return json_response(corpora.external_list_body(cards))
 
 
-async def mesh(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    return json_response(await door.mesh_map.look())
+async def mesh(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    return json_response(await api.mesh_map.look())
 
 
-async def kill(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    if not door.mesh_map.demo:
+async def kill(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    if not api.mesh_map.demo:
         raise ApiError(404, "Nothing is killed here: this server was started without the setting demo", code="no_demo")
-    role = parse_kill(await door.json(http))
-    return json_response(await door.mesh_map.kill(role), status=202)
+    role = parse_kill(await api.json(http))
+    return json_response(await api.mesh_map.kill(role), status=202)
 
 
-async def live(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def live(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return json_response({"status": "live"})
 
 
-async def ready(door: Door, http: web.BaseRequest) -> web.StreamResponse:
-    health = door.health()
+async def ready(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    health = api.health()
     return json_response(health.body(), status=health.status)
 
 
-async def show_version(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def show_version(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return json_response({"version": VERSION})
 
 
-async def openapi(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def openapi(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return json_response(document(ROUTES, VERSION))
 
 
-async def docs(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def docs(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     # The page's own script and style are all it may load.
     policy = "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"
     headers = {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"}
     return web.Response(body=DOCS_PAGE.read_bytes(), content_type="text/html", charset="utf-8", headers=headers)
 
 
-async def home(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def home(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return page.response(page.INDEX, http.headers.get("If-None-Match", ""))
 
 
-async def page_file(door: Door, http: web.BaseRequest) -> web.StreamResponse:
+async def page_file(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return page.response(http.path.removeprefix("/page/"), http.headers.get("If-None-Match", ""))
 
 
@@ -288,21 +293,21 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/models/{model}", one_model, "One model"),
     Route("POST", "/tokenize", tokenize, "Text or a conversation as token ids"),
     Route("POST", "/detokenize", detokenize, "Token ids as text"),
-    Route("POST", "/v1/corpora", add_corpus, "Texts to draft from, or a part of them"),
-    Route("GET", "/v1/corpora", list_corpora, "The corpora there are, and how far they are built"),
-    Route("DELETE", "/v1/corpora/{name}", remove_corpus, "Forget a corpus"),
+    Route("POST", "/v1/corpora", add_corpus, "Add a corpus of texts to draft from, or a part of one"),
+    Route("GET", "/v1/corpora", list_corpora, "The corpora and their state"),
+    Route("DELETE", "/v1/corpora/{name}", remove_corpus, "Delete a corpus"),
     Route("POST", "/add_external_corpus", add_external_corpus, "The same for clients of SGLang"),
     Route("POST", "/remove_external_corpus", remove_external_corpus, "The same for clients of SGLang"),
     Route("GET", "/list_external_corpora", list_external_corpora, "The same for clients of SGLang"),
-    Route("GET", "/v1/mesh", mesh, "Who is in the mesh, what each does, and the lines between them"),
+    Route("GET", "/v1/mesh", mesh, "The processes of the mesh, their figures and connections"),
     Route("POST", "/v1/mesh/kill", kill, "With the setting demo: end a proposer as kill -9 would"),
     Route("GET", "/health/live", live, "Whether the process is alive", secured=False),
-    Route("GET", "/health/ready", ready, "Whether requests can be served, and why not", secured=False),
+    Route("GET", "/health/ready", ready, "Whether requests can be served, and if not, why", secured=False),
     Route("GET", "/version", show_version, "The server's version", secured=False),
     Route("GET", "/openapi.json", openapi, "This API, for programs", secured=False),
     Route("GET", "/docs", docs, "This API, for people", secured=False),
-    Route("GET", "/", home, "A page to talk to the model on, and to watch it guess", secured=False),
-    Route("GET", "/page/{file}", page_file, "What that page is made of", secured=False),
+    Route("GET", "/", home, "A page to try the model and see its drafts", secured=False),
+    Route("GET", "/page/{file}", page_file, "Files of that page", secured=False),
 )
 
 DOCS_PAGE = Path(__file__).parent / "docs.html"
@@ -332,19 +337,19 @@ def find_route(method: str, path: str) -> Route:
 
 
 async def _answer(
-    door: Door, http: web.BaseRequest, parse: Callable[[dict[str, Any], Limits], Request]
+    api: HttpApi, http: web.BaseRequest, parse: Callable[[dict[str, Any], RequestLimits], Request]
 ) -> web.StreamResponse:
-    watch = Watch(door.metrics)
-    values = await door.json(http)
-    request = parse(values, door.limits)
-    door.known_model(request.model)
-    ticket = door.admission.admit(request.choices)
+    watch = RequestTimes(api.metrics)
+    values = await api.json(http)
+    request = parse(values, api.limits)
+    api.known_model(request.model)
+    ticket = api.admission.admit(request.choices)
     answer_id = new_id(request)
-    stream = _stream(door, http, request, answer_id) if request.stream else None
+    stream = _stream(api, http, request, answer_id) if request.stream else None
     try:
         async with ticket:
-            caller = door.caller(http, request.cache_salt, request.namespace)
-            return await _admitted(door, request, answer_id, caller, ticket, stream, watch)
+            caller = api.caller(http, request.cache_salt, request.namespace)
+            return await _admitted(api, request, answer_id, caller, ticket, stream, watch)
     except asyncio.CancelledError:
         watch.failed("abort", request.choices)
         raise
@@ -364,41 +369,48 @@ async def _answer(
             stream.close()
 
 
-def _stream(door: Door, http: web.BaseRequest, request: Request, answer_id: str) -> EventStream:
+def _stream(api: HttpApi, http: web.BaseRequest, request: Request, answer_id: str) -> EventStream:
     headers = {"x-request-id": answer_id}
-    if door.pace:
-        return PacedStream(http, headers, pace=door.pace, size=frame_size(request, door.pace))
+    if api.pace:
+        return PacedStream(http, headers, pace=api.pace, size=frame_size(request, api.pace))
     return EventStream(http, headers)
 
 
 async def _admitted(
-    door: Door, request: Request, answer_id: str, caller: Caller, ticket: Ticket, stream: EventStream | None,
-    watch: Watch,
+    api: HttpApi, request: Request, answer_id: str, caller: Caller, ticket: AdmissionTicket,
+    stream: EventStream | None, watch: RequestTimes,
 ) -> web.StreamResponse:  # fmt: skip
-    card = await door.peers.card()
+    card = await api.peers.card()
     check_against(request, card)
+    method = method_for(request.speculation.method, card.speculation.method, bool(request.prediction))
+    if method in api.replays.audit.switched_off:
+        request, method = replace(request, speculation=without_drafts(request.speculation)), NAIVE
     encoded_from = time.perf_counter()
-    choices = await choices_of(request, answer_id, caller, door.peers, card, door.vocabulary)
+    choices = await choices_of(request, answer_id, caller, api.peers, card, api.vocabulary)
     watch.encoded()
     if request.return_timeline:
         open_timelines(choices, watch.started, encoded_from)
-    if stream is not None:
-        return await answer_streamed(
-            request, answer_id, choices, door.peers, door.vocabulary, ticket.deadline, stream, watch
-        )
-    return await answer_whole(request, answer_id, choices, door.peers, door.vocabulary, ticket.deadline, watch)
-
-
-async def _encoded(door: Door, message: Encode) -> list[int]:
     try:
-        return await door.peers.encode(message)
+        if stream is not None:
+            return await answer_streamed(
+                request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, stream, watch
+            )
+        return await answer_whole(request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, watch)
+    finally:
+        for choice in choices:
+            api.replays.ended(choice, method, card)
+
+
+async def _encoded(api: HttpApi, message: Encode) -> list[int]:
+    try:
+        return await api.peers.encode(message)
     except RemoteError as error:
         raise encode_error(error, None, None) from error
 
 
-def _model_body(door: Door) -> dict[str, Any]:
-    card: ModelCard | None = door.peers.known_card
-    return responses.model(door.model_name, door.created, card.max_context if card else None)
+def _model_body(api: HttpApi) -> dict[str, Any]:
+    card: ModelCard | None = api.peers.known_card
+    return responses.model(api.model_name, api.created, card.max_context if card else None)
 
 
 # HTTP details -----------------------------------------------------------------------------------------

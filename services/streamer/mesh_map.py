@@ -1,12 +1,12 @@
-"""The mesh as this process sees it, for a page or a terminal: who is there, what each does, which lines there are.
+"""The mesh as this process sees it, for the page and `specmesh top`: members, their figures and connections.
 
-    directory ─ who is there ─┐
-    their windows ─ figures ──┴▶ MeshMap ─▶ GET /v1/mesh, within PATIENCE whatever is dead
+    directory ─── members ────┐
+    introspection ─ figures ──┴▶ MeshMap ─▶ GET /v1/mesh, within PATIENCE, also with dead processes
 
-Rule 1: a view is at most FRESH old and made once for all who ask: many pages cost one look.
-Rule 2: nobody is waited for longer than PATIENCE. Whose answer is still out is shown with what it said last, and as
-        stuck once it has been silent for STUCK_AFTER.
-Rule 3: who leaves the directory is shown as gone for a while, so that one can see it go.
+Rule 1: a view is at most FRESH old and is shared: many readers cost one query.
+Rule 2: no process is waited for longer than PATIENCE. A late one is shown with its last figures, and as stuck once it
+        has been silent for STUCK_AFTER.
+Rule 3: a member that leaves the directory is shown as gone for a while.
 
 Knows no HTTP and no page.
 """
@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mesh.actor import Home
 from mesh.clock import Clock
+from mesh.directory.membership import Member
 from mesh.errors import Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
-from mesh.membership import Member
-from mesh.node import Node
 from services.api.messages import Dying, Kill, Look, Seen
-from services.runtime.introspection import WINDOW
+from services.runtime.introspection import INTROSPECTION
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.fields import Fields
 
@@ -35,13 +35,13 @@ ASK_TIMEOUT = 2.0  # s
 KEEP_GONE = 30.0  # s
 MOST_GONE = 32
 KILLED_ROLES = ("proposer",)
-# What callers who must not see each other's traffic may all see: how much there is to do, and nothing of how it goes.
+# Figures that callers with different keys may all see: load, and nothing about the texts of others.
 HARMLESS = ("running", "waiting")
-# A window nobody opened is an answer, too: its process lives.
-NO_WINDOW = (RemoteError, NotRunning, UnknownKind, Malformed)
+# Errors of a process without this actor: the process is alive all the same.
+NO_INTROSPECTION = (RemoteError, NotRunning, UnknownKind, Malformed)
 
 
-class DirectoryView(Protocol):
+class MembersView(Protocol):
     """The part of the mesh's directory client that is used here."""
 
     def members(self, role: str | None = None) -> list[Member]: ...
@@ -60,7 +60,7 @@ class _Known:
     heard: float
     seen: Seen | None = None
     round_trip: float = 0.0
-    # When the oldest question was asked that isn't answered; None: there is none.
+    # Time of the oldest unanswered query; None: all are answered.
     silent: float | None = None
     asking: asyncio.Task[None] | None = None
 
@@ -70,12 +70,12 @@ class _Known:
 
 
 class MeshMap:
-    """One in a process. `discreet`: there are several callers, and none may learn how the others' drafts do."""
+    """One in a process. `discreet`: there are several callers, which must not see figures of each other's drafts."""
 
     def __init__(
         self,
-        directory: DirectoryView,
-        node: Node,
+        directory: MembersView,
+        node: Home,
         *,
         instance: str,
         stale_after: float,
@@ -103,23 +103,23 @@ class MeshMap:
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(), name="mesh-map")
             self._looking.add_done_callback(self._looked)
-        # One reader who leaves doesn't end the look of the others.
+        # A reader that disconnects doesn't cancel the query for the others.
         return await asyncio.shield(self._looking)
 
     def _looked(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._looking = None
 
     async def kill(self, role: str) -> dict[str, Any]:
-        """One of that role ends as by kill -9; the one to whom it is said, and nobody waits for its death."""
+        """Ends one process of that role as kill -9 would. Doesn't wait for its end."""
         assert self.demo and role in KILLED_ROLES
         ready = [member for member in self._directory.members(role) if member.state == "ready"]
         if not ready:
             raise ApiError(503, f"No {role} is ready; it may be restarting", code=f"no_{role}", retry_after=1)
         member = ready[0]
         try:
-            answer = await self._node.ref(member.endpoint, WINDOW).ask(Kill(), timeout=ASK_TIMEOUT)
+            answer = await self._node.ref(member.endpoint, INTROSPECTION).ask(Kill(), timeout=ASK_TIMEOUT)
         except PeerLost:
-            # It died before its last word was out.
+            # It died before its answer was sent.
             answer = Dying(pid=member.pid)
         except RemoteError as error:
             raise ApiError(409, f"{member.instance} lives on: {error.message}", code=error.reason) from error
@@ -133,10 +133,10 @@ class MeshMap:
             if known.asking is not None:
                 known.asking.cancel()
 
-    # A look -----------------------------------------------------------------------------------------------
+    # A query ----------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Also while nobody looks: who has restarted, and since when everyone is what he is, is known all the same."""
+        """Runs without readers, too, so that restarts and times of state changes are known."""
         self._follow(self._directory.members())
         now = self._clock.now()
         for known in self._known.values():
@@ -153,13 +153,13 @@ class MeshMap:
         return self._view
 
     def _follow(self, members: Iterable[Member]) -> None:
-        """Who is there now, and who isn't any more."""
+        """Compares the members with those seen before."""
         now, there = self._clock.now(), {member.key: member for member in members}
         for key, member in there.items():
             known = self._known.get(key)
             if known is None or known.member.epoch != member.epoch:
                 lives = 1 if known is None else known.lives + 1
-                # Behind the others, as everyone new.
+                # New members come last.
                 self._known.pop(key, None)
                 self._known[key] = _Known(member, lives, "starting", now, now)
             else:
@@ -181,8 +181,8 @@ class MeshMap:
         began = self._clock.now()
         known.silent = began if known.silent is None else known.silent
         try:
-            answer = await self._node.ref(known.member.endpoint, WINDOW).ask(Look(), timeout=ASK_TIMEOUT)
-        except NO_WINDOW:
+            answer = await self._node.ref(known.member.endpoint, INTROSPECTION).ask(Look(), timeout=ASK_TIMEOUT)
+        except NO_INTROSPECTION:
             answer = None
         except MeshError:
             return
@@ -247,7 +247,7 @@ class MeshMap:
 
 
 def parse_kill(values: dict[str, Any]) -> str:
-    """Who is to be killed: the role."""
+    """The role to kill, from a body."""
     fields = Fields(values)
     role = fields.choice("role", KILLED_ROLES)
     fields.nothing_else()
@@ -262,7 +262,7 @@ def _link(begin: str, end: str, round_trip: float, is_open: bool) -> dict[str, A
 
 
 def state_of(member: Member, silence: float, stale_after: float) -> str:
-    """ready | starting | draining | stuck: the word of the directory, unless the member doesn't answer us."""
+    """ready | starting | draining | stuck: the directory's state, or stuck if the member doesn't answer us."""
     if member.state in ("starting", "draining"):
         return member.state
     stuck = member.state != "ready" or member.progress_age > stale_after or silence > STUCK_AFTER
@@ -270,7 +270,7 @@ def state_of(member: Member, silence: float, stale_after: float) -> str:
 
 
 def figures_of(seen: Seen) -> dict[str, float]:
-    """What was shown, and how fast what only grows did grow; nothing of that where nobody looked a moment before."""
+    """The figures, and the rates of totals; no rates without a recent earlier query."""
     figures = {name: round(value, 4) for name, value in seen.figures.items()}
     grown = _grown(seen)
     for name, growth in grown.items():
@@ -282,8 +282,8 @@ def figures_of(seen: Seen) -> dict[str, float]:
 
 
 def sources_of(seen: Seen) -> list[dict[str, Any]]:
-    """Where drafts came from, with counts since the process began and what of them is of the last moments: totals of
-    the form `accepted:suffix`."""
+    """Counts by source of drafts, since the process began and in the last seconds, from totals of the form
+    `accepted:suffix`."""
     grown = _grown(seen)
     names = dict.fromkeys(name.partition(":")[2] for name in seen.totals if ":" in name)
     return [
@@ -299,5 +299,5 @@ def sources_of(seen: Seen) -> list[dict[str, Any]]:
 def _grown(seen: Seen) -> dict[str, float]:
     if seen.span <= 0:
         return {}
-    # What wasn't there the last time began since.
+    # A total without an earlier value began since.
     return {name: total - seen.earlier.get(name, 0.0) for name, total in seen.totals.items()}

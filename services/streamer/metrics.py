@@ -1,15 +1,19 @@
-"""What the door measures, under the names and buckets that dashboards for other servers know.
+"""The metrics of the streamer, with the names and buckets that dashboards for other servers use.
 
-Watched per request through a `Watch`; one observation per message of tokens. Knows no HTTP and no mesh.
+A `RequestTimes` measures one request, with one observation per message of tokens. Knows no HTTP and no mesh.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from services.api.methods import METHODS, NAIVE
+from services.streamer.audit import RESULTS, Audit
 from services.streamer.generation import Choice, Ending
 
 TIME_TO_FIRST_TOKEN = (
@@ -26,8 +30,8 @@ REQUEST_LATENCY = (
 TOKENS = tuple(float(mantissa * 10**power) for power in range(6) for mantissa in (1, 2, 5))
 
 
-class DoorMetrics:
-    """The door's collectors, labelled with the model's name."""
+class StreamerMetrics:
+    """The streamer's collectors, labelled with the model's name."""
 
     def __init__(self, registry: CollectorRegistry, model_name: str) -> None:
         def histogram(name: str, help: str, buckets: Sequence[float]) -> Histogram:
@@ -35,36 +39,50 @@ class DoorMetrics:
             return whole.labels(model_name)
 
         self.first_token = histogram(
-            "time_to_first_token_seconds", "From a request's arrival to its first token", TIME_TO_FIRST_TOKEN
+            "time_to_first_token_seconds",
+            "Time from a request's arrival to its first token, in seconds",
+            TIME_TO_FIRST_TOKEN,
         )
         self.inter_token = histogram(
             "inter_token_latency_seconds",
-            "Between two messages of tokens of one answer; a verify step may bring several tokens",
+            "Time between two messages of tokens of one choice, in seconds; a message has one step's tokens",
             INTER_TOKEN_LATENCY,
         )
-        self.latency = histogram("e2e_request_latency_seconds", "From a request's arrival to its end", REQUEST_LATENCY)
-        self.encode = histogram(
-            "request_encode_time_seconds", "From arrival until the prompt is tokens", TIME_TO_FIRST_TOKEN
+        self.latency = histogram(
+            "e2e_request_latency_seconds", "Time from a request's arrival to its end, in seconds", REQUEST_LATENCY
         )
-        self.prompt_tokens = histogram("request_prompt_tokens", "Tokens of a prompt", TOKENS)
-        self.generation_tokens = histogram("request_generation_tokens", "Tokens of an answer", TOKENS)
+        self.encode = histogram(
+            "request_encode_time_seconds",
+            "Time from a request's arrival until its prompt is tokenized, in seconds",
+            TIME_TO_FIRST_TOKEN,
+        )
+        self.prompt_tokens = histogram("request_prompt_tokens", "Prompt length, in tokens", TOKENS)
+        self.generation_tokens = histogram("request_generation_tokens", "Answer length, in tokens", TOKENS)
         self._ended = Counter(
             "specmesh:request_success",
-            "Answers that ended, by how: stop, length, abort (the client left) or error",
+            "Choices that ended, by reason: stop, length, abort (the client disconnected) or error",
             ["model_name", "finished_reason"],
             registry=registry,
         )
         self._retries = Counter(
-            "specmesh:request_retries", "Attempts after a target was lost", ["model_name"], registry=registry
+            "specmesh:request_retries",
+            "Further attempts of choices whose worker was lost",
+            ["model_name"],
+            registry=registry,
         ).labels(model_name)
         self._responses = Counter(
-            "specmesh:http_responses", "HTTP responses by route and status", ["route", "code"], registry=registry
+            "specmesh:http_responses", "HTTP responses, by route and status code", ["route", "code"], registry=registry
         )
         self.running = Gauge(
-            "specmesh:door_requests_running", "Answers admitted and not ended", ["model_name"], registry=registry
+            "specmesh:door_requests_running", "Choices admitted and not yet ended", ["model_name"], registry=registry
         ).labels(model_name)
         self.connections = Gauge("specmesh:http_connections", "Open HTTP connections", registry=registry)
         self._model_name = model_name
+        self._registry = registry
+
+    def watch_audit(self, audit: Audit) -> None:
+        """Serve its counts from now on."""
+        self._registry.register(AuditCounts(self._model_name, audit))
 
     def ended(self, reason: str, count: int = 1) -> None:
         self._ended.labels(self._model_name, reason).inc(count)
@@ -77,12 +95,44 @@ class DoorMetrics:
         self._responses.labels(route, str(status)).inc()
 
 
-class Watch:
-    """The times of one request."""
+class AuditCounts(Collector):
+    """What became of the audit's replays. Counts that are still 0 are served, too: the first difference must show as
+    an increase."""
+
+    def __init__(self, model_name: str, audit: Audit) -> None:
+        self._model_name = model_name
+        self._audit = audit
+
+    def collect(self) -> Iterable[Metric]:
+        audit, labels = self._audit, ["model_name", "proposer"]
+        replays = CounterMetricFamily(
+            "specmesh:audit_replays",
+            "Audited requests, by result: same, different, given_up (failed, or interrupted too often) or dropped (the"
+            " waiting list was full, or the streamer stopped)",
+            labels=[*labels, "result"],
+        )
+        off = GaugeMetricFamily(
+            "specmesh:proposer_switched_off", "1 if the audit has switched this method off, else 0", labels=labels
+        )
+        for method in METHODS:
+            if method == NAIVE:
+                continue
+            for result in RESULTS:
+                replays.add_metric([self._model_name, method, result], audit.results.get((method, result), 0))
+            off.add_metric([self._model_name, method], float(method in audit.switched_off))
+        tokens = CounterMetricFamily("specmesh:audit_tokens", "Tokens that the audit compared", labels=["model_name"])
+        tokens.add_metric([self._model_name], audit.compared_tokens)
+        waiting = GaugeMetricFamily("specmesh:audit_waiting", "Requests waiting to be audited", labels=["model_name"])
+        waiting.add_metric([self._model_name], audit.waiting)
+        yield from (replays, tokens, waiting, off)
+
+
+class RequestTimes:
+    """Measures one request."""
 
     __slots__ = ("_last", "_metrics", "started")
 
-    def __init__(self, metrics: DoorMetrics) -> None:
+    def __init__(self, metrics: StreamerMetrics) -> None:
         self._metrics = metrics
         self.started = time.perf_counter()
         self._last: dict[int, float] = {}

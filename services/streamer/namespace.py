@@ -1,13 +1,13 @@
-"""Whose text a request's drafts may come from, and who may be drafted from its text: an opaque id (Generate.namespace).
-And who may use what was computed of whose prompt (Generate.cache_salt): how fast an answer begins tells of that, too.
+"""Makes two ids of a request's sender: the namespace that its drafts come from and that learns from its answer
+(Generate.namespace), and the salt of the prefix cache (Generate.cache_salt), whose hits show in response times.
 
-A caller's namespace is private. Callers are told apart by API key (a server without keys has one caller: itself),
+A caller's namespace is private. Callers are distinguished by API key (a server without keys has one caller: itself),
 `cache_salt` separates a caller's requests further, and so does a name in `speculation.namespace`. Only a name that
 the setting shared_namespaces lists is one namespace for all who ask for it, whatever their key and salt: both sides
 have agreed.
 
 Ids are keyed hashes: they come out the same in every streamer and after every restart, as what was learned outlives
-both, and they say nothing of the key. Nobody but this file knows what an id is made of. Knows no HTTP.
+both, and they reveal nothing of the key. Only this file knows how an id is made. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Caller(NamedTuple):
     cache_salt: str
 
 
-class Namespaces:
+class NamespaceIds:
     """What the setting says of sharing, and with it the ids. One in a process."""
 
     def __init__(self, shared_namespaces: str = "") -> None:
@@ -41,10 +41,10 @@ class Namespaces:
     def id_of(self, api_key: bytes, cache_salt: str = "", name: str = "") -> str:
         """`api_key` is empty where the server asks for none; `name` is empty where the request names none."""
         if name in self._shared:
-            return _digest(OF_A_SHARED, b"", name)
+            return _owned(_digest(OF_A_SHARED, b""), _digest(OF_A_SHARED, b"", name))
         # Keys may be longer than what blake2b takes for one.
         key = hashlib.blake2b(api_key, person=OF_A_KEY).digest()
-        return _digest(OF_A_PRIVATE, key, cache_salt, name)
+        return _owned(_digest(OF_A_PRIVATE, key), _digest(OF_A_PRIVATE, key, cache_salt, name))
 
     def salt_of(self, api_key: bytes, cache_salt: str = "", name: str = "") -> str:
         """Computed prompts are shared by requests of one key and salt, whatever namespace they name, and by all who ask
@@ -52,6 +52,11 @@ class Namespaces:
         if name in self._shared:
             return self.id_of(api_key, cache_salt, name)
         return self.id_of(api_key, cache_salt) if api_key else cache_salt
+
+
+def _owned(owner: str, name: str) -> str:
+    """Quotas of the store are by owner (services/proposer/suffix_index/owners.py): all namespaces of a key have one."""
+    return f"{owner}/{name}"
 
 
 def _digest(purpose: bytes, key: bytes, *parts: str) -> str:

@@ -1,6 +1,6 @@
-"""The API in OpenAPI's words, made from the table of routes and the fields below. Pure.
+"""The OpenAPI document, made from the table of routes and the fields below. Pure.
 
-A test holds it to the truth: every route is here, and every field is one that request.py takes.
+Tests check that every route is in it and that every field is one that request.py reads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY
+from services.api.methods import METHODS, OFF
 from services.api.names import NAME
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
 from services.streamer.corpora import MAX_TEXTS
 from services.streamer.mesh_map import KILLED_ROLES
 from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
@@ -19,9 +22,6 @@ from services.streamer.sampling import (
     MAX_BAD_WORD_TEXTS,
 )
 from services.streamer.speculation import MAX_CORPORA
-from services.worker.running.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
-from services.worker.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
-from services.worker.verify.registry import STRATEGIES
 
 Schema = dict[str, Any]
 
@@ -77,55 +77,64 @@ CONTENT: Schema = {
 
 SPECULATION: Schema = {
     "type": "object",
-    "description": "How drafts are made and checked for this request, within what the server allows",
+    "description": "How drafts are made and verified for this request, within what the server allows",
     "additionalProperties": False,
     "properties": {
-        "off": boolean("No drafts: the method naive, in other words"),
-        "method": {"type": "string", "description": "A proposer; naive, or off: no drafts"},
-        "num_speculative_tokens": integer("Longest draft", 0),
+        "off": boolean("No drafts; the same as method naive"),
+        "method": {
+            "type": "string",
+            "enum": [*METHODS, OFF],
+            "description": "How drafts are made; naive and off: no drafts. Default: the server's choice",
+        },
+        "num_speculative_tokens": integer("Maximum draft length, in tokens", 0),
         "verify_strategy": {
             "type": "string",
             "enum": [AUTO, *STRATEGIES],
-            "description": "What makes a drafted token stand; auto: the server's choice. greedy and target_match keep "
-            "the text, rejection and block its distribution; those that change it only where the server allows it: "
+            "description": "Rule that accepts draft tokens; auto: the server's choice. greedy and target_match keep "
+            "the text, rejection and block its distribution; these change it and need the server's allow_lossy: "
             + ", ".join(name for name, each in STRATEGIES.items() if not each.lossless),
         },
         "accept_policy": {
             "type": "string",
             "enum": list(ACCEPT_POLICIES),
-            "description": "For debugging; accept_all changes the text, so only where the server allows it",
+            "description": "For debugging; accept_all changes the text and needs the server's allow_lossy",
         },
-        "max_candidate_len": integer("topp: how many of the likeliest tokens count", 1, MOST_CANDIDATES),
-        "verify_window": integer(
-            "topp: so many likeliest tokens in a row let the second likeliest before them stand", 0, LONGEST_WINDOW
+        "max_candidate_len": integer(
+            "topp: accept a draft token if it is among this number of most probable tokens", 1, MOST_CANDIDATES
         ),
-        "typical_epsilon": {**number("typical: a probability that suffices", 0, 1), **ABOVE_0},
-        "typical_delta": {**number("typical: the factor of exp(-entropy) that does", 0, 1), **ABOVE_0},
+        "verify_window": integer(
+            "topp: accept the second most probable token if this number of most probable ones follow", 0, LONGEST_WINDOW
+        ),
+        "typical_epsilon": {**number("typical: accept a draft token of at least this probability", 0, 1), **ABOVE_0},
+        "typical_delta": {
+            **number("typical: also accept one of at least this value times exp(-entropy)", 0, 1),
+            **ABOVE_0,
+        },
         "trees": {
             "type": "boolean",
-            "description": "Drafts may be trees: several guesses for one place. Default: the server's choice",
+            "description": "Drafts may be trees, with several tokens for one position. Default: the server's choice",
         },
-        "corpus": {**NAMED, "description": "The corpus drafts may come from. Default: all of the namespace"},
+        "corpus": {**NAMED, "description": "The corpus to draft from. Default: all of the namespace"},
         "corpora": {
-            **list_of(NAMED, "The same for several; empty: from none"),
+            **list_of(NAMED, "Several corpora to draft from; empty: none"),
             "maxItems": MAX_CORPORA,
         },
         "namespace": {
             **NAMED,
-            "description": "Drafts come from what was answered in it, and it learns from the answer. A part of the "
-            "caller's own, or of everybody's where the server's setting shared_namespaces lists the name",
+            "description": "Name of the namespace whose earlier answers drafts come from, and which learns from this "
+            "answer. It belongs to the caller alone, unless the setting shared_namespaces lists the name",
         },
         "learn": {
             "type": "boolean",
             "default": True,
-            "description": "Whether later requests of the namespace may be drafted from this answer",
+            "description": "Whether drafts of later requests in the namespace may come from this answer",
         },
     },
 }
 PREDICTION: Schema = {
     "type": "object",
-    "description": "What the answer is expected to be like; it changes how soon it comes, never what it is. usage says "
-    "how many of its tokens were drafted and stand, or do not",
+    "description": "The expected answer. It can make the answer faster and never changes it; usage counts its draft "
+    "tokens that were accepted and rejected",
     "required": ["type", "content"],
     "additionalProperties": False,
     "properties": {"type": {"const": "content"}, "content": CONTENT},
@@ -135,8 +144,8 @@ STREAM_OPTIONS: Schema = {
     "description": "Only with stream: true",
     "additionalProperties": False,
     "properties": {
-        "include_usage": boolean("A last chunk with the usage and no choices"),
-        "continuous_usage_stats": boolean("With include_usage: each chunk tells its choice's usage so far, too"),
+        "include_usage": boolean("Send a last chunk with the usage and no choices"),
+        "continuous_usage_stats": boolean("With include_usage: every chunk has the usage of its choice so far"),
     },
 }
 MESSAGE: Schema = {
@@ -155,96 +164,100 @@ SHARED: dict[str, Schema] = {
     "model": MODEL,
     "stream": boolean("Answer with server-sent events"),
     "stream_options": STREAM_OPTIONS,
-    "n": integer("Answers to each prompt", 1),
+    "n": integer("Number of answers to each prompt", 1),
     "stop": {
         "description": f"Up to 16 strings of at most {MAX_STOP_CHARACTERS} characters. The answer ends before "
         "the one that is completed first; usage counts the token that completed it",
         "oneOf": [TEXT, list_of(TEXT, "Several")],
     },
     "max_tokens": integer(
-        "Longest answer; must fit the context. Default: 16 for completions, what is left of the context for chat", 1
+        "Maximum answer length, in tokens. Default: 16 for completions, the rest of the context for chat", 1
     ),
-    "min_tokens": integer("No end of text and no stop string before this many tokens", 0),
-    "temperature": number("0: always the likeliest token, ties to the lowest id", 0, 2, 1.0),
+    "min_tokens": integer("Minimum answer length, in tokens: no end of text and no stop string before it", 0),
+    "temperature": number("0: always the most probable token, ties to the lowest id", 0, 2, 1.0),
     "top_p": number("Greater than 0", 0, 1, 1.0),
     "top_k": integer("0 or -1: off", -1),
-    "min_p": number("Against the likeliest token's probability", 0, 1, 0.0),
+    "min_p": number("Minimum probability of a token, relative to the most probable one", 0, 1, 0.0),
     "seed": integer("The same request gives the same text in any batch. Answer i of n has a seed of its own"),
-    "presence_penalty": number("Of tokens that were generated", -2, 2, 0.0),
-    "frequency_penalty": number("Of tokens, as often as they were generated", -2, 2, 0.0),
-    "repetition_penalty": number("Greater than 0; of tokens in the prompt and the answer", 0, 10, 1.0),
+    "presence_penalty": number("Subtracted from the logits of tokens already generated", -2, 2, 0.0),
+    "frequency_penalty": number("Subtracted from a token's logit once for each time it was generated", -2, 2, 0.0),
+    "repetition_penalty": number("Divides the logits of tokens in prompt and answer; greater than 0", 0, 10, 1.0),
     "logit_bias": {
         "type": "object",
         "description": "Token id to a number in -100..100 added to its logit",
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
-    "ignore_eos": boolean("Go on after the end of text"),
+    "ignore_eos": boolean("Continue after the end of text"),
     "stop_token_ids": {**IDS, "description": "Further tokens that end the answer; not part of its text"},
     "bad_words": {
         **list_of({**TEXT, "minLength": 1, "maxLength": MAX_BAD_WORD_CHARACTERS}, ""),
         "maxItems": MAX_BAD_WORD_TEXTS,
-        "description": "Words that are not said, neither as they begin a text nor as they follow a space: the last "
-        "token of one isn't chosen behind its others. Other divisions into tokens may spell them",
+        "description": "Forbidden words, at the start of a text and after a space: the last token of a word isn't "
+        "generated after its other tokens. Other token sequences may still spell them",
     },
     "bad_words_token_ids": {
         **list_of({"oneOf": [{"type": "integer", "minimum": 0}, {**IDS, "maxItems": LONGEST_BAD_WORD}]}, ""),
         "maxItems": MAX_BAD_WORDS,
-        "description": "The same in token ids; a single id is a word of one token",
+        "description": "Forbidden words as token ids; a single id is a word of one token",
     },
     "allowed_token_ids": {
         **IDS,
         "minItems": 1,
         "maxItems": MAX_ALLOWED_TOKEN_IDS,
-        "description": "No other token is chosen, not even the end of text",
+        "description": "The only tokens that may be generated; the end of text isn't among them unless listed",
     },
     "speculation": SPECULATION,
     "prediction": PREDICTION,
     "priority": integer(
-        "The lower goes first; each level is worth some seconds of waiting, so nobody waits for ever",
+        "Requests of lower value run first; a level equals priority_seconds of waiting, so none waits forever",
         -MOST_PRIORITY,
         MOST_PRIORITY,
     ),
     "cache_salt": {
         "type": "string",
         "maxLength": LONGEST_SALT,
-        "description": "Computed text is shared only with requests that have the same salt. Empty: with all without",
+        "description": "The prefix cache is shared with requests of the same salt only; empty: with those without",
     },
     "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
     "return_provenance": boolean(
-        "Adds runs to every choice and chunk: of the tokens that one step gave their source, match_length, how many "
-        "were drafted and accepted, and their number"
+        "Adds runs to every choice and chunk: for each step's tokens their number, how many were drafted and "
+        "accepted, source and match_length"
     ),
     "return_drafts": boolean(
-        "Adds runs as return_provenance does, each with its step's number, the offsets (in characters) at which its "
-        "tokens begin in the answer's text, and the text of each token that was drafted and rejected"
+        "Adds runs as return_provenance does, each with its step's number, the offsets of its tokens in the answer's "
+        "text (in characters), and the text of each rejected draft token"
     ),
     "return_speculation_steps": boolean("Adds per_step_accepted and per_step_drafted to metrics.speculative_decoding"),
-    "return_speculate_metrics": boolean("Adds FastDeploy's speculate_metrics to every choice that has ended"),
-    "return_timeline": boolean("Adds metrics.timeline to the body, or to a stream's last chunk: what was when, in ms"),
-    **{name: {"description": "Taken and without effect on the answer"} for name in WITHOUT_EFFECT},
+    "return_speculate_metrics": boolean("Adds FastDeploy's speculate_metrics to every finished choice"),
+    "return_timeline": boolean(
+        "Adds metrics.timeline to the body or the stream's last chunk: the phases of the request, in ms"
+    ),
+    **{name: {"description": "Accepted, without effect on the answer"} for name in WITHOUT_EFFECT},
 }
 CHAT: dict[str, Schema] = {
     "messages": MESSAGES,
     **SHARED,
     "max_completion_tokens": integer("The newer name of max_tokens", 1),
-    "logprobs": boolean("With the log-probability of each token"),
-    "top_logprobs": integer("And those of the likeliest; needs logprobs: true", 0, MAX_LOGPROBS),
+    "logprobs": boolean("Return the log-probability of each token"),
+    "top_logprobs": integer("Also return this number of most probable tokens; needs logprobs: true", 0, MAX_LOGPROBS),
 }
 COMPLETION: dict[str, Schema] = {
     "prompt": {
-        "description": "A text, several, token ids, or several lists of them",
+        "description": "A text, a list of texts, token ids, or a list of lists of them",
         "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
     },
     **SHARED,
-    "logprobs": integer("The log-probabilities of each token and of this many of the likeliest", 0, MAX_LOGPROBS),
+    "logprobs": integer(
+        "Return the log-probability of each token and of this number of most probable tokens", 0, MAX_LOGPROBS
+    ),
     "best_of": integer("Not greater than n", 1),
 }
 TOKENIZE: dict[str, Schema] = {
     "model": MODEL,
     "prompt": TEXT,
-    "add_special_tokens": {"type": "boolean", "default": True, "description": "Of a prompt"},
-    "messages": {**MESSAGES, "description": "A conversation, in place of a prompt"},
-    "add_generation_prompt": {"type": "boolean", "default": True, "description": "Of messages"},
+    "add_special_tokens": {"type": "boolean", "default": True, "description": "Applies to prompt"},
+    "messages": {**MESSAGES, "description": "A conversation, instead of a prompt"},
+    "add_generation_prompt": {"type": "boolean", "default": True, "description": "Applies to messages"},
 }
 DETOKENIZE: dict[str, Schema] = {"model": MODEL, "tokens": IDS}
 
@@ -254,16 +267,16 @@ PLACE: dict[str, Schema] = {
     "cache_salt": {"type": "string", "maxLength": LONGEST_SALT, "description": "As in those requests"},
 }
 CORPUS: dict[str, Schema] = {
-    "name": {**NAMED, "description": "What was there under this name is replaced when the last part is in"},
+    "name": {**NAMED, "description": "An existing corpus of this name is replaced when the last part has arrived"},
     "text": TEXT,
-    "texts": {**list_of(TEXT, "In place of a text"), "maxItems": MAX_TEXTS},
-    "part": {**integer("Its number, from 0, when a corpus comes in several requests", 0), "default": 0},
-    "last": {"type": "boolean", "default": True, "description": "Whether no part comes after this one"},
+    "texts": {**list_of(TEXT, "Several texts, instead of text"), "maxItems": MAX_TEXTS},
+    "part": {**integer("Number of the part, from 0, if the corpus is sent in several requests", 0), "default": 0},
+    "last": {"type": "boolean", "default": True, "description": "Whether this is the last part"},
     **PLACE,
 }
 EXTERNAL_CORPUS: dict[str, Schema] = {
-    "corpus_id": {**NAMED, "description": "Its name. Default: one is made"},
-    "documents": {**list_of(TEXT, "Texts; file_path is not taken"), "maxItems": MAX_TEXTS},
+    "corpus_id": {**NAMED, "description": "Name of the corpus. Default: a new one"},
+    "documents": {**list_of(TEXT, "Texts; file_path is not supported"), "maxItems": MAX_TEXTS},
     "token_chunks": {**list_of(IDS, "The same as token ids"), "maxItems": MAX_TEXTS},
 }
 
@@ -303,7 +316,7 @@ PROBLEMS = {
     "408": "The request did not arrive in time",
     "413": "The body is too large",
     "415": "The body is not application/json",
-    "429": "As many requests as the server can hold; see Retry-After",
+    "429": "The server has as many requests as it can hold; see Retry-After",
     "503": "Draining, or a part of the server is missing; see Retry-After",
     "504": "The request took longer than the server allows",
 }
@@ -352,7 +365,7 @@ def _responses(route: RouteRow) -> Schema:
     if route.path in STREAMS:
         kinds.append("text/event-stream")
     done = {"description": "Done", "content": {kind: {} for kind in kinds}}
-    # A corpus is taken, and built later; a process is told to die, and does.
+    # A corpus is accepted and built later; a kill is accepted and happens later.
     later = (route.method, route.path) in (("POST", "/v1/corpora"), ("POST", "/v1/mesh/kill"))
     responses: Schema = {"202" if later else "200": done}
     problems = PROBLEMS if route.path in BODIES else {}

@@ -1,17 +1,17 @@
-"""Streams whose packets tell nothing: one frame every `pace` seconds, all of one size, whatever a step brought.
+"""Streams whose packets reveal nothing: one frame of fixed size every `pace` seconds.
 
-A step that accepts five drafted tokens makes a larger chunk than one that accepts none, and the steps that accept
+A step that accepts five draft tokens makes a larger chunk than one that accepts none, and the steps that accept
 many are those of a text that repeats itself. So sizes and times of encrypted packets are a fingerprint of the text.
 Here events wait for the next tick, and a frame is filled up:
 
     tick      |   tick      |   tick      |
     events …… | ▶ [rest of an event | padding | events, the last perhaps in part] ▶ size bytes, exactly
 
-Rule 1: a frame's size is chosen before the first token, from what was asked and the pace, never from the text.
-Rule 2: it changes only when more than LATE frames are waiting: to the next class, for good. So it can tell so much
-once or twice in an answer, and text is never later than that.
-Rule 3: padding is a comment, which readers of events throw away. Its characters are random: constant ones would
-be worth less than text to whatever compresses on the way (which is asked not to).
+Rule 1: a frame's size is chosen before the first token, from the request and the pace, never from the text.
+Rule 2: it changes only when more than LATE frames are waiting: to the next class, for good. So a size changes
+        once or twice in an answer at most, and the delay of text is bounded.
+Rule 3: padding is a comment, which SSE clients discard. Its characters are random, so that a proxy that compresses
+        in spite of no-transform doesn't shrink it more than text.
 
 How long an answer takes still shows. Knows bytes of events and a clock; knows no tokens and no mesh.
 """
@@ -43,13 +43,13 @@ TOKEN_ID_BYTES = 8
 LOGPROB_BYTES = 110  # of one token: its text, its number, its bytes
 ORIGIN_BYTES = 110  # of a run, which may be of one token
 USAGE_BYTES = 80  # of a choice so far
-DRAFT_BYTES = 90  # of a run: where its tokens begin, and some that don't stand
+DRAFT_BYTES = 90  # of a run: the offsets of its tokens, and some rejected ones
 
 COMMENT_LEAST = 3  # bytes of an empty comment and the line behind it
 
 
 def frame_size(request: Request, pace: float) -> int:
-    """The size class for what is asked. Nothing of the answer goes into it."""
+    """The size class of a request. It doesn't depend on the answer."""
     text = max(TEXT_AT_LEAST, int(TEXT_A_SECOND * pace))
     tokens = max(TOKENS_AT_LEAST, int(TOKENS_A_SECOND * pace))
     a_token = TOKEN_ID_BYTES * request.return_token_ids + ORIGIN_BYTES * request.return_provenance
@@ -68,7 +68,7 @@ def size_class(wanted: int) -> int:
 
 
 def padding(length: int) -> bytes:
-    """So many bytes between two events that mean nothing."""
+    """Padding of this number of bytes between two events."""
     if length < COMMENT_LEAST:
         return b"\n" * length
     inside = length - COMMENT_LEAST
@@ -95,13 +95,13 @@ class _Waiting:
 
 
 class Backlog:
-    """Events that wait, and the frames they leave in."""
+    """Waiting events, and the frames made of them."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._begun = b""  # the rest of an event of which a part has left
+        self._begun = b""  # the rest of an event of which a part was sent
         self._events: deque[_Waiting] = deque()
-        # Text chunks that may still grow, by what stands before and behind their text.
+        # Text chunks that may still grow, by the bytes before and behind their text.
         self._open: dict[tuple[bytes, bytes], _Waiting] = {}
         self.waiting = 0  # bytes
 
@@ -149,7 +149,7 @@ class Backlog:
 
 
 class PacedStream(EventStream):
-    """An event stream that writes at ticks alone, from its first event to its end."""
+    """An event stream that writes at ticks only, from its first event to its end."""
 
     def __init__(
         self, http: web.BaseRequest, headers: dict[str, str], *, pace: float, size: int, clock: Clock | None = None
@@ -168,7 +168,7 @@ class PacedStream(EventStream):
     def write(self, events: bytes) -> None:
         self._backlog.add(events)
         if self._timer is None and not self._closed:
-            # The first: as soon as this turn of the loop has brought what it brings.
+            # The first tick: at the end of this turn of the loop.
             self._due = self._clock.now()
             self._timer = self._clock.call_later(0.0, self._tick)
 
@@ -205,7 +205,7 @@ class PacedStream(EventStream):
         if self._transport is None or self._transport.is_closing():
             self.close()
             return
-        # Whom the network holds up sees its own pattern, not ours; and what isn't read does not pile up.
+        # A slow network shows its own pattern, not ours; and unread data doesn't accumulate.
         if not super().full:
             super().write(self._backlog.frame())
         if self._ending and not self._backlog.waiting:

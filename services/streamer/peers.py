@@ -1,4 +1,4 @@
-"""The other roles behind the door: finds a ready instance, waits for one, learns what the model is.
+"""The other roles: finds a ready instance, waits for one, and asks what the model is.
 
 Waiting is for changes of the directory, bounded by the caller's deadline. Knows no HTTP.
 """
@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from mesh.actor import Home
+from mesh.directory.membership import Member
 from mesh.errors import MeshError, NoPeer, RemoteError
-from mesh.membership import Member
-from mesh.node import Node
 from mesh.ref import Ref
 from services.api.messages import (
     AddCorpus,
@@ -33,13 +33,13 @@ from services.streamer.errors import ApiError
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
 # How long a new request waits for a role that is missing: about the time of a worker's restart.
 GRACE = 15.0
-RETRY_MISSING = 5  # seconds, told to the client
+RETRY_MISSING = 5  # seconds, sent to the client
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 
 
 class DirectoryView(Protocol):
-    """The part of the mesh's directory client that the door uses."""
+    """The part of the mesh's directory client that the streamer uses."""
 
     def members(self, role: str | None = None) -> list[Member]: ...
 
@@ -55,7 +55,7 @@ Life = tuple[str, int]
 class Peers:
     """Members by role, and refs to them. One in a process."""
 
-    def __init__(self, directory: DirectoryView, node: Node) -> None:
+    def __init__(self, directory: DirectoryView, node: Home) -> None:
         self._directory = directory
         self._node = node
         self._changed = asyncio.Event()
@@ -88,6 +88,11 @@ class Peers:
         others = [each for each in ready if life(each) not in avoid]
         return min(others, key=lambda each: each.load, default=member)
 
+    def idle_worker(self) -> Member | None:
+        """A ready worker that had nothing to do when the directory last heard of it."""
+        workers = self._directory.members("worker")
+        return next((each for each in workers if each.state == "ready" and each.load == 0), None)
+
     def ref(self, member: Member) -> Ref:
         return self._node.ref(member.endpoint, member.role)
 
@@ -105,7 +110,7 @@ class Peers:
         return self._card
 
     async def card(self) -> ModelCard:
-        """What the model is. Asked once: it is the same for every target of a mesh, and doesn't change."""
+        """What the model is. Asked for once: it is the same for every worker of a mesh, and doesn't change."""
         if self._card is None:
             reply = await self._ask("worker", Describe())
             assert isinstance(reply, ModelCard)
@@ -130,8 +135,8 @@ class Peers:
 
     async def corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> list[CorpusCard]:
         """What there is after it, in the message's namespace. Proposers share a folder, so one of them is enough; it is
-        the same one while it is there, as it keeps the parts of a corpus until the last. Nobody waits for a
-        proposer: a mesh may have none. Nor is another asked: the one that is lost may have done its work."""
+        the same one while it is there, as it keeps the parts of a corpus until the last. It doesn't wait for a
+        proposer: a mesh may have none. Nor is another asked: the lost one may have done the work."""
         member = self._directory.pick("proposer", key=message.namespace)
         if member is None:
             raise missing("proposer")

@@ -1,7 +1,7 @@
-"""What a client may ask: bytes of a body become a typed `Request`, or a 400 that names the field.
+"""Parses a body into a typed `Request`, or raises a 400 that names the field.
 
 Two checks: `parse_chat` and `parse_completion` need only the settings' limits; `check_against` needs what the
-model knows of itself. Nothing is silently ignored: a field is used, listed in WITHOUT_EFFECT, or refused.
+model card has. Nothing is silently ignored: a field is used, listed in WITHOUT_EFFECT, or refused.
 Knows neither sockets nor the mesh.
 """
 
@@ -35,7 +35,7 @@ MAX_LOGPROBS = 20
 ROLES = ("system", "developer", "user", "assistant")
 MODEL_NAME_LENGTH = 512
 
-# What OpenAI takes and this server does not yet, with the values that ask for nothing.
+# Fields of OpenAI that this server doesn't support yet, with the values that have no effect.
 NOT_YET_CHAT: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none",),
@@ -54,8 +54,8 @@ NOT_YET: dict[str, tuple[Any, ...]] = {"store": (False,), "service_tier": ("auto
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the settings allow a request to be."""
+class RequestLimits:
+    """Limits of a request, from the settings."""
 
     max_choices: int = 8
     max_messages: int = 1024
@@ -109,7 +109,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_chat(values: dict[str, Any], limits: Limits) -> Request:
+def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = Fields(values)
     model = _model(fields)
     turns = _turns(fields, limits)
@@ -134,7 +134,7 @@ def parse_chat(values: dict[str, Any], limits: Limits) -> Request:
     )
 
 
-def parse_completion(values: dict[str, Any], limits: Limits) -> Request:
+def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = Fields(values)
     model = _model(fields)
     logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
@@ -156,7 +156,7 @@ def parse_completion(values: dict[str, Any], limits: Limits) -> Request:
 
 
 def check_against(request: Request, card: ModelCard) -> None:
-    """What can only be judged by knowing the model and what its workers are willing to do."""
+    """The checks that need the model card."""
     for index, prompt in enumerate(request.prompts):
         if isinstance(prompt, list):
             where = f"prompt[{index}]" if len(request.prompts) > 1 else "prompt"
@@ -176,7 +176,7 @@ def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int
         return room
     if request.max_tokens > room:
         asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked"
-        # The prompt alone would fit: it's the length asked for that is at fault.
+        # The prompt alone would fit: the requested length is at fault.
         raise too_long(request, asked, max_context, param="max_tokens")
     return request.max_tokens
 
@@ -190,7 +190,7 @@ def too_long(request: Request, asked: str, max_context: int, param: str | None =
     )
 
 
-def parse_tokenize(values: dict[str, Any], limits: Limits) -> tuple[str | None, Encode]:
+def parse_tokenize(values: dict[str, Any], limits: RequestLimits) -> tuple[str | None, Encode]:
     """The model named, if any, and what to encode: `messages` or `prompt`."""
     fields = Fields(values)
     model = fields.text("model", MODEL_NAME_LENGTH)
@@ -225,7 +225,7 @@ def parse_detokenize(values: dict[str, Any]) -> tuple[str | None, list[int]]:
 
 def _request(
     fields: Fields,
-    limits: Limits,
+    limits: RequestLimits,
     *,
     chat: bool,
     model: str,
@@ -290,11 +290,11 @@ def _stream_options(fields: Fields, stream: bool) -> tuple[bool, bool]:
     options.only("include_obfuscation", False)
     continuous = options.boolean("continuous_usage_stats")
     options.nothing_else()
-    # As with other servers it says how, not whether.
+    # As with other servers the field has options of usage, and doesn't turn it on.
     return include_usage, include_usage and continuous
 
 
-def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:
+def _stops(fields: Fields, limits: RequestLimits) -> tuple[str, ...]:
     value = fields.get("stop")
     if value is None:
         return ()
@@ -308,7 +308,7 @@ def _stops(fields: Fields, limits: Limits) -> tuple[str, ...]:
     return tuple(dict.fromkeys(stops))
 
 
-def _turns(fields: Fields, limits: Limits) -> list[ChatTurn]:
+def _turns(fields: Fields, limits: RequestLimits) -> list[ChatTurn]:
     value = fields.get("messages")
     if value is None:
         raise bad_value("messages", "is missing", "missing_required_parameter")
@@ -324,7 +324,7 @@ def _turn(message: Fields) -> ChatTurn:
         raise bad_value(message.at("role"), "is missing", "missing_required_parameter")
     name = message.text("name", 256)
     content = read_content(message)
-    # Answers of this API come back as messages: their empty fields are let through.
+    # Clients send this API's answers back as messages: their empty fields are accepted.
     message.only("tool_calls", [])
     message.only("annotations", [])
     message.nothing_else()

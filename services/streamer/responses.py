@@ -55,7 +55,7 @@ def _choice(request: Request, choice: Choice, piece: Piece, ending: Ending, voca
 
 
 def tokens(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
-    """What a request may want to know of the tokens of a piece, besides their log-probabilities."""
+    """Fields of a piece's tokens that the request asked for, besides log-probabilities."""
     body: dict[str, Any] = {}
     if request.return_token_ids:
         body["token_ids"] = piece.ids
@@ -81,13 +81,13 @@ def tokens(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, 
 
 
 def _texts(ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
-    """Of tokens that follow each other: a character that several share is the last one's."""
+    """Texts of consecutive tokens: a character that several tokens share belongs to the last."""
     decoder: Any = codecs.getincrementaldecoder("utf-8")("replace")
     return [decoder.decode(vocabulary.bytes_of(token), place == len(ids)) for place, token in enumerate(ids, 1)]
 
 
 def ended(request: Request, choice: Choice) -> dict[str, Any]:
-    """What stands beside the finish_reason for those who asked."""
+    """Fields beside finish_reason that the request asked for."""
     if not request.return_speculate_metrics:
         return {}
     return {"speculate_metrics": choice.acceptance.speculate_metrics(choice.longest_draft)}
@@ -130,7 +130,7 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
     together = Acceptance()
     for choice in choices:
         together.merge(choice.acceptance)
-    # How drafts are judged and how long they may be is the same for every choice of a request.
+    # Verification and maximum draft length are the same for every choice of a request.
     report = together.report(choices[0].verification, choices[0].longest_draft)
     parts = {"speculative_decoding": report, "timeline": timeline.told(choices)}
     known = {name: part for name, part in parts.items() if part is not None}

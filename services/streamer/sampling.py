@@ -1,6 +1,6 @@
-"""What of a body says how tokens are chosen; request.py reads the rest.
+"""Reads the sampling parameters of a body; request.py reads the rest.
 
-First what needs no more than the body, then what can only be judged by knowing the model. Knows neither
+First checks that need only the body, then those that need the model card. Knows neither
 sockets nor the mesh.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from services.api.messages import ModelCard, Sampling
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
 from services.streamer.errors import bad_value
 from services.streamer.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
-from services.worker.running.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
 
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
@@ -62,7 +62,7 @@ def read_bad_words(fields: Fields) -> tuple[str, ...]:
 
 
 def _bad_words_token_ids(fields: Fields) -> list[list[int]]:
-    """Lists of ids, or single ones, which stand for words of one token."""
+    """Lists of ids; a single id is a word of one token."""
     value = fields.get("bad_words_token_ids")
     if value is None:
         return []

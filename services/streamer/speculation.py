@@ -1,7 +1,6 @@
-"""What of a body is about drafts: where they come from, how long they are, how they are judged, what is learned.
+"""Reads the fields `speculation` and `prediction` of a body.
 
-The field `speculation`, and `prediction`: a text that the answer is expected to be like. First what needs no more than
-the body, then what can only be judged by knowing the model. Knows neither sockets nor the mesh.
+First checks that need only the body, then those that need the model card. Knows neither sockets nor the mesh.
 """
 
 from __future__ import annotations
@@ -9,18 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from services.api.messages import ModelCard, Speculation
+from services.api.methods import NAIVE, OFF
 from services.api.names import NAME_RULE, is_name
+from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.fields import Fields, check_list, read_content, shown, wrong_type
-from services.worker.verify.policy import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES
-from services.worker.verify.registry import STRATEGIES
 
-NAIVE, OFF = "naive", "off"
 MAX_CORPORA = 16
 
 
 def read_speculation(fields: Fields) -> tuple[Speculation, str]:
-    """The wishes, and the name of the namespace that was asked for, if any."""
+    """The speculation parameters, and the name of the namespace, if any."""
     value, return_drafts = fields.get("speculation"), fields.boolean("return_drafts")
     if value is None:
         return Speculation(return_drafts=return_drafts), ""
@@ -51,7 +49,7 @@ def read_speculation(fields: Fields) -> tuple[Speculation, str]:
 
 
 def _method_and_length(wish: Fields) -> tuple[str, int | None]:
-    """`off: true` and the method off are the method naive, for whoever doesn't contradict himself."""
+    """`off: true` and the method off are the method naive; contradictions are refused."""
     method = wish.text("method", 64) or ""
     count = wish.integer("num_speculative_tokens", 0, 1024)
     off = wish.boolean("off")
@@ -68,7 +66,7 @@ def _method_and_length(wish: Fields) -> tuple[str, int | None]:
 
 
 def _corpora(wish: Fields) -> list[str] | None:
-    """One name in `corpus`, or several, or none at all, in `corpora`; None: whatever there is."""
+    """One name in `corpus`, or several, or none at all, in `corpora`; None: all of the namespace."""
     one, several = wish.get("corpus"), wish.get("corpora")
     if one is not None and several is not None:
         raise bad_value(wish.at("corpus"), "contradicts speculation.corpora: give one of them")
@@ -89,7 +87,7 @@ def _name(value: Any, where: str) -> str:
 
 
 def read_prediction(fields: Fields) -> str | None:
-    """The text the answer is expected to be like; None when the request says nothing of it."""
+    """The expected answer; None if the request has none."""
     value = fields.get("prediction")
     if value is None:
         return None
@@ -123,7 +121,7 @@ def _not_served(where: str, asked: str, served: list[str], known: bool) -> ApiEr
 
 
 def longest_draft(wish: Speculation, card: ModelCard) -> int:
-    """How long a draft of the request may be, at most; 0: it is answered without drafts."""
+    """Maximum draft length of the request, in tokens; 0: no drafts."""
     if (wish.method or card.speculation.method) == NAIVE:
         return 0
     if wish.num_speculative_tokens >= 0:

@@ -1,10 +1,10 @@
-"""Server-sent events as OpenAI's clients expect them, built from bytes that are made once a request.
+"""Server-sent events as OpenAI's clients expect them, built from byte strings made once per request.
 
     role delta ─▶ text deltas … ─▶ finish chunk ─▶ (usage chunk) ─▶ [DONE]
                        └─▶ error object, end
 
-A text delta is constant bytes around one JSON string. Knows the wire form of a stream; knows no mesh. Events leave
-here as they come; pacing.py has the stream whose writes tell nothing.
+A text delta is constant bytes around one JSON string. Knows the wire form of a stream; knows no mesh. Events are
+sent as they come; pacing.py has the stream with fixed packets.
 """
 
 from __future__ import annotations
@@ -152,4 +152,4 @@ class EventStream:
         """Waits until what was written has left this object: at once, unless it is held back."""
 
     def close(self) -> None:
-        """The answer has come to an end, whichever: nothing is written any more. Repeat-safe."""
+        """The answer has ended: nothing is written any more. Repeat-safe."""

@@ -1,4 +1,4 @@
-"""Stop strings, wherever token borders fall. Knows characters only.
+"""Finds stop strings across token borders. Knows characters only.
 
 The rule: generation stops at the stop string that is completed first; of several completed by the same
 character, the longest. So the cut doesn't depend on how the text was split into tokens or messages.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 
 class StopMatcher:
-    """Feed it text; it answers what may be shown. After a match `found` is the stop string."""
+    """Feed it text; it returns the text that can be sent. After a match `found` is the stop string."""
 
     __slots__ = ("_prefixes", "_stops", "found", "held")
 
@@ -47,7 +47,7 @@ class StopMatcher:
         return None if best is None else (best[1], best[2])
 
     def _unfinished(self, window: str) -> int:
-        """How many characters at the end may yet become a stop string."""
+        """Number of characters at the end that may become a stop string."""
         if window.endswith(self._prefixes):
             for prefix in self._prefixes:
                 if window.endswith(prefix):

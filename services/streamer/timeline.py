@@ -1,6 +1,6 @@
-"""What one answer of a request was in and when, on one axis: ms since the request arrived at the door.
+"""The phases of one choice on one axis: ms since the request arrived at the streamer.
 
-Two clocks measure it, the door's and the target's, and neither knows the other. The target says when things were, in
+Two clocks measure it, the streamer's and the worker's, without being synchronised. The worker reports times in
 seconds since its Generate arrived (`arrived`, unknown here); we know when we sent that, and when each message came:
 
     sent ≤ arrived          came(i) ≥ arrived + end(i), for every message i and the end of its last span
@@ -8,7 +8,7 @@ seconds since its Generate arrived (`arrived`, unknown here); we know when we se
 `arrived` is set in the middle of what these leave, for a whole attempt at once. So spans of one process keep their
 lengths and their order, and nothing ends after its message came. The error is half of the fastest way there and back.
 
-Long answers are told in runs: as soon as there are MOST spans of a kind, every two neighbours become one.
+Long answers are shortened: as soon as there are MOST spans of a kind, every two neighbours become one.
 Knows no HTTP.
 """
 
@@ -18,14 +18,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from services.api.messages import Span
 
-if TYPE_CHECKING:
-    from services.streamer.generation import Choice
-
-# What a target may say.
+# Phases that a worker may report.
 KINDS = ("queue", "prefill", "propose", "verify")
 MOST = 96  # spans of a kind, of all answers of a request together
 LEAST = 4  # of each
@@ -71,7 +68,7 @@ class _Runs:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What one target said, by its clock. Of `stream` only the beginnings are."""
+    """The spans of one worker, by its clock."""
 
     sent: float
     kinds: dict[str, _Runs]
@@ -100,7 +97,7 @@ class Timeline:
         self._runs(self._done, what).add(_Run(begin, end, tokens, 0))
 
     def waits(self) -> None:
-        """For a target, from now on."""
+        """Begins an attempt at a worker."""
         self._waits = self.now()
 
     def sent(self) -> None:
@@ -112,7 +109,7 @@ class Timeline:
         self._attempt = _Attempt(sent, {})
 
     def came(self, spans: Sequence[Span]) -> None:
-        """A message of the target's is here."""
+        """A message of the worker has arrived."""
         attempt = self._attempt
         if attempt is None or not spans:
             return
@@ -134,7 +131,7 @@ class Timeline:
         return kinds[what]
 
     def _close(self) -> None:
-        """What the attempt brought is put on our clock."""
+        """Converts the attempt's spans to our clock."""
         attempt, self._attempt = self._attempt, None
         if attempt is None:
             return
@@ -146,7 +143,7 @@ class Timeline:
                 self._runs(self._done, what).add(run)
 
     def told(self) -> list[dict[str, Any]]:
-        """All of it, in the order in which it began. The last word: an attempt that runs is over."""
+        """All spans, in the order of their beginnings. Ends the running attempt."""
         self._close()
         spans = [self._body(what, run) for what, runs in self._done.items() for run in runs.runs]
         return sorted(spans, key=lambda span: (span["from_ms"], span["to_ms"]))
@@ -165,8 +162,16 @@ class Timeline:
         return round((moment - self.began) * 1e3, 3)
 
 
-def open_timelines(choices: Sequence[Choice], began: float, encoded_from: float) -> None:
-    """For answers whose prompts are tokens just now. What was before is every answer's, and is told with the first."""
+class TimedChoice(Protocol):
+    """What a timeline needs of a choice (generation.py)."""
+
+    index: int
+    prompt: list[int]
+    timeline: Timeline | None
+
+
+def open_timelines(choices: Sequence[TimedChoice], began: float, encoded_from: float) -> None:
+    """Opens the timelines of choices after tokenizing. Spans before that are common and belong to the first choice."""
     for choice in choices:
         choice.timeline = Timeline(began, share=len(choices))
     first = choices[0].timeline
@@ -175,8 +180,8 @@ def open_timelines(choices: Sequence[Choice], began: float, encoded_from: float)
     first.spent("tokenize", encoded_from, first.now(), sum(len(choice.prompt) for choice in choices))
 
 
-def told(choices: Sequence[Choice]) -> list[dict[str, Any]] | None:
-    """`metrics.timeline`; None where nobody asked for it. Of several answers each span says whose it is."""
+def told(choices: Sequence[TimedChoice]) -> list[dict[str, Any]] | None:
+    """`metrics.timeline`; None if the request doesn't ask for it. With several choices each span names its choice."""
     if choices[0].timeline is None:
         return None
     if len(choices) == 1:

@@ -1,4 +1,4 @@
-"""What the tokenizer counts, and whether it moves: work running, work ended, when last."""
+"""The metrics of the tokenizer, and its progress: running work, and when work last ended."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class TokenizerMetrics:
         self._clock = clock
         self._seconds = Histogram(
             "specmesh:tokenizer_seconds",
-            "Time to answer, by kind of work",
+            "Time to handle a request, in seconds, by kind of work",
             ["work"],
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._tokens = Counter("specmesh:tokenizer_prompt_tokens", "Tokens encoded", registry=registry)
+        self._tokens = Counter("specmesh:tokenizer_prompt_tokens", "Prompt tokens encoded", registry=registry)
         self._refusals = Counter(
             "specmesh:tokenizer_refused", "Prompts refused, by reason", ["reason"], registry=registry
         )
@@ -39,7 +39,7 @@ class TokenizerMetrics:
     def work(self, name: str) -> Iterator[None]:
         started = self._clock.now()
         if self.running == 0:
-            # Waiting begins now: the time nobody asked for anything is no standstill.
+            # Progress is measured from here: idle time doesn't count.
             self._last_progress = started
         self.running += 1
         self._idle.clear()
@@ -60,11 +60,11 @@ class TokenizerMetrics:
         self._refusals.labels(reason).inc()
 
     def progress_age(self) -> float:
-        """Seconds since something was completed while something waits; 0 when idle."""
+        """Seconds since work last ended, while work is running; 0 when idle."""
         return self._clock.now() - self._last_progress if self.running else 0.0
 
     async def idle(self, timeout: float) -> None:
-        """Until nothing runs, or the time is over."""
+        """Returns when nothing runs, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()

@@ -20,7 +20,7 @@ from typing import IO
 
 import msgspec
 
-from mesh.processes import tied
+from mesh.supervisor.processes import tied
 from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
 
@@ -128,7 +128,7 @@ class TemplateProcess:
         except TimeoutError:
             child.kill()
         status = await child.wait()
-        # What a dead child could not be told is no news; unless it is asked for, some Pythons complain of it at exit.
+        # Unsent input of a dead child doesn't matter; unless it is awaited, some Pythons warn of it at exit.
         with contextlib.suppress(OSError):
             await child.stdin.wait_closed()
         return status

@@ -112,7 +112,7 @@ async def test_pointing_at_a_step_brackets_it_and_shows_what_was_rejected(opened
     await opened.point_at("#rejected .origin")
     await opened.until("document.getElementById('note').hidden === false")
     note = await opened.run("document.getElementById('note').innerText")
-    assert "drafted by" in note and "stood" in note
+    assert "drafted by" in note and "accepted" in note
     fell = "[...document.querySelectorAll('#note .fell')].map((each) => each.textContent).join('')"
     shown = (await opened.run(fell)).replace("\u00a0", " ").replace("␣", " ")
     assert shown == ghost

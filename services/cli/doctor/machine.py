@@ -12,7 +12,7 @@ from pathlib import Path
 
 from services.api.settings import Settings, cache_dir, run_dir
 from services.cli.doctor.finding import Finding, bad, ok, warn
-from services.worker.cache.size import available_bytes
+from services.runtime.memory import available_bytes
 
 MB = 1 << 20
 # What a fetched default model and its download take at most.

@@ -1,6 +1,6 @@
 """The doctor's checks of the mesh itself: ports, sockets left behind, keys, processes that don't answer.
 
-It looks from outside, through side doors and sockets, and joins nothing.
+It uses the health servers and sockets, and doesn't join the mesh.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ports(settings: Settings) -> list[Finding]:
 
 
 def _holder(flag: str, host: str, port: int) -> Finding:
-    """Who has the port: a process of ours, a stranger, or somebody who is stuck."""
+    """What listens on the port: a process of ours, another program, or a stuck process."""
     fix = f"stop what listens there (ss -ltnp 'sport = :{port}'), or start with {flag} {_free_port(host)}"
     answer = _readiness(host, port)
     if isinstance(answer, dict):
@@ -101,7 +101,7 @@ def _readiness(host: str, port: int) -> dict[str, Any] | str:
     except (OSError, ValueError, RecursionError):
         return "answers nonsense"
     if isinstance(said, dict) and "status" in said and "roles" in said:
-        # The HTTP door of a streamer says the same in more words.
+        # The HTTP API of a streamer has the same in more detail.
         said["ready"] = said["status"] != "unready"
     return said if isinstance(said, dict) and "ready" in said else "answers nonsense"
 
@@ -110,7 +110,7 @@ def _readiness(host: str, port: int) -> dict[str, Any] | str:
 
 
 def peers(settings: Settings) -> list[Finding]:
-    """Every role's side door. All silent means that nothing runs; some silent means that some died."""
+    """Asks every role's health server. No answer at all: nothing runs; some missing: those processes died."""
     answers = {role: _readiness(settings.metrics_host, mesh_metrics_port(settings, role)) for role in ROLES}
     if all(answer == "does not answer" for answer in answers.values()):
         return [ok("peers", "no mesh is running here")]
@@ -231,7 +231,7 @@ def _handshake(address: str, security: Security) -> str:
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
-    from mesh.zmq_socket import unlock
+    from mesh.transport.zmq_socket import unlock
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as dialler:
         dialler.linger = 0

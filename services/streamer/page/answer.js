@@ -53,7 +53,7 @@ export class Answer {
     return this.chars.slice(this.tokens[index].offset, end).join("");
   }
 
-  // Tokens per second of decoding: from the first text on, so that a cached prompt helps nobody.
+  // Tokens per second of decoding: from the first text on, so that a cached prompt makes no difference.
   get rate() {
     const seconds = (this.last - this.first) / 1000;
     return seconds > 0 ? (this.tokens.length - this.#tokensAtFirst) / seconds : null;
@@ -63,7 +63,7 @@ export class Answer {
     .reduce((sum, step) => sum + step.tokens, 0); }
 }
 
-// Drafts at each position: how many were drafted, how many stood.
+// Drafts at each position: how many were drafted, and how many accepted.
 export function byPosition(steps) {
   const positions = [];
   for (const { drafted, accepted } of steps) {

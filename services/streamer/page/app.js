@@ -51,7 +51,7 @@ async function health() {
   byId("gone").hidden = box.dataset.state !== "gone";
 }
 
-// Light or dark as the system has it, until somebody chooses.
+// Light or dark as the system has it, until the user chooses.
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => localStorage.getItem("theme") ?? (dark.matches ? "dark" : "light");
 function paintTheme() {

@@ -1,4 +1,4 @@
-// Wishes of a person as a body of the API, and one answer from its first chunk to its end.
+// Form values as a body of the API, and one answer from its first chunk to its end.
 
 import { stream } from "./stream.js";
 

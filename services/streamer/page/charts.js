@@ -36,7 +36,7 @@ const rect = (x, y, width, height, more) =>
 const line = (x1, y1, x2, y2, more) => svg("line", { x1, y1, x2, y2, ...more });
 const titled = (node, words) => { node.append(svg("title", {}, words)); return node; };
 
-// Of the drafts that reached a position, how many stood there: the bar; its ground is how often one was drafted at all.
+// The bar is the share accepted of the drafts that reached a position; its background is the share that reached it.
 export function acceptance(width, steps) {
   const positions = byPosition(steps);
   if (!positions.length) return null;
@@ -55,18 +55,18 @@ export function acceptance(width, steps) {
     node.append(titled(svg("g", {},
       rect(x, TOP + inside * (1 - reach), bar, inside * reach, { class: "reach" }),
       rect(x, TOP + inside * (1 - share * reach), bar, inside * share * reach, { class: "stands" })),
-      `position ${place + 1}: ${accepted} of ${drafted} stood (${percent(share)})`));
+      `position ${place + 1}: ${accepted} of ${drafted} accepted (${percent(share)})`));
     if (place % every === 0) {
       node.append(text(x + bar / 2, height - 9, place + 1, { class: "tick", "text-anchor": "middle" }));
     }
   });
   const [first] = positions;
   const says = `Acceptance by position: of ${counted(first.drafted, "draft")} ` +
-    `${percent(first.accepted / first.drafted)} stood at the first token; the longest had ${positions.length}.`;
+    `${percent(first.accepted / first.drafted)} accepted at the first position; the longest draft had ${positions.length} tokens.`;
   return { node, says };
 }
 
-// Each verify step, in order: upwards the tokens it gave, in the colour of who drafted them; downwards what fell.
+// Each verify step, in order: upwards its tokens, in the colour of their source; downwards the rejected ones.
 export function stepsInOrder(width, steps) {
   if (!steps.length) return null;
   const height = 170, room = width - LEFT - RIGHT;
@@ -83,7 +83,7 @@ export function stepsInOrder(width, steps) {
   steps.forEach((step, place) => {
     const x = LEFT + place * pitch, own = step.tokens - step.accepted, fell = step.drafted - step.accepted;
     const words = step.drafted
-      ? `step ${step.number}: ${nameOf(step.source)}, ${step.accepted} of ${step.drafted} stood`
+      ? `step ${step.number}: ${nameOf(step.source)}, ${step.accepted} of ${step.drafted} accepted`
       : `step ${step.number}: no draft`;
     node.append(titled(svg("g", {},
       rect(x, zero - step.accepted * unit, bar, step.accepted * unit, { class: `fill ${originOf(step.source)}` }),

@@ -1,5 +1,5 @@
-// The mesh as it is now: every process with its state, its last heartbeat and its queue, and the lines between them.
-// Asked once a second while it is seen. In demo mode a button kills the proposer, beside an answer that goes on.
+// The mesh as it is now: every process with its state, its last heartbeat and its queue, and the connections.
+// Asked once a second while it is seen. In demo mode a button kills the proposer, while an answer is generated.
 
 import { Answer } from "./answer.js";
 import { bodyFor, fill } from "./ask.js";
@@ -51,7 +51,7 @@ export class MeshMap {
       byId("mesh-trouble").hidden = true;
       this.#draw();
     } catch (error) {
-      // Of a server that doesn't answer the whole page tells.
+      // The page itself says that the server doesn't answer.
       byId("mesh-trouble").hidden = error.status === 0;
       byId("mesh-trouble").textContent = error.status === 401
         ? "A key is needed: enter it in the playground’s form." : `Not seen now: ${error.message}`;
@@ -141,7 +141,7 @@ export class MeshMap {
   }
 }
 
-// A long answer, to be looked at while things are killed.
+// A long answer, to watch while a proposer is killed.
 class Watched {
   #answer = new Answer();
   #runs = new Runs(byId("watched"));
@@ -161,7 +161,7 @@ class Watched {
     this.#stopping = new AbortController();
     this.#runs.show(this.#answer);
     byId("watch").textContent = "Stop it";
-    // A log goes on for ever, and drafts come from itself alone: so one sees them stop, and begin again.
+    // A log never ends, and its drafts come from its own text: so one sees them stop and begin again.
     const { chat, text } = PROMPTS[0];
     const wishes = { model: this.model(), chat, maxTokens: LONGEST, temperature: 0, learn: false,
       salt: `watched ${Math.random()}` };

@@ -1,14 +1,9 @@
-// Where a token can come from, with its words; page.css has its colour and its line, so that neither is needed alone.
+// The sources of tokens, with their names; page.css has a colour and a line style for each.
 
 import { el, whole } from "./dom.js";
 
 export const ORIGINS = [
-  { id: "suffix", name: "suffix", says: "what followed these words most often, in this text" },
-  { id: "ngram", name: "n-gram", says: "what followed these words before, in this text" },
-  { id: "shared", name: "shared", says: "another answer of the same namespace" },
-  { id: "store", name: "store", says: "earlier answers, kept on disk" },
-  { id: "corpus", name: "corpus", says: "a corpus that was added" },
-  { id: "prediction", name: "expected text", says: "the text that came with the request" },
+  // made: sources
   { id: "other", name: "another proposer", says: "one that this page has no colour for" },
   { id: "bonus", name: "bonus", says: "the model’s own token, in a step that checked a draft" },
   { id: "plain", name: "plain", says: "the model alone: a step without a draft" },
@@ -20,7 +15,7 @@ export function originOf(source) {
   return id in KNOWN ? id : "other";
 }
 
-// A corpus has a name of its own, and so has a proposer this page doesn't know.
+// A corpus has a name of its own, and so has a source this page doesn't know.
 export const nameOf = (source) => KNOWN[source]?.name ?? source.replace(":", " ");
 
 export const originOfToken = ({ step, own }) => (own ? (step.drafted ? "bonus" : "plain") : originOf(step.source));

@@ -1,5 +1,4 @@
-// Drawing once a frame, however many chunks came, and how long after its chunk a thing was seen: that is measured,
-// not believed. A chunk's time is when its bytes were read; a frame's is the first task after it was painted.
+// Draws once a frame, however many chunks came, and measures the delay from a chunk to its painting. A chunk's time is when its bytes were read; a frame's is the first task after it was painted.
 
 export class Painter {
   lags = [];  // ms, one a frame
@@ -10,7 +9,7 @@ export class Painter {
 
   reset() { this.lags = []; }
 
-  // So late were this share of the frames at most; null without any.
+  // The quantile of the delays, in ms; null without frames.
   lag(share) {
     const sorted = this.lags.toSorted((a, b) => a - b);
     return sorted.length ? sorted[Math.ceil(share * sorted.length) - 1] : null;

@@ -1,4 +1,4 @@
-// The playground: a form, a conversation or a text that goes on, and what became of the drafts of its last answer.
+// The playground: a form, a conversation or a text that goes on, and the drafts of its last answer.
 
 import { Answer } from "./answer.js";
 import { bodyFor, fill } from "./ask.js";

@@ -1,6 +1,6 @@
 // A race: the same prompt without and with speculation, side by side. In turns, each lane has the machine to itself,
-// and the first is shown again at its own pace beside the second; at once, both share the target's steps. Each has a
-// namespace that nobody was in before, so that no lane copies the other, or an answer given earlier.
+// and the first is shown again at its own pace beside the second; at once, both share the worker's steps. Each has a
+// new namespace, so that no lane copies the other, or an answer given earlier.
 
 import { Answer } from "./answer.js";
 import { bodyFor, fill } from "./ask.js";

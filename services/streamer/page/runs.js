@@ -39,7 +39,7 @@ export class Runs {
       this.#append(tokens[this.#drawn], this.#answer.textOf(this.#drawn));
       this.#end = tokens[this.#drawn + 1]?.offset ?? chars.length;
     }
-    // Text whose token isn't told yet: half of it is held back.
+    // Text whose token hasn't arrived yet.
     this.#tail.data = chars.slice(this.#drawn ? this.#end : 0).join("");
   }
 
@@ -128,9 +128,9 @@ function wordsOf(step, answer) {
     ...texts.filter((token) => !token.own).map(({ text }) => el("span", { class: "stood" }, text)),
     ...step.rejected.filter(Boolean).map((text) => el("del", { class: "fell" }, seen(text))));
   const own = texts.find((token) => token.own);
-  const words = `${step.accepted} of ${counted(step.drafted, "drafted token")} stood`;
+  const words = `${step.accepted} of ${counted(step.drafted, "draft token")} accepted`;
   return [head, draft, own
-    ? el("p", {}, `${words}; then the model’s own: `, el("span", { class: "stood own" }, own.text))
+    ? el("p", {}, `${words}; then the model’s own token: `, el("span", { class: "stood own" }, own.text))
     : el("p", {}, `${words}.`)];
 }
 

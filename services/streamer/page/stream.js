@@ -1,5 +1,5 @@
 // Talking to the server: one question and its answer, or a stream of server-sent events read by fetch (EventSource
-// cannot post). Every failure becomes a ServerError with words for a person.
+// cannot post). Every failure becomes a ServerError with a message for the user.
 
 import { counted } from "./dom.js";
 
@@ -17,7 +17,7 @@ export class ServerError extends Error {
   }
 }
 
-// The key a server with api_keys asks for; kept for this tab alone.
+// The API key, if the server needs one; kept in this tab only.
 export const key = {
   get value() { return sessionStorage.getItem("key") ?? ""; },
   set value(text) { sessionStorage.setItem("key", text.trim()); },
@@ -63,7 +63,7 @@ export async function* stream(path, body, signal) {
       const events = (rest + value).split("\n\n");
       rest = events.pop();
       for (const event of events) {
-        // What begins with a colon is a comment: padding of streams whose packets tell nothing.
+        // What begins with a colon is a comment: padding of paced streams.
         const data = event.split("\n").findLast((line) => line.startsWith("data: "))?.slice(6);
         if (data === undefined) continue;
         if (data === "[DONE]") return;

@@ -1,4 +1,4 @@
-// One request as a timeline: what it was in, from when to when. Spans as the server tells them in metrics.timeline.
+// One request as a timeline of its phases, from metrics.timeline.
 
 import { canvas, line, rect, text, titled } from "./charts.js";
 import { counted, duration } from "./dom.js";

@@ -221,7 +221,7 @@ def test_a_conversation_remembers_until_it_is_reset(
     assert main(["chat"]) == 0
     said = [[message["content"] for message in asked["messages"]] for asked in server.asked]
     assert said == [["one"], ["one", "Héllo\n🙂", "two"], ["three"]]
-    assert "/reset starts anew" in capsys.readouterr().out
+    assert "/reset starts a new conversation" in capsys.readouterr().out
 
 
 def test_a_refusal_does_not_end_the_conversation_and_is_not_remembered(
@@ -273,7 +273,7 @@ def test_drafted_tokens_are_marked_and_told_of(server: Server, capsys: pytest.Ca
     assert main(["chat", "--show-draft", "hi"]) == 0
     out = capsys.readouterr()
     assert out.out == "[ngram|one two] three\n"
-    assert "ngram: 1 of 2 drafted tokens stood" in out.err
+    assert "ngram: 1 of 2 draft tokens accepted" in out.err
     assert main(["chat", "hi", "--show-draft=all"]) == 0
     assert capsys.readouterr().out == "[ngram|one two]{ 2} three\n"
     assert [asked["return_drafts"] for asked in server.asked] == [True, True]

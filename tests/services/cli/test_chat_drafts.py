@@ -65,7 +65,7 @@ def test_the_summary_says_how_fast_and_what_stood_of_each_source() -> None:
     lines = view.summary(6, 2.0, 0.25, 200)
     assert lines == [
         "6 tokens, 3.0 tokens/s, first after 0.25 s, 0.50 accepted a step in 4 steps,"
-        " suffix: 2 of 4 drafted tokens stood, ngram: 0 of 1 drafted tokens stood, the model itself gave 4"
+        " suffix: 2 of 4 draft tokens accepted, ngram: 0 of 1 draft tokens accepted, the model itself gave 4"
     ]
     assert max(len(line) for line in view.summary(6, 2.0, 0.25, 44)) <= 44
     assert all(len(line) <= 8 for line in view.summary(6, 2.0, 0.25, 8))
@@ -74,7 +74,7 @@ def test_the_summary_says_how_fast_and_what_stood_of_each_source() -> None:
 def test_of_a_server_that_tells_nothing_the_text_is_shown_as_it_is() -> None:
     view = DraftView(False)
     assert view.paint("hello", []) + view.paint(" you", []) == "hello you"
-    assert "doesn't tell" in view.summary(2, 1.0, 0.1, 200)[0]
+    assert "doesn't report" in view.summary(2, 1.0, 0.1, 200)[0]
 
 
 @st.composite

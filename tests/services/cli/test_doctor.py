@@ -22,7 +22,7 @@ import pytest
 from mesh.codec import Codec
 from mesh.node import Node
 from mesh.security import load_security, make_keys
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.zmq import ZmqTransport
 from services.api.settings import ROLES, Settings, mesh_metrics_port
 from services.cli.doctor import machine, mesh
 from services.cli.doctor.finding import Finding

@@ -47,7 +47,7 @@ def test_a_narrow_window_loses_the_columns_that_matter_least() -> None:
 def test_a_low_window_says_that_there_is_more() -> None:
     lines = shown(height=5)
     assert len(lines) == 5
-    assert lines[-1] == f"… {len(shown()) - 4} more lines: make the window higher"
+    assert lines[-1] == f"… {len(shown()) - 4} more lines: make the terminal higher"
 
 
 def test_who_is_not_ready_is_told_with_the_reason() -> None:

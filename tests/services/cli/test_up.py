@@ -96,7 +96,7 @@ def test_every_taken_port_is_said_at_once_with_the_setting_to_change() -> None:
         with pytest.raises(PortsTaken) as raised:
             check_ports(settings, processes_of(settings, DIRECTORY))
     text = str(raised.value)
-    assert re.search(rf":{settings.port} for the HTTP door .*--port \(or SPECMESH_PORT\)", text)
+    assert re.search(rf":{settings.port} for the HTTP server .*--port \(or SPECMESH_PORT\)", text)
     assert re.search(rf":{port + 3} for worker-1's metrics .*--metrics-port", text)
 
 
@@ -119,7 +119,6 @@ def test_a_second_mesh_in_the_same_run_dir_is_refused_with_the_fix(tmp_path: Pat
 
 def test_sockets_of_a_mesh_that_was_killed_are_removed(tmp_path: Path) -> None:
     (tmp_path / "worker-1.sock").touch()
-    (tmp_path / "proposer-1.sock.hatch").touch()
     (tmp_path / "up.lock").touch()
     _remove_stale_sockets(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["up.lock"]
@@ -275,7 +274,7 @@ def test_the_box_appears_when_all_are_ready_and_ctrl_c_leaves_no_process_and_no_
     mesh.process.send_signal(signal.SIGINT)
     assert mesh.code() == 0
     assert not any(map(alive, pids.values()))
-    assert sorted(path.name for path in mesh.run_dir.iterdir()) == ["logs", "up.lock"]
+    assert sorted(path.name for path in mesh.run_dir.iterdir()) == ["epoch", "logs", "up.lock"]
     assert (mesh.run_dir / "logs" / "worker-1.log").read_text()
     order = [line.split()[0] for line in mesh.lines if line.endswith("| stopped")]
     assert order[0] == "streamer-1" and order[1] == "worker-1"

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.runtime import health_server as side_door
-from services.runtime.health_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, PortTaken, SideDoor
+from services.runtime import health_server as health_server
+from services.runtime.health_server import MAX_CONNECTIONS, MAX_HEAD_BYTES, HealthServer, PortTaken
 
 HOST = "127.0.0.1"
 
@@ -23,7 +23,7 @@ class House:
     def __init__(self, vllm_metric_names: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.reasons = ["still loading"]
-        self.door = SideDoor(
+        self.door = HealthServer(
             self.registry,
             lambda: self.reasons,
             about={"role": "worker", "instance": "worker-1"},
@@ -131,7 +131,7 @@ async def test_garbage_harms_nobody(house: House) -> None:
 
 
 async def test_a_client_that_dawdles_is_told_and_dropped(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_door, "HEAD_TIMEOUT", 0.05)
+    monkeypatch.setattr(health_server, "HEAD_TIMEOUT", 0.05)
     assert (await house.send(b"GET /metr")).split()[1] == b"408"
 
 

@@ -8,11 +8,19 @@ import pytest
 from mesh.clock import FakeClock
 from mesh.codec import Codec
 from mesh.errors import RemoteError
-from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
 from mesh.ref import Ref
+from mesh.transport.memory import MemoryNetwork
 from services.api.messages import KINDS, Dying, Kill, Look, Seen
-from services.runtime.introspection import LAST_WORD, LOOK_BACK, MOST_FIGURES, TOO_OLD, WINDOW, Figures, Window
+from services.runtime.introspection import (
+    INTROSPECTION,
+    LAST_WORD,
+    LOOK_BACK,
+    MOST_FIGURES,
+    TOO_OLD,
+    Figures,
+    Introspection,
+)
 
 
 class Opened:
@@ -23,7 +31,7 @@ class Opened:
         self.figures = Figures()
         self.killed: list[tuple[int, int]] = []
         kill = self.killed.append
-        self.window = Window(
+        self.window = Introspection(
             lambda: Figures(dict(self.figures.now), dict(self.figures.totals)),
             demo=demo,
             clock=self.clock,
@@ -33,10 +41,10 @@ class Opened:
 
     async def open(self) -> Ref:
         await self.node.start("mem://worker-1")
-        return await self.node.spawn(self.window, WINDOW)
+        return await self.node.spawn(self.window, INTROSPECTION)
 
     async def look(self) -> Seen:
-        answer = await self.node.ref("mem://worker-1", WINDOW).ask(Look(), timeout=1.0)
+        answer = await self.node.ref("mem://worker-1", INTROSPECTION).ask(Look(), timeout=1.0)
         assert isinstance(answer, Seen)
         return answer
 

@@ -9,17 +9,21 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bench.running_mesh import free_ports
 from mesh.directory import DIRECTORY, DirectoryActor, DirectoryClient
-from mesh.membership import Member
+from mesh.directory.actor import Announce
+from mesh.directory.membership import Member
+from mesh.epoch import FILE, next_epoch
 from mesh.node import Node
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Decode
 from services.api.settings import Settings
 from services.runtime.process import SocketFile, compute_environment, mesh_codec
@@ -208,6 +212,56 @@ async def test_a_stopped_process_is_lost_within_three_seconds_and_ends_with_75_w
 
     town.child()
     await town.ready("worker-1")
+
+
+async def test_a_streamer_that_was_taken_for_lost_goes_on_with_a_new_epoch(town: Town) -> None:
+    child = town.child("streamer", "streamer-1")
+    await town.ready("streamer-1")
+    before = town.member("streamer-1")
+    child.process.send_signal(signal.SIGSTOP)
+    await town.until(lambda: town.state("streamer-1") == "lost", seconds=3.0)
+    child.process.send_signal(signal.SIGCONT)
+    await town.ready("streamer-1")
+    after = town.member("streamer-1")
+    assert after.pid == before.pid == child.process.pid and after.epoch > before.epoch
+    await town.say("streamer-1", "fine")
+
+
+async def test_a_streamer_that_was_replaced_ends(town: Town) -> None:
+    child = town.child("streamer", "streamer-1")
+    await town.ready("streamer-1")
+    newer = replace(town.member("streamer-1"), epoch=town.member("streamer-1").epoch + 1)
+    await town.node.ref(town.directory.endpoint, DIRECTORY).ask(Announce(newer), timeout=LONG)
+    assert await child.exit_code() == EXIT_FENCED
+
+
+async def test_after_the_clock_has_stepped_back_a_restart_is_taken(town: Town) -> None:
+    """By the run_dir's file; where that is lost, too, by what the directory tells."""
+    ahead = time.time_ns() // 1000 + 3600 * 10**6
+    (town.folder / "run" / FILE).write_text(f"{ahead}\n")
+    first = town.child()
+    await town.ready("worker-1")
+    assert town.member("worker-1").epoch > ahead
+    first.end()
+    (town.folder / "run" / FILE).unlink()
+    await town.until(lambda: town.state("worker-1") == "lost")
+    second = town.child()
+    assert await second.exit_code() == EXIT_FENCED, "it keeps what it was told"
+    town.child()
+    await town.ready("worker-1")
+
+
+async def test_a_peer_that_knows_a_newer_epoch_fences_at_once(town: Town) -> None:
+    far = Node(ZmqTransport(), mesh_codec(), name="far")
+    await far.start(f"ipc://{town.folder}/far.sock")
+    await far.spawn(DirectoryActor(), DIRECTORY)
+    child = town.child(directory=far.endpoint)
+    far._newest["worker-1"] = ahead = time.time_ns() // 1000 + 10**9
+    try:
+        assert await child.exit_code() == EXIT_FENCED
+        assert next_epoch(town.folder / "run") > ahead
+    finally:
+        await far.stop(0.2)
 
 
 async def test_an_event_loop_that_is_stuck_is_lost_though_the_process_lives(town: Town) -> None:

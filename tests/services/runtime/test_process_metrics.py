@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from mesh.directory import Member
-from services.runtime.process_metrics import StandingMetrics
+from services.runtime.process_metrics import ProcessMetrics
 
 
 class Process:
@@ -32,7 +32,7 @@ class View:
 
 def test_a_ready_process_tells_its_progress_its_load_and_when_it_last_heard_of_others() -> None:
     registry = CollectorRegistry()
-    StandingMetrics(registry, Process(), View())
+    ProcessMetrics(registry, Process(), View())
     assert registry.get_sample_value("specmesh:process_ready") == 1
     assert registry.get_sample_value("specmesh:process_progress_age_seconds") == 1.5
     assert registry.get_sample_value("specmesh:process_load") == 3
@@ -41,14 +41,14 @@ def test_a_ready_process_tells_its_progress_its_load_and_when_it_last_heard_of_o
 
 def test_a_process_that_is_not_ready_says_so() -> None:
     registry, process = CollectorRegistry(), Process()
-    StandingMetrics(registry, process, View())
+    ProcessMetrics(registry, process, View())
     process.now = Member("worker", "t-1", "ipc:///t", 1, "unready")
     assert registry.get_sample_value("specmesh:process_ready") == 0
 
 
 def test_who_is_lost_moves_from_one_state_to_the_other() -> None:
     registry, view = CollectorRegistry(), View()
-    StandingMetrics(registry, Process(), view)
+    ProcessMetrics(registry, Process(), view)
 
     def proposers(state: str) -> float | None:
         labels = {"member_role": "proposer", "state": state}

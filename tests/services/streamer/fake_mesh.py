@@ -15,11 +15,11 @@ from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
 from mesh.actor import Actor, Call
 from mesh.codec import Codec
+from mesh.directory.membership import Member
 from mesh.errors import Refuse
-from mesh.membership import Member
-from mesh.memory_transport import MemoryNetwork
 from mesh.node import Node
 from mesh.stream import StreamWriter
+from mesh.transport.memory import MemoryNetwork
 from services.api.messages import (
     KINDS,
     Decode,

@@ -25,11 +25,14 @@ class FakeProposer(Actor):
     def __init__(self, states: tuple[str, ...] = ("ready",)) -> None:
         self.kept: dict[Key, Kept] = {}
         self.can_keep = True
+        self.quota_is_used_up = False
         self.states = list(states)  # of what is whole, one a question; the last stays
 
     async def add(self, message: AddCorpus, call: Call) -> Corpora:
         if not self.can_keep:
             raise Refuse("unavailable", "this proposer can't keep corpora")
+        if self.quota_is_used_up:
+            raise Refuse("overloaded", "64 of your namespaces have corpora")
         key = (message.namespace, message.vocabulary, message.name)
         if message.part == 0:
             self.kept[key] = Kept()

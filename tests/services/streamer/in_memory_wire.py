@@ -14,17 +14,17 @@ from prometheus_client import CollectorRegistry
 from small_tokenizer import byte_level_tokenizer
 
 from mesh.clock import FakeClock
+from services.api.strategies import Verification
 from services.streamer.answer import Streamed
 from services.streamer.connections import Connection, Connections
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
 from services.streamer.generation import Choice, Ending
-from services.streamer.metrics import DoorMetrics, Watch
+from services.streamer.metrics import RequestTimes, StreamerMetrics
 from services.streamer.pacing import PacedStream, frame_size
-from services.streamer.request import Limits, Request, parse_chat
+from services.streamer.request import Request, RequestLimits, parse_chat
 from services.streamer.sse import EventStream
-from services.worker.verify.policy import Verification
 
 ASKS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 LONGEST_ANSWER = 1000  # seconds of the clock
@@ -83,7 +83,7 @@ class Wire(asyncio.Transport):
 
 def chat(**more: Any) -> Request:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, **more}
-    return parse_chat(body, Limits())
+    return parse_chat(body, RequestLimits())
 
 
 def choice_of(request: Request, index: int) -> Choice:
@@ -158,7 +158,7 @@ async def _tell(
     sleep: Callable[[float], Awaitable[None]], *, fails: bool,
 ) -> web.StreamResponse:  # fmt: skip
     choices = [choice_of(request, index) for index in range(request.choices)]
-    watch = Watch(DoorMetrics(CollectorRegistry(), "m"))
+    watch = RequestTimes(StreamerMetrics(CollectorRegistry(), "m"))
     audience = Streamed(request, "chatcmpl-" + "0" * 24, choices, VOCABULARY, stream, watch)
     for delay, index, text in arrivals:
         await sleep(delay)

@@ -8,7 +8,7 @@ import pytest
 
 from services.api.messages import ModelCard, Speculation
 from services.streamer.errors import ApiError
-from services.streamer.request import Limits, Request, check_against, parse_completion
+from services.streamer.request import Request, RequestLimits, check_against, parse_completion
 
 CARD = ModelCard(
     model="m", max_context=100, vocab_size=1000, eos_token_ids=[0], methods=["naive", "ngram"],
@@ -18,7 +18,7 @@ CARD = ModelCard(
 
 
 def asked(**fields: Any) -> Request:
-    return parse_completion({"model": "m", "prompt": "hi", **fields}, Limits())
+    return parse_completion({"model": "m", "prompt": "hi", **fields}, RequestLimits())
 
 
 def refusal(card: ModelCard = CARD, **fields: Any) -> ApiError:

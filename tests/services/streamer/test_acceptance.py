@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.messages import Run
+from services.api.strategies import Verification
 from services.streamer.acceptance import Acceptance, Predicted, runs_behind
-from services.worker.verify.policy import Verification
 
 GREEDY = Verification("greedy")
 

@@ -165,6 +165,14 @@ async def test_a_proposer_that_keeps_no_corpora_says_so(mesh: FakeMesh, http: ai
     assert (status, answer["error"]["code"]) == (503, "unavailable")
 
 
+async def test_beyond_the_quota_a_corpus_is_answered_429(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    proposer = await start(mesh)
+    proposer.quota_is_used_up = True
+    status, answer = await ask(http, mesh, "POST", "/v1/corpora", {"name": "n", "text": "x"})
+    assert (status, answer["error"]["code"]) == (429, "overloaded")
+    assert "64 of your namespaces" in answer["error"]["message"]
+
+
 async def test_the_routes_that_sglangs_users_know(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     proposer = await start(mesh)
     status, added = await ask(http, mesh, "POST", "/add_external_corpus", {"documents": ["the fox"]})

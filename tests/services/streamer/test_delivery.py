@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
 from services.api.messages import Run, TokenLogprob
-from services.streamer.delivery import Delivery, Origin, Piece, join
+from services.streamer.delivery import Delivery, Piece, TokenOrigin, join
 from services.streamer.detokenize import Vocabulary
 
 TOKENIZER = byte_level_tokenizer()
@@ -116,8 +116,8 @@ def test_origins_are_told_with_their_tokens() -> None:
     ours = delivery(origins_shown=True)
     run = [token("hello"), token("Ġthe"), token("Ġfox")]
     piece = ours.push(run, None, [Run(length=3, drafted=4, accepted=2, source="suffix", match_length=7)])
-    assert piece.runs == [Origin(1, "suffix", 7, drafted=4, accepted=2, tokens=3)]
-    assert ours.push([104], None, [Run(length=1, drafted=0, accepted=0)]).runs == [Origin(2)]
+    assert piece.runs == [TokenOrigin(1, "suffix", 7, drafted=4, accepted=2, tokens=3)]
+    assert ours.push([104], None, [Run(length=1, drafted=0, accepted=0)]).runs == [TokenOrigin(2)]
 
 
 def test_nothing_is_said_of_origins_unless_it_was_asked_for() -> None:
@@ -128,30 +128,30 @@ def test_a_run_is_cut_where_its_tokens_are_held_back_and_its_parts_add_up() -> N
     ours = delivery("STOP", tokens_shown=False, origins_shown=True)
     run = Run(length=3, drafted=5, accepted=2, source="ngram", match_length=2)
     first = ours.push([token("hello"), token("ST"), token("th")], None, [run])
-    assert first.runs == [Origin(1, "ngram", 2, drafted=5, accepted=2, tokens=3)]
+    assert first.runs == [TokenOrigin(1, "ngram", 2, drafted=5, accepted=2, tokens=3)]
     first = ours.push([token("hello"), token("th"), token("ST")], None, [run])
     # Both draft tokens leave; the target's own token, and with it what it was put in the place of, waits.
-    assert first.runs == [Origin(2, "ngram", 2, drafted=2, accepted=2, tokens=2)]
+    assert first.runs == [TokenOrigin(2, "ngram", 2, drafted=2, accepted=2, tokens=2)]
     second = ours.flush()
-    assert second.runs == [Origin(2, "ngram", 2, drafted=3, accepted=0, tokens=1)]
-    assert together([first, second]).runs == [Origin(2, "ngram", 2, drafted=5, accepted=2, tokens=3)]
+    assert second.runs == [TokenOrigin(2, "ngram", 2, drafted=3, accepted=0, tokens=1)]
+    assert together([first, second]).runs == [TokenOrigin(2, "ngram", 2, drafted=5, accepted=2, tokens=3)]
 
 
 def test_a_run_is_cut_where_a_stop_string_cuts_its_tokens() -> None:
     run = [token("hello"), token("Ġthe"), token("stop"), token("Ġfox")]
     piece = delivery("stop", origins_shown=True).push(run, None, [Run(length=4, drafted=3, accepted=3, source="a")])
     assert piece.ids == run[:2]
-    assert piece.runs == [Origin(1, "a", 0, drafted=2, accepted=2, tokens=2)]
+    assert piece.runs == [TokenOrigin(1, "a", 0, drafted=2, accepted=2, tokens=2)]
 
 
 def test_drafts_behind_the_end_of_an_answer_are_told_with_its_last_token() -> None:
     # max_tokens: two of the accepted tokens were wanted.
     piece = delivery(origins_shown=True).push([104, 105], None, [Run(length=2, drafted=6, accepted=2, source="a")])
-    assert piece.runs == [Origin(1, "a", 0, drafted=6, accepted=2, tokens=2)]
+    assert piece.runs == [TokenOrigin(1, "a", 0, drafted=6, accepted=2, tokens=2)]
 
 
 def test_tokens_of_a_target_that_says_nothing_of_runs_have_no_source() -> None:
-    assert delivery(origins_shown=True).push([104, 105], None).runs == [Origin(1, tokens=2)]
+    assert delivery(origins_shown=True).push([104, 105], None).runs == [TokenOrigin(1, tokens=2)]
 
 
 @given(st.data())

@@ -14,7 +14,7 @@ from small_tokenizer import marking_tokenizer
 from mesh.stream import StreamWriter
 from services.api.messages import Encode, Generate, Speculation
 from services.streamer.encoding import MOST_PREDICTION_BYTES, _continuation
-from services.streamer.namespace import Namespaces
+from services.streamer.namespace import NamespaceIds
 
 TEXT = {"model": MODEL, "prompt": "hi"}
 
@@ -241,7 +241,7 @@ async def test_of_a_prediction_usage_says_what_stood_and_what_did_not(
     assert "completion_tokens_details" not in body["usage"]
 
 
-# Namespaces -----------------------------------------------------------------------------------------------
+# NamespaceIds -----------------------------------------------------------------------------------------------
 
 
 async def namespace_of(http: aiohttp.ClientSession, mesh: FakeMesh, target: FakeTarget, key: str, **fields: Any) -> str:
@@ -268,7 +268,7 @@ async def test_every_key_salt_and_name_is_a_namespace_of_its_own(mesh: FakeMesh,
     assert len(set(ids)) == len(callers)
     again = [await namespace_of(http, mesh, target, key, **fields) for key, fields in callers]
     assert again == ids
-    assert ids[0] == Namespaces().id_of(b"key-one")
+    assert ids[0] == NamespaceIds().id_of(b"key-one")
 
 
 async def test_a_server_without_keys_has_one_caller(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mesh.membership import Member
+from mesh.directory.membership import Member
 from services.streamer.health import readiness
 
 

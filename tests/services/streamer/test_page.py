@@ -13,11 +13,12 @@ import aiohttp
 import pytest
 from fake_mesh import FakeMesh
 
+from services.api.methods import METHODS, NAIVE, OFF, PREDICTION, SOURCES
 from services.streamer import page
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted(file for file in page.FOLDER.iterdir() if file.is_file())
-BODIES = {file.name: file.read_bytes() for file in FILES}
+BODIES = {name: asset.body for name, asset in page.ASSETS.items()}
 # Names of XML's vocabularies look like addresses, and nothing is fetched from them.
 NAMESPACES = ("http://www.w3.org/2000/svg",)
 
@@ -77,7 +78,7 @@ async def test_the_page_needs_no_key_and_the_api_does(mesh: FakeMesh, http: aioh
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_nothing_comes_from_elsewhere_and_nothing_the_policy_forbids(file: Path) -> None:
-    text = file.read_text()
+    text = BODIES[file.name].decode()
     for name in NAMESPACES:
         text = text.replace(name, "")
     assert re.findall(r"https?:|[\"'(]//\w|\bws:|@import|\bdata:[a-z]+/", text) == []
@@ -110,3 +111,16 @@ def test_a_wheel_has_the_page_in_it(tmp_path: Path) -> None:
     [wheel] = tmp_path.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
     assert {f"services/streamer/page/{file.name}" for file in FILES} <= packed
+
+
+def test_the_methods_to_choose_from_and_the_sources_to_colour_are_those_of_the_table() -> None:
+    index, origins = BODIES["index.html"].decode(), BODIES["origins.js"].decode()
+    forms = re.findall(r'<select name="method">(.*?)</select>', index, re.DOTALL)
+    playground, race = [re.findall(r'<option value="([^"]*)"', form) for form in forms]
+    drafting = [name for name in METHODS if name != NAIVE]
+    assert playground == ["", *drafting, OFF]
+    assert race == ["", *(name for name in drafting if name != PREDICTION)]
+    for source in SOURCES.values():
+        assert f'"id": "{source.name}", "name": "{source.label}"' in origins
+        assert f".origin.{source.name} " in BODIES["page.css"].decode()
+    assert not [name for name, body in BODIES.items() if b"made:" in body]

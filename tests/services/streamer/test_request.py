@@ -14,8 +14,8 @@ from services.streamer.request import (
     NOT_YET_CHAT,
     NOT_YET_COMPLETION,
     WITHOUT_EFFECT,
-    Limits,
     Request,
+    RequestLimits,
     answer_length,
     check_against,
     parse_chat,
@@ -25,7 +25,7 @@ from services.streamer.request import (
     parse_tokenize,
 )
 
-LIMITS = Limits()
+LIMITS = RequestLimits()
 CARD = ModelCard(
     model="m", max_context=100, vocab_size=1000, eos_token_ids=[0], methods=["naive", "ngram"],
     verify_strategies=["greedy", "target_match"], max_speculative_tokens=8, engine="mock", accept_policies=["normal"],

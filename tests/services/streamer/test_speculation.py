@@ -9,7 +9,7 @@ import pytest
 from refusing import CARD, asked, refusal
 
 from services.api.messages import Speculation
-from services.streamer.request import Limits, check_against, parse_chat
+from services.streamer.request import RequestLimits, check_against, parse_chat
 from services.streamer.speculation import longest_draft
 
 
@@ -148,7 +148,7 @@ def test_a_prediction_is_a_text_or_its_parts() -> None:
         prediction = {"type": "content", "content": content}
         assert asked(prediction=prediction).prediction == text
         chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prediction": prediction}
-        assert parse_chat(chat, Limits()).prediction == text
+        assert parse_chat(chat, RequestLimits()).prediction == text
     assert asked().prediction is asked(prediction=None).prediction is None
 
 

@@ -3,5 +3,5 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# What the tests of the target share lies beside them.
+# What the tests of the worker share lies beside them.
 sys.path.insert(0, str(Path(__file__).parent))

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.api.drafts import DraftItem
-from services.api.messages import Finished, Generate
+from services.api.drafter import Draft
+from services.api.messages import Finished, Generate, Sampling, Speculation
 from services.worker.running.runner import Runner
-from services.worker.running.sampling import stop_ids
-from services.worker.scheduling.events import (
-    Arrived,
-    AskDrafts,
-    CopyPage,
-    DraftAsk,
-    DraftsReady,
-    Emit,
-    Fail,
-    Finish,
-    RunStep,
-    StepDone,
-    StepWanted,
-    TimeToSpare,
-)
+from services.worker.running.work import NewSequence, Result, Verdict, Work
+from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
-from services.worker.scheduling.sequence import Sequence, Tally
-from services.worker.verify.policy import Verification
+from services.worker.scheduling.sequence import Sequence
 
-Drafter = Callable[[DraftAsk], list[int]]
+
+def request(
+    prompt: list[int] | None = None,
+    *,
+    name: str = "r",
+    attempt: int = 1,
+    so_far: list[int] | None = None,
+    method: str = "",
+    drafts: int = -1,
+    strategy: str = "",
+    **sampling: Any,
+) -> Generate:
+    prompt = prompt or [100, 101, 102, 103]
+    return Generate(
+        request_id=name,
+        attempt=attempt,
+        token_ids=[*prompt, *(so_far or [])],
+        prompt_tokens=len(prompt),
+        sampling=Sampling(**sampling),
+        speculation=Speculation(method=method, num_speculative_tokens=drafts, verify_strategy=strategy),
+    )
+
+
+# Drafts behind a sequence's text: at most as many tokens as the second argument, or a Draft.
+Guess = Callable[[Sequence, int], list[int] | Draft]
 
 
 @dataclass
@@ -44,38 +54,61 @@ class Outcome:
         return self.end
 
 
-def sequence_of(generate: Generate, verification: Verification, facts: Any) -> Sequence:
-    """One that no scheduler knows, for who only looks at it."""
-    return Sequence(
-        id=1,
-        stream=1,
-        generate=generate,
-        deadline=None,
-        due=0.0,
-        max_length=facts.max_context,
-        stop_ids=stop_ids(generate.sampling, facts.eos_token_ids),
-        method="ngram",
-        verification=verification,
-        draft_length=8,
-        tally=Tally(),
-    )
-
-
 def limits_of(runner: Runner, **more: Any) -> Limits:
     facts = runner.facts
     fixed = ("vocab_size", "max_context", "eos_token_ids", "page_tokens", "pages", "branch_pages")
     return Limits(**{"method": "ngram", **{name: getattr(facts, name) for name in fixed}, **more})
 
 
+def drafts_of(sequences: list[Sequence], guess: Guess | None) -> dict[int, Draft]:
+    found: dict[int, Draft] = {}
+    for sequence in sequences if guess is not None else ():
+        assert guess is not None
+        if sequence.wants_draft:
+            drafted = guess(sequence, sequence.longest_draft)
+            found[sequence.id] = drafted if isinstance(drafted, Draft) else Draft(drafted, "t")
+    return found
+
+
+def placed(scheduler: Scheduler, drafts: Mapping[int, Draft] | None = None) -> tuple[Work, list[int]]:
+    """The next step with these drafts, and whose streams its items are."""
+    plan = scheduler.schedule()
+    return scheduler.place(drafts or {}), [item.sequence.stream for item in plan.items]
+
+
+def done(scheduler: Scheduler, *verdicts: Verdict | None) -> list[Output]:
+    return scheduler.handle(StepDone(Result(list(verdicts))))
+
+
+def one(token: int) -> Verdict:
+    """Nothing is accepted."""
+    return Verdict([token], 0)
+
+
+def token_for_each(scheduler: Scheduler, token: int = 30) -> tuple[Work, list[int], list[Output]]:
+    """A step in which every text gets this token: its work, its streams, and what is passed on."""
+    work, streams = placed(scheduler)
+    return work, streams, done(scheduler, *(one(token) if item.verify else None for item in work.items))
+
+
+def one_step(scheduler: Scheduler, runner: Runner, guess: Guess | None = None) -> tuple[Work, Result, list[Output]]:
+    """What was run, what came of it, and what is passed on."""
+    plan = scheduler.schedule()
+    work = scheduler.place(drafts_of([item.sequence for item in plan.items], guess))
+    runner.launch(work)
+    result = runner.finish()
+    return work, result, scheduler.handle(StepDone(result))
+
+
 def run_all(
-    runner: Runner, requests: list[Generate], drafter: Drafter | None = None, **limits: Any
+    runner: Runner, requests: list[Generate], guess: Guess | None = None, **limits: Any
 ) -> tuple[list[Outcome], Scheduler]:
-    """All arrive at once; `drafter` guesses behind each text."""
+    """All arrive at once; `guess` drafts behind each text."""
     scheduler = Scheduler(limits_of(runner, **limits))
     outcomes = [Outcome() for _ in requests]
 
-    def hear(instructions: list[Any]) -> None:
-        for item in instructions:
+    def hear(out: list[Output]) -> None:
+        for item in out:
             if isinstance(item, Emit):
                 outcomes[item.stream].ids += item.tokens.ids
                 outcomes[item.stream].logprobs += [value.logprob for value in item.tokens.logprobs or []]
@@ -83,34 +116,24 @@ def run_all(
                 outcomes[item.stream].end = item.finished
             elif isinstance(item, Fail):
                 outcomes[item.stream].end = item.failed
-            elif isinstance(item, AskDrafts) and drafter is not None:
-                hear(scheduler.handle(DraftsReady([_draft(ask, drafter) for ask in item.asks])))
-            elif isinstance(item, CopyPage):
-                runner.copy_page(item.source, item.target)
-            elif isinstance(item, RunStep):
-                hear(scheduler.handle(StepDone(runner.step(item.work, spare))))
-
-    def spare(elsewhere: bool) -> None:
-        hear(scheduler.handle(TimeToSpare()))
 
     for stream, generate in enumerate(requests):
         hear(scheduler.handle(Arrived(generate, stream)))
     while scheduler.has_work:
-        hear(scheduler.handle(StepWanted()))
+        hear(one_step(scheduler, runner, guess)[2])
     scheduler.check_idle()
     return outcomes, scheduler
 
 
-def _draft(ask: DraftAsk, drafter: Drafter) -> DraftItem:
-    return DraftItem(
-        sequence_id=ask.sequence.id, committed=ask.sequence.length, tokens=drafter(ask)[: ask.budget], source="t"
-    )
-
-
-def repeat_what_followed(ask: DraftAsk) -> list[int]:
+def repeat_what_followed(sequence: Sequence, budget: int) -> list[int]:
     """An n-gram guess: what came after the last two tokens when they came before."""
-    text = ask.sequence.token_ids
+    text = sequence.token_ids
     for start in range(len(text) - 3, -1, -1):
         if text[start : start + 2] == text[-2:]:
-            return text[start + 2 : start + 2 + ask.budget]
+            return text[start + 2 : start + 2 + budget]
     return []
+
+
+def new_sequence(generate: Generate, verification: Any, sequence_id: int = 1) -> NewSequence:
+    """As a runner hears of this request first."""
+    return NewSequence(sequence_id, generate.sampling, verification, generate.prompt_tokens, generate.token_ids[:])

@@ -1,58 +1,55 @@
-"""A target in its place: its own node on ipc, a client's node, and a proposer's, in one process."""
+"""A worker in its place: its own node on ipc, a client's node, and a proposer's, in one process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
+from driving import request
 from prometheus_client import CollectorRegistry
 
-from mesh.actor import Actor
+from mesh.actor import Actor, Call
 from mesh.clock import SystemClock
 from mesh.node import Node
 from mesh.ref import Ref
-from mesh.zmq_transport import ZmqTransport
-from services.api.messages import Failed, Finished, Generate, Sampling, Speculation, Tokens
+from mesh.transport.zmq import ZmqTransport
+from services.api.drafter import Draft
+from services.api.drafts import PlacedDraft, pack
+from services.api.messages import Failed, Finished, Generate, Propose, Proposed, Tokens
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
-from services.proposer.suffix_store import compiling
+from services.proposer.suffix_index import compiling
 from services.runtime.process import mesh_codec
 from services.worker.actor import WorkerActor
+from services.worker.engine import Engine
+from services.worker.running.mock import CYCLE, FIRST
 
 
 class FakeDirectory:
-    """Tells of one proposer, or of none."""
+    """Tells of proposers that are ready."""
 
     def __init__(self) -> None:
-        self.proposer: Any = None
-        self.candidate: Any = None
+        self.proposers: list[Any] = []
         self._changed: list[Callable[[], None]] = []
 
     def on_change(self, callback: Callable[[], None]) -> None:
         self._changed.append(callback)
-
-    def pick(self, role: str, key: str | None = None) -> Any:
-        assert role == "proposer"
-        return self.proposer
 
     def members(self, role: str) -> list[Any]:
         return []
 
     def ready(self, role: str) -> list[Any]:
         assert role == "proposer"
-        return [member for member in (self.proposer, self.candidate) if member is not None]
+        return self.proposers
 
-    def say(self, endpoint: str, epoch: int, candidate: bool = False) -> None:
-        said = SimpleNamespace(endpoint=endpoint, epoch=epoch, candidate=candidate) if endpoint else None
-        if candidate:
-            self.candidate = said
-        else:
-            self.proposer = said
+    def say(self, *nodes: Node) -> None:
+        """These are ready, and no others."""
+        self.proposers = [SimpleNamespace(endpoint=node.endpoint, epoch=node.epoch) for node in nodes]
         for callback in self._changed:
             callback()
 
@@ -73,8 +70,35 @@ def context(settings: Settings, role: str, node: Node, directory: Any) -> Any:
     )
 
 
+class CycleProposer(Actor):
+    """Drafts the cycle that most of the mock's text follows."""
+
+    handlers: ClassVar = {Propose: "propose"}
+
+    def __init__(self) -> None:
+        self.asked = self.drafted = 0
+        # The last token of each text.
+        self.last: dict[int, int] = {}
+
+    async def propose(self, message: Propose, call: Call) -> Proposed:
+        self.asked += 1
+        drafts: list[PlacedDraft] = []
+        unknown: list[int] = []
+        for item in message.items:
+            if not item.first and item.sequence_id not in self.last:
+                unknown.append(item.sequence_id)
+                continue
+            if item.tokens:
+                self.last[item.sequence_id] = item.tokens[-1]
+            last = item.ahead[-1] if item.ahead else self.last[item.sequence_id]
+            tokens = [FIRST + (last - FIRST + 1 + i) % CYCLE for i in range(item.budget)]
+            drafts.append(PlacedDraft(item.sequence_id, item.committed + len(item.ahead), Draft(tokens, "cycle")))
+        self.drafted += len(drafts)
+        return Proposed(step=message.step, drafts=pack(drafts), unknown=unknown)
+
+
 async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """For what happens in the step thread, which tells nobody."""
+    """For what happens in the engine's thread."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -83,8 +107,8 @@ async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
 @dataclass
 class MeshAround:
     folder: Path
-    target: WorkerActor
-    target_node: Node
+    worker: WorkerActor
+    worker_node: Node
     client: Node
     ref: Ref
     directory: FakeDirectory
@@ -94,41 +118,37 @@ class MeshAround:
     # Answers to the requests that `start_proposer` ran.
     warming: list[Answer] = field(default_factory=list)
 
-    async def start_proposer(self, actor: Actor | None = None, **settings: Any) -> Node:
-        """A proposer the target hears of; `actor` instead of the real one."""
-        node = await self._node(actor, **settings)
-        self.directory.say(node.endpoint, node.epoch)
-        await self._until_asked()
-        return node
-
-    async def start_candidate(self, actor: Actor | None = None, **settings: Any) -> Node:
-        """One that may take over."""
-        node = await self._node(actor, **settings)
-        self.directory.say(node.endpoint, node.epoch, candidate=True)
-        return node
-
-    async def _node(self, actor: Actor | None, **settings: Any) -> Node:
+    async def start_proposer(self, actor: Actor | None = None, beside: Sequence[Node] = (), **settings: Any) -> Node:
+        """A proposer that the worker asks; `actor` instead of the real one. All that are ready are this one and those
+        `beside` it."""
         name = f"proposer-{len(self.nodes)}"
         node = Node(ZmqTransport(), mesh_codec(), name=name)
         await node.start(f"ipc://{self.folder}/{name}")
         self.nodes.append(node)
-        # Before its loops are compiled a real one has nothing to say.
-        await asyncio.to_thread(compiling.start().join)
-        made = actor or ProposerActor(context(Settings.for_tests(**settings), "proposer", node, FakeDirectory()))
-        await node.spawn(made, "proposer")
+        await node.spawn(actor or await self._proposer(node, **settings), "proposer")
+        self.directory.say(*beside, node)
+        await self._until_asked()
         return node
+
+    async def _proposer(self, node: Node, **settings: Any) -> Actor:
+        # Before its loops are compiled it has nothing to say.
+        await asyncio.to_thread(compiling.start().join)
+        return ProposerActor(context(Settings.for_tests(**settings), "proposer", node, FakeDirectory()))
 
     async def _until_asked(self) -> None:
         """Sockets connect when they do, and the mock may be done before: run requests until one was asked about."""
-        assert self.target._steps is not None
-        advised: Any = self.target._steps._drafts
-        drafts = advised.line
-        asked = drafts.link.asked
-        while drafts.link.asked == asked:
+        client = self.engine.drafts.controller.client
+        asked = client.asked
+        while client.asked == asked:
             self.warming.append(await self.generate(request(max_tokens=20, method="ngram")))
 
+    @property
+    def engine(self) -> Engine:
+        assert self.worker._engine is not None
+        return self.worker._engine
+
     async def loaded(self) -> None:
-        await until(lambda: self.target.ready() != ["loading model"])
+        await until(lambda: self.worker.ready() != ["loading model"])
 
     async def generate(self, generate: Generate, timeout: float = 30.0) -> Answer:
         """Everything that is said about one request."""
@@ -163,12 +183,12 @@ async def mesh_around(folder: Path, runner: Any = None, **settings: Any) -> Asyn
     await node.start(f"ipc://{folder}/worker-1")
     directory, exits = FakeDirectory(), []
     around = context(chosen, "worker", node, directory)
-    target = WorkerActor(around, runner, end_process=exits.append)
-    await node.spawn(target, "worker")
+    worker = WorkerActor(around, runner, end_process=exits.append)
+    await node.spawn(worker, "worker")
     client = Node(ZmqTransport(), mesh_codec(), name="client")
     await client.start()
     mesh = MeshAround(
-        folder, target, node, client, client.ref(node.endpoint, "worker"), directory, around.registry, exits
+        folder, worker, node, client, client.ref(node.endpoint, "worker"), directory, around.registry, exits
     )
     try:
         await mesh.loaded()
@@ -176,28 +196,6 @@ async def mesh_around(folder: Path, runner: Any = None, **settings: Any) -> Asyn
     finally:
         for each in [client, node, *mesh.nodes]:
             await each.stop(5.0)
-
-
-def request(
-    prompt: list[int] | None = None,
-    *,
-    name: str = "r",
-    attempt: int = 1,
-    so_far: list[int] | None = None,
-    method: str = "",
-    drafts: int = -1,
-    strategy: str = "",
-    **sampling: Any,
-) -> Generate:
-    prompt = prompt or [100, 101, 102, 103]
-    return Generate(
-        request_id=name,
-        attempt=attempt,
-        token_ids=[*prompt, *(so_far or [])],
-        prompt_tokens=len(prompt),
-        sampling=Sampling(**sampling),
-        speculation=Speculation(method=method, num_speculative_tokens=drafts, verify_strategy=strategy),
-    )
 
 
 async def all_of(mesh: MeshAround, requests: list[Generate]) -> list[Answer]:

@@ -3,17 +3,15 @@
 What it keeps of a token depends on all tokens before it and on whose text it is, as far as its pages say so, and
 its next token depends on that: a page given to two texts, a position never computed, a rejected draft left behind
 or a page found under the wrong name changes the text. Besides, it looks before each answer whether its pages hold
-what the scheduler thinks. The rest of a page is poison as soon as its first place is written.
+the text that came of its own verdicts. The rest of a page is poison as soon as its first place is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
-
 from models.branches import own_pages
+from services.api.draft_tree import reach, walk
 from services.worker.running.mock import MockFacts
-from services.worker.running.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
-from services.worker.speculation.tree import reach, walk
+from services.worker.running.work import Result, SequenceWork, Verdict, Work
 
 VOCABULARY = 50
 EOS = 0
@@ -55,68 +53,88 @@ class PagedFake:
         self.facts = MockFacts(VOCABULARY, context, (EOS,), page_tokens, pages)
         self.rows = 0
         self.copies = 0
+        # By sequence: the salt of its request, which no work tells. Pages of one salt aren't another's.
+        self.salts: dict[int, str] = {}
+        self._texts: dict[int, list[int]] = {}
+        self._work = Work()
         self._eos_every = eos_every
         # By page and place: (salt, what all tokens so far come to, the token).
         self._pages: list[list[tuple[str, int, int] | None]] = [[None] * page_tokens for _ in range(pages)]
 
-    def copy_page(self, source: int, target: int) -> None:
-        assert source != target
-        self.copies += 1
-        self._pages[target] = list(self._pages[source])
-
-    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
-        meanwhile(False)
-        for item in work:
-            for offset, token in enumerate(item.tokens[: -len(item.draft)] if item.parents else item.tokens):
+    def launch(self, work: Work) -> None:
+        self._work = work
+        for new in work.new:
+            assert new.sequence_id not in self._texts, "a sequence is made known once"
+            self._texts[new.sequence_id] = list(new.text)
+        for sequence_id in work.ended:
+            del self._texts[sequence_id]
+        for source, target in work.copies:
+            assert source != target
+            self.copies += 1
+            self._pages[target] = list(self._pages[source])
+        for item in work.items:
+            for offset, token in enumerate(_in_own_pages(item)):
                 self._write(item, item.start + offset, token)
-        # All has been written before anything is read: a page with two texts shows.
-        assert sum(own_pages(item.parents, item.start, self.facts.page_tokens) for item in work) <= BRANCH_PAGES
-        return [self._verdict(item) if item.verify else self._look(item) for item in work]
 
-    def _write(self, item: StepWork, position: int, token: int) -> None:
+    def finish(self) -> Result:
+        # All has been written before anything is read: a page with two texts shows.
+        items, size = self._work.items, self.facts.page_tokens
+        trees = [(item.draft.parents, item.start) for item in items if item.draft.parents]
+        assert sum(own_pages(parents, start, size) for parents, start in trees) <= BRANCH_PAGES
+        return Result([self._verdict(item) if item.verify else self._look(item) for item in items])
+
+    def _write(self, item: SequenceWork, position: int, token: int) -> None:
         self.rows += 1
         before = self._at(item, position - 1)[1] if position else START
         place = position % self.facts.page_tokens
-        page = item.sequence.pages[position // self.facts.page_tokens]
+        page = item.pages[position // self.facts.page_tokens]
         if place == 0:
             self._pages[page] = [None] * self.facts.page_tokens
-        self._pages[page][place] = (item.sequence.generate.cache_salt, after(before, token), token)
+        self._pages[page][place] = (self.salts.get(item.sequence_id, ""), after(before, token), token)
 
-    def _at(self, item: StepWork, position: int) -> tuple[str, int, int]:
-        found = self._pages[item.sequence.pages[position // self.facts.page_tokens]][position % self.facts.page_tokens]
+    def _at(self, item: SequenceWork, position: int) -> tuple[str, int, int]:
+        found = self._pages[item.pages[position // self.facts.page_tokens]][position % self.facts.page_tokens]
         assert found is not None, "this place was never computed"
         return found
 
-    def _look(self, item: StepWork) -> None:
+    def _look(self, item: SequenceWork) -> None:
         """Do its pages hold its own text, under its own salt?"""
-        sequence, value = item.sequence, START
-        text = sequence.token_ids[: item.start + len(item.tokens) - len(item.draft)]
-        for position, token in enumerate(text if item.parents else [*text, *item.draft]):
+        text, value = self._texts[item.sequence_id], START
+        assert item.tokens == text[item.start : item.position] and item.verify == (item.position == len(text))
+        for position, token in enumerate(text[: item.start] + _in_own_pages(item)):
             value = after(value, token)
-            assert self._at(item, position) == (sequence.generate.cache_salt, value, token), "somebody else's page"
+            salt = self.salts.get(item.sequence_id, "")
+            assert self._at(item, position) == (salt, value, token), "somebody else's page"
 
-    def _verdict(self, item: StepWork) -> Verdict:
+    def _verdict(self, item: SequenceWork) -> Verdict:
         self._look(item)
-        position = item.start + len(item.tokens) - len(item.draft) - 1
+        verdict = self._on_tree(item) if item.draft.parents else self._on_chain(item)
+        self._texts[item.sequence_id] += verdict.tokens
+        return verdict
+
+    def _on_chain(self, item: SequenceWork) -> Verdict:
         tokens: list[int] = []
-        if item.parents:
-            return self._verdict_on_tree(item, position)
-        for drafted in [*item.draft, None]:
+        for position, drafted in enumerate([*item.draft.tokens, None], item.position - 1):
             _, value, last = self._at(item, position)
             tokens.append(token_after(value, last, self._eos_every))
             if tokens[-1] != drafted:
                 break
-            position += 1
         return Verdict(tokens, len(tokens) - 1)
 
-    def _verdict_on_tree(self, item: StepWork, position: int) -> Verdict:
-        """What stands is written where a chain would be; there has to be room for the longest way."""
-        assert item.start + 1 + reach(item.draft, item.parents) <= len(item.sequence.pages) * self.facts.page_tokens
+    def _on_tree(self, item: SequenceWork) -> Verdict:
+        """What is accepted is written where a chain would be; there has to be room for the longest path."""
+        draft, position = item.draft, item.position - 1
+        assert item.position + reach(draft) <= len(item.pages) * self.facts.page_tokens
         tokens: list[int] = []
         while True:
             _, value, last = self._at(item, position)
             tokens.append(token_after(value, last, self._eos_every))
-            if len(walk(item.draft, item.parents, tokens)) < len(tokens):
+            if len(walk(draft.tokens, draft.parents, tokens)) < len(tokens):
                 return Verdict(tokens, len(tokens) - 1)
             position += 1
             self._write(item, position, tokens[-1])
+
+
+def _in_own_pages(item: SequenceWork) -> list[int]:
+    """Trees have pages besides."""
+    return item.tokens if item.draft.parents else item.tokens + item.draft.tokens

@@ -1,4 +1,4 @@
-"""What a streamer sees of a target: Generate in, tokens and one end out."""
+"""What a streamer sees of a worker: Generate in, tokens and one end out."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-from mesh_around import Answer, MeshAround, all_of, mesh_around, request, until
+import numpy as np
+import pytest
+from driving import request
+from mesh_around import Answer, CycleProposer, MeshAround, all_of, mesh_around, until
 from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
-from services.api.drafts import DraftItem, packed
+from services.api.drafter import Draft
+from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Describe, Failed, Finished, Propose, Proposed, Speculation, Tokens
-from services.worker.running.mock import MockRunner, Profile
-from services.worker.verify.policy import ACCEPT_POLICIES, Verification
-from services.worker.verify.registry import STRATEGIES
+from services.api.strategies import ACCEPT_POLICIES, STRATEGIES, Verification
+from services.worker.running.replay import read, tokens_of
 
 
 def running(mesh: MeshAround) -> int:
-    assert mesh.target._steps is not None
-    return len(mesh.target._steps.scheduler._streams)
+    return len(mesh.engine.scheduler._streams)
 
 
 async def until_idle(mesh: MeshAround) -> None:
-    await until(lambda: not running(mesh) and not mesh.target.load())
+    await until(lambda: not running(mesh) and not mesh.worker.load())
 
 
 async def test_a_request_streams_tokens_and_ends_once(tmp_path: Path) -> None:
@@ -44,10 +46,11 @@ async def test_a_request_streams_tokens_and_ends_once(tmp_path: Path) -> None:
         assert seqs == sorted(seqs) and seqs[0] == 0
 
 
-async def test_the_text_is_the_same_with_and_without_a_proposer_and_in_a_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("real", [False, True])
+async def test_the_text_is_the_same_with_and_without_a_proposer_and_in_a_batch(real: bool, tmp_path: Path) -> None:
     async with mesh_around(tmp_path) as mesh:
         plain = await mesh.generate(request(max_tokens=300, method="naive"))
-        await mesh.start_proposer()
+        await mesh.start_proposer(None if real else CycleProposer())
         drafted = await mesh.generate(request(max_tokens=300))
         batch = await all_of(mesh, [request(name=str(i), max_tokens=300) for i in range(16)])
         assert drafted.ids == plain.ids
@@ -72,8 +75,7 @@ async def test_a_cancelled_stream_leaves_nothing_within_a_step(tmp_path: Path) -
             async for _ in stream:
                 break
         await until_idle(mesh)
-        assert mesh.target._steps is not None
-        pages = mesh.target._steps.scheduler.pages
+        pages = mesh.engine.scheduler.pages
         assert pages.free == pages.total
 
 
@@ -90,7 +92,7 @@ async def test_a_reader_that_stops_reading_gets_everything_once_it_reads_again(t
         assert len(answer.items) < 100
 
 
-async def test_a_deadline_ends_a_request_in_words_or_by_the_mesh(tmp_path: Path) -> None:
+async def test_a_deadline_ends_a_request_with_failed_or_by_the_mesh(tmp_path: Path) -> None:
     async with mesh_around(tmp_path, method="naive", mock_profile={"step_ms": 20.0}) as mesh:
         items: list[Any] = []
         try:
@@ -108,8 +110,8 @@ async def test_draining_refuses_new_requests_and_lets_the_running_end(tmp_path: 
     async with mesh_around(tmp_path, method="naive", mock_profile={"step_ms": 2.0}) as mesh:
         async with mesh.ref.stream(request(max_tokens=30), timeout=30.0) as stream:
             answer = Answer([await anext(stream)])
-            draining = asyncio.create_task(mesh.target.drain(20.0))
-            await until(lambda: "draining" in mesh.target.ready())
+            draining = asyncio.create_task(mesh.worker.drain(20.0))
+            await until(lambda: "draining" in mesh.worker.ready())
             refused = await mesh.generate(request(name="late"))
             async for item in stream:
                 answer.items.append(item)
@@ -118,18 +120,18 @@ async def test_draining_refuses_new_requests_and_lets_the_running_end(tmp_path: 
         assert answer.end.reason == "length" and len(answer.ids) == 30
 
 
-async def test_an_engine_that_fails_tells_everyone_and_ends_the_process(tmp_path: Path) -> None:
+async def test_a_failing_engine_fails_every_request_and_ends_the_process(tmp_path: Path) -> None:
     async with mesh_around(tmp_path, method="naive", mock_profile={"crash_every": 20}) as mesh:
         answers = await all_of(mesh, [request(name=str(i), max_tokens=100) for i in range(4)])
         assert {(a.end.reason, a.end.retryable) for a in answers} == {("engine", True)}
         await until(lambda: mesh.exits)
         assert mesh.exits == [70]
-        assert "engine failed" in mesh.target.ready()[0]
+        assert "engine failed" in mesh.worker.ready()[0]
         late = await mesh.generate(request(name="late"))
         assert late.end.retryable
 
 
-async def test_a_sequence_that_fails_alone_takes_nobody_along(tmp_path: Path) -> None:
+async def test_a_sequence_that_fails_alone_fails_no_other(tmp_path: Path) -> None:
     async with mesh_around(tmp_path, method="naive", mock_profile={"fail_every": 3}) as mesh:
         answers = await all_of(mesh, [request(name=str(i), max_tokens=20) for i in range(9)])
         ends = [answer.end for answer in answers]
@@ -143,7 +145,7 @@ async def test_it_says_what_it_serves(tmp_path: Path) -> None:
         assert (card.model, card.max_context, card.eos_token_ids, card.engine) == ("mock-model", 1000, [2], "mock")
         assert card.verify_strategies == ["greedy", "target_match", "rejection", "block"]
         assert card.accept_policies == ["normal", "reject_all"]
-        assert mesh.target.ready() == [] and mesh.target.progress_age() == 0.0
+        assert mesh.worker.ready() == [] and mesh.worker.progress_age() == 0.0
 
 
 async def test_the_settings_say_how_drafts_are_judged_and_what_requests_may_ask(tmp_path: Path) -> None:
@@ -154,8 +156,7 @@ async def test_the_settings_say_how_drafts_are_judged_and_what_requests_may_ask(
         assert card.speculation == msgspec.structs.replace(own, **numbers)
         # The server's own may be asked for, the other that changes the text may not.
         assert card.verify_strategies == ["greedy", "target_match", "rejection", "block", "topp"]
-        assert mesh.target._steps is not None
-        assert mesh.target._steps.scheduler.limits.verification == Verification("topp", "normal", **numbers)
+        assert mesh.engine.scheduler.limits.verification == Verification("topp", "normal", **numbers)
         refused = await mesh.generate(request(strategy="typical"))
         assert (refused.end.reason, refused.end.retryable) == ("invalid", False)
 
@@ -172,7 +173,7 @@ async def test_a_server_that_allows_it_serves_what_changes_the_text(tmp_path: Pa
 
 async def test_a_model_that_cannot_be_loaded_ends_the_process(tmp_path: Path) -> None:
     async with mesh_around(tmp_path, mock_profile={"no_such_key": 1}) as mesh:
-        assert "no_such_key" in mesh.target.ready()[0]
+        assert "no_such_key" in mesh.worker.ready()[0]
         assert (await mesh.generate(request())).end.retryable
         await until(lambda: mesh.exits)
         # Nothing to be had from another try: the supervisor is told so.
@@ -181,7 +182,7 @@ async def test_a_model_that_cannot_be_loaded_ends_the_process(tmp_path: Path) ->
 
 async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:
     async with mesh_around(tmp_path, served_model_name="m", mock_profile={"step_ms": 1.0}) as mesh:
-        await mesh.start_proposer()
+        await mesh.start_proposer(CycleProposer())
         answers = await all_of(mesh, [request(name=str(i), max_tokens=100) for i in range(4)])
         text = generate_latest(mesh.registry).decode()
         labels = '{model_name="m",proposer="ngram",verify_strategy="greedy"}'
@@ -193,56 +194,7 @@ async def test_the_metrics_count_what_happened(tmp_path: Path) -> None:
         assert f'specmesh:generation_tokens_total{{model_name="m"}} {tokens:.1f}' in text
         assert 'specmesh:kv_cache_usage_perc{model_name="m"} 0.0' in text
         assert 'position="0",proposer="ngram",verify_strategy="greedy"' in text
-        assert f'specmesh:target_requests_total{{end="length",model_name="m"}} {len(everyone):.1f}' in text
-
-
-def metric(mesh: MeshAround, name: str, **labels: str) -> float:
-    value = mesh.registry.get_sample_value(name, {"model_name": "m", **labels})
-    assert value is not None, name
-    return value
-
-
-async def test_an_audited_share_of_the_requests_is_computed_again_in_idle_time_and_is_the_same(tmp_path: Path) -> None:
-    async with mesh_around(tmp_path, served_model_name="m", audit_share=1.0) as mesh:
-        replays = "specmesh:audit_replays_total"
-        assert metric(mesh, replays, proposer="ngram", result="same") == 0
-        await mesh.start_proposer()
-        wanted = [request(name=str(i), max_tokens=200, temperature=float(i % 2), seed=i) for i in range(4)]
-        answers = await all_of(mesh, wanted)
-        drafted = [a for a in [*answers, *mesh.warming] if a.end.speculation.drafted]
-        await until(lambda: metric(mesh, replays, proposer="ngram", result="same") == len(drafted) >= 4)
-        assert metric(mesh, replays, proposer="ngram", result="different") == 0
-        assert metric(mesh, "specmesh:audit_tokens_total") == sum(len(answer.ids) for answer in drafted)
-        assert metric(mesh, "specmesh:audit_waiting") == 0
-        assert metric(mesh, "specmesh:proposer_switched_off", proposer="ngram") == 0
-        everyone = [*answers, *mesh.warming]
-        assert metric(mesh, "specmesh:generation_tokens_total") == sum(len(answer.ids) for answer in everyone)
-        assert metric(mesh, "specmesh:target_requests_total", end="length") == len(everyone)
-
-
-class Forgetful(MockRunner):
-    """Its text is another one wherever something was drafted; the fault that the audit is for."""
-
-    def step(self, work: Any, meanwhile: Any) -> Any:
-        verdicts = super().step(work, meanwhile)
-        for item, verdict in zip(work, verdicts, strict=True):
-            if item.draft:
-                verdict.tokens[-1] = 100 + (verdict.tokens[-1] - 99) % 32
-        return verdicts
-
-
-async def test_a_proposer_whose_drafts_changed_answers_is_switched_off_and_the_target_serves_on(tmp_path: Path) -> None:
-    runner = Forgetful(Profile())
-    async with mesh_around(tmp_path, runner, served_model_name="m", audit_share=1.0, audit_threshold=1) as mesh:
-        right = await mesh.generate(request(max_tokens=100, method="naive"))
-        await mesh.start_proposer()
-        wrong = await mesh.generate(request(max_tokens=100))
-        await until(lambda: metric(mesh, "specmesh:proposer_switched_off", proposer="ngram") == 1)
-        after = await mesh.generate(request(max_tokens=100))
-        assert mesh.target.ready() == []
-        assert after.ids == right.ids and after.end.speculation.drafted == 0
-        drafted = [answer for answer in [*mesh.warming, wrong] if answer.end.speculation.drafted]
-        assert drafted and all(answer.ids != right.ids[: len(answer.ids)] for answer in drafted)
+        assert f'specmesh:worker_requests_total{{end="length",model_name="m"}} {len(everyone):.1f}' in text
 
 
 class Adversary(Actor):
@@ -255,34 +207,42 @@ class Adversary(Actor):
 
     async def propose(self, message: Propose, call: Call) -> Proposed:
         self.asked += 1
-        kind = self.asked % 9
-        drafts: list[DraftItem] = []
+        kind = self.asked % 10
+        drafts: list[PlacedDraft] = []
         for item in message.items:
-            drafts += self._nonsense(item.sequence_id, item.committed, item.budget, kind)
+            drafts += self._nonsense(item.sequence_id, item.committed + len(item.ahead), item.budget, kind)
         unknown = [item.sequence_id for item in message.items] if kind == 7 else [10**9]
-        columns = packed(drafts)
+        columns = pack(drafts)
         if kind == 2:
             # More tokens than drafts.
             columns = msgspec.structs.replace(columns, tokens=columns.tokens * 2, chances=columns.chances * 2)
         return Proposed(step=message.step + (kind == 8), drafts=columns, unknown=unknown)
 
-    def _nonsense(self, sequence: int, committed: int, budget: int, kind: int) -> list[DraftItem]:
-        tokens = [[105] * budget, [-1] * 3, [2**31 - 1], [2] * 5000, [], [100], [101, 102], [103], [104]][kind]
+    def _nonsense(self, sequence: int, length: int, budget: int, kind: int) -> list[PlacedDraft]:
+        some = [105] * budget, [-1] * 3, [2**31 - 1], [2] * 5000, [], [100], [101, 102], [103], [104], [104, 105]
+        tokens = some[kind]
         parents = [5, 5, 5] if kind == 1 else [0] * len(tokens) if kind == 6 else []
-        good = DraftItem(sequence_id=sequence, committed=committed, tokens=tokens, source="x" * 100, parents=parents)
-        late = DraftItem(sequence_id=sequence, committed=committed - 1, tokens=[100], source="")
-        nobody = DraftItem(sequence_id=-5, committed=0, tokens=[1], source="")
-        return [late, good, nobody]
+        probs = np.full((2, 7), np.nan, np.float32) if kind == 9 else None
+        confidence = [float("nan"), -3.0] if kind == 9 else []
+        return [
+            PlacedDraft(sequence, length - 1, Draft([100])),
+            PlacedDraft(sequence, length, Draft(tokens, "x" * 100, -5, parents, confidence, probs)),
+            PlacedDraft(-5, 0, Draft([1])),
+        ]
 
 
-async def test_a_hostile_proposer_changes_nothing(tmp_path: Path) -> None:
-    async with mesh_around(tmp_path, mock_profile={"eos_every": 400}) as mesh:
+@pytest.mark.parametrize(("method", "step_ms", "asked"), [("ngram", 0.0, 20), ("auto", 1.0, 5)])
+async def test_a_hostile_proposer_changes_nothing(
+    method: str, step_ms: float, asked: int, tmp_path: Path
+) -> None:
+    async with mesh_around(tmp_path, method=method, mock_profile={"eos_every": 400, "step_ms": step_ms}) as mesh:
         wanted = [request(name=str(i), max_tokens=200, temperature=float(i % 2), seed=i) for i in range(8)]
         plain = await all_of(mesh, wanted)
         adversary = Adversary()
         await mesh.start_proposer(adversary)
         hostile = await all_of(mesh, wanted)
-        assert adversary.asked > 20
+        assert adversary.asked > asked
+        assert not mesh.engine.drafts.failed
         assert [a.ids for a in hostile] == [a.ids for a in plain]
         assert [a.end.reason for a in hostile] == [a.end.reason for a in plain]
 
@@ -291,12 +251,38 @@ async def test_a_proposer_that_dies_and_comes_back_fails_no_request(tmp_path: Pa
     async with mesh_around(tmp_path, mock_profile={"step_ms": 1.0}, draft_deadline_ms=200.0) as mesh:
         plain = await mesh.generate(request(max_tokens=400, method="naive"))
         for _ in range(3):
-            node = await mesh.start_proposer()
+            proposer = CycleProposer()
+            node = await mesh.start_proposer(proposer)
             running_requests = asyncio.create_task(
                 all_of(mesh, [request(name=str(i), max_tokens=400) for i in range(4)])
             )
-            await until(mesh.target.load)
-            await asyncio.sleep(0.03)
+            drafted = proposer.drafted
+            await until(lambda drafted=drafted, proposer=proposer: proposer.drafted > drafted)  # type: ignore[misc]
             await node.stop(0.1)
-            mesh.directory.say("", 0)
+            mesh.directory.say()
             assert all(answer.ids == plain.ids for answer in await running_requests)
+
+
+async def test_the_proposer_that_started_last_takes_over_when_it_is_ready(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, mock_profile={"step_ms": 0.2}) as mesh:
+        plain = await mesh.generate(request(max_tokens=600, method="naive"))
+        old, new = CycleProposer(), CycleProposer()
+        first = await mesh.start_proposer(old)
+        running_requests = asyncio.create_task(all_of(mesh, [request(name=str(i), max_tokens=600) for i in range(4)]))
+        drafted = old.drafted
+        await until(lambda: old.drafted > drafted)
+        second = await mesh.start_proposer(new, beside=[first])
+        assert second.epoch > first.epoch
+        answers = await running_requests
+        assert all(answer.ids == plain.ids for answer in answers) and new.drafted
+        asked = old.asked
+        await mesh.generate(request(max_tokens=100))
+        assert old.asked == asked
+
+
+async def test_steps_are_recorded_where_the_settings_say_so(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive", record_steps=str(tmp_path / "steps")) as mesh:
+        answer = await mesh.generate(request(max_tokens=20))
+    steps = list(read(tmp_path / "steps"))
+    assert [tokens_of(step.result) for step in steps] == [[[token]] for token in answer.ids]
+    assert steps[0].work.new[0].text == [100, 101, 102, 103]

@@ -46,7 +46,7 @@ def tokens(seq: int, *ids: int) -> Tokens:
     return Tokens(request_id="r", attempt=1, seq=seq, ids=list(ids), runs=[run], logprobs=logprobs)
 
 
-async def test_with_credit_messages_go_out_as_they_come() -> None:
+async def test_with_credit_messages_are_sent_at_once() -> None:
     writer = Writer(10)
     outlet = Outlet(writer)
     for message in (tokens(0, 1), tokens(1, 2), END):

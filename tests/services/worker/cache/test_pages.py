@@ -30,7 +30,7 @@ def test_a_shared_page_is_free_when_its_last_holder_lets_go() -> None:
     assert pages.free == 2
 
 
-def test_releasing_or_sharing_what_is_free_is_our_fault() -> None:
+def test_releasing_or_sharing_a_free_page_is_a_bug() -> None:
     pages = Pages(2)
     with pytest.raises(AssertionError):
         pages.release([0])

@@ -56,7 +56,7 @@ def test_keys_are_extended_as_the_text_grows() -> None:
     assert grown[1:] == names(list(range(39)))
 
 
-def test_what_was_let_go_of_is_found_up_to_the_first_page_that_is_not_known() -> None:
+def test_released_pages_are_found_up_to_the_first_unknown_one() -> None:
     cache = PrefixCache(8)
     pages = filled(cache, list(range(12)))
     assert (cache.pages.in_use, cache.pages.cached, cache.pages.free) == (0, 3, 5)
@@ -65,7 +65,7 @@ def test_what_was_let_go_of_is_found_up_to_the_first_page_that_is_not_known() ->
     assert cache.find(names([9] * 12)) == []
 
 
-def test_the_longest_unused_goes_first_and_the_end_of_a_text_before_its_beginning() -> None:
+def test_the_least_recently_used_is_evicted_first_and_a_texts_end_before_its_beginning() -> None:
     cache = PrefixCache(6)
     old, new = list(range(12)), list(range(100, 112))
     filled(cache, old)
@@ -80,7 +80,7 @@ def test_the_longest_unused_goes_first_and_the_end_of_a_text_before_its_beginnin
     cache.check()
 
 
-def test_free_pages_are_taken_before_anything_is_forgotten() -> None:
+def test_free_pages_are_taken_before_any_is_evicted() -> None:
     cache = PrefixCache(6)
     filled(cache, list(range(12)))
     assert cache.pages.take(3) is not None and cache.evictions == 0
@@ -98,7 +98,7 @@ def test_a_page_that_is_held_is_never_given_away() -> None:
     assert cache.find(names(list(range(8)))) == found
 
 
-def test_of_two_pages_with_the_same_text_one_is_known() -> None:
+def test_of_two_pages_with_the_same_text_one_can_be_found() -> None:
     cache = PrefixCache(4)
     filled(cache, [1, 2, 3, 4])
     filled(cache, [1, 2, 3, 4])
@@ -106,7 +106,7 @@ def test_of_two_pages_with_the_same_text_one_is_known() -> None:
     cache.check()
 
 
-def test_what_cannot_be_trusted_is_found_no_more_and_its_holders_go_on() -> None:
+def test_invalid_pages_cannot_be_found_and_keep_their_holders() -> None:
     cache = PrefixCache(4)
     filled(cache, list(range(8)))
     found = cache.find(names(list(range(8))))

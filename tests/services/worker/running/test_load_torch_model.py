@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from models.executor import FINAL, Tap
 from models.sources import ModelError
 from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
 
@@ -41,9 +42,9 @@ def save_tiny(folder: Path, **changes: Any) -> LlamaForCausalLM:
     return model.eval()
 
 
-def load(folder: Path, **changes: Any) -> TorchModel:
+def load(folder: Path, taps: tuple[Tap, ...] = (), **changes: Any) -> TorchModel:
     options: dict[str, Any] = {"dtype": "float32", "threads": 1, "page_tokens": 16, "kv_cache_mb": 8}
-    return load_torch_model(folder, Wanted(**(options | changes)))
+    return load_torch_model(folder, Wanted(**(options | changes)), taps)
 
 
 def test_facts_are_the_models_own(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_the_executor_that_was_asked_for_runs_and_says_so(executor: str, strict:
     assert {"compiled": "compiled loops", "plain": "plain torch"}[executor] in model.facts.path
     # Compiled loops keep the promise for nothing.
     assert model.facts.strict is (strict or executor == "compiled")
-    logits = model.forward([ForwardRows([1, 2, 3], 0, [3], 0)])
+    logits = model.forward([ForwardRows([1, 2, 3], 0, [3], 0)]).logits
     assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
@@ -80,7 +81,7 @@ def test_fewer_bits_stay_close(dtype: str, share: float, tmp_path: Path) -> None
     tokens = list(range(60))
     with torch.no_grad():
         expected = theirs(torch.tensor([tokens])).logits[0]
-    logits = load(tmp_path, dtype=dtype).forward([ForwardRows(tokens, 0, [1, 2, 3, 4], 0)])
+    logits = load(tmp_path, dtype=dtype).forward([ForwardRows(tokens, 0, [1, 2, 3, 4], 0)]).logits
     assert (logits - expected).abs().mean() <= share * expected.abs().mean()
 
 
@@ -91,8 +92,32 @@ def test_a_call_of_more_rows_than_one_run_takes_gives_all_their_logits(tmp_path:
         expected = theirs(torch.tensor([tokens])).logits[0]
     model = load(tmp_path, kv_cache_mb=64, threads=2)
     assert len(tokens) > 2 * model._executor.max_rows
-    logits = model.forward([ForwardRows(tokens, 0, list(range(100)), 0)])
+    logits = model.forward([ForwardRows(tokens, 0, list(range(100)), 0)]).logits
     assert (logits - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_features_of_all_rows_come_in_the_order_of_the_call_however_it_is_cut(tmp_path: Path) -> None:
+    """More rows than one run takes: a prompt, a tree in the middle, and a text of which nothing is wanted."""
+    theirs = save_tiny(tmp_path, max_position_embeddings=2048)
+    tokens, taps = [(i * 31) % 101 for i in range(600)], (FINAL, 0)
+    with torch.no_grad():
+        states = theirs(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    expected = torch.cat([states[-1][0], states[1][0]], dim=1)
+    model = load(tmp_path, taps, kv_cache_mb=64, threads=2)
+    assert len(tokens) > model._executor.max_rows and model.facts.taps == taps
+    tree = ForwardRows([tokens[0], tokens[1], 7, tokens[2]], 0, [99], 4, [-1, -1, 0])
+    output = model.forward([ForwardRows(tokens, 0, list(range(50)), 599), tree, ForwardRows(tokens[:9], 0, [98], 9)])
+    assert output.logits.shape == (1, 101) and output.features is not None
+    rows = [*range(600), 0, 1, 2, *range(9)]
+    found = torch.cat([output.features[:602], output.features[603:]])
+    assert (found - expected[rows]).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_features_are_kept_for_taps_alone_and_those_that_a_model_lacks_are_refused(tmp_path: Path) -> None:
+    save_tiny(tmp_path)
+    assert load(tmp_path).forward([ForwardRows([1, 2], 0, [3], 0)]).features is None
+    with pytest.raises(ModelError, match="tap 9 is neither a layer"):
+        load(tmp_path, (9,))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -113,7 +138,7 @@ def test_what_cannot_run_here_is_refused_by_name(tmp_path: Path) -> None:
         ({"kv_cache_mb": 1, "page_tokens": 2048}, "kv_cache_mb 1 holds no KV page"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_an_invalid_option_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     save_tiny(tmp_path)
     with pytest.raises(ModelError, match=said):
         load(tmp_path, **options)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import repeat_what_followed, run_all
-from mesh_around import request
+from driving import repeat_what_followed, request, run_all
 
-from services.worker.running.mock import CYCLE, FIRST, MockRunner, Profile
-from services.worker.scheduling.events import DraftAsk
+from services.worker.running.mock import CYCLE, FIRST, MockFailure, MockRunner, Profile
+from services.worker.running.work import Work
+from services.worker.scheduling.sequence import Sequence
 
 
 def text(count: int = 400, runner: MockRunner | None = None, **sampling: Any) -> list[int]:
@@ -36,8 +35,8 @@ def test_seeds_change_the_text_of_sampled_requests_alone() -> None:
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1.0])
 def test_acceptance_is_how_often_a_guess_on_the_cycle_is_right(acceptance: float) -> None:
-    def on_the_cycle(ask: DraftAsk) -> list[int]:
-        return [FIRST + (ask.sequence.token_ids[-1] - FIRST + 1) % CYCLE]
+    def on_the_cycle(sequence: Sequence, budget: int) -> list[int]:
+        return [FIRST + (sequence.token_ids[-1] - FIRST + 1) % CYCLE]
 
     _, scheduler = run_all(
         MockRunner(Profile(acceptance=acceptance)), [request(max_tokens=3000)], on_the_cycle, max_context=4000
@@ -63,24 +62,26 @@ def test_steps_take_the_time_of_the_profile() -> None:
     runner = MockRunner(Profile(step_ms=2.0, row_us=100.0), sleep=slept.append, now=lambda: 0.0)
     text(3, runner)
     assert slept == [pytest.approx(0.0024), pytest.approx(0.0021), pytest.approx(0.0021)]
-    MockRunner(Profile(), sleep=slept.append).step([])
-    assert len(slept) == 3
 
 
-def test_who_waits_for_a_step_can_see_whether_it_has_ended() -> None:
-    moment, seen, slept = [7.0], list[bool](), list[float]()
-
-    def waiting(done: Callable[[], bool]) -> None:
-        seen.append(done())
-        moment[0] += 0.0015
-        seen.append(done())
-
+def test_time_that_passed_since_the_launch_counts() -> None:
+    moment, slept = [7.0], list[float]()
     runner = MockRunner(Profile(step_ms=2.0), sleep=slept.append, now=lambda: moment[0])
-    runner.step([], lambda elsewhere: waiting if elsewhere else None)
-    assert seen == [False, False] and slept == [pytest.approx(0.0005)]
-    moment[0] -= 0.001
-    runner.step([], lambda elsewhere: lambda done: (waiting(done), waiting(done))[0])
-    assert seen[2:] == [False, False, False, True] and len(slept) == 1
+    for passed in (0.0015, 0.0025):
+        runner.launch(Work())
+        moment[0] += passed
+        assert runner.finish().seconds == pytest.approx(passed)
+    assert slept == [pytest.approx(0.0005)]
+
+
+def test_it_fails_whole_steps_and_single_sequences_as_asked() -> None:
+    runner = MockRunner(Profile(crash_every=3, fail_every=2))
+    with pytest.raises(MockFailure):
+        run_all(runner, [request(max_tokens=5)])
+    assert runner.steps == 3
+    outcomes, _ = run_all(MockRunner(Profile(fail_every=2)), [request(max_tokens=5)] * 4)
+    assert [len(outcome.ids) for outcome in outcomes] == [5, 1, 5, 1]
+    assert [outcome.end.reason for outcome in outcomes] == ["length", "engine"] * 2
 
 
 def test_logprobs_come_with_every_token() -> None:
@@ -100,7 +101,7 @@ def test_logprobs_come_with_every_token() -> None:
         {"eos_token_id": 100},
     ],
 )
-def test_a_profile_that_cannot_be_is_refused_by_name(given: dict[str, Any]) -> None:
+def test_an_invalid_profile_is_refused_with_the_name_of_its_key(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="mock_profile"):
         Profile.parse(given)
 

@@ -26,7 +26,7 @@ def test_counts_are_those_of_counting_one_by_one() -> None:
         assert positions.counts() == plain[:longest]
 
 
-def test_a_draft_of_which_nothing_stands_has_no_position() -> None:
+def test_a_fully_rejected_draft_counts_at_no_position() -> None:
     positions = Positions()
     positions.reach(0)
     assert not positions and positions.counts() == []

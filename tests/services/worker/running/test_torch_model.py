@@ -33,7 +33,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[TorchModel]:
 
 def forward(model: TorchModel, rows: list[ForwardRows]) -> torch.Tensor:
     """What is compared must not be the memory that the next call writes."""
-    return model.forward(rows).clone()
+    return model.forward(rows).logits.clone()
 
 
 class Sequence:
@@ -63,7 +63,7 @@ def fresh_pages(source: random.Random, model: TorchModel, lengths: list[int]) ->
 
 
 @pytest.mark.parametrize("chunk", [64, 200, *slow(1, 7, 512)])
-def test_a_prompt_cut_anyhow_gives_the_same_bits(model: TorchModel, chunk: int) -> None:
+def test_a_prompt_in_chunks_of_any_size_gives_the_same_bits(model: TorchModel, chunk: int) -> None:
     source = random.Random(chunk)
     # More rows than one pass takes, so that the whole prompt is cut inside, too.
     whole_pages, cut_pages = fresh_pages(source, model, [270, 270])
@@ -101,7 +101,7 @@ def test_rows_in_random_batches_have_the_bits_of_rows_alone(model: TorchModel) -
 
 
 @pytest.mark.parametrize("mates", [1, 7, 31, *slow(2, 6, 14, 15, 30, 63)])
-def test_a_step_has_the_same_bits_with_any_number_of_mates(model: TorchModel, mates: int) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(model: TorchModel, mates: int) -> None:
     source = random.Random(mates)
     lengths = [57] + [source.randint(1, 40) for _ in range(mates)]
     sequences = [Sequence(source, n, p) for n, p in zip(lengths, fresh_pages(source, model, lengths), strict=True)]
@@ -116,7 +116,7 @@ def test_a_step_has_the_same_bits_with_any_number_of_mates(model: TorchModel, ma
 
 
 def test_deep_in_a_text_rows_alone_have_the_bits_of_a_batch(model: TorchModel) -> None:
-    """Long contexts are cut into parts for the threads: where, must not depend on who else is there."""
+    """Long contexts are cut into parts for the threads: where must not depend on the rest of the batch."""
     source = random.Random(5)
     pages = fresh_pages(source, model, [1110, 1110, 40])
     long, mate = Sequence(source, 1105, pages[0]), Sequence(source, 40, pages[2])
@@ -181,6 +181,6 @@ def test_a_call_without_rows_has_no_logits(model: TorchModel) -> None:
         ForwardRows([1], 0, [0], 2),
     ],
 )
-def test_rows_outside_what_we_guarantee_are_a_bug_of_ours(model: TorchModel, rows: ForwardRows) -> None:
+def test_rows_outside_the_guaranteed_range_are_a_bug(model: TorchModel, rows: ForwardRows) -> None:
     with pytest.raises(AssertionError):
         forward(model, [rows])

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from driving import Drafter, Outcome, repeat_what_followed, run_all, sequence_of
-from mesh_around import request
+from driving import Guess, Outcome, new_sequence, repeat_what_followed, request, run_all
+from fixed_model import FixedModel
 from tokenizers import Tokenizer
 
-from kernels.verify.questions import Answers, Questions
-from kernels.waiting import Waiting
+from services.api.drafter import Draft
 from services.api.messages import Generate
 from services.api.settings import Settings, cache_dir
-from services.worker.running.runner import StepWork
+from services.api.strategies import Verification
 from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
-from services.worker.running.verifier import verifier
-from services.worker.scheduling.events import DraftAsk
-from services.worker.verify.policy import Verification
+from services.worker.running.work import SequenceWork, Verdict, Work
+from services.worker.scheduling.sequence import Sequence
 
 pytestmark = pytest.mark.model
 
@@ -72,14 +69,13 @@ def texts(outcomes: list[Outcome]) -> list[list[int]]:
     return [outcome.ids for outcome in outcomes]
 
 
-def who_knows(texts: list[list[int]], wanted: list[Generate], right: float) -> Drafter:
+def who_knows(texts: list[list[int]], wanted: list[Generate], right: float) -> Guess:
     """Drafts the true text, each token with this probability; else any token."""
 
-    def draft(ask: DraftAsk) -> list[int]:
-        sequence = ask.sequence
+    def draft(sequence: Sequence, budget: int) -> list[int]:
         chance = random.Random(sequence.length)
         truth = texts[int(sequence.request_id)][sequence.generated :]
-        return [token if chance.random() < right else chance.randrange(49152) for token in truth[: ask.budget]]
+        return [token if chance.random() < right else chance.randrange(49152) for token in truth[:budget]]
 
     return draft
 
@@ -95,7 +91,7 @@ SAMPLINGS: list[Any] = [
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-def test_alone_in_a_batch_with_good_drafts_and_with_bad_ones_the_text_is_one(
+def test_the_text_is_the_same_alone_in_a_batch_and_with_good_or_bad_drafts(
     model: TorchModel, prompts: list[list[int]], sampling: dict[str, Any]
 ) -> None:
     runner = TorchRunner(model)
@@ -154,74 +150,45 @@ def test_logprobs_are_the_same_with_drafts_and_belong_to_their_tokens(
 # With logits made by hand ------------------------------------------------------------------------------
 
 
-class FixedModel:
-    """Says 7, 8, 7, 8, ... and NaN to whoever holds the token 13."""
-
-    elsewhere = False
-
-    def __init__(self, executor: str = "compiled") -> None:
-        from services.worker.running.mock import MockFacts
-
-        self.facts = MockFacts(100, 64, (0,), 4, 32)
-        self.verifier = verifier(executor)
-
-    def forward(self, rows: Any) -> torch.Tensor:
-        wanted = [token for row in rows for token in row.tokens[row.logits_from :]]
-        logits = torch.zeros(len(wanted), 100)
-        for place, token in enumerate(wanted):
-            logits[place, 8 if token == 7 else 7] = 9.0
-            if token == 13:
-                logits[place, 50] = float("nan")
-        return logits
+@pytest.mark.parametrize(
+    ("elsewhere", "notes"), [(True, ["forward", "host", "verify"]), (False, ["host", "forward", "verify"])]
+)
+def test_on_a_device_a_step_is_under_way_when_its_launch_returns(elsewhere: bool, notes: list[str]) -> None:
+    model = FixedModel(elsewhere=elsewhere)
+    runner = TorchRunner(model)
+    new = new_sequence(request([1, 7]), Verification(strategy="greedy"))
+    runner.launch(Work([SequenceWork(1, [1, 7], 0, [0], True, Draft([8]))], [new], copies=[(3, 4)]))
+    model.notes.append("host")
+    result = runner.finish()
+    assert [verdict.tokens for verdict in result.verdicts if verdict] == [[8, 7]] and result.seconds > 0
+    assert model.notes == ["copy 3 4", *notes]
 
 
-class AfarModel(FixedModel):
-    """As on a GPU: `forward` and the kernels of its verifier are only on their way when they come back."""
-
-    elsewhere = True
-
-    def __init__(self, notes: list[str]) -> None:
-        super().__init__()
-        self.notes = notes
-        self.judge = self.verifier
-        self.verifier = self
-
-    def forward(self, rows: Any) -> torch.Tensor:
-        self.notes.append("forward")
-        return super().forward(rows)
-
-    def verify(self, logits: torch.Tensor, questions: Questions, waiting: Waiting | None = None) -> Answers:
-        self.notes.append("verify")
-        if waiting is not None:
-            waiting(lambda: True)
-        return self.judge.verify(logits, questions)
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_step_elsewhere_is_waited_for_behind_verification_where_somebody_wants_to(waits: bool) -> None:
-    notes: list[str] = []
-
-    def waiting(done: Callable[[], bool]) -> None:
-        assert done()
-        notes.append("waiting")
-
-    def meanwhile(elsewhere: bool) -> Waiting | None:
-        notes.append(f"meanwhile {elsewhere}")
-        return waiting if waits else None
-
-    model = AfarModel(notes)
-    sequence = sequence_of(request([1, 7]), Verification(strategy="greedy"), model.facts)
-    [verdict] = TorchRunner(model).step([StepWork(sequence, [1, 7, 8], 0, [8], True)], meanwhile)
-    assert verdict is not None and verdict.tokens == [8, 7]
-    assert notes == ["forward", "meanwhile True", "verify", *["waiting"] * waits]
-
-
-def test_what_is_computed_here_is_waited_for_by_nobody() -> None:
-    asked: list[bool] = []
+def test_what_is_accepted_of_a_tree_is_kept_by_the_places_of_its_rows() -> None:
     model = FixedModel()
-    sequence = sequence_of(request([1, 7]), Verification(strategy="greedy"), model.facts)
-    TorchRunner(model).step([StepWork(sequence, [1, 7], 0, [], True)], asked.append)
-    assert asked == [False]
+    runner = TorchRunner(model)
+    news = [new_sequence(request([1, 7]), Verification(strategy="greedy"), id) for id in (1, 2, 3)]
+    #    ─┬ 9
+    #     └ 8 ┬ 5
+    #         └ 7
+    tree = Draft([9, 8, 5, 7], parents=[-1, -1, 1, 1])
+    chunk = SequenceWork(1, [1], 0, [0], False)
+    items = [chunk, SequenceWork(2, [1, 7], 0, [1], True, tree), SequenceWork(3, [1, 7], 0, [2], True, Draft([8]))]
+    runner.launch(Work(items, news))
+    verdicts = runner.finish().verdicts
+    assert verdicts == [None, Verdict([8, 7, 8], 2), Verdict([8, 7], 1)]
+    # By the place of the item, and row 0 is the token before the tree.
+    assert model.kept == [(1, [2, 4])]
+
+
+def test_what_has_ended_is_forgotten() -> None:
+    runner = TorchRunner(FixedModel())
+    for sequence_id in range(50):
+        ended = [sequence_id - 1] if sequence_id else []
+        new = new_sequence(request([1, 7]), Verification(strategy="greedy"), sequence_id)
+        runner.launch(Work([SequenceWork(sequence_id, [1, 7], 0, [0], True)], [new], ended))
+        runner.finish()
+    assert len(runner._samplers) == 1
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled", "triton"])
@@ -245,14 +212,14 @@ def test_strategies_side_by_side_get_their_own_rows(executor: str) -> None:
 def test_accept_policies_show_the_limits() -> None:
     wanted = [request([1], max_tokens=9)]
 
-    def wrong(ask: DraftAsk) -> list[int]:
-        return [55] * ask.budget
+    def wrong(sequence: Sequence, budget: int) -> list[int]:
+        return [55] * budget
 
     everyone = Verification(accept_policy="accept_all")
     [everything], _ = run_all(TorchRunner(FixedModel()), wanted, wrong, verification=everyone)
     assert everything.ids.count(55) == 7
-    nobody = Verification(accept_policy="reject_all")
-    [nothing], scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed, verification=nobody)
+    none = Verification(accept_policy="reject_all")
+    [nothing], scheduler = run_all(TorchRunner(FixedModel()), wanted, repeat_what_followed, verification=none)
     assert nothing.ids == [7, 8] * 4 + [7]
     assert scheduler.tallies[("ngram", "greedy")].accepted == 0
 
@@ -267,14 +234,13 @@ def test_min_tokens_hold_back_eos_and_stop_ids() -> None:
 def test_a_sequence_that_fails_and_chunks_between_them_leave_the_others_their_logprobs() -> None:
     runner = TorchRunner(FixedModel())
     wanted = [request([1, 7], logprobs=2), request([13], logprobs=1), request([8, 7]), request([1, 8], logprobs=0)]
-    greedy, facts = Verification(strategy="greedy"), FixedModel().facts
-    sequences = [sequence_of(each, greedy, facts) for each in wanted]
-    chunk = StepWork(sequence_of(request([1, 2, 3]), greedy, facts), [1, 2], 0, [], False)
-    drafts = [[8, 7, 9], [], [9], [9, 7]]
-    work: list[StepWork] = []
-    for each, draft in zip(sequences, drafts, strict=True):
-        work += [chunk, StepWork(each, [*each.token_ids, *draft], 0, draft, True)]
-    found = runner.step(work)
+    news = [new_sequence(each, Verification(strategy="greedy"), id) for id, each in enumerate(wanted, 1)]
+    chunk = SequenceWork(9, [1, 2], 0, [], False)
+    items: list[SequenceWork] = []
+    for new, draft in zip(news, ([8, 7, 9], [], [9], [9, 7]), strict=True):
+        items += [chunk, SequenceWork(new.sequence_id, new.text, 0, [], True, Draft(draft))]
+    runner.launch(Work(items, news))
+    found = runner.finish().verdicts
     assert found[::2] == [None] * 4
     first, failed, unasked, last = found[1::2]
     assert first is not None and failed is not None and unasked is not None and last is not None

@@ -1,4 +1,4 @@
-"""Whose turn it is: priorities that age, huge prompts, and thousands who wait."""
+"""Order: priorities that age, huge prompts, and thousands of waiting requests."""
 
 from __future__ import annotations
 
@@ -8,22 +8,12 @@ import sys
 from typing import Any
 
 import pytest
-from mesh_around import request
+from driving import request, token_for_each
 from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY
 
 from services.api.messages import MOST_PRIORITY
-from services.worker.running.runner import Verdict
-from services.worker.scheduling.events import (
-    Arrived,
-    Cancelled,
-    DeadlinePassed,
-    Fail,
-    Finish,
-    RunStep,
-    StepDone,
-    StepWanted,
-)
+from services.worker.scheduling.events import Arrived, Cancelled, DeadlinePassed, Fail, Finish
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
 
@@ -49,14 +39,9 @@ def arrive(
 
 def step(scheduler: Scheduler) -> tuple[dict[int, int], list[int]]:
     """Rows of each stream in this step, and the streams that ended with it."""
-    rows: dict[int, int] = {}
-    ended: list[int] = []
-    for item in scheduler.handle(StepWanted()):
-        if isinstance(item, RunStep):
-            rows = {work.sequence.stream: len(work.tokens) for work in item.work}
-            verdicts = [Verdict([9], 0) if work.verify else None for work in item.work]
-            ended = [end.stream for end in scheduler.handle(StepDone(verdicts)) if isinstance(end, Finish)]
-    return rows, ended
+    work, streams, out = token_for_each(scheduler)
+    rows = {stream: len(item.tokens) for stream, item in zip(streams, work.items, strict=True)}
+    return rows, [end.stream for end in out if isinstance(end, Finish)]
 
 
 # Priorities -----------------------------------------------------------------------------------------------
@@ -92,7 +77,7 @@ def test_a_priority_out_of_range_is_refused(priority: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_comes_with_a_higher_priority_a_request_with_the_lowest_ends_within_a_bound(seed: int) -> None:
-    """Time passes with the steps. From `patience` on nobody passes it any more; before, no more than may wait."""
+    """Time passes with the steps. After `patience` no request passes it any more; before, no more than may wait."""
     chance = random.Random(seed)
     seconds, waiting, places, longest = chance.choice([0.1, 0.5]), 30, chance.choice([1, 3]), 6
     scheduler = make(
@@ -118,7 +103,7 @@ def test_whatever_comes_with_a_higher_priority_a_request_with_the_lowest_ends_wi
         scheduler.handle(Cancelled(next(iter(scheduler.waiting)).stream))
     assert arrive(scheduler, 0, [7] * 20, priority=MOST_PRIORITY, at=now, tokens=longest) == []
     patience = 2 * MOST_PRIORITY * seconds
-    # A step gives one token to everyone who runs; a text takes its steps, and as many again for a prompt in chunks.
+    # A step gives one token to each running sequence; a text takes its steps, and as many again for a prompt in chunks.
     bound = patience + (waiting + places + 1) * (longest + 24)
     steps = 0
     while True:
@@ -130,7 +115,7 @@ def test_whatever_comes_with_a_higher_priority_a_request_with_the_lowest_ends_wi
         assert steps < bound, "starved"
 
 
-def test_pages_go_to_the_urgent_and_the_last_in_order_gives_up_its_own() -> None:
+def test_pages_go_to_high_priority_and_the_last_in_order_is_preempted() -> None:
     scheduler = make(pages=8, max_context=28, prefix_cache=False)
     arrive(scheduler, 1, [1] * 7, priority=3, tokens=20)
     arrive(scheduler, 2, [2] * 7, priority=0, tokens=20)
@@ -147,7 +132,7 @@ def test_pages_go_to_the_urgent_and_the_last_in_order_gives_up_its_own() -> None
 # Huge prompts ---------------------------------------------------------------------------------------------
 
 
-def test_a_huge_prompt_stalls_neither_those_who_decode_nor_a_short_prompt_and_goes_on() -> None:
+def test_a_huge_prompt_stalls_neither_decoding_nor_a_short_prompt_and_goes_on() -> None:
     scheduler = make(max_step_tokens=64, max_sequences=8)
     arrive(scheduler, 1, [1, 2, 3], tokens=500)
     step(scheduler)
@@ -181,7 +166,7 @@ def test_short_prompts_without_end_do_not_starve_a_huge_one() -> None:
     assert steps <= 1000 / 18 + 1
 
 
-def test_rows_that_nobody_wants_are_left_to_no_one_and_all_wanted_are_given() -> None:
+def test_all_wanted_rows_are_given_as_far_as_there_are_any() -> None:
     chance = random.Random(5)
     for _ in range(200):
         scheduler = make(max_step_tokens=chance.choice([16, 40, 512]), max_sequences=8, prefix_cache=False)
@@ -193,7 +178,7 @@ def test_rows_that_nobody_wants_are_left_to_no_one_and_all_wanted_are_given() ->
         assert all(1 <= rows[stream] <= length for stream, length in enumerate(lengths))
 
 
-# Thousands who wait ---------------------------------------------------------------------------------------
+# Thousands of waiting requests ---------------------------------------------------------------------------------------
 
 
 def operations(work: Any) -> int:
@@ -207,7 +192,7 @@ def operations(work: Any) -> int:
         return trace
 
     before = sys.gettrace()
-    # Who is told of collections would be counted, too.
+    # Callbacks of the collector would be counted, too.
     gc.disable()
     sys.settrace(trace)
     try:
@@ -242,7 +227,7 @@ def crowded(waiting: int, same: bool) -> Scheduler:
 
 
 @pytest.mark.parametrize("same", [False, True])
-def test_a_step_costs_the_same_whether_fifty_wait_or_five_thousand(same: bool) -> None:
+def test_a_step_costs_the_same_with_50_or_5000_waiting(same: bool) -> None:
     few, many = crowded(50, same), crowded(5000, same)
     cost = {}
     for scheduler in (few, many):
@@ -252,7 +237,7 @@ def test_a_step_costs_the_same_whether_fifty_wait_or_five_thousand(same: bool) -
     assert cost[few] == cost[many]
 
 
-def test_a_step_looks_at_few_of_those_who_wait_for_one_text() -> None:
+def test_a_step_looks_at_few_of_the_requests_that_wait_for_one_text() -> None:
     costs = []
     for waiting in (200, 5000):
         scheduler = make(max_sequences=4, max_waiting=100_000, max_step_tokens=16)
@@ -262,7 +247,7 @@ def test_a_step_looks_at_few_of_those_who_wait_for_one_text() -> None:
     assert costs[0] == costs[1]
 
 
-def test_coming_and_going_cost_about_the_same_whether_fifty_wait_or_five_thousand() -> None:
+def test_arrival_and_cancel_cost_about_the_same_with_50_or_5000_waiting() -> None:
     costs = []
     for waiting in (50, 5000):
         scheduler = crowded(waiting, same=False)
@@ -277,7 +262,7 @@ def test_coming_and_going_cost_about_the_same_whether_fifty_wait_or_five_thousan
     assert costs[1] <= costs[0] * 1.2
 
 
-def test_thousands_of_one_text_are_let_in_as_places_come_and_each_ends() -> None:
+def test_thousands_of_equal_prompts_are_admitted_as_others_end_and_all_end() -> None:
     scheduler = make(max_sequences=64, max_waiting=10_000, max_step_tokens=128)
     for stream in range(3000):
         arrive(scheduler, stream, [*range(1, 30)], tokens=2)

@@ -1,33 +1,17 @@
-"""What a sequence need not compute: events in, instructions out, with the prefix cache on.
-
-Pages have 4 tokens. `step` gives (tokens, start) of the work, after making the copies.
-"""
+"""What a sequence need not compute, with the prefix cache on. Pages have 4 tokens."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from driving import Drafter, repeat_what_followed, run_all
-from mesh_around import request
+from driving import Guess, done, one, placed, repeat_what_followed, request, run_all, token_for_each
 from msgspec.structs import replace
 from paged_fake import EOS, VOCABULARY, PagedFake, alone
 
-from services.api.drafts import DraftItem
-from services.worker.running.runner import Verdict
-from services.worker.scheduling.events import (
-    Arrived,
-    Cancelled,
-    CopyPage,
-    DraftsReady,
-    EngineFailed,
-    Finish,
-    PagesLost,
-    RunStep,
-    StepDone,
-    StepWanted,
-    TimeToSpare,
-)
+from services.api.drafter import Draft
+from services.worker.running.work import Verdict
+from services.worker.scheduling.events import Arrived, Cancelled, EngineFailed, Finish
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
 
@@ -46,43 +30,31 @@ def arrive(
     assert scheduler.handle(Arrived(generate, stream)) == []
 
 
-def plan(scheduler: Scheduler) -> tuple[list[CopyPage], list[Any]]:
-    instructions = scheduler.handle(StepWanted())
-    if not instructions:
-        return [], []
-    *before, run = instructions
-    assert isinstance(run, RunStep) and all(isinstance(item, CopyPage) for item in before)
-    return before, run.work  # type: ignore[return-value]
-
-
 def step(scheduler: Scheduler, token: int = 30) -> list[tuple[int, list[int], int]]:
     """One step in which every text gets `token`: (stream, tokens, start) of each."""
-    _, work = plan(scheduler)
-    scheduler.handle(StepDone([Verdict([token], 0) if item.verify else None for item in work]))
-    return [(item.sequence.stream, item.tokens, item.start) for item in work]
+    work, streams, _ = token_for_each(scheduler, token)
+    return [(stream, item.tokens, item.start) for stream, item in zip(streams, work.items, strict=True)]
 
 
 def run_out(scheduler: Scheduler, token: int = 30) -> list[Any]:
     """Until nothing is left: what was said at the ends, in order."""
     ends = []
     while scheduler.has_work:
-        _, work = plan(scheduler)
-        said = scheduler.handle(StepDone([Verdict([token], 0) if item.verify else None for item in work]))
-        ends += [item.finished for item in said if isinstance(item, Finish)]
+        ends += [item.finished for item in token_for_each(scheduler, token)[2] if isinstance(item, Finish)]
     scheduler.check_idle()
     return ends
 
 
 def served(scheduler: Scheduler, prompt: list[int], stream: int = 99, **more: Any) -> None:
-    """A request that came and went."""
+    """A request that ran to its end."""
     arrive(scheduler, stream, prompt, **more)
     run_out(scheduler)
 
 
-# Pages of those who were here before ---------------------------------------------------------------------
+# Pages of earlier requests ---------------------------------------------------------------------
 
 
-def test_a_prompt_that_was_here_before_is_computed_from_its_last_whole_page_on() -> None:
+def test_a_prompt_that_was_computed_before_is_computed_from_its_last_whole_page_on() -> None:
     scheduler = make()
     served(scheduler, TEXT[:11], tokens=1)
     arrive(scheduler, 1, TEXT)
@@ -108,30 +80,16 @@ def test_answers_are_found_as_well_as_prompts() -> None:
     assert step(scheduler) == [(1, [30, 5], 12)]
 
 
-@pytest.mark.parametrize("how", ["time to spare", "somebody comes", "its reader leaves"])
-def test_a_page_that_is_full_can_be_found_when_there_is_time_and_before_anyone_comes_or_goes(how: str) -> None:
+def test_a_page_that_is_full_can_be_found_at_once() -> None:
     scheduler = make()
     arrive(scheduler, 1, TEXT[:6])
     for _ in range(3):
         step(scheduler)
     [sequence] = scheduler.running
-    assert sequence.computed == 8 and sequence.entered == 1, "between two steps nobody looks"
-    if how == "time to spare":
-        scheduler.handle(TimeToSpare())
-        assert sequence.entered == 2
-    elif how == "its reader leaves":
-        scheduler.handle(Cancelled(1))
+    assert (sequence.computed, sequence.entered) == (8, 2)
     arrive(scheduler, 2, [*TEXT[:6], 30, 30, 5])
     assert (2, [5], 8) in step(scheduler)
     run_out(scheduler)
-
-
-def test_who_waits_for_a_text_need_not_wait_for_time_to_spare() -> None:
-    scheduler = make(max_sequences=1)
-    arrive(scheduler, 1, TEXT[:7])
-    arrive(scheduler, 2, TEXT[:7])
-    step(scheduler)
-    assert scheduler.running[0].entered == 1
 
 
 def test_a_page_whose_last_token_was_never_computed_is_not_found() -> None:
@@ -167,11 +125,9 @@ def test_rejected_drafts_are_never_found() -> None:
     arrive(scheduler, 1, TEXT[:6], tokens=20)
     step(scheduler, token=7)
     [sequence] = scheduler.running
-    draft = DraftItem(sequence_id=sequence.id, committed=7, tokens=[8, 9, 10, 11], source="t")
-    scheduler.handle(DraftsReady([draft]))
-    _, [work] = plan(scheduler)
-    assert work.draft == [8, 9, 10, 11]
-    scheduler.handle(StepDone([Verdict([8, 40], 1)]))
+    work, _ = placed(scheduler, {sequence.id: Draft([8, 9, 10, 11])})
+    assert work.items[0].draft.tokens == [8, 9, 10, 11]
+    done(scheduler, Verdict([8, 40], 1))
     scheduler.handle(Cancelled(1))
     # [1 2 3 4 5 6 7 8] is committed and computed; 9 lay behind it for a while.
     arrive(scheduler, 2, [*TEXT[:8], 9, 10, 11, 12, 13])
@@ -198,7 +154,7 @@ def with_one_preempted(pages: int) -> Scheduler:
     return scheduler
 
 
-def test_a_preempted_sequence_finds_what_it_had_computed() -> None:
+def test_a_preempted_sequence_finds_its_computed_pages() -> None:
     scheduler = with_one_preempted(pages=6)
     assert [sequence.stream for sequence in scheduler.waiting] == [2]
     computed = scheduler.waiting.first().length - 1  # type: ignore[union-attr]
@@ -217,17 +173,7 @@ def test_the_page_that_was_filled_in_the_step_before_a_preemption_is_found_too()
     run_out(scheduler)
 
 
-def test_what_was_lost_with_the_pages_is_not_found() -> None:
-    scheduler = make()
-    served(scheduler, TEXT)
-    arrive(scheduler, 1, TEXT)
-    step(scheduler)
-    scheduler.handle(PagesLost())
-    assert scheduler.pages.free == scheduler.pages.total
-    assert step(scheduler) == [(1, [*TEXT, 30], 0)]
-
-
-def test_what_an_engine_computed_that_failed_is_not_found() -> None:
+def test_pages_of_a_failed_engine_are_not_found() -> None:
     scheduler = make()
     served(scheduler, TEXT)
     arrive(scheduler, 1, TEXT)
@@ -240,13 +186,13 @@ def test_what_was_computed_for_a_sequence_the_engine_failed_is_not_found() -> No
     scheduler = make()
     arrive(scheduler, 1, TEXT)
     step(scheduler)
-    plan(scheduler)
-    scheduler.handle(StepDone([Verdict([], 0, failure="not finite")]))
+    placed(scheduler)
+    done(scheduler, Verdict([], 0, failure="not finite"))
     arrive(scheduler, 2, TEXT)
     assert step(scheduler) == [(2, TEXT, 0)]
 
 
-def test_switched_off_everything_is_computed() -> None:
+def test_without_prefix_cache_everything_is_computed() -> None:
     scheduler = make(prefix_cache=False)
     served(scheduler, TEXT)
     arrive(scheduler, 1, TEXT)
@@ -263,14 +209,14 @@ def test_choices_of_one_request_compute_their_prompt_once() -> None:
     for stream in (1, 2, 3):
         arrive(scheduler, stream, TEXT[:10])
     assert step(scheduler) == [(1, TEXT[:10], 0)]
-    copies, work = plan(scheduler)
+    work, _ = placed(scheduler)
     # Two whole pages are shared; of the third each gets a copy, in which the prompt's ninth token is there.
     first, second, third = (sequence.pages for sequence in scheduler.running)
     assert first[:2] == second[:2] == third[:2]
-    assert copies == [CopyPage(first[2], second[2]), CopyPage(first[2], third[2])]
+    assert work.copies == [(first[2], second[2]), (first[2], third[2])]
     assert len({first[2], second[2], third[2]}) == 3
-    assert [(item.tokens, item.start) for item in work] == [([30], 10), ([10], 9), ([10], 9)]
-    scheduler.handle(StepDone([Verdict([30], 0)] * 3))
+    assert [(item.tokens, item.start) for item in work.items] == [([30], 10), ([10], 9), ([10], 9)]
+    done(scheduler, *[one(30)] * 3)
     assert [end.cached_tokens for end in run_out(scheduler)] == [0, 9, 9]
 
 
@@ -279,11 +225,11 @@ def test_a_prompt_that_fills_its_pages_needs_no_copy() -> None:
     for stream in (1, 2):
         arrive(scheduler, stream, TEXT[:9])
     step(scheduler)
-    copies, work = plan(scheduler)
-    assert copies == [] and [(item.tokens, item.start) for item in work] == [([30], 9), ([9], 8)]
+    work, _ = placed(scheduler)
+    assert work.copies == [] and [(item.tokens, item.start) for item in work.items] == [([30], 9), ([9], 8)]
 
 
-def test_whoever_begins_alike_waits_for_the_one_who_computes_it_and_the_others_pass() -> None:
+def test_a_prompt_waits_for_the_sequence_that_computes_its_beginning_and_others_pass() -> None:
     scheduler = make(max_step_tokens=10, max_sequences=4)
     arrive(scheduler, 1, TEXT)
     step(scheduler)
@@ -295,7 +241,7 @@ def test_whoever_begins_alike_waits_for_the_one_who_computes_it_and_the_others_p
     assert (2, [13, 14, 40, 41], 12) in step(scheduler)
 
 
-def test_nobody_waits_for_one_who_comes_after_him() -> None:
+def test_a_sequence_does_not_wait_for_one_behind_it_in_order() -> None:
     scheduler = make(max_step_tokens=10, max_sequences=4)
     arrive(scheduler, 1, TEXT, priority=5)
     step(scheduler)
@@ -304,33 +250,33 @@ def test_nobody_waits_for_one_who_comes_after_him() -> None:
     assert began[0][0] == 2 and began[0][2] == 8
 
 
-@pytest.mark.parametrize("end", ["cancelled", "lost"])
-def test_when_the_one_who_computes_leaves_the_next_takes_over(end: str) -> None:
+@pytest.mark.parametrize("how", ["cancelled", "preempted"])
+def test_when_the_sequence_that_computes_a_prompt_leaves_the_next_takes_over(how: str) -> None:
     scheduler = make(max_step_tokens=10, max_sequences=4)
     for stream in (1, 2, 3):
         arrive(scheduler, stream, TEXT)
     assert step(scheduler) == [(1, TEXT[:10], 0)]
-    if end == "cancelled":
+    if how == "cancelled":
         scheduler.handle(Cancelled(1))
         assert step(scheduler) == [(2, TEXT[8:18], 8)]
     else:
-        scheduler.handle(PagesLost())
-        assert step(scheduler) == [(1, TEXT[:10], 0)]
+        scheduler.planner.preempt(scheduler.running[0])
+        assert step(scheduler) == [(1, TEXT[8:18], 8)]
     assert all(end.completion_tokens == 9 for end in run_out(scheduler))
 
 
-def test_a_prompt_that_was_computed_a_second_time_is_offered_a_second_time() -> None:
+def test_a_prompt_computed_again_can_be_copied_again() -> None:
     scheduler = make()
     arrive(scheduler, 1, TEXT[:10], tokens=20)
     step(scheduler)
-    scheduler.handle(PagesLost())
+    scheduler.planner.preempt(scheduler.running[0])
     step(scheduler)
     arrive(scheduler, 2, TEXT[:10])
-    copies, work = plan(scheduler)
-    assert len(copies) == 1 and [(item.tokens, item.start) for item in work] == [([30], 11), ([10], 9)]
+    work, _ = placed(scheduler)
+    assert len(work.copies) == 1 and [(item.tokens, item.start) for item in work.items] == [([30], 11), ([10], 9)]
 
 
-def test_those_who_wait_for_a_text_can_be_cancelled_and_are_counted() -> None:
+def test_sequences_that_wait_for_a_text_can_be_cancelled_and_are_counted() -> None:
     scheduler = make(max_step_tokens=10, max_waiting=2)
     for stream in (1, 2):
         arrive(scheduler, stream, TEXT)
@@ -355,14 +301,15 @@ def test_a_page_is_copied_before_its_owner_may_lose_it() -> None:
 # Law 3 ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("drafter", [None, repeat_what_followed])
+@pytest.mark.parametrize("guess", [None, repeat_what_followed])
 @pytest.mark.parametrize("pages", [12, 200])
-def test_the_text_is_the_same_with_the_cache_and_without(drafter: Drafter | None, pages: int) -> None:
+def test_the_text_is_the_same_with_the_cache_and_without(guess: Guess | None, pages: int) -> None:
     prompts = [[*TEXT[: 3 + k % 9], k % 7] for k in range(30)]
     wanted = [replace(request(p, max_tokens=20), cache_salt=("", "a")[k % 3 == 0]) for k, p in enumerate(prompts)]
     runner, plain = PagedFake(pages), PagedFake(pages)
-    outcomes, scheduler = run_all(runner, wanted, drafter)
-    without, _ = run_all(plain, wanted, drafter, prefix_cache=False)
+    runner.salts = plain.salts = {id: each.cache_salt for id, each in enumerate(wanted, 1)}
+    outcomes, scheduler = run_all(runner, wanted, guess)
+    without, _ = run_all(plain, wanted, guess, prefix_cache=False)
     assert [each.ids for each in outcomes] == [each.ids for each in without]
     assert [each.ids for each in outcomes] == [alone(p, 20, min(64, pages * 4))[0] for p in prompts]
     assert runner.rows < plain.rows and scheduler.planner.sharing.found_tokens > 0

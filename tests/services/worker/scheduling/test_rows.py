@@ -1,4 +1,4 @@
-"""How a step's rows are shared out among drafts."""
+"""How a step's rows are shared out among prompts, and kept for drafts."""
 
 from __future__ import annotations
 
@@ -8,50 +8,41 @@ from typing import Any, cast
 
 import pytest
 
-from services.worker.scheduling.rows import Rows, most_for_sure
+from services.worker.scheduling.rows import most_for_drafts, share_chunks
+
+
+def prompts(*missing: int) -> Any:
+    return cast(Any, [SimpleNamespace(id=id, missing=each) for id, each in enumerate(missing)])
 
 
 @pytest.mark.parametrize(
-    ("wanted", "rows", "given"),
+    ("missing", "rows", "given"),
     [
-        ([8, 1], 512, [8, 1]),
-        ([1, 8], 9, [1, 8]),
-        ([8, 8, 8], 12, [4, 4, 4]),
-        # Who needs less than its share leaves the rest to those behind it.
-        ([1, 8, 8], 13, [1, 6, 6]),
-        ([8, 8], 0, [0, 0]),
-        ([], 16, []),
+        ([9], 100, [8]),
+        ([100], 12, [12]),
+        # In order; a quarter goes to the shortest of those left over.
+        ([100, 50, 9], 12, [9, 0, 3]),
+        ([5, 100, 9], 12, [4, 5, 3]),
+        # What that one leaves goes to the next.
+        ([100, 50, 2], 12, [9, 2, 1]),
+        ([3, 3], 100, [2, 2]),
+        ([3, 3], 0, [0, 0]),
+        ([1, 5], 3, [0, 3]),
     ],
 )
-def test_drafts_that_all_fit_stay_whole_and_others_get_their_share(
-    wanted: list[int], rows: int, given: list[int]
-) -> None:
-    shared = Rows([], wanted, rows)
-    assert [shared.for_draft(length) for length in wanted] == given
-    assert sum(given) <= rows
+def test_prompts_get_their_rows_in_order_and_short_ones_pass(missing: list[int], rows: int, given: list[int]) -> None:
+    assert list(share_chunks(prompts(*missing), rows).values()) == given
 
 
-def test_what_may_be_asked_for_is_as_long_as_the_longest_that_fits() -> None:
-    assert Rows([], [8, 1], 512).share == 8
-    assert Rows([], [8, 8], 8).share == 4
-    assert Rows([], [], 8).share == 0
-
-
-def test_what_drafts_may_have_for_sure_they_get_beside_any_prompts() -> None:
+def test_no_row_is_given_twice_and_none_is_left_where_it_is_wanted() -> None:
     chance = random.Random(1)
-    whole = 0
     for _ in range(400):
-        rows = chance.randint(1, 64)
-        running = [
-            SimpleNamespace(id=at, computed=0, token_ids=[0] * chance.choice([1, 1, 2, 40]))
-            for at in range(chance.randint(0, 6))
-        ]
-        wanted = [chance.randint(1, 12) for _ in range(chance.randint(0, 5))]
-        if sum(wanted) <= most_for_sure(rows, len(running)):
-            whole += 1
-            shared = Rows(cast(Any, running), wanted, rows)
-            assert shared.share == max(wanted, default=0)
-            assert [shared.for_draft(length) for length in wanted] == wanted
-            # A quarter is left for prompts.
-            assert rows - len(running) - sum(wanted) >= rows // 4
-    assert 100 < whole < 300
+        missing = [chance.choice([1, 2, 40, chance.randint(1, 90)]) for _ in range(chance.randint(1, 6))]
+        rows = chance.randint(0, 100)
+        given = share_chunks(prompts(*missing), rows)
+        assert sum(given.values()) == min(rows, sum(missing) - len(missing))
+        assert all(0 <= given[id] < each for id, each in enumerate(missing))
+
+
+def test_while_prompts_are_computed_a_quarter_of_the_rows_is_not_for_drafts() -> None:
+    assert [most_for_drafts(rows, 4) for rows in (64, 16, 5, 4)] == [44, 8, 0, 0]

@@ -1,8 +1,7 @@
 """The scheduler under whatever may happen, over a runner that notices every mistake with pages.
 
 Laws: each request ends once (1), drafts of any kind change no token, nor does what is shared (2, 3), no page is
-lost (5), and nobody waits for ever, whatever the priorities. Answers to what was asked ahead come in time, late, twice,
-in another order, about the dead, or as if something else had been asked.
+lost (5), and no request waits for ever, whatever the priorities.
 """
 
 from __future__ import annotations
@@ -12,31 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from mesh_around import request
+from driving import request
 from msgspec.structs import replace
 from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token
 
-from services.api.drafts import DraftItem
+from services.api.draft_tree import possible
+from services.api.drafter import Draft
 from services.api.messages import Failed, Finished
-from services.worker.scheduling.events import (
-    Arrived,
-    AskAhead,
-    AskDrafts,
-    Cancelled,
-    CopyPage,
-    DeadlinePassed,
-    DraftsReady,
-    Emit,
-    Fail,
-    Finish,
-    PagesLost,
-    RunStep,
-    StepDone,
-    StepWanted,
-    TimeToSpare,
-)
+from services.worker.running.work import size_of
+from services.worker.scheduling.events import Arrived, Cancelled, DeadlinePassed, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
+from services.worker.scheduling.sequence import Sequence
 
 
 @dataclass
@@ -77,8 +63,6 @@ class World:
         self.beginnings = [[chance.randrange(VOCABULARY) for _ in range(60)] for _ in range(3)]
         self.told: dict[int, Told] = {}
         self.now = 0.0
-        # Answers to questions asked ahead that haven't come yet.
-        self.late: list[DraftsReady] = []
 
     def arrive(self) -> None:
         """One request or its several choices; many begin as others do."""
@@ -105,6 +89,8 @@ class World:
                 namespace=chance.choice(["", "n", "m"]),
             )
             self.hear(self.scheduler.handle(Arrived(generate, stream, deadline, self.now)))
+            if (sequence := self.scheduler.sequence_of(stream)) is not None:
+                self.runner.salts[sequence.id] = salt
 
     def cancel(self) -> None:
         stream = self.chance.randrange(len(self.told) or 1)
@@ -112,8 +98,8 @@ class World:
             self.told[stream].cancelled = True
         self.hear(self.scheduler.handle(Cancelled(stream)))
 
-    def hear(self, instructions: list[Any]) -> None:
-        for item in instructions:
+    def hear(self, out: list[Output]) -> None:
+        for item in out:
             if isinstance(item, Emit):
                 told = self.told[item.stream]
                 assert not told.ends and not told.cancelled and item.tokens.ids
@@ -124,63 +110,32 @@ class World:
                 self.told[item.stream].ends.append(item.finished)
             elif isinstance(item, Fail):
                 self.told[item.stream].ends.append(item.failed)
-            elif isinstance(item, AskDrafts):
-                self.answer(DraftsReady([self.guess(ask) for ask in item.asks], seconds=self.chance.choice([0, 1e-4])))
-            elif isinstance(item, AskAhead):
-                followed = {ask.sequence.id: ask.ahead for ask in item.asks}
-                self.late.append(DraftsReady([self.guess(ask) for ask in item.asks], ahead=True, followed=followed))
-            elif isinstance(item, CopyPage):
-                self.runner.copy_page(item.source, item.target)
-            elif isinstance(item, RunStep):
-                assert sum(len(work.tokens) for work in item.work) <= self.scheduler.limits.max_step_tokens
-                verdicts = self.runner.step(item.work, self.spare)
-                self.late_ones()
-                rows = sum(len(work.tokens) for work in item.work)
-                seconds = self.chance.choice([0.0, 0.01, 0.01 + 0.001 * rows, self.chance.random()])
-                self.hear(self.scheduler.handle(StepDone(verdicts, seconds)))
 
-    def spare(self, elsewhere: bool) -> None:
-        self.hear(self.scheduler.handle(TimeToSpare()))
+    def step(self) -> None:
+        chance, scheduler = self.chance, self.scheduler
+        plan = scheduler.schedule()
+        sequences = [item.sequence for item in plan.items]
+        drafts = {each.id: self.guess(each) for each in sequences if chance.random() < 0.9}
+        work = scheduler.place(drafts, {each.id: 3 for each in sequences})
+        assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
+        for item, sequence in zip(work.items, sequences, strict=True):
+            assert possible(item.draft.tokens, item.draft.parents)
+            assert not item.draft.tokens or sequence.wants_draft
+        self.runner.launch(work)
+        self.hear(scheduler.handle(StepDone(self.runner.finish())))
 
-    def answer(self, ready: DraftsReady) -> None:
-        self.hear(self.scheduler.handle(ready))
-
-    def late_ones(self) -> None:
-        """Some answers come now; some come again, some never, some are mixed up."""
-        chance = self.chance
-        chance.shuffle(self.late)
-        for ready in self.late[: chance.choice([0, 1, 1, 2])]:
-            if chance.random() < 0.1:
-                followed = chance.choice(self.late).followed
-                ready = DraftsReady(ready.drafts, ahead=chance.random() < 0.5, followed=followed)
-            self.answer(ready)
-            if chance.random() < 0.8:
-                self.late = [other for other in self.late if other is not ready]
-        del self.late[4:]
-
-    def guess(self, ask: Any) -> DraftItem:
-        """Right for a while, then wrong; or late, too long, or nonsense."""
-        chance, text = self.chance, [*ask.sequence.token_ids, *ask.ahead]
-        committed = len(text) - (chance.random() < 0.05)
+    def guess(self, sequence: Sequence) -> Draft:
+        """Right for a while, then wrong; for any sequence, of any length, with branches or without."""
+        chance, text = self.chance, list(sequence.token_ids)
         tokens: list[int] = []
-        for _ in range(chance.choice([0, ask.budget, ask.budget, ask.budget + 5])):
+        for _ in range(chance.choice([0, 3, 8, 30])):
             right = next_token(text, self.eos_every)
-            tokens.append(right if chance.random() < 0.85 else chance.randrange(-1, VOCABULARY + 1))
+            tokens.append(right if chance.random() < 0.85 else chance.randrange(VOCABULARY))
             text.append(tokens[-1])
         parents: list[int] = []
         if tokens and chance.random() < 0.5:
             tokens, parents = self.branched(tokens)
-        # What they claim is nonsense now and then.
-        chances = [chance.choice([0.99, 0.5, 0.0, -3.0, 7.0, float("nan"), float("inf")]) for _ in tokens]
-        return DraftItem(
-            sequence_id=ask.sequence.id + (chance.random() < 0.02),
-            committed=committed,
-            tokens=tokens,
-            parents=parents if chance.random() < 0.95 else [chance.randrange(-2, 5) for _ in tokens],
-            source=chance.choice(["s", "t", str(chance.random())]),
-            chances=chance.choice([[], chances, chances[:1]]),
-            match_length=chance.choice([0, 5, -7]),
-        )
+        return Draft(tokens, "t", parents=parents)
 
     def branched(self, chain: list[int]) -> tuple[list[int], list[int]]:
         """With other tokens beside these, before and after them."""
@@ -199,11 +154,16 @@ class World:
             above = below
         return tokens, parents
 
+    def preempt(self) -> None:
+        """Any running sequence, not only the last in order."""
+        if self.scheduler.running:
+            self.scheduler.planner.preempt(self.chance.choice(self.scheduler.running))
+
     def turn(self) -> None:
         self.now += 1
         self.hear(self.scheduler.handle(DeadlinePassed(self.now)))
-        self.late_ones()
-        self.hear(self.scheduler.handle(StepWanted()))
+        if self.scheduler.has_work:
+            self.step()
         self.scheduler.planner.sharing.cache.check()
 
     def settle(self) -> None:
@@ -211,8 +171,7 @@ class World:
         while self.scheduler.has_work:
             self.turn()
             turns += 1
-            assert turns < 20_000, "somebody waits for ever"
-        assert not self.scheduler.advice.failed
+            assert turns < 20_000, "a request waits for ever"
         self.scheduler.check_idle()
 
     def check(self) -> None:
@@ -240,14 +199,14 @@ def test_every_request_ends_once_with_its_own_text_and_no_page_is_lost(seed: int
         elif act < 0.28:
             world.cancel()
         elif act < 0.285:
-            world.hear(world.scheduler.handle(PagesLost()))
+            world.preempt()
         else:
             world.turn()
     world.settle()
     world.check()
 
 
-def test_the_oldest_ends_while_the_young_keep_coming() -> None:
+def test_the_oldest_request_ends_while_new_ones_keep_arriving() -> None:
     """No starvation: with pages for little more than one text, arrivals never stop."""
     world = World(3)
     world.runner = PagedFake(17, 4)
@@ -261,7 +220,7 @@ def test_the_oldest_ends_while_the_young_keep_coming() -> None:
         world.hear(world.scheduler.handle(Arrived(request(told.prompt, max_tokens=30), stream, None)))
         world.turn()
     ended = [stream for stream, told in world.told.items() if told.ends]
-    # In the order of their arrival, whoever was preempted meanwhile.
+    # In the order of their arrival, whatever was preempted meanwhile.
     assert ended == list(range(len(ended))) and len(ended) >= 8
     for stream in world.told:
         world.hear(world.scheduler.handle(Cancelled(stream)))

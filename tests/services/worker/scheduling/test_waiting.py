@@ -1,4 +1,4 @@
-"""Queues that thousands stand in."""
+"""Queues of thousands of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from mesh_around import request
+from driving import request
 
 from services.worker.scheduling.arrival import make_sequence
 from services.worker.scheduling.events import Arrived
@@ -37,7 +37,7 @@ def test_the_smallest_key_is_first_and_equal_ones_go_in_the_order_they_came() ->
     assert queue.first() is None and len(queue) == 0
 
 
-def test_an_item_that_left_can_come_back_under_another_key() -> None:
+def test_a_removed_item_can_be_added_under_another_key() -> None:
     queue: Queue[str] = Queue()
     queue.put(1, "a")
     queue.put(2, "b")
@@ -47,7 +47,7 @@ def test_an_item_that_left_can_come_back_under_another_key() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_does_what_a_sorted_list_does(seed: int) -> None:
+def test_it_behaves_like_a_sorted_list(seed: int) -> None:
     chance, queue = random.Random(seed), Queue[int]()
     plain: dict[int, tuple[int, int]] = {}
     for item in range(3000):
@@ -65,7 +65,7 @@ def test_it_does_what_a_sorted_list_does(seed: int) -> None:
     assert drained(queue) == sorted(plain, key=lambda each: plain[each])
 
 
-def test_those_who_leave_from_the_middle_leave_no_memory_behind() -> None:
+def test_items_removed_from_the_middle_leave_no_memory_behind() -> None:
     queue: Queue[int] = Queue()
     queue.put(0, -1)
     for item in range(100_000):
@@ -74,7 +74,7 @@ def test_those_who_leave_from_the_middle_leave_no_memory_behind() -> None:
     assert len(queue._heap) <= FEW_HOLES + 3
 
 
-def test_who_stands_behind_another_is_not_first_until_the_text_is_there() -> None:
+def test_a_sequence_behind_another_is_not_first_until_the_text_is_there() -> None:
     waiting = Waiting()
     leader, a, b, c = (sequence(id) for id in range(1, 5))
     for each in (a, b, c):
@@ -93,7 +93,7 @@ def test_who_stands_behind_another_is_not_first_until_the_text_is_there() -> Non
     waiting.check_empty()
 
 
-def test_who_stands_behind_another_may_leave() -> None:
+def test_a_sequence_behind_another_may_leave() -> None:
     waiting = Waiting()
     leader, a, b = (sequence(id) for id in range(1, 4))
     for each in (a, b):

@@ -54,7 +54,7 @@ def test_it_predicts_what_it_has_seen(cost: Cost) -> None:
             assert off(model, cost, rows, rows * each) < 0.12, (rows, each)
 
 
-def test_between_what_it_has_seen_it_goes_straight() -> None:
+def test_between_measurements_it_interpolates_linearly() -> None:
     model = taught(linear)
     for rows, context in ((3, 900), (12, 5000), (100, 40_000), (300, 100_000)):
         assert off(model, linear, rows, context) < 0.12
@@ -67,7 +67,7 @@ def test_steps_that_were_descheduled_do_not_count(cost: Cost) -> None:
         assert off(model, cost, rows, rows * 500) < 0.15
 
 
-def test_a_burst_of_slow_steps_passes_without_a_trace() -> None:
+def test_a_burst_of_slow_steps_leaves_the_model_unchanged() -> None:
     model = taught(linear, noise=0.0)
     before = model.predict(8, 1600)
     for _ in range(KEPT // 2):
@@ -90,7 +90,7 @@ def test_a_machine_that_became_slower_is_followed() -> None:
         assert model.predict(rows, rows * 500) / linear(rows, rows * 500) == pytest.approx(3.0, rel=0.2)
 
 
-def test_and_one_that_became_faster_again() -> None:
+def test_a_machine_that_became_faster_again_is_followed() -> None:
     model = StepTime()
     for factor in (1.0, 4.0, 1.0):
         for step in range(600):
@@ -113,7 +113,7 @@ def test_more_rows_and_more_context_never_cost_less_whatever_was_measured(seed: 
         assert costs == sorted(costs)
 
 
-def test_context_is_told_from_rows() -> None:
+def test_the_costs_of_context_and_of_rows_are_separated() -> None:
     """A single stream whose text grows: a longer text is dearer, and a row more isn't."""
     model = StepTime()
     for length in range(10, 6000):
@@ -130,7 +130,7 @@ def test_its_memory_is_bounded() -> None:
     assert all(len(cell.steps) <= KEPT for cell in model._cells.values())
 
 
-def test_a_curve_is_what_is_predicted_of_each_number_of_rows() -> None:
+def test_a_curve_has_the_prediction_for_each_number_of_rows() -> None:
     for cost in (linear, stairs):
         model = taught(cost)
         for rows, context in ((1, 500), (8, 4000), (100, 20_000)):

@@ -16,7 +16,7 @@ def rate(values: list[list[float]], counts: list[int] | tuple[int, ...], certain
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_nothing_else_would_bring_more(seed: int) -> None:
+def test_no_other_choice_gives_more_tokens_per_second(seed: int) -> None:
     """Also where steps get dearer in stairs, and where chances are equal."""
     chance = random.Random(seed)
     values = [
@@ -38,19 +38,19 @@ def test_nothing_else_would_bring_more(seed: int) -> None:
     )
 
 
-def test_free_rows_are_all_taken_and_dear_ones_are_not() -> None:
+def test_free_rows_are_all_taken_and_expensive_ones_are_not() -> None:
     likely = [cumulated([0.9] * 10)]
     assert lengths(likely, 1, [0.01] * 11) == [10]
     assert lengths(likely, 1, [0.01 * (1 + k) for k in range(11)]) == [0]
     assert lengths([cumulated([0.9] * 10), cumulated([0.1] * 10)], 2, [0.01 + 0.002 * k for k in range(21)]) == [5, 0]
 
 
-def test_of_equal_chances_each_sequence_has_its_part() -> None:
+def test_equal_probabilities_are_shared_by_all_sequences() -> None:
     values = [cumulated([0.9] * 8) for _ in range(4)]
     assert lengths(values, 4, [0.01] * 17) == [4, 4, 4, 4]
 
 
-def test_a_stair_is_climbed_when_what_lies_behind_it_is_worth_it() -> None:
+def test_a_jump_in_cost_is_accepted_if_the_rows_after_it_pay() -> None:
     stairs = [0.01] * 1 + [0.012] * 8
     assert lengths([cumulated([0.9] * 8)], 1, stairs) == [8]
 
@@ -58,7 +58,7 @@ def test_a_stair_is_climbed_when_what_lies_behind_it_is_worth_it() -> None:
 @pytest.mark.parametrize(
     ("values", "seconds"), [([], [0.01]), ([[]], [0.01]), ([[0.9]], [0.0, 0.0]), ([[0.9], []], [0.01])]
 )
-def test_where_there_is_nothing_to_choose_nothing_is_chosen(values: list[list[float]], seconds: list[float]) -> None:
+def test_without_candidates_nothing_is_chosen(values: list[list[float]], seconds: list[float]) -> None:
     assert lengths(values, 1, seconds) == [0] * len(values)
 
 

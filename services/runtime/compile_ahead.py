@@ -1,0 +1,61 @@
+"""Compiles all loops of a first start, in processes of their own, while something else is waited for: the model is
+being fetched, or packages are installed. What is on disk isn't compiled again; processes that start later find it.
+
+    python -m services.runtime.compile_ahead
+
+Knows which modules compile; imports none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from services.runtime.process import KEPT_WARM
+
+ROOT = Path(__file__).resolve().parents[2]
+# Where code is kept when nobody says otherwise (kernels/cpu_cache.py).
+COMPILED = ROOT / "kernels" / "__pycache__" / "compiled"
+# Each compiles by itself; the longest first.
+COMMANDS = (
+    ("-m", "models.cpu.compile_ahead"),
+    ("-m", "kernels.verify.ahead"),
+    ("-c", f"from importlib import import_module; import_module('{KEPT_WARM['proposer']}').load()"),
+)
+
+
+def wanted() -> bool:
+    """Whether nothing was ever compiled here: a start after an edit compiles what it needs by itself."""
+    if os.environ.get("NUMBA_CACHE_DIR") or not os.access(ROOT / "kernels", os.W_OK):
+        return False
+    return not COMPILED.is_dir() or not any(COMPILED.iterdir())
+
+
+def start() -> list[subprocess.Popen[bytes]]:
+    """Compile in the background. What it says is nobody's business: whoever starts without it compiles anew."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for command in COMMANDS
+    ]  # fmt: skip
+
+
+def wait(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.wait()
+
+
+def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    if wanted():
+        wait(start())

@@ -1,0 +1,48 @@
+"""What a first start compiles while it waits for something else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.runtime import compile_ahead
+
+
+@pytest.fixture(autouse=True)
+def somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(compile_ahead, "COMPILED", tmp_path / "compiled")
+    return tmp_path
+
+
+def test_it_is_wanted_until_something_was_compiled(somewhere_else: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_ahead.wanted()
+    (somewhere_else / "compiled").mkdir()
+    assert compile_ahead.wanted()
+    (somewhere_else / "compiled" / "kernels.linear.cpu-1").mkdir()
+    assert not compile_ahead.wanted()
+    (somewhere_else / "compiled" / "kernels.linear.cpu-1").rmdir()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/elsewhere")
+    assert not compile_ahead.wanted(), "whoever keeps code elsewhere has compiled it there"
+
+
+def test_what_it_starts_runs_to_its_end_or_is_stopped(somewhere_else: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = f"import pathlib; pathlib.Path({str(somewhere_else / 'note')!r}).touch()"
+    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", note), ("-c", "raise SystemExit(3)")))
+    processes = compile_ahead.start()
+    compile_ahead.wait(processes)
+    assert (somewhere_else / "note").exists() and [process.returncode for process in processes] == [0, 3]
+    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", "import time; time.sleep(1000)"),))
+    processes = compile_ahead.start()
+    compile_ahead.stop(processes)
+    assert [process.returncode for process in processes] == [-9]
+
+
+def test_its_commands_name_modules_that_are_there() -> None:
+    """What they compile is tested by those modules' own tests."""
+    for command in compile_ahead.COMMANDS:
+        if command[0] == "-m":
+            assert compile_ahead.ROOT.joinpath(*command[1].split(".")).with_suffix(".py").is_file()
+    assert sys.executable

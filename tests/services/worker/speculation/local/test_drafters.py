@@ -1,0 +1,271 @@
+"""Drafters in the worker: what they are told, what becomes of their drafts, and what becomes of them when they fail."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from driving import limits_of, new_sequence, request
+from fixed_model import FixedModel
+
+from kernels.verify.questions import Answers, Questions
+from services.api.drafter import NO_DRAFT, Committed, Draft, DraftRequest, Needs
+from services.api.methods import METHODS, Method
+from services.api.strategies import Verification
+from services.worker.engine import Engine
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.running.work import NewSequence, SequenceWork, Verdict
+from services.worker.scheduling.events import Answer, Arrived, Emit, Finish
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.controller import Controller
+from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.local.drafters import LocalDrafters
+from services.worker.speculation.remote.client import ProposerClient
+
+
+class Toy:
+    """Drafts 7, 8, 7, ... with the probabilities that it drew them from, and keeps what it is told."""
+
+    name: ClassVar[str] = "toy"
+    needs: ClassVar[Needs] = Needs.FEATURES
+    gives_probs: ClassVar[bool] = True
+
+    def __init__(self, fails: str = "") -> None:
+        self.committed: list[Committed] = []
+        self.requests: list[list[DraftRequest]] = []
+        self.forgotten: list[int] = []
+        self.fails = fails
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        assert self.fails != "draft"
+        self.requests.append(list(requests))
+        found = [self._draft(each) for each in requests]
+        return found[1:] if self.fails == "too few" else found
+
+    def _draft(self, request: DraftRequest) -> Draft:
+        begin = 0 if request.text.tokens[-1] == 8 else 1
+        tokens = [(7, 8)[(begin + place) % 2] for place in range(request.budget)]
+        probs = torch.full((len(tokens), 100), 0.001)
+        probs[range(len(tokens)), tokens] = 0.901
+        return Draft(tokens, "toy", probs=probs)
+
+    def commit(self, results: Sequence[Committed]) -> None:
+        assert self.fails != "commit"
+        self.committed += results
+
+    def forget(self, sequence_ids: Sequence[int]) -> None:
+        assert self.fails != "forget"
+        self.forgotten += sequence_ids
+
+
+def new(sequence_id: int = 1, prompt: Sequence[int] = (1, 2, 3), drafter: str = "toy", **sampling: Any) -> NewSequence:
+    made = new_sequence(request(list(prompt), **sampling), Verification(strategy="greedy"), sequence_id)
+    made.drafter = drafter
+    return made
+
+
+def joined(*news: NewSequence, fails: str = "") -> tuple[LocalDrafters, Toy]:
+    toy = Toy(fails)
+    drafters = LocalDrafters({"toy": toy})
+    for each in news or (new(),):
+        drafters.join(each)
+    return drafters, toy
+
+
+def features_of(items: list[SequenceWork]) -> torch.Tensor:
+    """Of each row its place in the step."""
+    return torch.arange(sum(item.rows for item in items), dtype=torch.float32)[:, None]
+
+
+def step(
+    drafters: LocalDrafters, *pairs: tuple[SequenceWork, Verdict | None]
+) -> list[Draft]:
+    items = [item for item, _ in pairs]
+    return drafters.step(items, [verdict for _, verdict in pairs], features_of(items))
+
+
+def item(tokens: list[int], start: int = 0, draft: Draft = NO_DRAFT, **more: Any) -> SequenceWork:
+    fields = {"sequence_id": 1, "pages": [], "verify": True, **more}
+    return SequenceWork(tokens=tokens, start=start, draft=draft, **fields)
+
+
+def told(committed: Committed) -> tuple[int, list[int], int, int, list[int]]:
+    rows = [] if committed.features is None else committed.features[:, 0].int().tolist()
+    return committed.start, committed.tokens, committed.following, committed.accepted, rows
+
+
+#    ─┬ 5 ┬ 6 ─ 7
+#     │   └ 8
+#     └ 9
+TREE = Draft([5, 9, 6, 8, 7], parents=[-1, -1, 0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("work", "verdict", "expected"),
+    [
+        (item([1, 2], verify=False), None, (0, [1, 2], -1, 0, [0, 1])),
+        (item([3], 2), Verdict([4], 0), (2, [3], 4, 0, [0])),
+        (item([1, 2, 3]), Verdict([4], 0), (0, [1, 2, 3], 4, 0, [0, 1, 2])),
+        (item([4], 3, Draft([5, 6, 7])), Verdict([5, 6, 9], 2), (3, [4, 5, 6], 9, 2, [0, 1, 2])),
+        (item([4], 3, Draft([5, 6, 7])), Verdict([9], 0), (3, [4], 9, 0, [0])),
+        (item([4], 3, Draft([5, 6])), Verdict([5, 6, 1], 2), (3, [4, 5, 6], 1, 2, [0, 1, 2])),
+        (item([4], 3, TREE), Verdict([5, 8, 1], 2), (3, [4, 5, 8], 1, 2, [0, 1, 4])),
+        (item([4], 3, TREE), Verdict([9, 1], 1), (3, [4, 9], 1, 1, [0, 2])),
+        (item([4], 3, TREE), Verdict([1], 0), (3, [4], 1, 0, [0])),
+    ],
+    ids=["chunk", "last chunk", "prompt", "draft", "rejected", "accepted", "tree", "its branch", "none of it"],
+)
+def test_commit_gets_the_committed_tokens_with_their_features(
+    work: SequenceWork, verdict: Verdict | None, expected: tuple[Any, ...]
+) -> None:
+    drafters, toy = joined()
+    step(drafters, (work, verdict))
+    assert [told(each) for each in toy.committed] == [expected]
+    # A batch is one call, and each has its own rows of it.
+    drafters, toy = joined(new(1), new(2))
+    beside = item([8, 9], 20, Draft([1, 2]), sequence_id=2)
+    step(drafters, (item([1, 1, 1], sequence_id=3), None), (work, verdict), (beside, Verdict([1, 3], 1)))
+    first, second = map(told, toy.committed)
+    assert first == (*expected[:4], [3 + row for row in expected[4]])
+    begin = 3 + work.rows
+    assert second == (20, [8, 9, 1], 3, 1, [begin, begin + 1, begin + 2])
+
+
+def test_items_with_a_budget_get_a_draft_behind_their_text_in_one_call() -> None:
+    drafters, toy = joined(new(1, [1, 8]), new(2, temperature=0.5, seed=9), new(3), new(4, drafter=""))
+    drafts = step(
+        drafters,
+        (item([1, 8], next_budget=2), Verdict([7], 0)),
+        (item([1, 2, 3], sequence_id=4, next_budget=3), Verdict([4], 0)),
+        (item([1, 2, 3], sequence_id=2, next_budget=3), Verdict([7, 8], 1)),
+        (item([1, 2, 3], sequence_id=3), Verdict([4], 0)),
+    )
+    assert [draft.tokens for draft in drafts] == [[8, 7], [], [7, 8, 7], []]
+    [requests] = toy.requests
+    assert [(each.text.sequence_id, list(each.text.tokens), each.budget) for each in requests] == [
+        (1, [1, 8, 7], 2), (2, [1, 2, 3, 7, 8], 3),
+    ]  # fmt: skip
+    assert [(each.temperature, each.seed, each.text.prompt_tokens) for each in requests] == [(0.0, 0, 2), (0.5, 9, 3)]
+
+
+def test_failed_sequences_are_not_committed_and_ended_ones_are_forgotten() -> None:
+    drafters, toy = joined(new(1), new(2))
+    failed = Verdict([], 0, failure="not finite")
+    assert step(drafters, (item([1, 2, 3], next_budget=4), failed)) == [NO_DRAFT]
+    assert toy.committed == [] and toy.requests == []
+    drafters.forget([5, 2])
+    assert toy.forgotten == [2]
+    assert step(drafters, (item([4], 3, sequence_id=2, next_budget=4), Verdict([5], 0))) == [NO_DRAFT]
+    drafters.forget([1])
+    assert step(drafters, (item([4], 3), Verdict([5], 0))) == [] and toy.committed == []
+
+
+def test_sequences_of_other_drafters_cost_nothing() -> None:
+    drafters, toy = joined(new(1, drafter=""), new(2, drafter="another"))
+    assert step(drafters, (item([1, 2, 3], next_budget=4), Verdict([4], 0))) == []
+    drafters.forget([1, 2])
+    assert toy.committed == [] and toy.forgotten == []
+
+
+@pytest.mark.parametrize("fails", ["commit", "draft", "too few", "forget"])
+def test_a_drafter_that_fails_disables_drafting_and_nothing_else(fails: str, caplog: pytest.LogCaptureFixture) -> None:
+    drafters, toy = joined(new(1), new(2), fails=fails)
+    with caplog.at_level(logging.ERROR, "specmesh.worker"):
+        drafts = step(drafters, (item([1, 2, 3], next_budget=4), Verdict([4], 0)))
+        drafters.forget([2])
+    assert bool(drafts) == (fails == "forget")
+    assert len(caplog.records) == 1 and "without its own drafters" in caplog.text
+    # It isn't called again, for no sequence.
+    toy.fails, calls = "", (len(toy.committed), len(toy.requests), len(toy.forgotten))
+    drafters.join(new(3))
+    assert step(drafters, (item([4], 3, next_budget=4, sequence_id=3), Verdict([5], 0))) == []
+    drafters.forget([1, 3])
+    assert (len(toy.committed), len(toy.requests), len(toy.forgotten)) == calls
+
+
+# In the worker -------------------------------------------------------------------------------------------
+
+
+class Judged(FixedModel):
+    """Keeps what its verifier was told that drafts were drawn from."""
+
+    def __init__(self) -> None:
+        super().__init__(taps=True)
+        self.probs: list[list[float]] = []
+
+    def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
+        if questions.draft_probs is not None:
+            self.probs.append(questions.draft_probs.probs.max(dim=1).values.tolist())
+        return super().verify(logits, questions)
+
+
+class World:
+    """An engine over the toy, step by step, without its thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
+        row = Method("toy", "", "", runs="worker", needs=Toy.needs, gives_probs=True)
+        monkeypatch.setitem(METHODS, "toy", row)
+        self.model = Judged()
+        runner = TorchRunner(self.model, LocalDrafters({"toy": toy}))
+        self.scheduler = Scheduler(limits_of(runner, method="toy"))
+        client = ProposerClient(_no_proposer, worker="w", epoch=1, deadline=0.1, now=time.monotonic)
+        self.answers: list[Answer] = []
+        self.engine = Engine(
+            self.scheduler, runner, GuardedController(Controller(self.scheduler.limits, client)),
+            deliver=self._deliver, failed=pytest.fail, now=time.monotonic,
+        )  # fmt: skip
+
+    def _deliver(self, answers: list[Answer]) -> None:
+        self.answers += answers
+        self.engine.taken()
+
+    def run(self, **sampling: Any) -> tuple[list[int], Finish]:
+        self.answers.clear()
+        self.scheduler.handle(Arrived(request([1, 7], max_tokens=20, **sampling), 1))
+        while self.scheduler.has_work:
+            self.engine.step()
+        *emits, finish = self.answers
+        assert isinstance(finish, Finish)
+        return [token for each in emits if isinstance(each, Emit) for token in each.tokens.ids], finish
+
+
+def _no_proposer(endpoint: str) -> Any:
+    raise AssertionError("a method of the worker's own asks no proposer")
+
+
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.5, "strategy": "rejection", "seed": 3}], ids=["greedy", "sampled"]
+)
+def test_drafts_of_the_worker_are_verified_in_the_next_step_with_their_probabilities(
+    sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = Toy()
+    world = World(monkeypatch, toy)
+    text, finish = world.run(**sampling)
+    assert text == [8, 7] * 10
+    stats = finish.finished.speculation
+    # One token comes out of the prompt, then drafts of 8, 8 and what is left of 20; the last is the model's own.
+    assert (stats.method, stats.steps, stats.drafted, stats.accepted) == ("toy", 3, 16, 16)
+    assert [len(rows) for rows in world.model.probs] == [8, 8]
+    assert all(top == pytest.approx(0.901) for rows in world.model.probs for top in rows)
+    # All that is text was told, each token once, with the features of its own row; the last one isn't computed.
+    tokens = [1, 7, *text][:-1]
+    assert [token for each in toy.committed for token in each.tokens] == tokens
+    features = torch.cat([each.features for each in toy.committed])
+    assert features.tolist() == [[token, place] for place, token in enumerate(tokens)]
+    # Its end is told with the next step.
+    assert toy.forgotten == [] and world.run(**sampling)[0] == text and toy.forgotten == [1]
+
+
+@pytest.mark.parametrize("fails", ["commit", "draft", "forget"])
+def test_a_request_ends_with_its_text_whatever_its_drafter_does(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, Toy(fails))
+    for _ in range(2):
+        text, finish = world.run()
+        assert text == [8, 7] * 10 and finish.finished.reason == "length"
+    # Since it has failed, nothing is drafted.
+    assert finish.finished.speculation.drafted == 0

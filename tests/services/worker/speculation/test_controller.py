@@ -1,0 +1,279 @@
+"""What is drafted, asked for and waited for, step by step: a controller over a scripted proposer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from driving import limits_of, request
+from msgspec.structs import replace
+
+from services.api.drafter import Draft
+from services.worker.running.mock import MockRunner, Profile
+from services.worker.running.work import Result, Work
+from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded, StepDone
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation import controller as module
+from services.worker.speculation.acceptance import Rates
+from services.worker.speculation.controller import Controller, Speculating
+from services.worker.speculation.remote.client import Answer, Ask
+
+
+def cycle(last: int, count: int) -> list[int]:
+    """How the mock's text goes on, where it stays on its cycle."""
+    return [100 + (last - 99 + place) % 32 for place in range(count)]
+
+
+class Proposer:
+    """As a ProposerClient: answers every request at once, with what the mock will say."""
+
+    def __init__(self) -> None:
+        self.waited: list[list[Ask]] = []
+        self.ahead: list[list[Ask]] = []
+        self.waits: list[float] = []
+        self.forgotten: list[tuple[int, bool]] = []
+        self.listening = True
+        self.confidence = 0.95
+        self.wrong = False
+        self.silent = False
+        self.seconds = 1e-4
+        self._open: Answer | None = None
+
+    def listens(self) -> bool:
+        return self.listening
+
+    def ask(self, asks: list[Ask], wait: float) -> bool:
+        self.waited.append(asks)
+        self.waits.append(wait)
+        self._open = self._answer(asks, False)
+        return True
+
+    def ask_ahead(self, asks: list[Ask]) -> bool:
+        self.ahead.append(asks)
+        self._open = self._answer(asks, True)
+        return True
+
+    def collect(self) -> Answer | None:
+        found, self._open = self._open, None
+        return found
+
+    look = collect
+
+    def forget(self, sequence: Any, learn: bool) -> None:
+        self.forgotten.append((sequence.id, learn))
+
+    def _answer(self, asks: list[Ask], ahead: bool) -> Answer:
+        asked = {ask.sequence.id: (len(ask.sequence.token_ids), ask.ahead) for ask in asks}
+        drafts = [self.draft(ask) for ask in asks] if not self.silent else []
+        return Answer(drafts, asked, ahead, not self.silent, self.seconds)
+
+    def draft(self, ask: Ask) -> tuple[int, int, Draft]:
+        text = [*ask.sequence.token_ids, *ask.ahead]
+        tokens = cycle(text[-1] + 7 * self.wrong, ask.budget)
+        return ask.sequence.id, len(text), Draft(tokens, "s", 5, confidence=[self.confidence] * len(tokens))
+
+
+class World:
+    """Steps of a mock engine whose time is as told."""
+
+    def __init__(self, method: str = "auto", row_seconds: float = 0.0, acceptance: float = 1.0, **limits: Any) -> None:
+        self.runner = MockRunner(Profile(acceptance=acceptance))
+        self.scheduler = Scheduler(limits_of(self.runner, **{"method": method, **limits}))
+        self.proposer = Proposer()
+        self.controller = Controller(self.scheduler.limits, self.proposer)  # type: ignore[arg-type]
+        self.row_seconds = row_seconds
+        self.work = Work()
+        self.seconds = 0.0
+
+    def arrive(self, stream: int = 1, **more: Any) -> None:
+        generate = replace(request([100 + stream, 101, 102], max_tokens=more.pop("max_tokens", 400)), **more)
+        self.scheduler.handle(Arrived(generate, stream))
+
+    def step(self) -> list[int]:
+        """Tokens of the drafts of a step, by sequence."""
+        plan = self.scheduler.schedule()
+        self.work = self.scheduler.place(*self.controller.draft(plan))
+        self.runner.launch(self.work)
+        self.controller.ask_ahead(self.work)
+        result = self.runner.finish()
+        result.seconds = 0.01 + self.row_seconds * sum(item.rows for item in self.work.items)
+        self.seconds += result.seconds
+        out = self.scheduler.handle(StepDone(result))
+        self.controller.commit(self.work, result)
+        self.end(out)
+        return [len(item.draft.tokens) for item in self.work.items]
+
+    def end(self, out: list[Any]) -> None:
+        for item in out:
+            if isinstance(item, SequenceEnded):
+                self.controller.forget(item.sequence, item.learn)
+
+    def run(self, steps: int) -> list[int]:
+        """The first sequence's drafts."""
+        return [drafted[0] for _ in range(steps) if (drafted := self.step())]
+
+    @property
+    def known(self) -> Speculating:
+        [known] = self.controller._known.values()
+        return known
+
+
+def test_a_step_waits_once_for_those_that_have_no_draft_and_the_rest_is_asked_ahead() -> None:
+    world = World("suffix")
+    for stream in range(3):
+        world.arrive(stream)
+    world.step()
+    assert world.proposer.waited == [], "a prompt is computed first"
+    world.step()
+    [asks] = world.proposer.waited
+    assert [ask.ahead for ask in asks] == [[]] * 3
+    world.run(8)
+    assert len(world.proposer.waited) == 1, "what follows was asked for while steps ran"
+    assert all(ask.ahead == list(item.draft.tokens) for ask, item in zip(
+        world.proposer.ahead[-1], world.work.items, strict=True))  # fmt: skip
+
+
+def test_a_draft_is_used_as_long_as_the_text_agrees_with_it() -> None:
+    world = World("ngram", num_speculative_tokens=4)
+    world.arrive()
+    assert world.run(6) == [0, 4, 4, 4, 4, 4]
+    assert world.controller.counts.ways["none"] == 0 and world.controller.counts.dropped == 0
+    world.proposer.wrong = True
+    world.known.prepared = world.proposer._open = None
+    assert world.step() == [4] and world.known.prepared is None, "rejected, and dropped"
+    assert world.controller.counts.dropped == 1
+
+
+def test_a_fixed_length_method_waits_up_to_the_deadline_and_auto_as_long_as_it_pays() -> None:
+    for method, waits in (("suffix", 0.0), ("auto", module.WAIT_LONGER * module.FIRST_COSTS["waited"])):
+        world = World(method)
+        world.arrive()
+        world.step()
+        # What was asked ahead got lost.
+        world.proposer._open = None
+        world.step()
+        assert world.proposer.waits == [pytest.approx(waits)]
+
+
+def test_naive_requests_and_silent_proposers_cost_no_request() -> None:
+    world = World("naive")
+    world.arrive()
+    world.run(5)
+    assert not world.proposer.waited and not world.proposer.ahead
+    world = World("auto")
+    world.proposer.listening = False
+    world.arrive()
+    world.run(5)
+    assert not world.proposer.waited and not world.proposer.ahead
+
+
+def test_wrong_drafts_are_soon_neither_verified_nor_asked_for() -> None:
+    world = World(row_seconds=0.001)
+    world.proposer.wrong, world.proposer.confidence = True, 0.99
+    world.arrive(max_tokens=4000)
+    world.run(200)
+    asked = len(world.proposer.waited) + len(world.proposer.ahead)
+    assert sum(world.run(300)) <= 3
+    again = len(world.proposer.waited) + len(world.proposer.ahead) - asked
+    assert 0 < again * world.proposer.seconds <= 2.5 * module.PROBE_SHARE * 300 * 0.011, "probed, at a small share"
+
+
+def test_drafts_that_become_good_again_are_found_by_probing() -> None:
+    world = World(row_seconds=0.0002)
+    world.proposer.wrong = True
+    world.arrive(max_tokens=20000)
+    world.run(300)
+    world.proposer.wrong = False
+    assert sum(world.run(400)) > 200
+
+
+def test_expensive_rows_give_short_drafts_and_cheap_rows_long_ones() -> None:
+    def longest(row_seconds: float) -> int:
+        world = World(row_seconds=row_seconds, acceptance=0.8)
+        world.proposer.confidence = 0.8
+        world.arrive(max_tokens=4000)
+        return max(world.run(300)[200:])
+
+    assert longest(0.1) <= 1 < 4 <= longest(0.0001)
+
+
+def test_one_namespace_learns_nothing_of_another() -> None:
+    world = World()
+    world.arrive(1, namespace="a")
+    world.proposer.wrong = True
+    world.run(30)
+    world.arrive(2, namespace="b")
+    world.step()
+    a, b = world.controller.acceptance.of("a"), world.controller.acceptance.of("b")
+    assert a.rates("s").values != b.rates("s").values == Rates().values
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        Draft([-1]),
+        Draft([1 << 40]),
+        Draft([]),
+        Draft([100, 101], parents=[-1]),
+        Draft([100, 101], parents=[1, -1]),
+        Draft([100, 100], parents=[-1, -1]),
+    ],
+)
+def test_invalid_drafts_are_refused_and_change_nothing(draft: Draft) -> None:
+    world = World()
+    world.proposer.draft = lambda ask: (ask.sequence.id, len(ask.sequence.token_ids), draft)  # type: ignore[method-assign]
+    world.arrive()
+    assert sum(world.run(5)) == 0
+    assert world.controller.counts.refused > 0 and world.known.prepared is None
+
+
+def test_drafts_for_others_and_for_texts_that_went_on_are_late() -> None:
+    world = World("ngram")
+    world.arrive()
+    world.run(2)
+    [known] = world.controller._known.values()
+    text = known.sequence.token_ids
+    stale = Answer(
+        [(known.sequence.id, len(text) - 3, Draft([1, 2], "s")), (99, 4, Draft([1], "s"))],
+        {known.sequence.id: (len(text) - 3, []), 99: (4, [])},
+        True,
+        True,
+        0.0,
+    )
+    known.prepared = None
+    world.controller._take(stale)
+    assert world.controller.counts.late == 1 and known.prepared is None
+
+
+def test_a_sequence_that_ends_is_forgotten_and_learned_from_where_that_is_allowed() -> None:
+    world = World()
+    world.arrive(1, namespace="n")
+    world.arrive(2)
+    world.run(3)
+    world.end(world.scheduler.handle(Cancelled(1)))
+    world.end(world.scheduler.handle(Cancelled(2)))
+    assert world.proposer.forgotten == [(1, True), (2, False)]
+    world.controller.check_idle()
+
+
+def test_a_draft_of_the_workers_own_drafter_is_used_in_the_next_step_without_the_proposer() -> None:
+    world = World("ngram")
+    world.arrive()
+    [sequence] = world.scheduler.waiting
+    sequence.drafter = "toy"
+    for step in range(4):
+        plan = world.scheduler.schedule()
+        drafts, budgets = world.controller.draft(plan)
+        work = world.scheduler.place(drafts, budgets)
+        assert [item.next_budget for item in work.items] == [8]
+        world.runner.launch(work)
+        world.controller.ask_ahead(work)
+        verdicts = world.runner.finish().verdicts
+        assert len(work.items[0].draft.tokens) == (8 if step else 0)
+        [verdict] = verdicts
+        assert verdict is not None and verdict.accepted == len(work.items[0].draft.tokens)
+        result = Result(verdicts, [Draft(cycle(verdict.tokens[-1], 8), "toy")], 0.01)
+        world.scheduler.handle(StepDone(result))
+        world.controller.commit(work, result)
+    assert not world.proposer.waited and not world.proposer.ahead
+    assert world.controller.counts.ways["local"] == 3
