@@ -41,6 +41,16 @@ def imports_of(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
+def modules_of(file: Path) -> Iterator[str]:
+    """The modules a file imports anywhere in it, by their full names."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def offenders(files: list[Path], forbidden: set[str]) -> list[str]:
     return [
         f"{file.relative_to(ROOT)} imports {name}"
@@ -67,6 +77,59 @@ def test_the_lower_packages_import_only_what_they_are_made_of(package: str) -> N
     allowed = OTHERS[package] | {package} | set(sys.stdlib_module_names)
     for file in sorted((ROOT / package).rglob("*.py")):
         assert set(imports_of(file)) - allowed == set(), file
+
+
+ROLES = ("streamer", "tokenizer", "proposer", "worker")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_imports_no_other_role(role: str) -> None:
+    """What several of them need is in services/api or services/runtime."""
+    others = ("services.cli.", *(f"services.{other}." for other in ROLES if other != role))
+    files = sorted((ROOT / "services" / role).rglob("*.py"))
+    assert files
+    found = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in files
+        for module in modules_of(file)
+        if f"{module}.".startswith(others)
+    ]
+    assert found == []
+
+
+def test_the_command_line_imports_no_role_and_what_roles_share_imports_none() -> None:
+    """Roles are started by their names: services/runtime/process.py looks them up."""
+    roles = tuple(f"services.{role}." for role in ROLES)
+    files = [file for room in ("api", "runtime", "cli") for file in (ROOT / "services" / room).rglob("*.py")]
+    found = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in files
+        for module in modules_of(file)
+        if f"{module}.".startswith(roles)
+    ]
+    assert found == []
+
+
+# Who may look inside the suffix index, besides itself and its own tests.
+INSIDE = ("services/proposer/suffix_index/", "tests/services/proposer/", "bench/segments.py")
+SUFFIX_INDEX = "services.proposer.suffix_index"
+
+
+def test_nothing_imports_the_inner_files_of_the_suffix_index() -> None:
+    """They are reached through the names in its __init__."""
+    found = []
+    for package in (*sorted(OURS), "deploy"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            name = file.relative_to(ROOT).as_posix()
+            if name.startswith(INSIDE):
+                continue
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{SUFFIX_INDEX}."):
+                    found.append(f"{name} imports {node.module}")
+                if isinstance(node, ast.Import):
+                    inner = [each.name for each in node.names if each.name.startswith(f"{SUFFIX_INDEX}.")]
+                    found += [f"{name} imports {each}" for each in inner]
+    assert found == []
 
 
 def test_kernels_models_and_the_torch_half_of_the_target_know_no_sockets() -> None:
@@ -113,3 +176,68 @@ def test_the_foreign_package_with_a_name_of_ours_is_not_installed() -> None:
 
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.distribution("kernels")
+
+
+# Import circles ------------------------------------------------------------------------------------------------------
+
+
+def modules_in(package: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name."""
+    found: dict[str, Path] = {}
+    for file in sorted((ROOT / package).rglob("*.py")):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imported_by(file: Path, modules: dict[str, Path]) -> set[str]:
+    """The modules of the same package that a file imports, also for the type checker alone and inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from package import module` needs the module, `from module import name` the module it names.
+            found |= (inner & modules.keys()) or {node.module}
+    return {name for name in found if name in modules and modules[name] != file}
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or by way of others (Tarjan's components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        path.append(name)
+        for other in sorted(imports[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in path:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            group = path[path.index(name) :]
+            del path[path.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in imports:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+
+
+
+@pytest.mark.parametrize("package", ["mesh", "kernels", "models", "services"])
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    modules = modules_in(package)
+    assert circles({name: imported_by(file, modules) for name, file in modules.items()}) == []

@@ -1,7 +1,7 @@
-"""The target process: a model behind a mailbox. Generate streams in, tokens out.
+"""The worker process: a model behind a mailbox. Generate streams in, tokens out.
 
-Everything that computes happens in the thread of step_loop.py; here messages become its events, and what it
-hands over goes to the streams. Knows no scheduling, no torch, and no HTTP.
+All computing happens in the thread of engine.py. This turns messages into its events, and its deliveries into
+stream items. Knows no scheduling, no torch, and no HTTP.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import contextlib
 import itertools
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesh.actor import Actor, Call
@@ -22,27 +22,22 @@ from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
 from services.api.messages import Describe, Failed, Generate, ModelCard, Speculation
+from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
-from services.worker.audit import Audit
-from services.worker.engine import CandidateAt, Delivery, ProposerAt, StepLoop
+from services.worker.engine import Engine, ProposerMoved
 from services.worker.figures import figures_of
-from services.worker.loading import load_runner, model_name
+from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.metrics import WorkerMetrics
 from services.worker.outlet import Outlet
+from services.worker.running.replay import Recorder
 from services.worker.running.runner import Facts, Runner
-from services.worker.scheduling.events import (
-    Arrived,
-    Cancelled,
-    Drain,
-    Emit,
-    Finish,
-)
+from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
-from services.worker.speculation.advice import AdvisedBy
-from services.worker.speculation.remote.proposer_link import Link, ProposerLink
-from services.worker.speculation.remote.succession import Succession
-from services.worker.verify.policy import Verification, policies_for_requests, strategies_for_requests
+from services.worker.speculation.controller import Controller
+from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.remote.client import Link, ProposerClient
+from services.worker.timeline import Timelines
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -65,16 +60,16 @@ class WorkerActor(Actor):
         runner: Runner | None = None,
         end_process: Callable[[int], object] = os._exit,
     ) -> None:
-        """`runner`: instead of the one that the settings ask for."""
+        """`runner` replaces the one that the settings ask for."""
         self._end_process = end_process
         self._context = context
         self._settings = settings = context.settings
-        # One waiting and one running request each; what is more is refused by the scheduler, in words.
+        # Twice what the scheduler takes: it refuses the rest itself, with a reason.
         self.max_streams = 2 * (settings.max_waiting + settings.max_sequences)
         self._given_runner = runner
         self._name = model_name(settings)
         self._metrics = WorkerMetrics(context.registry, self._name)
-        self._steps: StepLoop | None = None
+        self._engine: Engine | None = None
         self._figures: Callable[[], Figures] = Figures
         self._card: ModelCard | None = None
         self._outlets: dict[int, Outlet] = {}
@@ -84,21 +79,20 @@ class WorkerActor(Actor):
         self._stopped = False
         self._has_loaded = asyncio.Event()
         self._emptied = asyncio.Event()
-        # Where drafts come from, and who may take over: endpoint and epoch.
+        # Endpoint and epoch of the proposer in use.
         self._proposer: tuple[str, int] | None = None
-        self._candidate: tuple[str, int] | None = None
 
     # Start ----------------------------------------------------------------------------------------------
 
     async def on_start(self) -> None:
-        """Returns at once; `ready` says when the model is there."""
+        """Returns at once; `ready` says when the model is loaded."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._load, name="load-model", daemon=True).start()
 
     def _load(self) -> None:
         try:
             runner = self._given_runner or load_runner(self._settings)
-        # Whatever is wrong with a model, the process must say so and end.
+        # Whatever is wrong with a model, log it and end the process.
         except Exception as error:
             known = hasattr(error, "fix") or isinstance(error, ValueError)
             log.error("the model can't be loaded: %s", error, exc_info=not str(error))
@@ -107,7 +101,7 @@ class WorkerActor(Actor):
             self._tell_loop(self._loaded, runner)
 
     def _tell_loop(self, what: Any, *arguments: Any) -> None:
-        # The loop is gone when the process stopped meanwhile.
+        # The loop is closed if the process stopped meanwhile.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what, *arguments)
 
@@ -117,9 +111,9 @@ class WorkerActor(Actor):
         settings, facts = self._settings, runner.facts
         verification = _verification(settings)
         if settings.accept_policy == "accept_all":
-            log.warning("accept_policy is accept_all: the text is what the proposer says, not what the model says")
+            log.warning("accept_policy is accept_all: drafts are accepted unseen, so the text is not the model's")
         elif not verification.lossless:
-            log.warning("verify_strategy %s leans sampled text towards what was drafted", verification.strategy)
+            log.warning("verify_strategy %s makes draft tokens more likely in sampled text", verification.strategy)
         context = min(settings.max_context or facts.max_context, facts.max_context)
         scheduler = Scheduler(
             Limits(
@@ -133,6 +127,7 @@ class WorkerActor(Actor):
                 max_step_tokens=settings.max_step_tokens,
                 max_waiting=settings.max_waiting,
                 method=settings.method,
+                methods=served_methods(settings),
                 num_speculative_tokens=settings.num_speculative_tokens,
                 verification=verification,
                 trees=settings.suffix_decoding_trees,
@@ -141,35 +136,37 @@ class WorkerActor(Actor):
                 priority_seconds=settings.priority_seconds,
             )
         )
-        drafts = Succession(
-            lambda: ProposerLink(
-                self._connect,
-                target=self._context.instance,
-                epoch=self._context.node.epoch,
-                deadline=settings.draft_deadline_ms / 1e3,
-                now=time.monotonic,
-                vocabulary=facts.vocabulary,
-            ),
-            took_over=lambda endpoint: self._tell_loop(self._took_over, endpoint),
+        timelines = Timelines()
+        client = ProposerClient(
+            self._connect,
+            worker=self._context.instance,
+            epoch=self._context.node.epoch,
+            deadline=settings.draft_deadline_ms / 1e3,
+            now=time.monotonic,
+            vocabulary=facts.vocabulary,
         )
-        # Where the engine itself may differ from batch to batch, that is no proposer's fault.
-        threshold = settings.audit_threshold if facts.strict else 0
-        audit = Audit(settings.audit_share, threshold, salt=secrets.token_hex(), path=facts.path)
-        self._metrics.watch(scheduler, drafts, audit)
+        controller = Controller(
+            scheduler.limits,
+            client,
+            lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
+        )
+        drafts = GuardedController(controller)
+        self._metrics.watch(scheduler, drafts)
         self._metrics.tell_path(facts.path, facts.strict)
-        self._steps = StepLoop(
+        self._engine = Engine(
             scheduler,
             runner,
-            AdvisedBy(scheduler.advice, drafts),
-            deliver=lambda delivery: self._tell_loop(self._deliver, delivery),
+            drafts,
+            deliver=lambda answers: self._tell_loop(self._deliver, answers),
             failed=lambda message: self._tell_loop(self._give_up, message),
-            observer=self._metrics,
             now=time.monotonic,
-            audit=audit,
+            timelines=timelines,
+            observe=self._metrics.after_step,
+            record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
         )
         self._card = self._make_card(scheduler, facts)
-        self._figures = lambda: figures_of(scheduler, drafts)
-        self._steps.start()
+        self._figures = lambda: figures_of(scheduler, controller)
+        self._engine.start()
         self._context.directory.on_change(self._follow_proposer)
         self._follow_proposer()
         self._unready = ""
@@ -194,33 +191,21 @@ class WorkerActor(Actor):
         )
 
     def _connect(self, endpoint: str) -> Link:
-        # Called from the step thread.
+        # Called from the engine's thread.
         from mesh.blocking import BlockingLink
 
         context, node = self._context, self._context.node
         return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
 
     def _follow_proposer(self) -> None:
-        """The directory has changed. The same proposer as long as it is there: it knows our texts."""
-        directory, steps = self._context.directory, self._steps
-        assert steps is not None
+        """The directory has changed: use the ready proposer with the newest epoch."""
+        directory, engine = self._context.directory, self._engine
+        assert engine is not None
         ready = {(member.endpoint, member.epoch): member for member in directory.ready("proposer")}
-        if self._proposer not in ready:
-            member = directory.pick("proposer", key=self._context.instance)
-            found = None if member is None else (member.endpoint, member.epoch)
-            if found != self._proposer:
-                self._proposer = found
-                steps.post(ProposerAt(found[0] if found else ""))
-        candidates = [life for life, member in ready.items() if member.candidate and life != self._proposer]
-        candidate = max(candidates, key=lambda life: life[1], default=None)
-        if candidate != self._candidate:
-            self._candidate = candidate
-            steps.post(CandidateAt(candidate[0] if candidate else ""))
-
-    def _took_over(self, endpoint: str) -> None:
-        """The candidate's drafts are those that are used from now on."""
-        if self._candidate is not None and self._candidate[0] == endpoint:
-            self._proposer, self._candidate = self._candidate, None
+        newest = max(ready, key=lambda life: life[1], default=None)
+        if newest != self._proposer:
+            self._proposer = newest
+            engine.post(ProposerMoved(newest[0] if newest else ""))
 
     # Messages -------------------------------------------------------------------------------------------
 
@@ -230,20 +215,20 @@ class WorkerActor(Actor):
         return self._card
 
     async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:
-        if self._steps is None:
+        if self._engine is None:
             await out.send(self._not_yet(message))
             return
         stream = next(self._stream_ids)
         outlet = self._outlets[stream] = Outlet(out)
         left = call.deadline_left()
         now = time.monotonic()
-        self._steps.post(Arrived(message, stream, None if left is None else now + left, now))
+        self._engine.post(Arrived(message, stream, None if left is None else now + left, now))
         try:
             await outlet.run()
         finally:
             del self._outlets[stream]
             if not outlet.ended:
-                self._steps.post(Cancelled(stream))
+                self._engine.post(Cancelled(stream))
             if not self._outlets:
                 self._emptied.set()
 
@@ -256,12 +241,12 @@ class WorkerActor(Actor):
             retryable=True,
         )
 
-    def _deliver(self, delivery: Delivery) -> None:
-        """What a step gave, for all its sequences."""
-        assert self._steps is not None
-        self._steps.taken()
+    def _deliver(self, answers: list[Answer]) -> None:
+        """The answers of one step, for all its sequences."""
+        assert self._engine is not None
+        self._engine.taken()
         outlets = self._outlets
-        for item in delivery:
+        for item in answers:
             outlet = outlets.get(item.stream)
             if outlet is None:
                 continue
@@ -279,7 +264,7 @@ class WorkerActor(Actor):
         return [*reasons, "draining"] if self._draining else reasons
 
     def progress_age(self) -> float:
-        return 0.0 if self._steps is None else self._steps.progress_age()
+        return 0.0 if self._engine is None else self._engine.progress_age()
 
     def load(self) -> int:
         return len(self._outlets)
@@ -289,8 +274,8 @@ class WorkerActor(Actor):
 
     async def drain(self, timeout: float) -> None:
         self._draining = True
-        if self._steps is not None:
-            self._steps.post(Drain())
+        if self._engine is not None:
+            self._engine.post(DrainBegan())
         try:
             async with asyncio.timeout(timeout):
                 while self._outlets:
@@ -300,12 +285,13 @@ class WorkerActor(Actor):
             log.warning("%d requests still run at the end of the drain", len(self._outlets))
 
     def _give_up(self, message: str, code: int = EXIT_ENGINE) -> None:
-        """The engine is gone. Whoever waits has been told; the supervisor starts a new process, if that can help."""
+        """The engine has failed, and so have all requests. The supervisor restarts the process if the exit code
+        allows."""
         self._unready = message
         self._ending = asyncio.get_running_loop().create_task(self._end(code))
 
     async def _end(self, code: int) -> None:
-        """Without the niceties of a stop: the thread that failed may hold anything."""
+        """Not an orderly stop: the thread that failed may hold any lock."""
         log.error("ending this process: %s", self._unready)
         await self.drain(LAST_WORDS_SECONDS)
         with contextlib.suppress(MeshError, TimeoutError):
@@ -315,10 +301,10 @@ class WorkerActor(Actor):
 
     async def on_stop(self) -> None:
         self._stopped = True
-        if self._steps is not None:
-            self._steps.stop()
-            if not await asyncio.to_thread(self._steps.join, JOIN_SECONDS):
-                log.warning("the step at work didn't end within %g s", JOIN_SECONDS)
+        if self._engine is not None:
+            self._engine.stop()
+            if not await asyncio.to_thread(self._engine.join, JOIN_SECONDS):
+                log.warning("the running step didn't end within %g s", JOIN_SECONDS)
 
 
 def _verification(settings: Settings) -> Verification:
@@ -333,7 +319,7 @@ def _verification(settings: Settings) -> Verification:
 
 
 def _own_choice(limits: Limits) -> Speculation:
-    """What a request gets that asks for nothing."""
+    """The speculation parameters of a request that sets none."""
     own = limits.verification
     return Speculation(
         method=limits.method,

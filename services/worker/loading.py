@@ -1,6 +1,6 @@
 """Makes the runner that the settings ask for. Slow (it loads a model): called from a thread.
 
-Torch is imported here and not before, so that a target with the mock engine never does.
+Torch is imported here and not before, so that a worker with the mock engine never does.
 """
 
 from __future__ import annotations
@@ -10,27 +10,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
-from services.worker.cache.size import available_bytes, kv_cache_bytes
+from services.runtime.memory import available_bytes
+from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.runner import Runner
+from services.worker.speculation.local.drafters import LocalDrafters
 
 if TYPE_CHECKING:
     from services.worker.running.mock import MockRunner
 
-# What the mock pretends one token's keys and values take.
+# Bytes of a token's keys and values, for the mock.
 MOCK_TOKEN_BYTES = 16384
 
 
 def load_runner(settings: Settings) -> Runner:
-    """Raises ModelError or ValueError with words for the user."""
+    """Raises ModelError or ValueError with a message for the user."""
     if settings.engine == "mock":
         return _mock(settings)
     return _torch(settings)
 
 
 def model_name(settings: Settings) -> str:
-    """What clients call the model."""
+    """The model's name in the API."""
     return str(settings.served_model_name or Path(settings.model).name)
 
 
@@ -49,6 +52,9 @@ def _torch(settings: Settings) -> Runner:
     from services.worker.running.torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
+    # The model is loaded with the taps of the drafter that runs in the worker.
+    method = METHODS[settings.method]
+    local = method.load() if method.runs == "worker" else None
     wanted = Wanted(
         dtype=settings.dtype,
         executor=settings.executor,
@@ -59,5 +65,12 @@ def _torch(settings: Settings) -> Runner:
         max_sequences=settings.max_sequences,
         max_context=settings.max_context,
     )
-    model = load_torch_model(ensure_model(settings.model, cache_dir(settings)), wanted)
-    return TorchRunner(model)
+    folder = ensure_model(settings.model, cache_dir(settings))
+    model = load_torch_model(folder, wanted, getattr(local, "taps", ()))
+    drafters = {} if local is None else {method.name: local(settings, model.facts)}
+    return TorchRunner(model, LocalDrafters(drafters))
+
+
+def served_methods(settings: Settings) -> tuple[str, ...]:
+    """Methods a request may choose: all of the proposer's, and the worker's own that is loaded."""
+    return tuple(name for name, row in METHODS.items() if row.runs == "proposer" or name == settings.method)

@@ -1,7 +1,7 @@
-"""The way of one request's messages from the step loop to its stream, as fast as credit allows.
+"""Sends one request's messages to its stream, as fast as credit allows.
 
-While there is credit a message goes out at once. While there is none, messages wait here and then leave as
-one: they are bounded by the request's max_tokens. Used from the event loop only.
+With credit a message is sent at once. Without, messages are held and then sent as one; max_tokens bounds them. Used
+from the event loop only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Answer = Tokens | Finished | Failed
 
 
 class Writer(Protocol):
-    """What is needed of mesh.stream.StreamWriter."""
+    """The part of mesh.stream.StreamWriter that is used here."""
 
     def offer(self, item: Any) -> bool: ...
     async def send(self, item: Any) -> None: ...
@@ -62,7 +62,7 @@ class Outlet:
                 return
 
     def _take(self) -> Answer:
-        """The next message: all tokens that wait, or the end behind them."""
+        """The next message: all held tokens, or the end after them."""
         tokens: list[Tokens] = []
         for answer in self._held:
             if not isinstance(answer, Tokens):
@@ -75,7 +75,7 @@ class Outlet:
 
 
 def joined(parts: list[Tokens]) -> Tokens:
-    """Messages of tokens that follow each other, as one."""
+    """Consecutive Tokens messages as one."""
     first = parts[0]
     logprobs = None
     if first.logprobs is not None:

@@ -1,25 +1,27 @@
-"""When a request waited, was computed, was guessed for and verified: told with its tokens, to those who asked for it.
+"""Timelines: when a request was queued, prefilled, drafted for and verified. Sent with its tokens, if it asked for
+them.
 
     Arrived ──queue──▶ first step ─ prefill ─ … ─ verify ─┬─ verify ─ …      spans, in seconds since Arrived
                                         propose ──────────┘ asked ahead: beside the step
 
-Times are taken by the step thread's clock alone. Of a question that nobody waited for it isn't known when its answer
-came: its span is as long as the proposer says it took, and ends when the answer was found at the latest. Knows no
-messages but those it adds spans to.
+All times are of the engine thread's clock. It isn't known when the answer to a request sent ahead arrived, so its span
+is as long as the proposer says, at most until the answer was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from services.api.messages import Span
-from services.worker.running.runner import StepWork, Verdict
-from services.worker.scheduling.events import Arrived, Cancelled, DraftAsk, DraftsReady, Emit, Fail, Finish
+from services.worker.running.work import Result, Work
+from services.worker.scheduling.events import Answer, Arrived, Cancelled, Emit, Finish
+from services.worker.scheduling.sequence import Sequence
+from services.worker.speculation.remote.client import Answer as Drafts
 
-# Spans of a request that no message has taken along yet: a long prompt's chunks. What is more grows the last one.
+# Spans of a request that haven't been sent yet, such as chunks of a long prompt. Beyond it the last span grows.
 MOST_SPANS = 64
 
 
@@ -27,9 +29,9 @@ MOST_SPANS = 64
 class _Record:
     arrived: float
     stepped: bool = False
+    # Whether the last step gave a token.
+    verifying: bool = False
     steps: int = 0
-    # The sequence a question was about that is open; -1: none is.
-    asked: int = -1
     spans: list[Span] = field(default_factory=list)
 
     def add(self, what: str, begin: float, end: float, tokens: int = 0) -> None:
@@ -43,59 +45,61 @@ class _Record:
 
 class Timelines:
     def __init__(self) -> None:
-        # By stream, of those who asked for it: mostly there are none, and nobody need be told of anything.
+        # By stream, for requests that asked for a timeline. If empty, the engine skips all calls.
         self.records: dict[int, _Record] = {}
+        self._by_id: dict[int, _Record] = {}
+        self._ids: dict[int, int] = {}
 
-    def hear(self, mail: object) -> None:
-        """A request comes, or its reader is gone."""
+    def hear(self, mail: object, sequence_of: Callable[[int], Sequence | None]) -> None:
+        """A request has arrived, or was cancelled."""
         if isinstance(mail, Arrived):
-            if mail.generate.timeline:
-                self.records[mail.stream] = _Record(mail.at)
+            sequence = sequence_of(mail.stream)
+            if mail.generate.timeline and sequence is not None:
+                self.records[mail.stream] = self._by_id[sequence.id] = _Record(mail.at)
+                self._ids[mail.stream] = sequence.id
         elif isinstance(mail, Cancelled):
-            self.records.pop(mail.stream, None)
+            self._forget(mail.stream)
 
-    def asked(self, asks: Items[DraftAsk]) -> None:
-        for ask in asks if self.records else ():
-            record = self.records.get(ask.sequence.stream)
+    def _forget(self, stream: int) -> None:
+        self.records.pop(stream, None)
+        self._by_id.pop(self._ids.pop(stream, 0), None)
+
+    def proposed(self, answer: Drafts, tokens: dict[int, int], now: float) -> None:
+        """A request for drafts was answered or given up. `tokens`: drafted tokens by stream."""
+        took = now - answer.sent_at
+        if answer.ahead and answer.answered:
+            took = min(took, max(0.0, answer.worked))
+        for stream, count in tokens.items():
+            record = self.records.get(stream)
             if record is not None:
-                record.asked = ask.sequence.id
+                record.add("propose", answer.sent_at, answer.sent_at + took, count)
 
-    def proposed(self, ready: DraftsReady, now: float) -> None:
-        """What was asked is answered, or given up."""
-        took = now - ready.sent_at
-        if ready.ahead and ready.answered:
-            took = min(took, max(0.0, ready.worked))
-        tokens = {draft.sequence_id: len(draft.tokens) for draft in ready.drafts}
-        for record in self.records.values():
-            if record.asked >= 0 and ready.sent_at > 0:
-                record.add("propose", ready.sent_at, ready.sent_at + took, tokens.get(record.asked, 0))
-            record.asked = -1
-
-    def stepped(self, work: Items[StepWork], verdicts: Items[Verdict | None], began: float, ended: float) -> None:
-        """A step was computed. Called before the scheduler hears of it."""
-        for item, verdict in zip(work, verdicts, strict=True):
-            record = self.records.get(item.sequence.stream)
+    def stepped(self, work: Work, result: Result, began: float, ended: float) -> None:
+        """A step was computed. Called before the scheduler takes its result."""
+        for item, verdict in zip(work.items, result.verdicts, strict=True):
+            record = self._by_id.get(item.sequence_id)
             if record is None:
                 continue
             if not record.stepped:
                 record.stepped = True
                 record.add("queue", record.arrived, began)
-            # The text's last token is computed with each draft; more than that is a prompt, or a text once more.
-            if item.sequence.verifying and verdict is not None and len(item.tokens) - len(item.draft) == 1:
+            # A verify step computes one token of the text and the draft; more tokens are a prompt, or a preempted text.
+            if record.verifying and verdict is not None and len(item.tokens) == 1:
                 record.steps += 1
                 record.add("verify", began, ended, len(verdict.tokens))
             else:
-                record.add("prefill", began, ended, len(item.tokens))
+                record.add("prefill", began, ended, item.rows)
+            record.verifying = verdict is not None
 
-    def told(self, answer: Emit | Finish | Fail) -> Emit | Finish | Fail:
-        """The answer as it leaves, with the spans that are new."""
+    def told(self, answer: Answer) -> Answer:
+        """The answer with its new spans."""
         record = self.records.get(answer.stream)
         if record is None:
             return answer
         spans, record.spans = record.spans, []
         if isinstance(answer, Emit):
             return Emit(answer.stream, msgspec.structs.replace(answer.tokens, spans=spans))
-        del self.records[answer.stream]
+        self._forget(answer.stream)
         if isinstance(answer, Finish):
             return Finish(answer.stream, msgspec.structs.replace(answer.finished, spans=spans))
         return answer

@@ -22,13 +22,12 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from mesh.actor import Actor, Call
-from services.api.drafts import DraftItem, packed, unpacked
+from services.api.drafter import NO_DRAFT, Committed, Draft, DraftRequest, Needs, Text
+from services.api.drafts import PlacedDraft, pack, unpack
 from services.api.messages import Propose, Proposed
 from services.api.settings import load_settings
 from services.proposer.actor import ProposerActor
-from services.proposer.draft import EMPTY, Draft
-from services.proposer.naive import NaiveProposer
-from services.proposer.proposer import Ask, Needs, Outcome, View
+from services.proposer.naive import NaiveDrafter
 from services.runtime.process import run_role
 
 VOCABULARY = 49152
@@ -36,35 +35,34 @@ TOKEN = 20000  # one like others
 
 
 class _Guesser:
+    name: ClassVar[str] = "ngram"
     needs: ClassVar[Needs] = Needs.TOKENS
     gives_probs: ClassVar[bool] = False
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        return [self.guess(_as_if_it_stood(ask), ask.budget) for ask in asks]
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return [self.guess(_as_if_accepted(request), request.budget) for request in requests]
 
-    def guess(self, view: View, budget: int) -> Draft:
+    def guess(self, text: Text, budget: int) -> Draft:
         raise NotImplementedError
 
-    def observe(self, outcomes: Sequence[Outcome]) -> None:
+    def commit(self, results: Sequence[Committed]) -> None:
         pass
 
-    def forget(self, sequence_id: int) -> None:
+    def forget(self, sequence_ids: Sequence[int]) -> None:
         pass
 
-    def held_bytes(self) -> int:
-        return 0
 
-
-def _as_if_it_stood(ask: Ask) -> View:
+def _as_if_accepted(request: DraftRequest) -> Text:
     """The text with what is ahead of it."""
-    return replaced(ask.view, tokens=ask.view.tokens + array("i", ask.ahead)) if ask.ahead else ask.view
+    text = request.text
+    return replaced(text, tokens=text.tokens + array("i", request.ahead)) if request.ahead else text
 
 
 class Random(_Guesser):
     """Any tokens, any number of them."""
 
-    def guess(self, view: View, budget: int) -> Draft:
-        chance = random.Random(len(view.tokens) * 31 + view.tokens[-1])
+    def guess(self, text: Text, budget: int) -> Draft:
+        chance = random.Random(len(text.tokens) * 31 + text.tokens[-1])
         return Draft([chance.randrange(VOCABULARY) for _ in range(chance.randint(0, budget))], "random")
 
 
@@ -76,17 +74,17 @@ class Oracle(_Guesser):
         for prompt, answer in texts:
             self._answers.setdefault(array("i", prompt).tobytes(), []).append(array("i", answer))
 
-    def what_follows(self, view: View, count: int) -> list[int]:
+    def what_follows(self, text: Text, count: int) -> list[int]:
         """Nothing where the text isn't one of those known."""
-        prompt, said = view.tokens[: view.prompt_tokens], view.tokens[view.prompt_tokens :]
+        prompt, said = text.tokens[: text.prompt_tokens], text.tokens[text.prompt_tokens :]
         for answer in self._answers.get(prompt.tobytes(), []):
             if answer[: len(said)] == said:
                 return answer[len(said) : len(said) + count].tolist()
         return []
 
-    def guess(self, view: View, budget: int) -> Draft:
-        following = self.what_follows(view, budget)
-        return Draft(following, "oracle", len(view.tokens)) if following else EMPTY
+    def guess(self, text: Text, budget: int) -> Draft:
+        following = self.what_follows(text, budget)
+        return Draft(following, "oracle", len(text.tokens)) if following else NO_DRAFT
 
 
 def _other(token: int) -> int:
@@ -99,32 +97,32 @@ class Adversary(_Guesser):
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
-    def guess(self, view: View, budget: int) -> Draft:
-        truth = self._oracle.what_follows(view, budget) or [TOKEN]
-        return self._ways[len(view.tokens) % len(self._ways)](self, truth, view, budget)
+    def guess(self, text: Text, budget: int) -> Draft:
+        truth = self._oracle.what_follows(text, budget) or [TOKEN]
+        return self._ways[len(text.tokens) % len(self._ways)](self, truth, text, budget)
 
-    def _right_but_for_the_last(self, truth: list[int], view: View, budget: int) -> Draft:
+    def _right_but_for_the_last(self, truth: list[int], text: Text, budget: int) -> Draft:
         return Draft([*truth[:-1], _other(truth[-1])], "adversary")
 
-    def _wrong(self, truth: list[int], view: View, budget: int) -> Draft:
+    def _wrong(self, truth: list[int], text: Text, budget: int) -> Draft:
         return Draft([_other(token) for token in truth], "adversary")
 
-    def _at_the_edge_of_the_vocabulary(self, truth: list[int], view: View, budget: int) -> Draft:
+    def _at_the_edge_of_the_vocabulary(self, truth: list[int], text: Text, budget: int) -> Draft:
         return Draft([(0, VOCABULARY - 1)[place % 2] for place in range(budget)], "adversary")
 
-    def _out_of_the_vocabulary(self, truth: list[int], view: View, budget: int) -> Draft:
-        wrong = (VOCABULARY, -1, 2**31 - 1, -(2**31), 2**40, -(2**63))[len(view.tokens) % 6]
+    def _out_of_the_vocabulary(self, truth: list[int], text: Text, budget: int) -> Draft:
+        wrong = (VOCABULARY, -1, 2**31 - 1, -(2**31), 2**40, -(2**63))[len(text.tokens) % 6]
         return Draft([*truth[: budget // 2], wrong], "adversary")
 
-    def _longer_than_asked(self, truth: list[int], view: View, budget: int) -> Draft:
-        longer = self._oracle.what_follows(view, 4 * budget)
+    def _longer_than_asked(self, truth: list[int], text: Text, budget: int) -> Draft:
+        longer = self._oracle.what_follows(text, 4 * budget)
         return Draft(longer + [_other(TOKEN)] * 3000, "adversary")
 
-    def _a_tree(self, truth: list[int], view: View, budget: int) -> Draft:
+    def _a_tree(self, truth: list[int], text: Text, budget: int) -> Draft:
         tokens = [token for right in truth for token in (_other(right), right)]
         return Draft(tokens, "adversary", parents=[place // 2 * 2 - 1 for place in range(len(tokens))])
 
-    def _a_tree_that_is_none(self, truth: list[int], view: View, budget: int) -> Draft:
+    def _a_tree_that_is_none(self, truth: list[int], text: Text, budget: int) -> Draft:
         return Draft(truth, "adversary", parents=[7, -9, 2, 2**40][: len(truth)])
 
     _ways: ClassVar[tuple[Callable[..., Draft], ...]] = (
@@ -145,7 +143,7 @@ class GuessingActor(ProposerActor):
     guesser: ClassVar[_Guesser]
 
     def __init__(self, context: Any) -> None:
-        super().__init__(context, {"naive": NaiveProposer(), "ngram": self.guesser})
+        super().__init__(context, {"naive": NaiveDrafter(), "ngram": self.guesser})
 
 
 class LyingActor(GuessingActor):
@@ -153,19 +151,21 @@ class LyingActor(GuessingActor):
 
     def propose(self, message: Propose, call: Call) -> Proposed:
         answer = super().propose(message, call)
-        drafts = [lie for draft in unpacked(answer.drafts) for lie in self._lies(draft)]
+        drafts = [lie for draft in unpack(answer.drafts) for lie in self._lies(draft)]
         random.Random(message.step).shuffle(drafts)
-        return replace(answer, drafts=packed(drafts))
+        return replace(answer, drafts=pack(drafts))
 
-    def _lies(self, draft: DraftItem) -> list[DraftItem]:
-        way = draft.committed % 7
+    def _lies(self, placed: PlacedDraft) -> list[PlacedDraft]:
+        length, draft = placed.length, placed.draft
+        way = length % 7
         if way == 0:
-            return [replace(draft, committed=draft.committed + (1, -1, 2**40, -(2**40))[draft.committed % 4])]
+            return [placed._replace(length=length + (1, -1, 2**40, -(2**40))[length % 4])]
         if way == 1:
-            return [draft, replace(draft, sequence_id=draft.sequence_id + 1), replace(draft, sequence_id=-1)]
+            return [placed, placed._replace(sequence_id=placed.sequence_id + 1), placed._replace(sequence_id=-1)]
         if way == 2:
-            return [draft, replace(draft, tokens=draft.tokens[::-1]), replace(draft, tokens=[])]
-        return [draft]
+            lies = replace(draft, tokens=draft.tokens[::-1]), replace(draft, tokens=[])
+            return [placed, *(placed._replace(draft=lie) for lie in lies)]
+        return [placed]
 
 
 def actor_of(kind: str, texts: Iterable[tuple[list[int], list[int]]]) -> type[Actor]:

@@ -5,39 +5,50 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from running_mesh import RunningMesh, running_mesh
 from sse_client import Answer, body, complete
 
-pytestmark = pytest.mark.slow
-
 PROFILE = '{"step_ms": 5, "acceptance": 0.6, "vocab_size": 49152}'
 STREAMS = 16
+# Where it is to be fast.
+FEW, TOKENS = 4, 60
 # Not from what the calm run said: that is learned by then, and all would be over before the blow.
 ALONE = {"method": "ngram"}
 
 
-def prompts() -> list[str]:
-    return [f"Story number {k}: once upon a time there was a {k} and then another {k}" for k in range(STREAMS)]
+def prompts(streams: int) -> list[str]:
+    return [f"Story number {k}: once upon a time there was a {k} and then another {k}" for k in range(streams)]
 
 
-async def run_all(mesh: RunningMesh, max_tokens: int, disturb: object = None, **more: object) -> list[Answer]:
+async def run_all(
+    mesh: RunningMesh,
+    max_tokens: int,
+    disturb: object = None,
+    streams: int = STREAMS,
+    on_chunk: Callable[[Any], None] | None = None,
+    **more: object,
+) -> list[Answer]:
     timeout = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         tasks = [
-            asyncio.create_task(complete(session, mesh.url, body(p, max_tokens=max_tokens, ignore_eos=True, **more)))
-            for p in prompts()
+            asyncio.create_task(
+                complete(session, mesh.url, body(p, max_tokens=max_tokens, ignore_eos=True, **more), on_chunk)
+            )
+            for p in prompts(streams)
         ]
         if disturb is not None:
             await disturb(mesh, tasks)  # type: ignore[operator]
         return await asyncio.gather(*tasks)
 
 
-async def calm_texts(mesh: RunningMesh, max_tokens: int) -> list[str]:
-    answers = await run_all(mesh, max_tokens, speculation={"method": "naive"})
+async def calm_texts(mesh: RunningMesh, max_tokens: int, streams: int = STREAMS) -> list[str]:
+    answers = await run_all(mesh, max_tokens, streams=streams, speculation={"method": "naive"})
     assert all(a.completed and a.ends == 1 for a in answers)
     return [a.text for a in answers]
 
@@ -48,6 +59,36 @@ def all_complete_and_equal(answers: list[Answer], expected: list[str]) -> None:
     assert [a.text for a in answers] == expected
 
 
+async def killed_when_all_have_begun(mesh: RunningMesh, role: str) -> list[Answer]:
+    begun = asyncio.Event()
+    chunks = 0
+
+    def count(chunk: Any) -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 2 * FEW:
+            begun.set()
+
+    async def kill(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+        await begun.wait()
+        assert not any(task.done() for task in tasks)
+        pid = mesh.kill(role)
+        await asyncio.to_thread(mesh.wait_for_another, role, pid)
+
+    return await run_all(mesh, TOKENS, kill, streams=FEW, on_chunk=count, speculation=ALONE)
+
+
+@pytest.mark.model
+async def test_two_deaths_of_the_proposer_and_one_of_the_worker_change_nothing_that_the_real_model_says(
+    tmp_path: Path,
+) -> None:
+    with running_mesh(tmp_path) as mesh:
+        expected = await calm_texts(mesh, TOKENS, streams=FEW)
+        for role in ("proposer", "worker", "proposer"):
+            all_complete_and_equal(await killed_when_all_have_begun(mesh, role), expected)
+
+
+@pytest.mark.slow
 async def test_twenty_deaths_of_the_proposer_fail_no_request_and_change_no_token(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
         expected = await calm_texts(mesh, 2000)
@@ -71,6 +112,7 @@ async def test_twenty_deaths_of_the_proposer_fail_no_request_and_change_no_token
         assert deaths == 20
 
 
+@pytest.mark.slow
 async def test_a_target_killed_mid_stream_resumes_without_gap_or_duplicate(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
         expected = await calm_texts(mesh, 1000)
@@ -83,6 +125,7 @@ async def test_a_target_killed_mid_stream_resumes_without_gap_or_duplicate(tmp_p
         all_complete_and_equal(await run_all(mesh, 1000, kill_once, speculation=ALONE), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.model
 async def test_the_real_model_killed_mid_stream_says_the_same(tmp_path: Path) -> None:
     with running_mesh(tmp_path) as mesh:
@@ -96,6 +139,7 @@ async def test_the_real_model_killed_mid_stream_says_the_same(tmp_path: Path) ->
         all_complete_and_equal(await run_all(mesh, 120, kill_once, speculation=ALONE), expected)
 
 
+@pytest.mark.slow
 async def test_a_target_that_never_comes_back_ends_every_request_by_its_deadline(tmp_path: Path) -> None:
     profile = '{"step_ms": 20}'
     with running_mesh(tmp_path, engine="mock", mock_profile=profile, request_timeout=6) as mesh:
@@ -111,6 +155,7 @@ async def test_a_target_that_never_comes_back_ends_every_request_by_its_deadline
         mesh.kill("worker", signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_a_woken_target_finds_its_output_dropped_and_serves_again(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
         expected = await calm_texts(mesh, 600)
@@ -126,6 +171,23 @@ async def test_a_woken_target_finds_its_output_dropped_and_serves_again(tmp_path
         all_complete_and_equal(await run_all(mesh, 600), expected)
 
 
+@pytest.mark.slow
+async def test_a_streamer_that_slept_goes_on_with_a_new_epoch_and_cuts_no_stream(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
+        expected = await calm_texts(mesh, 600)
+        pid = mesh.processes()["streamer"]
+
+        async def sleep_and_wake(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+            await asyncio.sleep(0.5)
+            mesh.kill("streamer", signal.SIGSTOP)
+            await asyncio.sleep(3.0)
+            mesh.kill("streamer", signal.SIGCONT)
+
+        all_complete_and_equal(await run_all(mesh, 600, sleep_and_wake, speculation=ALONE), expected)
+        assert mesh.processes()["streamer"] == pid
+
+
+@pytest.mark.slow
 async def test_sigterm_lets_running_streams_finish_and_refuses_new_ones(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock", mock_profile=PROFILE) as mesh:
         expected = await calm_texts(mesh, 600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,15 +22,17 @@ MOCK = '{"step_ms": 2, "acceptance": 0.6, "vocab_size": 49152}'
 
 
 @contextmanager
-def successor(mesh: RunningMesh, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def successor(folder: Path) -> Iterator[str]:
+    """The URL of its metrics."""
+    port = free_ports(1)
     flags = {
         "run-dir": folder / "run",
         "store-dir": folder / "store",
         "method": "ngram",
         "instance": "proposer-new",
-        "metrics-port": free_ports(1),
+        "metrics-port": port,
     }
-    command = [sys.executable, "-m", "services.cli", "run", "proposer", "--successor"]
+    command = [sys.executable, "-m", "services.cli", "run", "proposer"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
     with (folder / "successor.log").open("wb") as log:
         process = subprocess.Popen(
@@ -37,7 +40,7 @@ def successor(mesh: RunningMesh, folder: Path) -> Iterator[subprocess.Popen[byte
             stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT,
         )  # fmt: skip
     try:
-        yield process
+        yield f"http://127.0.0.1:{port}/metrics"
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(40) == 0, (folder / "successor.log").read_text()
@@ -45,12 +48,12 @@ def successor(mesh: RunningMesh, folder: Path) -> Iterator[subprocess.Popen[byte
 
 async def test_a_successor_takes_over_while_requests_run_and_no_request_notices(tmp_path: Path) -> None:
     settings = {"engine": "mock", "mock_profile": MOCK, "method": "ngram", "draft_deadline_ms": 200}
-    with running_mesh(tmp_path, **settings) as mesh, successor(mesh, tmp_path):
+    with running_mesh(tmp_path, **settings) as mesh, successor(tmp_path) as metrics:
         async with aiohttp.ClientSession() as session, asyncio.timeout(180):
             plain = await complete(session, mesh.url, asked({"method": "naive"}))
-            while not mesh.metrics("worker").get("specmesh:proposer_takeovers_total"):
+            while not await batches(session, metrics):
                 assert_same(await several(session, mesh), plain)
-            # The old one is of no use any more; that it goes, and comes again, changes nothing.
+            # The old one is not needed any more. It is killed, started again, and takes over in its turn.
             before = mesh.metrics("worker")
             running = asyncio.ensure_future(several(session, mesh))
             mesh.kill("proposer")
@@ -59,9 +62,17 @@ async def test_a_successor_takes_over_while_requests_run_and_no_request_notices(
             assert_same(answers, plain)
             assert all((answer.speculation or {})["num_accepted_draft_tokens"] for answer in answers)
             seen = mesh.metrics("worker")
-            assert seen["specmesh:proposer_takeovers_total"] == 1
             assert seen["specmesh:draft_requests_total"] > before["specmesh:draft_requests_total"]
-            assert seen["specmesh:draft_failures_total"] == before["specmesh:draft_failures_total"]
+
+
+async def batches(session: aiohttp.ClientSession, metrics: str) -> float:
+    """Requests that a proposer has answered; 0 while it isn't there yet."""
+    with contextlib.suppress(aiohttp.ClientError):
+        async with session.get(metrics) as answer:
+            for line in (await answer.text()).splitlines():
+                if line.startswith("specmesh:proposer_batch_seconds_count"):
+                    return float(line.split()[-1])
+    return 0.0
 
 
 def asked(speculation: dict[str, object]) -> dict[str, object]:

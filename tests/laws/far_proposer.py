@@ -1,5 +1,5 @@
-"""For simulation.py: the real proposer at the end of a network that may be bad (mesh/memory_wire.py), and the real link
-to it, with its envelopes and the codec. Whatever happens follows from a seed."""
+"""For simulation.py: the real proposer behind a network that may be bad (mesh/transport/memory_wire.py), and the real
+link to it, with its envelopes and the codec. Whatever happens follows from a seed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mesh.actor import Call
 from mesh.blocking import BlockingLink
 from mesh.clock import FakeClock, SteppedClock
 from mesh.codec import Codec
-from mesh.memory_wire import Air, FarEnd, MemoryWire
-from services.api.drafts import DraftItem, packed, unpacked
+from mesh.transport.memory_wire import Air, FarEnd, MemoryWire
+from services.api.drafts import PlacedDraft, pack, unpack
 from services.api.messages import KINDS, Propose, Proposed
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
 
 CODEC = Codec(KINDS)
-Lie = Callable[[random.Random, DraftItem], list[DraftItem]]
+Lie = Callable[[random.Random, PlacedDraft], list[PlacedDraft]]
 
 
-def honest(chance: random.Random, item: DraftItem) -> list[DraftItem]:
-    return [item]
+def honest(chance: random.Random, placed: PlacedDraft) -> list[PlacedDraft]:
+    return [placed]
 
 
 class Nobody:
@@ -55,16 +55,14 @@ def proposer(lie: Lie, chance: random.Random, settings: dict[str, Any]) -> tuple
             return None
         call = Call("t", 1, None, "", actor._clock)
         answer: Proposed = actor.propose(message, call)
-        if call.afterwards is not None:
-            call.afterwards()
-        said = [each for item in unpacked(answer.drafts) for each in lie(chance, item)]
-        return replace(answer, drafts=packed(said)), THINK
+        said = [each for placed in unpack(answer.drafts) for each in lie(chance, placed)]
+        return replace(answer, drafts=pack(said)), THINK
 
     return actor, answering
 
 
 class World:
-    """The network and who is at its end; `dies_every`: questions after which the proposer starts anew;
+    """The network and who is at its end; `dies_every`: requests after which the proposer starts anew;
     `settings`: the proposer's."""
 
     def __init__(
@@ -104,4 +102,4 @@ class World:
 
     def close(self) -> None:
         for actor in self._actors:
-            actor._learning.close()
+            actor._index.close()

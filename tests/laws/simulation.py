@@ -1,27 +1,31 @@
-"""Time as a number: the real scheduler, step loop and proposer's link in one thread, over an engine and a wire whose
-costs are given. What is measured here is what was decided, and nothing of the machine that runs the test.
+"""Time as a number: the real scheduler, engine, controller and client of the proposer in one thread, over a runner and
+a wire whose costs are given. What is measured is what was decided, and nothing of the machine that runs the test.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mesh.clock import SteppedClock
 from mesh.errors import DeadlineExceeded, PeerLost
-from services.api.drafts import DraftItem, packed
-from services.api.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Speculation, Tokens
-from services.worker.engine import StepLoop
+from services.api.drafter import Draft
+from services.api.drafts import PlacedDraft, pack
+from services.api.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Tokens
+from services.worker.engine import Engine
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.scheduling.events import Arrived, Emit, Finish
+from services.worker.running.work import Result, Work
+from services.worker.scheduling.events import Answer, Arrived, Emit, Finish
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
-from services.worker.speculation.remote.proposer_link import Link, ProposerLink
-from services.worker.speculation.trust import Record
+from services.worker.speculation.acceptance import Acceptance
+from services.worker.speculation.controller import Controller
+from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.remote.client import Link, ProposerClient
 
-# Seconds the step thread needs to send a question and to read an answer, and a proposer to give one.
+# Seconds the engine needs to send a request and to read an answer, and a proposer to give one.
 SEND, READ, THINK = 40e-6, 20e-6, 120e-6
 DEADLINE = 0.02
 
@@ -37,25 +41,22 @@ COSTS: dict[str, Cost] = {
 
 
 class PricedRunner(MockRunner):
-    """Its text follows a cycle where it `stays` on it, and jumps about otherwise. `elsewhere`: as on a GPU, what its
-    thread does meanwhile takes no time of the step."""
+    """Its text follows a cycle where it `stays` on it, and jumps about otherwise. On a `gpu` a step takes its time from
+    the launch on, whatever the engine does meanwhile; else it is computed in `finish`."""
 
-    def __init__(self, cost: Cost, clock: SteppedClock, stays: Callable[[int], bool], elsewhere: bool = False) -> None:
-        super().__init__(Profile(acceptance=1.0), pages=4096)
+    def __init__(self, cost: Cost, clock: SteppedClock, stays: Callable[[int], bool], gpu: bool = False) -> None:
+        super().__init__(Profile(acceptance=1.0), pages=4096, sleep=clock.sleep, now=clock)
         self._cost = cost
-        self._clock = clock
         self._on_cycle = stays
-        self._elsewhere = elsewhere
-        self.rows = 0
+        self._gpu = gpu
 
-    def step(self, work: Any, meanwhile: Any) -> Any:
-        rows = sum(len(item.tokens) for item in work)
-        self.rows += rows
-        began = self._clock.now
-        meanwhile(self._elsewhere)
-        until = (began if self._elsewhere else self._clock.now) + self._cost(rows)
-        self._clock.now = max(self._clock.now, until)
-        return super().step(work)
+    def seconds(self, work: Work) -> float:
+        return self._cost(sum(item.rows for item in work.items))
+
+    def finish(self) -> Result:
+        if not self._gpu:
+            self._began = self._now()
+        return super().finish()
 
     def _next(self, key: int, position: int, last: int, earliest_end: int) -> int:
         if self._on_cycle(position):
@@ -64,7 +65,7 @@ class PricedRunner(MockRunner):
 
     def follow(self, sequence: Sequence, text: list[int], count: int) -> list[int]:
         """What really comes behind this text."""
-        key, last, found = self._key(sequence), text[-1], []
+        key, last, found = self._key(self._known[sequence.id]), text[-1], []
         for position in range(len(text), len(text) + count):
             last = self._next(key, position, last, 0)
             found.append(last)
@@ -73,7 +74,7 @@ class PricedRunner(MockRunner):
 
 class Guess(NamedTuple):
     tokens: list[int]
-    chances: list[float] = []  # noqa: RUF012
+    confidence: list[float] = []  # noqa: RUF012
     latency: float = THINK
 
 
@@ -82,7 +83,7 @@ Guesser = Callable[["Simulation", Sequence, list[int], int], Guess | None]
 
 
 class Wire:
-    """A proposer that remembers texts as the target's messages tell them."""
+    """A proposer that remembers texts as the worker's messages tell them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -103,34 +104,20 @@ class Wire:
             answered = True
             latency = max(latency, guess.latency)
             if guess.tokens:
-                drafts.append(
-                    DraftItem(
-                        sequence_id=item.sequence_id,
-                        committed=item.committed + len(item.ahead),
-                        tokens=guess.tokens,
-                        source="simulated",
-                        chances=guess.chances,
-                    )
-                )
+                draft = Draft(guess.tokens, "simulated", confidence=guess.confidence)
+                drafts.append(PlacedDraft(item.sequence_id, item.committed + len(item.ahead), draft))
         for ended in message.ended:
             self.texts.pop(ended.sequence_id, None)
-        reply = Proposed(step=message.step, drafts=packed(drafts)) if answered else None
+        reply = Proposed(step=message.step, drafts=pack(drafts)) if answered and not simulation.stopped else None
         self.answers[message.step] = (simulation.clock.now + latency, reply)
         return message.step
 
     def _guess(self, item: ProposeItem) -> Guess | None:
         start = item.committed - len(item.tokens)
-        sequence = self.simulation.scheduler._by_id[item.sequence_id]
-        said = sequence.token_ids
-        if start:
-            before = self.texts[item.sequence_id]
-            assert before == said[: len(before)], "what it was told in a hurry didn't come"
-            text = before[:start] + item.tokens
-        else:
-            text = list(item.tokens)
-        self.texts[item.sequence_id] = text
-        # In a hurry it is told what the text is about to be given.
-        assert text[: len(said)] == said, "the proposer has another text"
+        sequence = self.simulation.sequence(item.sequence_id)
+        before = self.texts[item.sequence_id][:start] if start else []
+        text = self.texts[item.sequence_id] = before + item.tokens
+        assert text == sequence.token_ids, "the proposer has another text"
         return self.simulation.guesser(self.simulation, sequence, [*text, *item.ahead], item.budget)
 
     def receive(self, ticket: int, timeout: float) -> Proposed:
@@ -169,15 +156,17 @@ class Simulation:
         dead: bool = False,
         namespace: str = "n",
         batch: int = 16,
-        elsewhere: bool = False,
+        gpu: bool = False,
         connect: Callable[[SteppedClock], Link] | None = None,
     ) -> None:
         """`connect` makes another line than `Wire`, whose texts come from `guesser`."""
         self.clock = SteppedClock()
         self.guesser = guesser or (lambda *_: None)
         self.dead = dead
+        # It hears everything and answers nothing.
+        self.stopped = False
         self.chance = random.Random(7)
-        self.runner = PricedRunner(COSTS[cost], self.clock, stays, elsewhere)
+        self.runner = PricedRunner(COSTS[cost], self.clock, stays, gpu)
         facts = self.runner.facts
         self.scheduler = Scheduler(
             Limits(
@@ -186,42 +175,43 @@ class Simulation:
             )
         )  # fmt: skip
         self.namespace = namespace
-        self.link = ProposerLink(
+        self.client = ProposerClient(
             lambda endpoint: connect(self.clock) if connect else Wire(self),
-            target="t",
+            worker="w",
             epoch=1,
             deadline=DEADLINE,
             now=self.clock,
         )
-        self.link.move_to("ipc://somewhere")
+        self.client.move_to("ipc://somewhere")
+        self.controller = Controller(self.scheduler.limits, self.client)
+        self.drafts = GuardedController(self.controller)
         self.texts: dict[int, list[int]] = {}
         # What came of each stream, and when.
         self.heard: dict[int, list[tuple[float, Tokens]]] = {}
-        self.loop = StepLoop(
-            self.scheduler,
-            self.runner,
-            self.link,
-            deliver=self._deliver,
-            failed=lambda message: None,
-            observer=self,
-            now=self.clock,
+        self.engine = Engine(
+            self.scheduler, self.runner, self.drafts, deliver=self._deliver, failed=lambda message: None, now=self.clock
         )
-        self.steps = 0
 
-    def after_step(self, rows: int, seconds: float) -> None:
-        self.steps += 1
+    @property
+    def steps(self) -> int:
+        return self.runner.steps
 
-    def _deliver(self, delivery: Any) -> None:
-        self.loop.taken()
-        for item in delivery:
+    def _deliver(self, answers: list[Answer]) -> None:
+        self.engine.taken()
+        for item in answers:
             if isinstance(item, Emit):
                 self.texts[item.stream].extend(item.tokens.ids)
                 self.heard[item.stream].append((self.clock.now, item.tokens))
             assert isinstance(item, Emit | Finish), item
 
-    def record(self, sequence: Sequence) -> Record:
-        assert sequence.record is not None
-        return sequence.record
+    def sequence(self, sequence_id: int) -> Sequence:
+        return next(each for each in self.scheduler.running if each.id == sequence_id)
+
+    def acceptance(self, sequence: Sequence) -> Acceptance:
+        """What the worker has learned of the drafts of this sequence's namespace."""
+        found = self.controller._known[sequence.id].acceptance
+        assert found is not None
+        return found
 
     def run(self, requests: int, tokens: int) -> float:
         """Seconds that so many requests take."""
@@ -239,15 +229,18 @@ class Simulation:
                 token_ids=prompt,
                 prompt_tokens=len(prompt),
                 sampling=Sampling(max_tokens=tokens, temperature=1.0, seed=stream, ignore_eos=True),
-                speculation=Speculation(),
                 namespace=namespace,
             )
             self.texts[stream], self.heard[stream] = [], []
-            self.loop.post(Arrived(generate, stream, None, self.clock.now))
-        self.loop._take_mail()
+            self.engine.post(Arrived(generate, stream, None, self.clock.now))
+        self.engine._take_mail()
         while self.scheduler.has_work:
-            self.loop._take_mail()
-            self.loop._turn()
-            self.loop._hand_over()
+            self.engine._take_mail()
+            self.engine.step()
         self.scheduler.check_idle()
-        return self.clock.now - began
+        seconds = self.clock.now - began
+        # As the engine does when it has nothing to do.
+        self.drafts.check_idle()
+        self.drafts.tell()
+        assert not self.drafts.failed
+        return seconds

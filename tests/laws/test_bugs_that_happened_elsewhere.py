@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 import torch
-from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft
+from engine_room import Ask, EngineRoom, draft
 
 from kernels.verify.questions import BLOCK, MATCH, REJECTION, TOPP, TYPICAL, Asked, Rule, gather
-from services.api.drafts import DraftItem
+from models.executor import Output
+from services.api.drafts import PlacedDraft
 from services.worker.running.mock import MockFacts
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.verifier import verifier
-from services.worker.scheduling.events import DraftAsk
 
 ELSEWHERE = {
     "stop string inside an accepted run: text trimmed, ids and logprobs not": [
@@ -38,12 +38,12 @@ ELSEWHERE = {
         "services/worker/scheduling/test_scheduler.py::test_logprobs_are_cut_with_the_tokens",
     ],
     "draft past max_tokens or the context limit": [
-        "services/worker/scheduling/test_scheduler.py::test_a_draft_is_cut_to_its_length_and_before_max_tokens",
-        "services/worker/scheduling/test_scheduler.py::test_a_draft_is_cut_before_the_context_ends",
+        "services/worker/scheduling/test_scheduler.py::test_a_draft_is_cut_to_what_is_allowed",
+        "services/worker/scheduling/test_scheduler.py::test_a_draft_that_reaches_the_end_of_the_context_ends_the_text",
         "services/worker/scheduling/test_scheduler.py::test_a_run_longer_than_max_tokens_is_cut",
     ],
     "empty drafts and drafted ids outside the vocabulary": [
-        "services/worker/scheduling/test_scheduler.py::test_empty_late_and_impossible_drafts_are_as_none",
+        "services/worker/speculation/test_controller.py::test_invalid_drafts_are_refused_and_change_nothing",
         "kernels/verify/test_reference.py::test_what_is_no_token_never_stands",
     ],
     "collapse of long texts that 48 tokens don't show": [
@@ -53,7 +53,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("bug", ELSEWHERE)
-def test_a_bug_that_shows_at_one_place_has_its_test_there(bug: str) -> None:
+def test_each_bug_found_elsewhere_names_its_test(bug: str) -> None:
     for place in ELSEWHERE[bug]:
         path, _, name = place.partition("::")
         tree = ast.parse((Path(__file__).parents[1] / path).read_text())
@@ -75,9 +75,9 @@ class ByLastToken:
         self.verifier = verifier("compiled")
         self._logits = cache(logits)
 
-    def forward(self, rows: Any) -> torch.Tensor:
+    def forward(self, rows: Any) -> Output:
         wanted = [self._logits(token) for row in rows for token in row.tokens[row.logits_from :]]
-        return torch.stack(wanted) if wanted else torch.empty(0, V)
+        return Output(torch.stack(wanted) if wanted else torch.empty(0, V))
 
     def copy_page(self, source: int, target: int) -> None: ...
 
@@ -99,21 +99,20 @@ def always_the_same(last: int) -> torch.Tensor:
 
 
 @contextmanager
-def room(logits: Callable[[int], torch.Tensor], guess: Callable[[DraftAsk], list[int]] | None) -> Iterator[EngineRoom]:
-    def items(ask: DraftAsk) -> DraftItem | None:
+def room(logits: Callable[[int], torch.Tensor], guess: Callable[[Ask], list[int]] | None) -> Iterator[EngineRoom]:
+    def items(ask: Ask) -> PlacedDraft | None:
         tokens = guess(ask)[: ask.budget] if guess else []
         return draft(ask, tokens) if tokens else None
 
-    drafts = DraftsBy(items) if guess else NoDrafts()
-    with EngineRoom(TorchRunner(ByLastToken(logits)), drafts) as running:
+    with EngineRoom(TorchRunner(ByLastToken(logits)), items if guess else None) as running:
         yield running
-        assert not running.failures
+        assert not running.failures and not running.drafts.failed
 
 
 def texts(
     logits: Callable[[int], torch.Tensor],
     wanted: list[dict[str, Any]],
-    guess: Callable[[DraftAsk], list[int]] | None = None,
+    guess: Callable[[Ask], list[int]] | None = None,
     together: bool = True,
 ) -> tuple[list[list[int]], list[list[float]], list[Any]]:
     """Of each request its tokens, their logprobs and what was counted."""
@@ -128,12 +127,12 @@ def texts(
         return [running.tokens[s] for s in streams], [running.logprobs[s] for s in streams], stats
 
 
-def oracle(wanted: list[dict[str, Any]], truth: list[list[int]]) -> Callable[[DraftAsk], list[int]]:
+def oracle(wanted: list[dict[str, Any]], truth: list[list[int]]) -> Callable[[Ask], list[int]]:
     by_prompt = {tuple(each["prompt"]): text for each, text in zip(wanted, truth, strict=True)}
 
-    def following(ask: DraftAsk) -> list[int]:
-        text = by_prompt[tuple(ask.sequence.token_ids[: ask.sequence.prompt_tokens])]
-        return text[ask.sequence.generated + len(ask.ahead) :]
+    def following(ask: Ask) -> list[int]:
+        text = by_prompt[tuple(ask.text[: ask.prompt_tokens])]
+        return text[ask.generated + len(ask.ahead) :]
 
     return following
 
@@ -150,10 +149,10 @@ def test_an_accepted_count_of_0_is_no_index_of_minus_1() -> None:
     plain, numbers, _ = texts(any_logits, wanted)
     right = oracle(wanted, plain)
 
-    def right_or_wholly_wrong(ask: DraftAsk) -> list[int]:
+    def right_or_wholly_wrong(ask: Ask) -> list[int]:
         # Of neighbours one is accepted whole and the next not at all.
         truth = right(ask)
-        return truth if ask.sequence.id % 2 else [(token + 1) % V for token in truth]
+        return truth if ask.id % 2 else [(token + 1) % V for token in truth]
 
     said, with_drafts, stats = texts(any_logits, wanted, right_or_wholly_wrong)
     assert said == plain
@@ -221,7 +220,7 @@ def test_penalties_count_by_position_and_not_by_step(penalty: dict[str, Any]) ->
     said, _, [believed] = texts(always_the_same, wanted, oracle(wanted, plain))
     assert said == plain and believed.accepted == believed.drafted > 25
     # A drafter that thinks the penalties of a whole step are those of its first token.
-    said, _, [refused] = texts(always_the_same, wanted, lambda ask: [plain[0][ask.sequence.generated]] * 8)
+    said, _, [refused] = texts(always_the_same, wanted, lambda ask: [plain[0][ask.generated]] * 8)
     assert said == plain and refused.accepted < refused.drafted / 3
 
 

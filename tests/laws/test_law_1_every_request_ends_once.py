@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from step_loop_bench import EngineRoom, some_prompt
+from engine_room import EngineRoom, some_prompt
 
 from services.api.messages import Failed, Finished
 from services.worker.running.mock import MockRunner, Profile
@@ -46,7 +46,7 @@ def test_what_cannot_be_served_is_told_so_at_once() -> None:
         assert all(isinstance(e, Failed) and not e.retryable for e in ends)
 
 
-def test_when_the_engine_breaks_everyone_hears_it_and_may_try_again() -> None:
+def test_when_the_engine_fails_every_request_fails_and_may_be_retried() -> None:
     runner = MockRunner(Profile(crash_every=20), pages=256)
     with EngineRoom(runner) as room:
         streams = [room.send([100, 101, 102], max_tokens=500) for _ in range(12)]

@@ -1,4 +1,4 @@
-"""Law 2: a proposer may be slow, dead, wrong or hostile: it costs speed, never a request, never a token.
+"""Law 2: a proposer may be slow, dead, wrong or hostile: that costs speed, never a request, never a token.
 
 With real processes killed: tests/flow/test_deaths.py.
 """
@@ -6,63 +6,59 @@ With real processes killed: tests/flow/test_deaths.py.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from step_loop_bench import DraftsBy, EngineRoom, NoDrafts, draft, proposed_by, some_prompt
+from engine_room import Ask, EngineRoom, Guess, draft, proposed_by, some_prompt
 
-from services.api.drafts import DraftItem
+from services.api.drafts import PlacedDraft
 from services.api.messages import Finished
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.scheduling.events import DraftAsk
-
-Guess = Callable[[DraftAsk], DraftItem | None]
 
 
-def wrong(ask: DraftAsk) -> DraftItem:
+def wrong(ask: Ask) -> PlacedDraft:
     return draft(ask, [99] * ask.budget)
 
 
-def too_long(ask: DraftAsk) -> DraftItem:
+def too_long(ask: Ask) -> PlacedDraft:
     return draft(ask, [100 + k % 32 for k in range(5000)])
 
 
-def outside_the_vocabulary(ask: DraftAsk) -> DraftItem:
+def outside_the_vocabulary(ask: Ask) -> PlacedDraft:
     return draft(ask, [10**9, -1, 2**31 - 1])
 
 
-def about_another_text(ask: DraftAsk) -> DraftItem:
-    return draft(ask, [100], sequence_id=ask.sequence.id + 1)
+def about_another_text(ask: Ask) -> PlacedDraft:
+    return draft(ask, [100], sequence_id=ask.id + 1)
 
 
-def from_the_past(ask: DraftAsk) -> DraftItem:
-    return draft(ask, [100], committed=ask.sequence.length - 1)
+def from_the_past(ask: Ask) -> PlacedDraft:
+    return draft(ask, [100], length=len(ask.text) - 1)
 
 
-def with_a_broken_tree(ask: DraftAsk) -> DraftItem:
+def with_a_broken_tree(ask: Ask) -> PlacedDraft:
     return draft(ask, [100, 101, 102], parents=[7, -9, 2])
 
 
-def with_parents_that_come_later(ask: DraftAsk) -> DraftItem:
+def with_parents_that_come_later(ask: Ask) -> PlacedDraft:
     return draft(ask, [100, 101, 102], parents=[1, -1, 2])
 
 
-def with_parents_of_some(ask: DraftAsk) -> DraftItem:
+def with_parents_of_some(ask: Ask) -> PlacedDraft:
     return draft(ask, [100, 101, 102], parents=[-1, 0])
 
 
-def with_parents_too_many(ask: DraftAsk) -> DraftItem:
+def with_parents_too_many(ask: Ask) -> PlacedDraft:
     return draft(ask, [100], parents=[-1] * 70000)
 
 
-def with_twins(ask: DraftAsk) -> DraftItem:
+def with_twins(ask: Ask) -> PlacedDraft:
     return draft(ask, [100, 100, 101, 101], parents=[-1, -1, 0, 1])
 
 
-def bush(ask: DraftAsk) -> DraftItem:
+def bush(ask: Ask) -> PlacedDraft:
     """As good as it gets, but for its size and its chances."""
-    chance = random.Random(ask.sequence.length)
+    chance = random.Random(len(ask.text))
     tokens = [100 + k % 32 for k in range(300)]
     parents: list[int] = []
     taken = set()
@@ -70,35 +66,36 @@ def bush(ask: DraftAsk) -> DraftItem:
         parent = next(p for p in iter(lambda k=k: chance.randrange(-1, k), None) if (p, token) not in taken)
         taken.add((parent, token))
         parents.append(parent)
-    return draft(ask, tokens, parents=parents, chances=[chance.choice([0.9, 1.0, 7.0, float("nan")]) for _ in tokens])
+    confidence = [chance.choice([0.9, 1.0, 7.0, float("nan")]) for _ in tokens]
+    return draft(ask, tokens, parents=parents, confidence=confidence)
 
 
-def every_way(ask: DraftAsk) -> DraftItem:
+def every_way(ask: Ask) -> PlacedDraft:
     """The cycle, with wrong ways beside each of its tokens, and before it."""
-    right = cycle(ask).tokens[:8]
+    right = cycle(ask).draft.tokens[:8]
     tokens, parents, above = [], [], -1
     for token in right:
         tokens += [99, token, 98]
         parents += [above, above, above]
         above = len(tokens) - 2
-    return draft(ask, tokens, parents=parents, chances=[0.3, 0.6, 0.1] * len(right))
+    return draft(ask, tokens, parents=parents, confidence=[0.3, 0.6, 0.1] * len(right))
 
 
-def empty(ask: DraftAsk) -> DraftItem:
+def empty(ask: Ask) -> PlacedDraft:
     return draft(ask, [])
 
 
-def silent(ask: DraftAsk) -> None:
+def silent(ask: Ask) -> None:
     return None
 
 
-def cycle(ask: DraftAsk) -> DraftItem:
-    last = [*ask.sequence.token_ids, *ask.ahead][-1]
+def cycle(ask: Ask) -> PlacedDraft:
+    last = [*ask.text, *ask.ahead][-1]
     return draft(ask, [100 + (last - 100 + 1 + k) % 32 for k in range(ask.budget)])
 
 
-def anything(ask: DraftAsk) -> DraftItem | None:
-    chance = random.Random(ask.sequence.length * 31 + ask.sequence.id)
+def anything(ask: Ask) -> PlacedDraft | None:
+    chance = random.Random(len(ask.text) * 31 + ask.id)
     return chance.choice([*HOSTILE, cycle, every_way])(ask)
 
 
@@ -108,9 +105,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def texts(drafts: NoDrafts, **limits: Any) -> tuple[list[list[int]], int]:
+def texts(guess: Guess | None = None, **limits: Any) -> tuple[list[list[int]], int]:
     chance = random.Random(5)
-    with EngineRoom(MockRunner(Profile(acceptance=0.8), pages=120), drafts, **limits) as room:
+    with EngineRoom(MockRunner(Profile(acceptance=0.8), pages=120), guess, **limits) as room:
         streams = [
             room.send(some_prompt(chance, 60), max_tokens=chance.randint(1, 200), temperature=k % 2 * 0.8, seed=k)
             for k in range(40)
@@ -118,6 +115,7 @@ def texts(drafts: NoDrafts, **limits: Any) -> tuple[list[list[int]], int]:
         room.run(streams)
         assert all(isinstance(room.ends[s][0], Finished) for s in streams)
         room.settle()
+        assert not room.drafts.failed
         accepted = sum(tally.accepted for tally in room.scheduler.tallies.values())
         return [room.tokens[s] for s in streams], accepted
 
@@ -125,30 +123,30 @@ def texts(drafts: NoDrafts, **limits: Any) -> tuple[list[list[int]], int]:
 @pytest.mark.parametrize("guess", [*HOSTILE, silent, anything])
 @pytest.mark.parametrize("method", ["ngram", "auto"])
 def test_a_hostile_proposer_changes_no_token(guess: Guess, method: str) -> None:
-    plain, _ = texts(NoDrafts())
-    assert texts(DraftsBy(guess), method=method)[0] == plain
+    plain, _ = texts()
+    assert texts(guess, method=method)[0] == plain
 
 
 @pytest.mark.parametrize("method", ["ngram", "auto"])
-def test_a_good_proposer_changes_no_token_either_and_is_believed(method: str) -> None:
-    plain, _ = texts(NoDrafts())
-    guessed, accepted = texts(DraftsBy(cycle), method=method)
+def test_a_good_proposer_changes_no_token_and_its_drafts_are_used(method: str) -> None:
+    plain, _ = texts()
+    guessed, accepted = texts(cycle, method=method)
     assert guessed == plain
     # With auto it depends on what steps of this machine cost.
     assert accepted > (sum(len(t) for t in plain) // 4 if method == "ngram" else 0)
 
 
 @pytest.mark.parametrize("method", ["ngram", "auto"])
-def test_of_a_good_tree_the_right_way_is_taken(method: str) -> None:
-    plain, _ = texts(NoDrafts())
-    guessed, accepted = texts(DraftsBy(every_way), method=method)
+def test_the_right_path_of_a_good_tree_is_accepted(method: str) -> None:
+    plain, _ = texts()
+    guessed, accepted = texts(every_way, method=method)
     assert guessed == plain
     assert accepted > (sum(len(t) for t in plain) // 4 if method == "ngram" else 0)
 
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
-def test_our_own_proposers_change_no_token_and_are_believed_where_a_text_repeats_itself(method: str) -> None:
-    plain, _ = texts(NoDrafts())
-    guessed, accepted = texts(DraftsBy(proposed_by(method)))
+def test_our_own_proposers_change_no_token_and_are_used_where_a_text_repeats(method: str) -> None:
+    plain, _ = texts()
+    guessed, accepted = texts(proposed_by(method))
     assert guessed == plain
     assert accepted > sum(len(t) for t in plain) // 8

@@ -58,7 +58,7 @@ def test_lossless_strategies_keep_it_in_a_million_draws_of_every_case() -> None:
     assert {name: p for name, p in least.items() if p <= BAR} == {}
 
 
-def test_under_target_match_the_very_text_is_the_same_whatever_was_drafted() -> None:
+def test_target_match_gives_the_same_text_whatever_was_drafted() -> None:
     alone = draw(Case("", SMALL, PLAIN, MATCH, by.nothing()), verify, 20_000)
     for name, drafter in (certain(SMALL) | with_probabilities(SMALL)).items():
         assert np.array_equal(draw(Case(name, SMALL, PLAIN, MATCH, drafter), verify, 20_000), alone), name
@@ -80,7 +80,7 @@ def least_of(strategy: int, drafter: by.Drafter, fault: str, draws: int) -> floa
 
 
 @pytest.mark.parametrize("strategy", [REJECTION, BLOCK])
-def test_a_sound_verifier_with_noise_of_its_own_passes(strategy: int) -> None:
+def test_a_correct_verifier_with_other_noise_passes(strategy: int) -> None:
     for drafter in (by.right(SMALL, 3), by.biased(SMALL, 3), by.drawing(SMALL, 3)):
         assert least_of(strategy, drafter, planted.SOUND, 100_000) > BAR
 
@@ -92,11 +92,11 @@ def test_a_planted_fault_is_found(strategy: int, fault: str) -> None:
         assert least_of(strategy, drafter, fault, 50_000) < BAR / 100
 
 
-def test_a_block_whose_rest_is_not_weighted_is_found() -> None:
+def test_a_block_verifier_with_an_unweighted_residual_is_detected() -> None:
     assert least_of(BLOCK, by.drawing(SMALL, 3), planted.UNWEIGHTED, 200_000) < BAR / 100
 
 
-def test_numbers_that_steps_use_again_are_found() -> None:
+def test_reused_random_numbers_are_detected() -> None:
     """Where they are looked at before they decide: under block."""
     assert least_of(BLOCK, by.right(SMALL, 3), planted.REUSED, 50_000) < BAR / 100
 

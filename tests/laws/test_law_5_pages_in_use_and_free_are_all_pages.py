@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 
 import pytest
-from step_loop_bench import DraftsBy, EngineRoom, draft, some_prompt
+from engine_room import Ask, EngineRoom, draft, some_prompt
 
+from services.api.drafts import PlacedDraft
 from services.worker.running.mock import MockRunner, Profile
+from services.worker.running.work import Work
 
 
 class CountingRunner(MockRunner):
-    """Looks at the books before each step, from inside the step thread."""
+    """Counts pages before each step, from inside the engine's thread."""
 
     room: EngineRoom
     looked = 0
     shared = 0
 
-    def step(self, work, meanwhile):  # type: ignore[no-untyped-def]
+    def launch(self, work: Work) -> None:
         scheduler = self.room.scheduler
         scheduler.pages.check()
         pages = scheduler.pages
@@ -31,19 +33,22 @@ class CountingRunner(MockRunner):
                 assert texts.setdefault(page, mine) == mine, "a page with two texts"
                 type(self).shared += texts[page] is not mine
         assert len(texts) == pages.in_use and pages.in_use + pages.cached + pages.free == pages.total
-        for item in work:
-            assert item.start + len(item.tokens) <= len(item.sequence.pages) * self.facts.page_tokens
+        for item in work.items:
+            assert item.start + item.rows <= len(item.pages) * self.facts.page_tokens
         type(self).looked += 1
-        return super().step(work, meanwhile)
+        super().launch(work)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_books_balance_at_every_step_under_scarcity_cancels_and_drafts(seed: int) -> None:
+def test_pages_add_up_at_every_step_under_scarcity_cancels_and_drafts(seed: int) -> None:
     chance = random.Random(seed)
     runner = CountingRunner(Profile(acceptance=0.7), page_tokens=16, pages=chance.choice([22, 40, 90]))
-    drafts = DraftsBy(lambda ask: draft(ask, [100 + k % 32 for k in range(chance.randint(0, 12))]))
+
+    def some_tokens(ask: Ask) -> PlacedDraft:
+        return draft(ask, [100 + k % 32 for k in range(chance.randint(0, 12))])
+
     with EngineRoom(
-        runner, drafts, max_sequences=16, max_step_tokens=chance.choice([16, 48, 200]), max_waiting=4000
+        runner, some_tokens, max_sequences=16, max_step_tokens=chance.choice([16, 48, 200]), max_waiting=4000
     ) as room:
         runner.room = room
         streams, cancelled = [], set()
@@ -58,5 +63,5 @@ def test_the_books_balance_at_every_step_under_scarcity_cancels_and_drafts(seed:
                 cancelled.add(victim)
         room.run([s for s in streams if s not in cancelled])
         room.settle()
-        assert not room.failures
+        assert not room.failures and not room.drafts.failed
         assert runner.looked > 50 and runner.shared > 50

@@ -68,7 +68,7 @@ TURN = {"role": "user", "content": "x"}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_is_too_much_is_refused_by_name(
+async def test_a_value_beyond_its_limit_is_refused_by_name(
     mesh: RunningMesh, status: int, param: str, request_body: Any
 ) -> None:
     found, answer = await answer_to(mesh, request_body)

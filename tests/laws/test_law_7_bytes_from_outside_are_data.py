@@ -67,5 +67,5 @@ def test_no_shipped_file_can_run_what_it_receives(path: Path) -> None:
         "run('ls', shell=True)",
     ],
 )
-def test_the_search_itself_finds_a_planted_offence(planted: str) -> None:
+def test_the_search_finds_a_planted_violation(planted: str) -> None:
     assert list(offences(ast.parse(planted)))

@@ -1,23 +1,24 @@
-"""Laws 2, 3 and 4 with everything between a target and its proposer gone wrong: messages late, lost, twice, out of
+"""Laws 2, 3 and 4 with everything between a worker and its proposer gone wrong: messages late, lost, twice, out of
 order, with other bytes, a proposer that lies or starts anew; all by seed, in simulated time.
 
-Real are the step loop, the scheduler, the proposer's line, the link with its envelopes, the codec, and the proposer;
-simulated are time, what a step costs, and the network (mesh/memory_wire.py). Nothing fails, no token is another, and
-it never takes more than a fiftieth longer than without speculation. With real processes: tests/flow, bench faults.
+Real are the engine, the scheduler, the controller, the client, the link with its envelopes, the codec, and the
+proposer; simulated are time, step costs and the network (mesh/transport/memory_wire.py). Nothing fails, no token
+changes, and after a start the overhead is at most 2 %. With real processes: tests/flow, bench faults.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from far_proposer import Lie, World, honest
 from msgspec.structs import replace
 from simulation import COSTS, DEADLINE, Simulation
 
-from services.api.drafts import DraftItem
-from services.proposer.suffix_store import compiling
+from services.api.drafts import PlacedDraft
+from services.proposer.suffix_index import compiling
 
 LOST_AT_MOST = 1.02
 NETWORKS: dict[str, dict[str, float]] = {
@@ -42,43 +43,48 @@ def compiled() -> None:
 # Lies ------------------------------------------------------------------------------------------------------------
 
 
-def sure_of_nonsense(chance: random.Random, item: DraftItem) -> list[DraftItem]:
-    tokens = [99] * 64
-    return [replace(item, tokens=tokens, chances=[0.999] * 64, match_length=64)]
+def with_draft(placed: PlacedDraft, **other: Any) -> list[PlacedDraft]:
+    return [placed._replace(draft=replace(placed.draft, **other))]
 
 
-def anything(chance: random.Random, item: DraftItem) -> list[DraftItem]:
+def sure_of_nonsense(chance: random.Random, placed: PlacedDraft) -> list[PlacedDraft]:
+    return with_draft(placed, tokens=[99] * 64, confidence=[0.999] * 64, match_length=64)
+
+
+def anything(chance: random.Random, placed: PlacedDraft) -> list[PlacedDraft]:
     """Wrong in one way or another; now and then right, and surer than it may be."""
+    tokens, sequence_id = placed.draft.tokens, placed.sequence_id
     return chance.choice(
         [
-            [replace(item, chances=[1.0] * len(item.tokens))],
-            [replace(item, tokens=item.tokens[::-1])],
-            [replace(item, tokens=[99] * len(item.tokens))],
-            [replace(item, tokens=[*item.tokens, 10**9])],
-            [replace(item, tokens=[-1, *item.tokens])],
-            [replace(item, tokens=item.tokens * 50)],
-            [replace(item, chances=[float("nan"), -1.0, 2.0, float("inf")])],
-            [replace(item, committed=item.committed + chance.choice((-2, -1, 1, 2, 2**40)))],
-            [item, replace(item, sequence_id=item.sequence_id + 1), replace(item, sequence_id=-(2**60))],
-            [replace(item, parents=[7, -9, 2])],
-            [replace(item, source="?" * 5000, match_length=-(2**40))],
-            [item, item],
+            with_draft(placed, confidence=[1.0] * len(tokens)),
+            with_draft(placed, tokens=tokens[::-1]),
+            with_draft(placed, tokens=[99] * len(tokens)),
+            with_draft(placed, tokens=[*tokens, 10**9]),
+            with_draft(placed, tokens=[-1, *tokens]),
+            with_draft(placed, tokens=tokens * 50),
+            with_draft(placed, tokens=tokens[:4], confidence=[float("nan"), -1.0, 2.0, float("inf")]),
+            [placed._replace(length=placed.length + chance.choice((-2, -1, 1, 2, 2**40)))],
+            [placed, placed._replace(sequence_id=sequence_id + 1), placed._replace(sequence_id=-(2**60))],
+            with_draft(placed, parents=[7, -9, 2]),
+            with_draft(placed, source="?" * 5000, match_length=-(2**40)),
+            [placed, placed],
             [],
         ]
     )
 
 
 def compared(world: World, cost: str, batch: int, stays: Callable[[int], bool]) -> tuple[float, Simulation]:
-    """Time with this proposer to time without any; the texts are the same, and all requests finish."""
+    """Time with this proposer to time without any, after a start; the texts are the same, and all requests finish."""
     naive = Simulation(cost, method="naive", batch=batch, stays=stays)
     auto = Simulation(cost, batch=batch, stays=stays, connect=world.connect)
     try:
-        plain, guessed = naive.run(batch * 2, 300), auto.run(batch * 2, 300)
+        for each in naive, auto:
+            each.run(batch, 100)
+        plain, drafted = naive.run(batch * 2, 300), auto.run(batch * 2, 300)
     finally:
         world.close()
     assert auto.texts == naive.texts
-    assert not auto.scheduler.advice.failed
-    return guessed / plain, auto
+    return drafted / plain, auto
 
 
 def always(position: int) -> bool:
@@ -89,7 +95,7 @@ def half_the_time(position: int) -> bool:
     return position // 60 % 2 == 0
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("lie", [honest, anything, sure_of_nonsense])
 @pytest.mark.parametrize("faults", NETWORKS)
 def test_nothing_fails_no_token_changes_and_it_is_never_slower(faults: str, lie: Lie, seed: int) -> None:
@@ -103,29 +109,29 @@ def test_nothing_fails_no_token_changes_and_it_is_never_slower(faults: str, lie:
 
 @pytest.mark.parametrize("batch", [1, 4, 16])
 @pytest.mark.parametrize("lie", [honest, anything])
-def test_nor_with_one_that_dies_again_and_again(lie: Lie, batch: int) -> None:
+def test_a_proposer_that_keeps_dying_makes_nothing_slower(lie: Lie, batch: int) -> None:
     world = World(5, NETWORKS["all of it"], lie, dies_every=7)
     ratio, _ = compared(world, "nearly free rows", batch, half_the_time)
     assert ratio <= LOST_AT_MOST
     assert world.lives > 3
 
 
-def test_through_a_network_that_is_well_its_drafts_are_worth_a_lot() -> None:
+def test_through_a_good_network_drafts_save_much_time() -> None:
     """Or all of the above would be easy."""
     ratio, auto = compared(World(1, {}), "nearly free rows", 4, always)
     assert ratio < 0.5
-    assert auto.link.answered and not auto.link.failed
+    assert auto.client.answered and not auto.client.failed
 
 
 @pytest.mark.parametrize("faults", ["lossy", "damaged", "twice and out of order", "all of it"])
-def test_through_a_bad_one_they_are_still_worth_something(faults: str) -> None:
+def test_through_a_bad_network_drafts_still_save_time(faults: str) -> None:
     world = World(1, NETWORKS[faults])
     ratio, auto = compared(world, "nearly free rows", 4, always)
     assert ratio < 0.9
-    assert world.air is not None and (auto.link.missed or world.air.dropped + world.air.damaged == 0)
+    assert world.air is not None and (auto.client.missed or world.air.dropped + world.air.damaged == 0)
 
 
-def test_a_seed_is_a_world() -> None:
+def test_a_seed_determines_the_simulation() -> None:
     seen = [compared(World(3, NETWORKS["all of it"], anything), "dear rows", 4, half_the_time) for _ in range(2)]
     assert seen[0][0] == seen[1][0]
-    assert seen[0][1].link.answered == seen[1][1].link.answered
+    assert seen[0][1].client.answered == seen[1][1].client.answered

@@ -15,7 +15,7 @@ import pytest
 from far_proposer import World
 from simulation import Simulation
 
-from services.proposer.suffix_store import compiling
+from services.proposer.suffix_index import compiling
 from services.worker.running.mock import CYCLE, FIRST
 
 Heard = list[list[tuple[float, Any]]]
@@ -55,7 +55,7 @@ def played(seed: int, namespaces: tuple[str, str] = ("a", "b")) -> tuple[Heard, 
             simulation.say(prompts, 60, second)
     finally:
         world.close()
-    assert not simulation.link.failed and simulation.link.answered
+    assert not simulation.client.failed and simulation.client.answered
     return [heard for stream, heard in simulation.heard.items() if stream > heard_before], simulation
 
 
@@ -63,16 +63,16 @@ def drafted(heard: Heard) -> int:
     return sum(run.drafted for stream in heard for _, tokens in stream for run in tokens.runs)
 
 
-def test_what_another_namespace_said_changes_no_draft_and_no_moment() -> None:
+def test_text_of_another_namespace_changes_no_draft_and_no_timing() -> None:
     (in_x, x), (in_y, y) = played(X), played(Y)
     assert in_x == in_y
     assert drafted(in_x) > 100
     assert x.clock.now == y.clock.now
-    assert x.scheduler.drafting.counts.ways == y.scheduler.drafting.counts.ways
-    assert x.link.asked == y.link.asked
+    assert x.controller.counts.ways == y.controller.counts.ways
+    assert x.client.asked == y.client.asked
 
 
-def test_what_the_same_namespace_said_does() -> None:
+def test_text_of_the_same_namespace_changes_drafts() -> None:
     """Or there would have been nothing to see."""
     (in_x, _), (in_y, _) = played(X, ("a", "a")), played(Y, ("a", "a"))
     assert in_x != in_y

@@ -108,7 +108,7 @@ async def test_as_it_comes_a_stream_tells_which_text_it_is() -> None:
     assert await accuracy(pace=0.0) > 0.8
 
 
-async def test_a_paced_stream_tells_no_more_than_guessing() -> None:
+async def test_a_paced_stream_reveals_no_more_than_guessing() -> None:
     tries = len(MODULES) * RECORDINGS // 2
     assert await accuracy(pace=PACE) * tries < luckiest(tries, 1 / len(MODULES), how_rare=0.001)
 

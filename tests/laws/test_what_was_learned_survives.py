@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from services.proposer.suffix_store.library import Bounds, Library
+from services.proposer.suffix_index.library.library import Bounds, Library
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "suffix_store"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "suffix_index"))
 
 from library_world import Died, Disk, World, killed, texts_of
 
@@ -98,7 +98,7 @@ def test_a_death_at_any_moment_loses_nothing_that_was_written(folder, monkeypatc
 
 
 @pytest.mark.parametrize("power_lost", [False, True])
-def test_what_comes_after_a_death_may_die_as_well(folder, monkeypatch, power_lost):
+def test_a_restarted_process_may_die_again(folder, monkeypatch, power_lost):
     """Taking over what a dead process left, at any moment of that."""
     at, alive = 0, False
     while not alive:
@@ -141,7 +141,7 @@ def _let_go_of_locks(folder):
 CHILD = """
 import sys, time
 from pathlib import Path
-from services.proposer.suffix_store.library import Bounds, Library
+from services.proposer.suffix_index.library.library import Bounds, Library
 
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 library = Library(folder, "words", Bounds(journal_bytes=100_000))
@@ -212,7 +212,7 @@ def _told(world, texts):
         world.owner[text] = 0
 
 
-def test_flipped_bits_anywhere_are_never_told_as_text(folder):
+def test_flipped_bits_never_become_text(folder):
     """One bit of one file at a time. What is left out is counted, the rest is there."""
     world = World(folder / "whole", SMALL)
     library = world.open()

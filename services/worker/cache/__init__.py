@@ -1,1 +1,1 @@
-"""Memory for keys and values: who holds which page, and what text lies in it."""
+"""Memory for keys and values: which sequences hold a page, and which text it stores."""

@@ -1,10 +1,10 @@
-"""Names of texts, so that a page can be found by what was computed into it.
+"""Keys of texts, by which a page is found.
 
     root = hash(salt)        key of page 0 = hash(root, its tokens)        key of page i = hash(key i-1, its tokens)
 
-A key thus stands for every token from the beginning of a text to the end of a page, and for whose text it is:
-tenants with different salts have different roots and no key in common. Keys are 128 bits and begin with a secret
-of this process, so that nobody outside can look for two texts with one key (docs/decisions/0008).
+A key thus depends on all tokens from the beginning of the text to the end of the page, and on the salt: tenants with
+different salts have no key in common. Keys have 128 bits and are keyed with a secret of this process, so that nobody
+else can search for two texts with one key (docs/decisions/0008).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Keys:
         self._secret = secret
 
     def root(self, salt: str) -> bytes:
-        # A salt is text from outside: it may hold lone surrogates.
+        # A salt comes from outside and may contain lone surrogates.
         return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES, key=self._secret).digest()
 
     def extend(self, keys: list[bytes], text: list[int], pages: int) -> None:
@@ -32,5 +32,5 @@ class Keys:
             keys.append(self.after(keys[-1], text[page * size : (page + 1) * size]))
 
     def after(self, key: bytes, tokens: list[int]) -> bytes:
-        """The key of a text that goes on with these, at most one page of them."""
+        """The key of a text continued by these tokens, at most a page of them."""
         return blake2b(key + array("i", tokens).tobytes(), digest_size=KEY_BYTES).digest()

@@ -1,12 +1,12 @@
 """Pages of the KV cache, counted. A page is in one of three states:
 
     in use   held by one sequence or by several
-    cached   held by nobody, but what lies in it is still known (kept): given away when there is no free one
-    free     nothing worth keeping
+    cached   held by none, but its contents can still be found (kept): evicted when no page is free
+    free     contents not kept
 
     in use + cached + free = all              (law 5; `check` says so)
 
-Knows page numbers only; what is stored in them is the model's, what it means is prefix.py's.
+Knows page numbers only; the model writes the pages, prefix.py knows their text.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def _tell_nobody(page: int) -> None: ...
 
 class Pages:
     def __init__(self, total: int, evicted: Callable[[int], None] = _tell_nobody) -> None:
-        """`evicted` hears of each cached page that is about to be given to somebody else."""
+        """`evicted` is called with each cached page before it is reused."""
         self.total = total
         self._evicted = evicted
-        # The last freed is the first taken: its memory is the likeliest to be in a cache.
+        # The last freed is the first taken: its memory is most likely in a CPU cache.
         self._free = list(range(total - 1, -1, -1))
         self._holders = [0] * total
         self._kept: set[int] = set()
-        # Kept pages without holders, the one let go longest ago first.
+        # Kept pages without holders, least recently released first.
         self._cached: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -40,7 +40,7 @@ class Pages:
 
     @property
     def available(self) -> int:
-        """How many `take` can give."""
+        """The most pages that `take` can return."""
         return len(self._free) + len(self._cached)
 
     @property
@@ -77,8 +77,7 @@ class Pages:
     def release(self, pages: list[int]) -> None:
         """One holder less for each; those without any are cached or free.
 
-        The last page of a text is the first to be given away later: without it those before it are still of
-        use, and it is of none without them.
+        The last page of a text is evicted first: the pages before it are of use without it, but not the reverse.
         """
         for page in reversed(pages):
             assert self._holders[page] > 0, "a page is released once by each holder"
@@ -90,12 +89,12 @@ class Pages:
                     self._free.append(page)
 
     def keep(self, page: int) -> None:
-        """What lies in this held page is worth keeping when nobody holds it any more."""
+        """Cache this held page when its last holder releases it."""
         assert self._holders[page] > 0, "a page is filled by a holder"
         self._kept.add(page)
 
     def drop(self, page: int) -> None:
-        """What lies in it isn't worth keeping after all. Its holders go on."""
+        """Don't cache it after all. Its holders keep it."""
         self._kept.discard(page)
         if page in self._cached:
             del self._cached[page]
@@ -105,6 +104,6 @@ class Pages:
         held = sum(1 for holders in self._holders if holders)
         assert held + len(self._cached) + len(self._free) == self.total == len(self._holders), "in use + cached + free"
         assert len(set(self._free)) == len(self._free), "a page is free once"
-        assert self._kept.isdisjoint(self._free), "what is kept isn't free"
-        assert self._cached.keys() <= self._kept, "what is cached is kept"
-        assert not any(self._holders[page] for page in (*self._free, *self._cached)), "who is held isn't idle"
+        assert self._kept.isdisjoint(self._free), "a kept page isn't free"
+        assert self._cached.keys() <= self._kept, "a cached page is kept"
+        assert not any(self._holders[page] for page in (*self._free, *self._cached)), "a held page isn't idle"

@@ -1,7 +1,7 @@
 """Which page holds which text: full pages of computed, committed text by their keys (keys.py).
 
-A page in here may be shared by any sequence whose text begins so; it stays findable after its last holder let go of
-it, until its memory is needed: then those let go longest ago are forgotten first. Knows no sequences.
+Any sequence whose text begins the same way may share such a page. It can be found after its last holder released it,
+until its memory is needed; the least recently released page is evicted first. Knows no sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PrefixCache:
         self._key_of: dict[int, bytes] = {}
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
-        """The pages of these keys up to the first that isn't known."""
+        """The pages of these keys, up to the first unknown key."""
         found = []
         for key in keys:
             page = self._page_of.get(key)
@@ -33,7 +33,7 @@ class PrefixCache:
         return self._page_of.get(key)
 
     def enter(self, key: bytes, page: int) -> None:
-        """This held page is full of the text that `key` stands for. Of two such pages the first stays known."""
+        """This held page is full of the text of `key`. If another page has that text, the other one stays."""
         if self.enabled and key not in self._page_of:
             assert page not in self._key_of, "a page that is held is filled once"
             self._page_of[key] = page
@@ -41,7 +41,7 @@ class PrefixCache:
             self.pages.keep(page)
 
     def forget(self, pages: Iterable[int]) -> None:
-        """What these hold can't be trusted."""
+        """The contents of these pages are not valid."""
         for page in pages:
             key = self._key_of.pop(page, None)
             if key is not None:

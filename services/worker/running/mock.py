@@ -1,21 +1,19 @@
-"""A runner that invents tokens by profile: for tests, and for measuring everything around a model. No torch.
+"""A runner that makes up tokens: for tests, and for measuring everything around a model. No torch.
 
-The text is a pure function of (profile seed, request seed, position, token before), so it is the same in any
-batch, with any drafts and on any attempt. Most tokens follow a cycle, which drafts can guess; `acceptance` is
-how often the text stays on it. Of the sampling parameters it knows seed (when sampled) and min_tokens.
+The text is a pure function of (profile seed, request seed, position, previous token), so it is the same in any batch,
+with any drafts and on any attempt. Most tokens follow a cycle, which drafters can guess; `acceptance` is the share of
+these. It uses two sampling parameters: seed (if sampled) and min_tokens.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, fields
 from typing import Any
 
 from services.api.messages import TokenLogprob, TopToken
-from services.worker.running.runner import Meanwhile, StepWork, Verdict, nothing_meanwhile
-from services.worker.scheduling.sequence import Sequence
+from services.worker.running.work import NewSequence, Result, SequenceWork, Verdict, Work
 
 MASK_64 = (1 << 64) - 1
 CYCLE = 32  # tokens
@@ -28,13 +26,13 @@ class MockFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the mock pretends. Keys of the setting mock_profile."""
+    """The keys of the setting mock_profile."""
 
     step_ms: float = 0.0
     row_us: float = 0.0
     acceptance: float = 0.7
-    fail_every: int = 0  # each so many sequences one is failed by the engine, after its first token
-    crash_every: int = 0  # at each so many steps the whole engine fails
+    fail_every: int = 0  # of every N sequences one fails after its first token
+    crash_every: int = 0  # at every Nth step the whole engine fails
     eos_every: int = 0  # tokens between ends of text, about; 0: none
     vocab_size: int = 49152
     max_context: int = 8192
@@ -44,7 +42,7 @@ class Profile:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Profile:
-        """Raises ValueError on what isn't known or can't be."""
+        """Raises ValueError on unknown keys and impossible values."""
         known = {field.name: field for field in fields(cls)}
         for name, value in given.items():
             if name not in known:
@@ -95,51 +93,51 @@ class MockRunner:
         )
         self.profile = profile
         self.steps = 0
+        self._known: dict[int, NewSequence] = {}
+        self._began, self._work = 0.0, Work()
         self._sleep = sleep
         self._now = now
-        # Of 2**16.
+        # In units of 2**-16.
         self._stays = int(profile.acceptance * 65536)
 
-    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
+    def launch(self, work: Work) -> None:
         profile = self.profile
-        began = self._now()
+        self._began, self._work = self._now(), work
+        for new in work.new:
+            self._known[new.sequence_id] = new
+        for sequence_id in work.ended:
+            self._known.pop(sequence_id, None)
         self.steps += 1
         if profile.crash_every and self.steps % profile.crash_every == 0:
             raise MockFailure(f"step {self.steps} fails, as crash_every asks")
-        seconds = self.seconds(work)
-        # As on a GPU: what is to be slept passes whatever the thread does meanwhile.
-        waiting = meanwhile(seconds > 0)
-        end = began + seconds
-        if seconds and waiting is not None:
-            waiting(lambda: self._now() >= end)
-        if seconds and (left := end - self._now()) > 0:
-            self._sleep(left)
-        return [self._verdict(item) if item.verify else None for item in work]
 
-    def seconds(self, work: Items[StepWork]) -> float:
-        """What a step is to take."""
+    def finish(self) -> Result:
+        # As on a GPU, the time passes whatever the thread did since the launch.
+        left = self._began + self.seconds(self._work) - self._now()
+        if left > 0:
+            self._sleep(left)
+        verdicts = [self._verdict(item) if item.verify else None for item in self._work.items]
+        return Result(verdicts, seconds=self._now() - self._began)
+
+    def seconds(self, work: Work) -> float:
+        """The time a step takes."""
         profile = self.profile
         if not profile.row_us:
             return profile.step_ms / 1e3
-        return profile.step_ms / 1e3 + profile.row_us / 1e6 * sum(len(item.tokens) for item in work)
+        return profile.step_ms / 1e3 + profile.row_us / 1e6 * sum(item.rows for item in work.items)
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Its text is a function of positions: pages hold nothing."""
-
-    def _verdict(self, item: StepWork) -> Verdict:
-        sequence, draft = item.sequence, item.draft
-        fail_every = self.profile.fail_every
-        if fail_every and sequence.id % fail_every == 0 and sequence.generated:
+    def _verdict(self, item: SequenceWork) -> Verdict:
+        known, draft = self._known[item.sequence_id], item.draft
+        fail_every, position = self.profile.fail_every, item.position
+        if fail_every and item.sequence_id % fail_every == 0 and position > known.prompt_tokens:
             return Verdict([], 0, failure="the engine fails this sequence, as fail_every asks")
-        last = item.tokens[-1 - len(draft)]
-        position = item.start + len(item.tokens) - len(draft)
-        key = self._key(sequence)
-        earliest_end = sequence.min_length
-        accept = sequence.verification.accept_policy
+        last = item.tokens[-1]
+        key, accept = self._key(known), known.verification.accept_policy
+        earliest_end = known.prompt_tokens + known.sampling.min_tokens
         tokens: list[int] = []
-        parents = item.parents or range(-1, len(draft) - 1)
+        parents = draft.parents or range(-1, len(draft.tokens) - 1)
         at = -1
-        for place, drafted in enumerate(draft):
+        for place, drafted in enumerate(draft.tokens):
             if accept == "reject_all":
                 break
             if parents[place] != at:
@@ -151,12 +149,12 @@ class MockRunner:
             position += 1
         tokens.append(self._next(key, position, last, earliest_end))
         logprobs = None
-        if sequence.sampling.logprobs >= 0:
-            logprobs = [_logprob(token, sequence.sampling.logprobs) for token in tokens]
+        if known.sampling.logprobs >= 0:
+            logprobs = [_logprob(token, known.sampling.logprobs) for token in tokens]
         return Verdict(tokens, len(tokens) - 1, logprobs)
 
-    def _key(self, sequence: Sequence) -> int:
-        sampling = sequence.sampling
+    def _key(self, known: NewSequence) -> int:
+        sampling = known.sampling
         seed = sampling.seed + 1 if sampling.temperature > 0 else 0
         return (self.profile.seed * 0x9E3779B97F4A7C15 + seed * 0xC2B2AE3D27D4EB4F) & MASK_64
 

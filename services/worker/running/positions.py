@@ -1,9 +1,9 @@
-"""Counts by position in a draft, kept so that a draft costs one addition, however long: by where each one ended.
+"""Counts by position in a draft. Only the end of each draft is counted, so that a draft costs one addition.
 
-    reached    0 2 0 1      two ended behind position 1, one behind position 3 (positions count from 1)
-    counts     3 3 1 ...    so many had a token at each position: sums from the right
+    reached    0 2 0 1      two ended after position 1, one after position 3 (positions count from 1)
+    counts     3 1 1        tokens at positions 1, 2 and 3: sums of `reached` from the right
 
-Read by other threads while it grows: what they see is how it was, or how it will be.
+Other threads read it while it grows: they see the state before or after an addition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Positions:
         reached[length] += 1
 
     def add(self, position: int) -> None:
-        """One more at this position, counted from 1, alone: of a tree, where a position has several."""
+        """One more at this position only, counted from 1: a tree may have several tokens at one position."""
         self.reach(position)
         self._reached[position - 1] -= 1
 

@@ -1,7 +1,7 @@
-"""How each sequence of a step is sampled, as the arrays that kernels/verify asks for.
+"""How each sequence of a step is sampled, as the arrays that kernels/verify takes.
 
-What a request says never changes and is kept as it was made; what its penalties count grows with its text. Both
-live on the sequence (`sequence.sampler`), so that they go when it goes. Knows no logits.
+The parameters of a request are converted once; the counts for its penalties and the text for its bad words grow with
+each step. Knows no logits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from kernels.verify import questions as ask
-from kernels.verify.questions import Edits, Masks, Questions, Rule, mask_of
-from services.worker.running.runner import Facts, StepWork
-from services.worker.running.sampling import stop_ids
-from services.worker.scheduling.sequence import Sequence
-from services.worker.verify.registry import STRATEGIES
+from kernels.verify.questions import DraftProbs, Edits, Masks, Questions, Rule, mask_of
+from services.api.sampling import stop_ids
+from services.api.strategies import STRATEGIES
+from services.worker.running.runner import Facts
+from services.worker.running.work import NewSequence, SequenceWork
 
 _ACCEPT = {"normal": ask.NORMAL, "accept_all": ask.ALL, "reject_all": ask.NONE}
 _NO_IDS = np.empty(0, np.int32)
@@ -25,7 +25,7 @@ _NO_VALUES = np.empty(0, np.float32)
 
 
 class Counts:
-    """How often each id was generated (0: it is in the prompt only), in arrays that grow."""
+    """How often each id was generated (0: in the prompt only), in growing arrays."""
 
     __slots__ = ("_counts", "_ids", "_place", "_size")
 
@@ -58,61 +58,69 @@ class Counts:
 
 
 class Sampler:
-    """Of one sequence."""
+    """The sampling of one sequence."""
 
-    __slots__ = ("bad_words", "bias_ids", "bias_values", "counted", "counts", "edited", "held_back", "mask", "words")
+    __slots__ = ("bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "held_back", "logprobs",
+                 "mask", "text", "words")  # fmt: skip
 
-    def __init__(self, sequence: Sequence, facts: Facts) -> None:
-        sampling = sequence.sampling
-        rule = _rule(sequence)
+    def __init__(self, new: NewSequence, facts: Facts) -> None:
+        sampling = new.sampling
+        rule = _rule(new)
         self.words = rule.words()
-        prompt = sequence.token_ids[: sequence.prompt_tokens]
-        self.counts = Counts(prompt) if rule.penalised else None
-        self.counted = sequence.prompt_tokens
+        # How many of the most probable ids are reported with each token; -1: no log-probabilities.
+        self.logprobs = sampling.logprobs
+        self.counts = Counts(new.text[: new.prompt_tokens]) if rule.penalised else None
         bias = dict(sampling.logit_bias) | {word[0]: -math.inf for word in sampling.bad_words if len(word) == 1}
         self.bias_ids = np.array(list(bias), np.int32)
         self.bias_values = np.array(list(bias.values()), np.float32)
         self.bad_words = [word for word in sampling.bad_words if len(word) > 1]
-        # Ids that would end the text, as long as min_tokens forbids its end.
+        # The text that bad words are compared with.
+        self.text: list[int] = []
+        # Ids that end the text, and the first position at which they are allowed.
         ends = stop_ids(sampling, facts.eos_token_ids) if sampling.min_tokens else ()
         self.held_back = sorted(token for token in ends if 0 <= token < facts.vocab_size)
+        self.first_end = new.prompt_tokens + sampling.min_tokens
         allowed = sampling.allowed_token_ids
         self.mask = mask_of(allowed, facts.vocab_size) if allowed else None
         self.edited = bool(rule.penalised or bias or self.bad_words or self.held_back)
+        if self.bad_words:
+            self.text += new.text[: new.prompt_tokens]
+        self.commit(new.text[new.prompt_tokens :])
 
-    def count(self, sequence: Sequence) -> None:
-        if self.counts is not None and self.counted < len(sequence.token_ids):
-            self.counts.add(sequence.token_ids[self.counted :])
-            self.counted = len(sequence.token_ids)
+    def commit(self, tokens: list[int]) -> None:
+        """The text continues with these tokens."""
+        if self.counts is not None:
+            self.counts.add(tokens)
+        if self.bad_words:
+            self.text += tokens
 
-    def forbidden(self, sequence: Sequence, draft: list[int], parents: list[int]) -> list[list[int]]:
-        """By row: what may not follow the text and so much of the draft."""
+    def forbidden(self, position: int, draft: list[int], parents: list[int]) -> list[list[int]]:
+        """By row: the ids that may not follow the text, which ends before `position`, and the draft up to that row."""
         if parents:
-            return self._forbidden_in_tree(sequence, draft, parents)
+            return self._forbidden_in_tree(position, draft, parents)
         rows = len(draft) + 1
         if not self.bad_words and not self.held_back:
             return [[]] * rows
         found = []
-        held_rows = sequence.sampling.min_tokens - sequence.generated if self.held_back else 0
+        held_rows = self.first_end - position if self.held_back else 0
         longest = max(map(len, self.bad_words), default=1) - 1
-        text = sequence.token_ids[-longest:] + draft if longest else draft
+        text = self.text[-longest:] + draft if longest else draft
         for row in range(rows):
             end = len(text) - len(draft) + row
             ids = {word[-1] for word in self.bad_words if word[:-1] == text[max(0, end - len(word) + 1) : end]}
             found.append(sorted(ids.union(self.held_back) if row < held_rows else ids))
         return found
 
-
-    def _forbidden_in_tree(self, sequence: Sequence, draft: list[int], parents: list[int]) -> list[list[int]]:
-        """A row is the last one of the chain that leads to it."""
+    def _forbidden_in_tree(self, position: int, draft: list[int], parents: list[int]) -> list[list[int]]:
+        """Each row of a tree is the last row of a chain."""
         chains: list[list[int]] = [[]]
         for token, parent in zip(draft, parents, strict=True):
             chains.append([*chains[parent + 1], token])
-        return [self.forbidden(sequence, chain, [])[-1] for chain in chains]
+        return [self.forbidden(position, chain, [])[-1] for chain in chains]
 
 
-def _rule(sequence: Sequence) -> Rule:
-    sampling, verification = sequence.sampling, sequence.verification
+def _rule(new: NewSequence) -> Rule:
+    sampling, verification = new.sampling, new.verification
     return Rule(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -131,46 +139,56 @@ def _rule(sequence: Sequence) -> Rule:
     )
 
 
-def questions_of(work: Items[StepWork], facts: Facts) -> Questions:
-    """Of work that all verifies, in order."""
-    samplers = [_sampler(item.sequence, facts) for item in work]
-    drafts = [item.draft for item in work]
-    sizes = np.fromiter((len(draft) + 1 for draft in drafts), np.int32, len(drafts))
+def questions_of(items: Items[SequenceWork], samplers: list[Sampler], vocab_size: int) -> Questions:
+    """The questions for these items, which are all verified, each with its sampler."""
+    sizes = np.fromiter((len(item.draft.tokens) + 1 for item in items), np.int32, len(items))
     begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     drafted = np.full(begins[-1], -1, np.int32)
     parents = np.arange(-1, begins[-1] - 1, dtype=np.int32)
     parents[begins[:-1]] = -1
-    for begin, item in zip(begins.tolist(), work, strict=False):
-        drafted[begin + 1 : begin + 1 + len(item.draft)] = item.draft
-        if item.parents:
-            parents[begin + 1 : begin + 1 + len(item.draft)] = np.array(item.parents, np.int32) + (begin + 1)
+    for begin, item in zip(begins.tolist(), items, strict=False):
+        draft = item.draft
+        drafted[begin + 1 : begin + 1 + len(draft.tokens)] = draft.tokens
+        if draft.parents:
+            parents[begin + 1 : begin + 1 + len(draft.tokens)] = np.array(draft.parents, np.int32) + (begin + 1)
     rules = np.stack([sampler.words for sampler in samplers])
-    starts = (item.start + len(item.tokens) - len(item.draft) for item in work)
-    rules[:, ask.POSITION : ask.POSITION + 2] = np.fromiter(starts, np.int64, len(work))[:, None].view(np.int32)
+    positions = np.fromiter((item.position for item in items), np.int64, len(items))
+    rules[:, ask.POSITION : ask.POSITION + 2] = positions[:, None].view(np.int32)
     return Questions(
         rules=torch.from_numpy(rules),
         begins=torch.from_numpy(begins),
         drafted=torch.from_numpy(drafted),
         parents=torch.from_numpy(parents),
-        edits=_edits(work, samplers) if any(sampler.edited for sampler in samplers) else None,
+        edits=_edits(items, samplers) if any(sampler.edited for sampler in samplers) else None,
         masks=_masks(samplers, sizes) if any(sampler.mask is not None for sampler in samplers) else None,
+        draft_probs=_draft_probs(items, begins, vocab_size),
     )
 
 
-def _sampler(sequence: Sequence, facts: Facts) -> Sampler:
-    sampler = sequence.sampler
-    if not isinstance(sampler, Sampler):
-        sampler = sequence.sampler = Sampler(sequence, facts)
-    sampler.count(sequence)
-    return sampler
+def _draft_probs(items: Items[SequenceWork], begins: np.ndarray, vocab_size: int) -> DraftProbs | None:
+    """Probabilities of a wrong shape, or of a tree, are ignored: the draft counts as certain, which is lossless too."""
+    given = [
+        (begin, torch.as_tensor(item.draft.probs, dtype=torch.float32))
+        for begin, item in zip(begins.tolist(), items, strict=False)
+        if item.draft.probs is not None and not item.draft.parents
+        and tuple(item.draft.probs.shape) == (len(item.draft.tokens), vocab_size)
+    ]  # fmt: skip
+    if not given:
+        return None
+    of_row = np.full(begins[-1], -1, np.int32)
+    at = 0
+    for begin, probs in given:
+        of_row[begin + 1 : begin + 1 + len(probs)] = np.arange(at, at + len(probs))
+        at += len(probs)
+    return DraftProbs(torch.cat([probs for _, probs in given]).contiguous(), torch.from_numpy(of_row))
 
 
-def _edits(work: Items[StepWork], samplers: list[Sampler]) -> Edits:
+def _edits(items: Items[SequenceWork], samplers: list[Sampler]) -> Edits:
     seen_ids = [_NO_IDS if each.counts is None else each.counts.ids for each in samplers]
     seen_counts = [_NO_IDS if each.counts is None else each.counts.counts for each in samplers]
     bias_ids = [each.bias_ids for each in samplers]
-    forbidden = [ids for item, each in zip(work, samplers, strict=True)
-                 for ids in each.forbidden(item.sequence, item.draft, item.parents)]  # fmt: skip
+    forbidden = [ids for item, each in zip(items, samplers, strict=True)
+                 for ids in each.forbidden(item.position, item.draft.tokens, item.draft.parents)]  # fmt: skip
     return Edits(
         seen_begins=_begins(seen_ids),
         seen_ids=torch.from_numpy(np.concatenate([_NO_IDS, *seen_ids])),

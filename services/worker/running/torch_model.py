@@ -1,8 +1,8 @@
 """TorchModel: a network, its KV pages and its facts, for the runner. Knows no scheduler and no sockets.
 
-`forward` takes rows of any sequences at once: prefill chunks, drafts to verify and single decode steps are
-the same thing, tokens at positions whose keys and values go to given pages. Rejected drafts need no undoing:
-the next call overwrites their positions, and no row looks past its own.
+`forward` takes rows of any sequences at once: prefill chunks, drafts to verify and single decode steps are all
+tokens at positions, whose keys and values go to given pages. Rejected drafts need no undoing: the next call
+overwrites their positions, and no row looks past its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from models.branches import own_pages
 from models.check import check_context
 from models.choose import Choice, choose
 from models.config import read_network
-from models.executor import Executor, Options
+from models.executor import Executor, Options, Output, Tap, check_taps
 from models.parameters import parameter_count
 from models.sources import ModelError, check_folder
 from models.spec import Network
 from models.weights import Weights
-from services.worker.cache.size import available_bytes, kv_cache_bytes
+from services.api.draft_tree import depths
+from services.runtime.memory import available_bytes
+from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.verifier import Verifier, verifier
-from services.worker.speculation.tree import depths
 
 GPU_ROOM = 2 << 30
-# For branches of a step's drafts, besides the others; for every so many of those one at most.
+# Pages for branches of a step's drafts: at most the first number, and at most one for this many other pages.
 BRANCH_PAGES, PAGES_A_BRANCH_PAGE = 64, 16
 # Bytes of a weight.
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
@@ -43,7 +44,7 @@ BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 class ForwardRows:
     """Tokens of one sequence at positions start..start+len-1. `pages` covers all positions up to the last
     of them; logits are wanted for tokens logits_from.. (== len(tokens): none). With `parents` the first token is
-    followed by a tree (models/batch.py), and `pages` covers as many positions as can stand of it."""
+    followed by a tree (models/batch.py), and `pages` covers as many positions as its longest path has."""
 
     tokens: list[int]
     start: int
@@ -54,7 +55,7 @@ class ForwardRows:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What is known of a model once it is loaded."""
+    """Properties of a loaded model."""
 
     vocab_size: int
     max_context: int
@@ -64,14 +65,16 @@ class ModelFacts:
     dtype: str
     parameters: int
     path_name: str
-    # What really runs, in a few words.
+    # Which executor runs, and how, in a few words.
     path: str = ""
-    # Whether a row's bits depend neither on its batch nor on how its prompt was cut.
+    # Whether a row's bits are independent of its batch and of how its prompt was split into chunks.
     strict: bool = True
-    # Names what token ids mean.
+    # Identifies the vocabulary: the same for all models with this tokenizer.
     vocabulary: str = ""
-    # For branches of drafts, behind the others.
+    # Pages for branches of drafts; their ids follow those of `pages`.
     branch_pages: int = 0
+    # The layers whose output `features` has (models/executor.py).
+    taps: tuple[Tap, ...] = ()
 
 
 class TorchModel:
@@ -81,27 +84,29 @@ class TorchModel:
         self.verifier = verifier
         self.elsewhere = elsewhere
         self._executor = executor
-        # Of the last call: the trees, by their place in it.
+        # The trees of the last call, by their index in it.
         self._trees: dict[int, Stretch] = {}
 
-    def forward(self, rows: Sequence[ForwardRows]) -> torch.Tensor:
-        """Logits of the wanted rows, in the given order: float32 [wanted, vocab_size].
+    def forward(self, rows: Sequence[ForwardRows]) -> Output:
+        """Logits of the wanted rows, float32 [wanted, vocab_size], and with taps the features of all rows, both in
+        the given order. They are valid until the next call.
 
-        Where facts.strict, a row's logits have the same bits whatever is computed beside it, and however its
-        prompt was cut. They hold until the next call.
+        With facts.strict a row's logits have the same bits in any batch and however its prompt was split.
         """
         for item in rows:
             self._assert_covered(item)
         self._trees = self._with_branches(rows)
         parts = _parts(rows, self._trees, self._executor.max_rows)
         if not parts:
-            return torch.empty(0, self.facts.vocab_size)
+            return Output(torch.empty(0, self.facts.vocab_size))
         if len(parts) == 1:
             return self._forward(parts[0])
-        # An executor may write the logits of the next call over those of the last.
-        return torch.cat([self._forward(part).clone() for part in parts])
+        # An executor may write the output of the next call over that of the last.
+        made = [_copied(self._forward(part)) for part in parts]
+        kept = [each.features for each in made if each.features is not None]
+        return Output(torch.cat([each.logits for each in made]), torch.cat(kept) if kept else None)
 
-    def _forward(self, part: list[Stretch]) -> torch.Tensor:
+    def _forward(self, part: list[Stretch]) -> Output:
         return self._executor.forward(make_batch(part, self.facts.page_tokens))
 
     def _with_branches(self, rows: Sequence[ForwardRows]) -> dict[int, Stretch]:
@@ -117,8 +122,8 @@ class TorchModel:
         return found
 
     def keep(self, paths: Sequence[tuple[int, list[int]]]) -> None:
-        """Of trees of the last call, by their place in it, these rows stand, one behind the other: what was computed of
-        them goes into the sequence's own pages, where that of a chain is."""
+        """For trees of the last call, by their index in it: the rows of the accepted path, in order. Their keys and
+        values move to the sequence's own pages, where those of a chain would be."""
         size = self.facts.page_tokens
         moves: list[tuple[int, int]] = []
         for index, path in paths:
@@ -141,8 +146,12 @@ class TorchModel:
         assert 0 <= item.logits_from <= len(item.tokens)
 
 
+def _copied(output: Output) -> Output:
+    return Output(output.logits.clone(), None if output.features is None else output.features.clone())
+
+
 def _parts(rows: Sequence[ForwardRows], trees: Mapping[int, Stretch], limit: int) -> list[list[Stretch]]:
-    """Cut the rows into calls of at most `limit`; a sequence may go on in the next one, a tree may not."""
+    """Split the rows into calls of at most `limit`; a sequence may continue in the next call, a tree may not."""
     parts: list[list[Stretch]] = []
     room = 0
     for index, item in enumerate(rows):
@@ -169,7 +178,7 @@ def _parts(rows: Sequence[ForwardRows], trees: Mapping[int, Stretch], limit: int
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the settings say of how a model is run. 0 stands for: one thread per core, the model's own context.
+    """How to run a model. 0 means: one thread per core, the model's own context.
 
     dtype: bfloat16, float32, int8, or auto (bfloat16 where the CPU or GPU has it in hardware).
     """
@@ -179,16 +188,20 @@ class Wanted:
     strict: bool = True
     threads: int = 0
     page_tokens: int = 32
-    # 0: what the free memory allows, and so many sequences of the longest context can use.
+    # 0: a share of free memory, at most what max_sequences of the longest context can use.
     kv_cache_mb: int = 0
     max_sequences: int = 64
     max_context: int = 0
 
 
-def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
-    """Load a checked Hugging Face folder. Raises `ModelError`."""
+def load_torch_model(folder: Path, wanted: Wanted, taps: Sequence[Tap] = ()) -> TorchModel:
+    """Load a checked Hugging Face folder. `taps`: the layers a drafter reads. Raises `ModelError`."""
     check_folder(folder)
     network = read_network(folder)
+    try:
+        check_taps(taps, len(network.layers))
+    except ValueError as error:
+        raise ModelError(str(error), "use a head that was made for this model") from error
     dtype = _dtype(wanted.dtype)
     choice = choose(wanted.executor, network, dtype)
     options = Options(
@@ -198,15 +211,16 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         max_context=check_context(network, wanted.max_context),
         threads=wanted.threads or len(os.sched_getaffinity(0)),
         strict=wanted.strict,
+        taps=tuple(taps),
     )
     torch.set_num_threads(options.threads)
     pages = _pages(wanted, network, options, choice)
     branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
     pages -= branch_pages
-    # Tables of rotations reach as far as pages do: a config may say any number.
+    # A config may claim any context; tables of rotations need not be longer than the pages.
     context = min(options.max_context, pages * options.page_tokens)
     options = replace(options, pages=pages, branch_pages=branch_pages, max_context=context)
-    # Its own process, because the first start compiles for long: another core has nothing to do meanwhile.
+    # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None
     executor: Executor = choice.executor(network, Weights(folder), options)
     facts = ModelFacts(
@@ -222,6 +236,7 @@ def load_torch_model(folder: Path, wanted: Wanted) -> TorchModel:
         strict=executor.strict,
         vocabulary=vocabulary_of(folder),
         branch_pages=options.branch_pages,
+        taps=options.taps,
     )
     on_device = choice.name == "triton" and torch.cuda.is_available()
     model = TorchModel(executor, facts, verifier(choice.name), on_device)
@@ -242,9 +257,9 @@ def _compile_verifier() -> subprocess.Popen[bytes] | None:
 
 
 def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
-    """What isn't on disk yet, all of it: no request shall wait for that. Page 0 is free yet."""
+    """Compile what is not in the cache on disk, so that no request waits for it. Page 0 is still free."""
     with torch.inference_mode():
-        logits = model.forward([ForwardRows([0], 0, [0], 0)])
+        logits = model.forward([ForwardRows([0], 0, [0], 0)]).logits
         if ahead is not None:
             ahead.wait()
         for rule in (Rule(), Rule(temperature=1.0), Rule(temperature=1.0, top_p=0.9)):
@@ -260,7 +275,7 @@ def _path(told: str, choice: Choice) -> str:
 def _pages(wanted: Wanted, network: Network, options: Options, choice: Choice) -> int:
     if options.page_tokens % 8:
         raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
-    # On a GPU the step's own buffers and the captured graphs need room, too.
+    # On a GPU the step's buffers and the captured graphs also need memory.
     weights = parameter_count(network) * BYTES[options.dtype] + (GPU_ROOM if choice.name == "triton" else 0)
     free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
     page_bytes = int(choice.executor.page_bytes(network, options))

@@ -1,29 +1,33 @@
-"""The runner of a real model: one forward over all rows of a step, then verification of the drafts.
+"""The runner of a real model: one forward pass over all rows of a step, verification of the drafts, then the worker's
+own drafters.
 
-Knows torch, and neither strategies nor scheduling: sampler.py says what is asked of the logits, kernels/verify what
-they answer.
+Knows torch, but neither strategies nor scheduling: sampler.py makes the questions for verification, kernels/verify
+answers them, speculation/local makes the next drafts.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Items
 from typing import Protocol
 
 import torch
 
 from kernels.verify.questions import Answers
-from kernels.waiting import Waiting
+from models.executor import Output
 from services.api.messages import TokenLogprob, TopToken
-from services.worker.running.runner import Facts, Meanwhile, StepWork, Verdict, nothing_meanwhile
-from services.worker.running.sampler import questions_of
+from services.worker.running.runner import Facts
+from services.worker.running.sampler import Sampler, questions_of
 from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import Verifier
+from services.worker.running.work import Result, SequenceWork, Verdict, Work
+from services.worker.speculation.local.drafters import LocalDrafters
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
 
 
 class Model(Protocol):
-    """What is needed of services/worker/running/torch_model.py."""
+    """The part of running/torch_model.py's TorchModel that is used here."""
 
     @property
     def facts(self) -> Facts: ...
@@ -33,75 +37,91 @@ class Model(Protocol):
     def elsewhere(self) -> bool:
         """Whether `forward` returns before anything is computed."""
         ...
-    def forward(self, rows: Items[ForwardRows]) -> torch.Tensor: ...
+    def forward(self, rows: Items[ForwardRows]) -> Output: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def keep(self, paths: Items[tuple[int, list[int]]]) -> None: ...
 
 
 class TorchRunner:
-    def __init__(self, model: Model) -> None:
+    """services/worker/running/runner.py's Runner."""
+
+    def __init__(self, model: Model, drafters: LocalDrafters | None = None) -> None:
         self.facts = model.facts
         self._model = model
+        self._drafters = drafters or LocalDrafters({})
+        self._samplers: dict[int, Sampler] = {}
+        self._work = Work()
+        self._output: Output | None = None
+        self._began = 0.0
 
-    def step(self, work: Items[StepWork], meanwhile: Meanwhile = nothing_meanwhile) -> list[Verdict | None]:
-        elsewhere = self._model.elsewhere
-        waiting = None
-        if not elsewhere:
-            meanwhile(False)
+    def launch(self, work: Work) -> None:
+        self._work = work
+        for sequence_id in work.ended:
+            self._samplers.pop(sequence_id, None)
+        self._drafters.forget(work.ended)
+        for new in work.new:
+            self._samplers[new.sequence_id] = Sampler(new, self.facts)
+            self._drafters.join(new)
         with torch.inference_mode():
-            logits = self._model.forward([_rows(item) for item in work])
-            if elsewhere:
-                # Judging waits for the device at its end, and its kernels stand behind those of the forward anyway.
-                waiting = meanwhile(True)
-            return self._verify(work, logits, waiting)
+            for source, target in work.copies:
+                self._model.copy_page(source, target)
+            if self._model.elsewhere:
+                self._output = self._forward()
 
-    def copy_page(self, source: int, target: int) -> None:
+    def finish(self) -> Result:
         with torch.inference_mode():
-            self._model.copy_page(source, target)
+            output, self._output = self._output or self._forward(), None
+            work = self._work
+            verdicts = self._verify(work.items, output.logits)
+            for item, verdict in zip(work.items, verdicts, strict=True):
+                if verdict is not None:
+                    self._samplers[item.sequence_id].commit(verdict.tokens)
+            drafts = self._drafters.step(work.items, verdicts, output.features)
+            return Result(verdicts, drafts, time.perf_counter() - self._began)
 
-    def _verify(self, work: Items[StepWork], logits: torch.Tensor, waiting: Waiting | None) -> list[Verdict | None]:
+    def _forward(self) -> Output:
+        self._began = time.perf_counter()
+        return self._model.forward([_rows(item) for item in self._work.items])
+
+    def _verify(self, items: list[SequenceWork], logits: torch.Tensor) -> list[Verdict | None]:
         """
-        work        a     b (chunk)   c       d
+        items       a     b (chunk)   c       d
         logits    a0 a1      -      c0 c1 c2  d0
         """
-        judged = [item for item in work if item.verify]
-        if not judged:
-            return [None] * len(work)
-        questions = questions_of(judged, self.facts)
-        answers = self._model.verifier.verify(logits, questions, waiting)
+        verified = [item for item in items if item.verify]
+        if not verified:
+            return [None] * len(items)
+        samplers = [self._samplers[item.sequence_id] for item in verified]
+        questions = questions_of(verified, samplers, self.facts.vocab_size)
+        answers = self._model.verifier.verify(logits, questions)
         begins: list[int] = questions.begins.tolist()
-        verdicts = iter(_verdicts(answers, begins))
-        found = [next(verdicts) if item.verify else None for item in work]
-        if any(item.parents for item in judged):
-            self._keep(work, answers, begins)
-        if any(item.sequence.sampling.logprobs >= 0 for item in judged):
-            self._add_logprobs(logits, work, found, answers, begins)
-        return found
+        verdicts = _verdicts(answers, begins)
+        if any(item.draft.parents for item in verified):
+            self._keep(items, answers, begins)
+        if any(sampler.logprobs >= 0 for sampler in samplers):
+            self._add_logprobs(logits, samplers, verdicts, answers, begins)
+        following = iter(verdicts)
+        return [next(following) if item.verify else None for item in items]
 
-    def _keep(self, work: Items[StepWork], answers: Answers, begins: list[int]) -> None:
-        """What stands of a tree goes where a chain's keys and values are."""
-        judged = (index for index, item in enumerate(work) if item.verify)
+    def _keep(self, items: list[SequenceWork], answers: Answers, begins: list[int]) -> None:
+        """Keys and values of a tree's accepted path move to where a chain's would be."""
+        verified = (index for index, item in enumerate(items) if item.verify)
         accepted, rows = answers.accepted.tolist(), answers.rows.tolist()
         self._model.keep([
             (index, [row - begin for row in rows[begin + 1 : begin + 1 + count]])
-            for index, begin, count in zip(judged, begins, accepted, strict=False)
-            if work[index].parents
+            for index, begin, count in zip(verified, begins, accepted, strict=False)
+            if items[index].draft.parents
         ])
 
     def _add_logprobs(
-        self,
-        logits: torch.Tensor,
-        work: Items[StepWork],
-        verdicts: list[Verdict | None],
-        answers: Answers,
+        self, logits: torch.Tensor, samplers: list[Sampler], verdicts: list[Verdict], answers: Answers,
         begins: list[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         wanted: list[tuple[Verdict, int]] = []
         places: list[int] = []
-        judged = ((item, verdict) for item, verdict in zip(work, verdicts, strict=True) if verdict is not None)
-        for (item, verdict), begin in zip(judged, begins, strict=False):
-            if item.sequence.sampling.logprobs >= 0 and verdict.tokens:
-                wanted.append((verdict, item.sequence.sampling.logprobs))
+        for sampler, verdict, begin in zip(samplers, verdicts, begins, strict=False):
+            if sampler.logprobs >= 0 and verdict.tokens:
+                wanted.append((verdict, sampler.logprobs))
                 places += range(begin, begin + len(verdict.tokens))
         if not wanted:
             return
@@ -129,6 +149,7 @@ def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
     ]
 
 
-def _rows(item: StepWork) -> ForwardRows:
-    wanted_from = len(item.tokens) - len(item.draft) - 1 if item.verify else len(item.tokens)
-    return ForwardRows(item.tokens, item.start, item.sequence.pages, wanted_from, item.parents)
+def _rows(item: SequenceWork) -> ForwardRows:
+    tokens, draft = item.tokens, item.draft
+    wanted_from = len(tokens) - 1 if item.verify else len(tokens)
+    return ForwardRows(tokens + draft.tokens, item.start, item.pages, wanted_from, draft.parents)

@@ -1,21 +1,22 @@
-"""A request becomes a sequence, or is refused in words. Functions of the request and the limits alone."""
+"""Turns a request into a sequence, or refuses it with a reason. Functions of the request and the limits alone."""
 
 from __future__ import annotations
 
+from services.api import strategies as policy
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY, Failed, Generate
-from services.worker.running.sampling import problem, stop_ids
+from services.api.methods import METHODS, NAIVE, OFF, method_for
+from services.api.sampling import problem, stop_ids
 from services.worker.scheduling.events import Arrived
-from services.worker.scheduling.limits import AUTO, NAIVE, OFF, PREDICTION, Limits
+from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.sequence import Sequence, Tally
-from services.worker.verify import policy
 
 
 def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) -> Failed | None:
-    """Why it isn't taken; None when it is. `waiting`: how many wait already."""
+    """Why the request is refused; None if it isn't. `waiting`: the number of waiting requests."""
     if draining:
-        return failed(generate, "draining", "this target is stopping", retryable=True)
+        return failed(generate, "draining", "this worker is stopping", retryable=True)
     if waiting >= limits.max_waiting:
-        return failed(generate, "overloaded", "too many requests wait for this target", retryable=True)
+        return failed(generate, "overloaded", "too many requests wait for this worker", retryable=True)
     wrong = problem(generate, limits.vocab_size) or _unknown(generate, limits) or _out_of_range(generate)
     if wrong:
         return failed(generate, "invalid", wrong)
@@ -44,18 +45,18 @@ def _out_of_range(generate: Generate) -> str:
 
 
 def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[str, str], Tally]) -> Sequence:
-    """Of a request that wasn't refused."""
+    """The sequence of a request that wasn't refused."""
     generate = event.generate
     asked = generate.speculation
-    method = _method(generate, limits)
+    method = method_for(asked.method, limits.method, bool(generate.prediction))
     verification = policy.verification_for(asked, limits.verification, generate.sampling)
     return Sequence(
         id=id,
         stream=event.stream,
         generate=generate,
         deadline=event.deadline,
-        # A level of priority is some seconds' head start (or handicap), no more: whoever waits long enough comes
-        # before all who arrive then, whatever their priority.
+        # A level of priority is a head start (or handicap) of some seconds, so a request that waits long enough comes
+        # before all new ones, whatever their priority.
         due=event.at + generate.priority * limits.priority_seconds,
         max_length=limits.max_length,
         stop_ids=stop_ids(generate.sampling, limits.eos_token_ids),
@@ -63,17 +64,9 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         verification=verification,
         draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
         trees=limits.branch_pages > 0 and (limits.trees if asked.trees is None else asked.trees),
+        drafter=method if METHODS[method].runs == "worker" else "",
         tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
-
-
-def _method(generate: Generate, limits: Limits) -> str:
-    asked = generate.speculation.method
-    if asked == OFF:
-        return NAIVE
-    # Who says what the answer will be like wants drafts from that; auto looks at it anyway.
-    own = PREDICTION if generate.prediction and limits.method != AUTO else limits.method
-    return asked or own
 
 
 def failed(generate: Generate, reason: str, message: str, retryable: bool = False) -> Failed:

@@ -1,17 +1,13 @@
-"""What the machine, the model and the settings allow a target. Never changes."""
+"""The limits of a worker by machine, model and settings. They never change."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from services.worker.verify.policy import Verification
+from services.api.methods import AUTO, METHODS, NAIVE
+from services.api.strategies import Verification
 
-NAIVE = "naive"
-# Other servers' word for it.
-OFF = "off"
-AUTO = "auto"
-PREDICTION = "prediction"
-# Drafts that are chosen by what they bring may be long; others are as long as this wherever they can be.
+# Default draft lengths: `auto` verifies only the part that pays; other methods verify all of it.
 LONGEST_AUTO = 48
 LONGEST_FIXED = 8
 AS_FITS = Verification()
@@ -24,19 +20,19 @@ class Limits:
     eos_token_ids: tuple[int, ...]
     page_tokens: int
     pages: int
-    # For branches of a step's drafts, besides the others; 0: drafts are chains.
+    # Additional pages for the branches of a step's drafts; 0: drafts are chains.
     branch_pages: int = 0
     max_sequences: int = 64
     max_step_tokens: int = 512
     max_waiting: int = 256
     method: str = NAIVE
-    methods: tuple[str, ...] = (NAIVE, "ngram", "suffix", PREDICTION, "hybrid", AUTO)
+    methods: tuple[str, ...] = field(default_factory=lambda: tuple(METHODS))
     # -1: by method.
     num_speculative_tokens: int = -1
     verification: Verification = AS_FITS
-    # Whether drafts may be trees, in requests that don't say.
+    # Whether drafts may be trees, for requests that don't set it.
     trees: bool = False
-    # Whether requests may ask for what changes their text, or its distribution.
+    # Whether requests may choose strategies that change the text or its distribution.
     allow_lossy: bool = False
     prefix_cache: bool = True
     # Seconds of waiting that weigh as much as one level of priority.
@@ -44,12 +40,12 @@ class Limits:
 
     @property
     def max_length(self) -> int:
-        """What one sequence alone can have in pages bounds a text as the model does."""
+        """Longest text: bounded by the model, and by the pages one sequence can have."""
         return min(self.max_context, self.pages * self.page_tokens)
 
     @property
     def most_speculative_tokens(self) -> int:
-        """What a request may ask for."""
+        """The longest draft a request may ask for."""
         return LONGEST_AUTO if self.num_speculative_tokens < 0 else self.num_speculative_tokens
 
     def draft_length(self, method: str, asked: int = -1) -> int:
@@ -62,5 +58,5 @@ class Limits:
 
     @property
     def max_running(self) -> int:
-        """One row for each, whatever comes."""
+        """Each running sequence needs a row in every step."""
         return min(self.max_sequences, self.max_step_tokens)

@@ -1,13 +1,13 @@
-"""What a sequence need not compute, because another one has computed it, or is just about to.
+"""The part of a text that needn't be computed, because another sequence has computed it or is computing it.
 
     its text      [page][page][page][page][part of a page]·
-                   └ in the prefix cache ┘ └ copied from a sibling with the same prompt: the page is written on by
-                     shared as they are      both from here, each in its own copy
-                                                         · the last token is always computed: its logits are wanted
+                   └ in the prefix cache ┘ └ copied from a sequence with the same prompt: both write to this page,
+                     shared                  each to its own copy
+                                                         · the last token is always computed, for its logits
 
-Three rules. A page is entered into the prefix cache when it is full of computed, committed text, never before. A
-text with the same beginning as one that a sequence before it is computing waits for that, instead of computing it
-a second time. What a copied page holds behind the prompt is never looked at: it is written over.
+Three rules. A page enters the prefix cache only when it is full of computed, committed text. A text waits for a prefix
+that a sequence before it is computing, instead of computing it again. What a copied page holds after the prompt is
+overwritten before it is read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from services.worker.scheduling.sequence import Sequence
 
 @dataclass(slots=True)
 class Found:
-    """What of a text is computed: whole `pages`, then the first tokens of `copied`, `computed` tokens in all.
-    With a `leader` there will be more once that sequence has computed `needed` tokens."""
+    """The computed part of a text: whole `pages`, then the first tokens of page `copied`; `computed` tokens in all.
+    With a `leader`, more will be found once that sequence has computed `needed` tokens."""
 
     pages: list[int]
     computed: int
@@ -38,18 +38,18 @@ class Sharing:
         self.pages = self.cache.pages
         self._page_tokens = page_tokens
         self._keys = Keys(page_tokens, os.urandom(SECRET_BYTES))
-        # Of what running sequences have yet to compute: who will. Keys of pages, and of whole prompts.
+        # Running sequences by what they have yet to compute: keys of pages and of whole prompts.
         self._underway: dict[bytes, Sequence] = {}
-        # Of whole prompts that running sequences hold: who does, so that their last page may be copied.
+        # Running sequences by the key of their computed prompt, whose last page can be copied.
         self._prompts: dict[bytes, Sequence] = {}
-        # Tokens of requests that came to run, and how many of them weren't computed.
+        # Tokens of admitted texts, and how many of them were found.
         self.asked_tokens = 0
         self.found_tokens = 0
 
     # Before a sequence runs -----------------------------------------------------------------------------
 
     def look(self, sequence: Sequence) -> Found:
-        """What is there for the text of this waiting sequence. Changes nothing."""
+        """What is computed of this waiting sequence's text. Changes no state but its keys."""
         if not self.cache.enabled:
             return Found([], 0)
         whole = self._name(sequence)
@@ -70,24 +70,24 @@ class Sharing:
         return Found(pages, computed, leader=leader, needed=sequence.length - 1)
 
     def _name(self, sequence: Sequence) -> int:
-        """See that the keys of the text are there; how many whole pages come before its last token."""
+        """Make the keys of the text. Returns the number of whole pages before its last token."""
         whole = (sequence.length - 1) // self._page_tokens
         if not sequence.keys:
             sequence.keys.append(self._keys.root(sequence.generate.cache_salt))
         self._keys.extend(sequence.keys, sequence.token_ids, whole)
         if not sequence.prompt_key:
-            # The first look comes before the first token: the text is what arrived.
+            # Called first before any token is generated: the text is what arrived.
             tail = sequence.token_ids[whole * self._page_tokens : -1]
             sequence.prompt_key = self._keys.after(sequence.keys[whole], tail)
         return whole
 
     def _leader(self, key: bytes, sequence: Sequence) -> Sequence | None:
-        """Who computes this just now. One that comes after `sequence` may get its rows late: it isn't waited for."""
+        """The sequence that is computing this. One later in the order may get its rows late: don't wait for it."""
         leader = self._underway.get(key)
         return leader if leader is not None and leader.order < sequence.order else None
 
     def _needed(self, sequence: Sequence, leader: Sequence, have: int, whole: int) -> int:
-        """How many tokens the leader computes that `sequence` wants, too."""
+        """How many tokens the leader will have computed of this text."""
         keys = sequence.keys
         while have < whole and self._underway.get(keys[have + 1]) is leader:
             have += 1
@@ -98,7 +98,7 @@ class Sharing:
     # While it runs --------------------------------------------------------------------------------------
 
     def joined(self, sequence: Sequence, found: Found) -> None:
-        """It runs with what was found: the rest of its text is underway."""
+        """It runs now, with what was found: the rest of its text is underway."""
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(found.computed, sequence.prompt_tokens)
             self.asked_tokens += sequence.length
@@ -112,7 +112,7 @@ class Sharing:
         self._offer_prompt(sequence)
 
     def advanced(self, sequence: Sequence) -> None:
-        """More of its text is computed: pages that are full now can be found."""
+        """More of its text has been computed: its full pages can be found from now on."""
         if not self.cache.enabled:
             return
         full = sequence.computed // self._page_tokens
@@ -140,7 +140,7 @@ class Sharing:
             self._prompts.setdefault(key, sequence)
 
     def leaving(self, sequence: Sequence) -> None:
-        """It stops running, and is about to let go of its pages: nothing of it is underway or can be copied."""
+        """It stops running and will release its pages: nothing of it is underway or can be copied."""
         if not self.cache.enabled:
             return
         for key in sequence.keys[sequence.entered + 1 :]:
@@ -152,12 +152,12 @@ class Sharing:
         sequence.prompt_offered = False
 
     def distrust(self, sequence: Sequence) -> None:
-        """The engine failed on it: what it computed isn't to be found by others."""
+        """The engine failed on it: others must not use what it computed."""
         self.cache.forget(sequence.pages)
 
-    # Books ----------------------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------------------
 
     def check_idle(self) -> None:
         self.cache.check()
-        assert not self._underway and not self._prompts, "nothing is underway when nobody runs"
-        assert self.pages.in_use == 0, "no page has a holder when nobody runs"
+        assert not self._underway and not self._prompts, "nothing is underway when no sequence runs"
+        assert self.pages.in_use == 0, "no page is in use when no sequence runs"

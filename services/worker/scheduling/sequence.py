@@ -1,6 +1,6 @@
-"""One request at work in a target: its text, how much of it is computed, its pages, and how it ends.
+"""One request in a worker: its text, how much of it is computed, its pages, and its end.
 
-Its life, each step of which is a method named for both ends:
+States; each transition is a method named for both ends:
 
     waiting ──▶ running ──▶ (ended)
        ▲           │
@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import enum
 
+from services.api import draft_tree as tree
+from services.api.drafter import NO_DRAFT, Draft
 from services.api.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
+from services.api.strategies import Verification
 from services.worker.running.positions import Positions
-from services.worker.running.runner import Verdict
-from services.worker.speculation import tree
-from services.worker.speculation.lease import Lease
-from services.worker.speculation.tree import CHAIN
-from services.worker.speculation.trust import Record, Worth
-from services.worker.verify.policy import Verification
-
-NO_DRAFT: list[int] = []
+from services.worker.running.work import Verdict
 
 
 class State(enum.Enum):
@@ -46,57 +42,6 @@ class Tally:
 
 
 class Sequence:
-    __slots__ = (
-        "accepted",
-        "accepted_at",
-        "arrival_length",
-        "attempt",
-        "cached_tokens",
-        "computed",
-        "deadline",
-        "draft",
-        "draft_length",
-        "draft_parents",
-        "drafted",
-        "drafted_at",
-        "empty_steps",
-        "end_reason",
-        "entered",
-        "generate",
-        "id",
-        "keys",
-        "lease",
-        "limit",
-        "match_length",
-        "method",
-        "min_length",
-        "order",
-        "pages",
-        "prompt_key",
-        "prompt_offered",
-        "prompt_tokens",
-        "record",
-        "request_id",
-        "room",
-        "sampler",
-        "sampling",
-        "shows_rejected",
-        "source",
-        "state",
-        "steps",
-        "stood_whole",
-        "stop_ids",
-        "stop_token",
-        "stream",
-        "tally",
-        "token_ids",
-        "trees",
-        "uncounted",
-        "verification",
-        "verifying",
-        "worth",
-    )
-
     def __init__(
         self,
         *,
@@ -112,6 +57,7 @@ class Sequence:
         draft_length: int,
         tally: Tally,
         trees: bool = False,
+        drafter: str = "",
     ) -> None:
         self.id = id
         self.stream = stream
@@ -121,22 +67,22 @@ class Sequence:
         self.sampling = generate.sampling
         self.prompt_tokens = generate.prompt_tokens
         self.deadline = deadline
-        # Ahead of others that are due later; of those due at one time, ahead of those that arrived later.
+        # Sort key: by due time, then by arrival.
         self.order = (due, id)
         self.state = State.WAITING
         self.token_ids: list[int] = list(generate.token_ids)
-        # Tokens whose keys and values lie in `pages`: at least one less than the text when running.
+        # Tokens whose keys and values are in `pages`; always fewer than the text has.
         self.computed = 0
         self.pages: list[int] = []
         self.room = 0  # tokens that fit into `pages`
-        # For prefix.py: names of the text's beginnings (the root, then one a full page), how many
-        # pages others can find, the name of all that arrived but its last token, and whether that can be copied.
+        # For prefix.py: keys of the text's prefixes (the root, then one for each full page), the number of pages that
+        # others can find, the key of the text on arrival without its last token, and whether that can be copied.
         self.arrival_length = len(self.token_ids)
         self.keys: list[bytes] = []
         self.entered = 0
         self.prompt_key = b""
         self.prompt_offered = False
-        # Prompt tokens that weren't computed for this attempt; None until it runs.
+        # Prompt tokens found in the cache for this attempt; None until it runs.
         self.cached_tokens: int | None = None
         # The text never grows beyond `limit`, and no stop id counts before `min_length`.
         self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
@@ -150,18 +96,8 @@ class Sequence:
         self.verification = verification
         self.draft_length = draft_length
         self.trees = trees
-        # What may be verified next comes from the lease; the draft is what will be.
-        self.lease: Lease | None = None
-        self.draft: list[int] = NO_DRAFT
-        self.draft_parents: list[int] = CHAIN
-        # Whether all of the last draft stood.
-        self.stood_whole = True
-        # For drafting.py: what its namespace knows of drafts, and what questions bring here. None
-        # where drafts are of fixed length.
-        self.record: Record | None = None
-        self.worth: dict[str, Worth] = {}
-        self.source = ""
-        self.match_length = 0
+        # The drafter in the worker that drafts for it; "": the proposer.
+        self.drafter = drafter
         self.tally = tally
         self.steps = 0
         self.empty_steps = 0
@@ -169,12 +105,10 @@ class Sequence:
         self.accepted = 0
         self.accepted_at = Positions()
         self.drafted_at = Positions()
-        # What the last verify step brought, until `count` puts it to the rest: drafted, accepted, the draft's parents.
-        self.uncounted: tuple[int, int, list[int]] | None = None
-        # The first token of an attempt comes out of its prompt, not out of a verify step.
+        # False until the first token of an attempt, which comes from the prompt and not from a verify step.
         self.verifying = False
-        # A runner's own notes on how this sequence is sampled; None until it first looks.
-        self.sampler: object = None
+        # Whether the runner knows it.
+        self.introduced = False
 
     @property
     def length(self) -> int:
@@ -185,13 +119,18 @@ class Sequence:
         return len(self.token_ids) - self.prompt_tokens
 
     @property
+    def missing(self) -> int:
+        """Tokens of the text that aren't computed yet."""
+        return len(self.token_ids) - self.computed
+
+    @property
     def wants_draft(self) -> bool:
         """Whether its next step verifies, with room for a draft and the token after it."""
         return self.draft_length > 0 and self.verifying and self.limit - len(self.token_ids) > 1
 
     @property
     def longest_draft(self) -> int:
-        """The last token of a text is always the target's own."""
+        """One less than the tokens left: the last token of a text is always the target model's own."""
         return min(self.draft_length, self.limit - len(self.token_ids) - 1)
 
     # Transitions ----------------------------------------------------------------------------------------
@@ -207,16 +146,15 @@ class Sequence:
         self.room += len(pages) * page_tokens
 
     def running_to_waiting(self) -> list[int]:
-        """Preempted: the pages it held. Its text will be computed again."""
+        """Preempted. Returns its pages; its text will be computed again."""
         assert self.state is State.RUNNING
         self.state = State.WAITING
-        self.draft, self.draft_parents = NO_DRAFT, CHAIN
         self.computed = 0
         self.verifying = False
         return self._take_pages()
 
     def to_ended(self) -> list[int]:
-        """The pages it held."""
+        """Returns its pages."""
         self.state = State.ENDED
         return self._take_pages()
 
@@ -227,17 +165,16 @@ class Sequence:
     # A step's result -----------------------------------------------------------------------------------
 
     def computed_chunk(self, count: int) -> None:
-        """A part of the text was computed and gave no token."""
+        """A chunk of the prompt was computed."""
         self.computed += count
 
-    def commit(self, verdict: Verdict, draft: list[int] = NO_DRAFT, parents: list[int] = CHAIN) -> Tokens | None:
-        """Take a verdict on a draft (with `parents` a tree): the tokens to send, or None when there are none to see.
-        Sets `end_reason`.
+    def commit(self, verdict: Verdict, draft: Draft = NO_DRAFT) -> Tokens | None:
+        """Append a verdict's tokens. Returns the tokens to send, or None if there are none. Sets `end_reason`.
 
-        What stands is cut where naive decoding would have ended: at the limit, and at a stop id, which is
-        not shown. Rejected drafts are rolled back here, and only here: `computed` is one less than the text.
+        The tokens are cut where decoding without drafts would have ended: at the limit, and at a stop id, which is not
+        sent. Rejected drafts are rolled back here, and only here: `computed` becomes one less than the text.
         """
-        drafted = len(draft)
+        drafted = len(draft.tokens)
         tokens = verdict.tokens
         text = self.token_ids
         before = len(text)
@@ -248,11 +185,10 @@ class Sequence:
         if not self.stop_ids.isdisjoint(tokens):
             tokens = self._until_stop(tokens, before)
             seen = len(tokens) + (self.stop_token is not None)
-        # Drafts behind the cut were never reached.
+        # Draft tokens after the cut don't count as accepted.
         accepted = min(verdict.accepted, seen)
         if self.verifying:
-            self.count()
-            self.uncounted = drafted, accepted, parents
+            self._count(draft, accepted)
         self.verifying = True
         text += tokens
         self.computed = len(text) - 1
@@ -270,19 +206,13 @@ class Sequence:
                     length=len(tokens),
                     drafted=drafted,
                     accepted=accepted,
-                    source=self.source if drafted else "",
-                    match_length=self.match_length if drafted else 0,
-                    rejected=self._rejected(draft, parents, tokens[:accepted]) if self.shows_rejected else NO_DRAFT,
+                    source=draft.source,
+                    match_length=draft.match_length,
+                    rejected=_rejected(draft, tokens[:accepted]) if self.shows_rejected else [],
                 )
             ],
             logprobs=None if logprobs is None else logprobs[: len(tokens)],
         )
-
-    def _rejected(self, draft: list[int], parents: list[int], accepted: list[int]) -> list[int]:
-        if not parents:
-            return draft[len(accepted) :]
-        path = set(tree.walk(draft, parents, accepted))
-        return [token for place, token in enumerate(draft) if place not in path]
 
     def _until_stop(self, tokens: list[int], before: int) -> list[int]:
         for index, token in enumerate(tokens):
@@ -292,13 +222,9 @@ class Sequence:
                 return tokens[:index]
         return tokens
 
-    def count(self) -> None:
-        """What the last step brought is counted: when there is time, and before anyone is told."""
-        if self.uncounted is None:
-            return
-        drafted, accepted, parents = self.uncounted
-        self.uncounted = None
-        tally = self.tally
+    def _count(self, draft: Draft, accepted: int) -> None:
+        """One more verify step."""
+        tally, drafted = self.tally, len(draft.tokens)
         self.steps += 1
         tally.steps += 1
         if drafted == 0:
@@ -312,15 +238,14 @@ class Sequence:
         self.accepted += accepted
         self.accepted_at.reach(accepted)
         tally.accepted_at.reach(accepted)
-        if not parents:
+        if not draft.parents:
             self.drafted_at.reach(drafted)
             return
-        # A position is how many drafted tokens stand up to there: of a tree it may have several.
-        for depth in tree.depths(drafted, parents):
+        # The position of a tree's token is its depth, so several tokens may share one.
+        for depth in tree.depths(drafted, draft.parents):
             self.drafted_at.add(depth)
 
     def stats(self) -> SpeculationStats:
-        self.count()
         return SpeculationStats(
             method=self.method,
             verify_strategy=self.verification.strategy,
@@ -332,3 +257,10 @@ class Sequence:
             drafted_per_position=self.drafted_at.counts(),
             lossless=self.verification.lossless,
         )
+
+
+def _rejected(draft: Draft, accepted: list[int]) -> list[int]:
+    if not draft.parents:
+        return draft.tokens[len(accepted) :]
+    path = set(tree.walk(draft.tokens, draft.parents, accepted))
+    return [token for place, token in enumerate(draft.tokens) if place not in path]

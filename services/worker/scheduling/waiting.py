@@ -1,7 +1,7 @@
-"""Requests that wait, in the order in which they are to be let in. Cheap with thousands of them.
+"""Waiting requests, in the order of admission. Cheap with thousands of them.
 
-Some wait for a place, in a queue; some wait for a text that another sequence is computing just now, behind that
-sequence, and come back into the queue when it is there. Knows no pages and no steps.
+Most wait in a queue. Those that need a prefix that another sequence (the leader) is computing wait behind it, and
+return to the queue when it is computed. Knows no pages and no steps.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Generic, TypeVar
 from services.worker.scheduling.sequence import Sequence
 
 Item = TypeVar("Item")
-# Holes in a heap that aren't worth sweeping out.
+# Holes in a heap that aren't worth removing.
 FEW_HOLES = 32
 
 
 class Queue(Generic[Item]):
-    """Items by their keys, the smallest first; each may leave from anywhere.
+    """A priority queue, smallest key first, from which any item can be removed.
 
-    What leaves from the middle leaves a hole, which is dropped when it comes up, or with all others once they are
-    more than the items: every call costs the logarithm of the length, now and then a sweep that many calls paid.
+    A removed item leaves a hole in the heap, which is dropped when it comes up, or with all others once holes outnumber
+    items. Amortized cost: the logarithm of the length.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Queue(Generic[Item]):
         return item in self._tickets
 
     def __iter__(self) -> Iterator[Item]:
-        """In order. Costs a sort: for tests and for the end of everything."""
+        """In order. Costs a sort: for tests and for failing all requests."""
         return iter([self.items[ticket] for _, ticket in sorted(self._heap) if ticket in self.items])
 
     def put(self, key: Any, item: Item) -> None:
-        assert item not in self._tickets, "an item stands in a queue once"
+        assert item not in self._tickets, "an item is in a queue once"
         self._next += 1
         self.items[self._next] = item
         self._tickets[item] = self._next
@@ -67,7 +67,7 @@ class Queue(Generic[Item]):
 class Waiting:
     def __init__(self) -> None:
         self._queue: Queue[Sequence] = Queue()
-        # By the sequence whose text they wait for: those behind it, by how much of that text they need.
+        # By leader: the sequences behind it, keyed by how many of its tokens they need.
         self._behind: dict[Sequence, Queue[Sequence]] = {}
         self._leader: dict[Sequence, Sequence] = {}
 
@@ -75,7 +75,7 @@ class Waiting:
         return len(self._queue) + len(self._leader)
 
     def __bool__(self) -> bool:
-        # Asked in each step.
+        # Called in each step.
         return bool(self._leader or self._queue.items)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -85,7 +85,7 @@ class Waiting:
         self._queue.put(sequence.order, sequence)
 
     def first(self) -> Sequence | None:
-        """Who is to be let in next. Those behind a leader aren't looked at."""
+        """The next sequence to admit. Those behind a leader are left out."""
         found = self._queue.first()
         return None if found is None else found[1]
 
@@ -99,13 +99,13 @@ class Waiting:
             del self._behind[leader]
 
     def step_behind(self, sequence: Sequence, leader: Sequence, needed: int) -> None:
-        """Out of the queue until `leader` has computed `needed` tokens of its text, or leaves."""
+        """Take it out of the queue until `leader` has computed `needed` tokens of its text, or stops running."""
         self._queue.remove(sequence)
         self._leader[sequence] = leader
         self._behind.setdefault(leader, Queue()).put(needed, sequence)
 
     def leader_is_at(self, leader: Sequence, computed: int) -> None:
-        """Those who need no more than this are back in the queue, at their places."""
+        """Those that need no more than this return to the queue, at their places."""
         behind = self._behind.get(leader) if self._behind else None
         while behind and (first := behind.first()) is not None and first[0] <= computed:
             self.remove(first[1])
@@ -117,7 +117,7 @@ class Waiting:
             self.put(sequence)
 
     def check_empty(self) -> None:
-        assert not len(self) and not self._behind, "nobody waits"
+        assert not len(self) and not self._behind, "no request waits"
 
 
 def _order(sequence: Sequence) -> tuple[float, int]:

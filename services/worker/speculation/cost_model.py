@@ -1,32 +1,33 @@
-"""What a step costs, learned from the steps that were run: seconds by rows and by context (tokens of text that the
-step's sequences look back on, all added up).
+"""The time of a step, learned from measured steps: seconds by rows and by context (the sum of the tokens that the
+step's sequences attend to).
 
     seconds = (base(rows) + (per_token + per_row_token · rows) · context) · pace
 
-Measurements are sorted into cells, by rows and by context. A cell is the median of its last few steps: one that was
-descheduled, or a handful, doesn't move it. From the cells come the two slopes (by least squares within each class
-of rows), then base(rows), made to rise with rows (pooled where cells disagree, the fresher weighs more) and straight
-between the classes. A machine that became slower is slower at everything, but only some cells have seen it: `pace`
-is how much longer than said the last steps took, again a median. Bounded: so many cells, so many steps each. Knows
+Measurements are sorted into cells, by rows and by context. A cell is the median of its last few steps: one step that
+was descheduled doesn't move it. From the cells come the two slopes (least squares within each class of rows), then
+base(rows), made to rise with rows (isotonic: classes that disagree are pooled, newer ones weigh more) and linear
+between classes. `pace` is the median ratio of measured to predicted time of the last steps: a machine that became
+slower is slower at everything, but only some cells have measured it. Bounded: a fixed number of cells and steps. Knows
 no clock and no scheduler.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from math import exp2
 from statistics import median
 from typing import NamedTuple
 
-# Up to so many rows, and so many tokens of context, a step belongs to a class.
+import numpy as np
+
+# Upper bounds of the classes of steps, in rows and in tokens of context.
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 4096, 65536)
 CONTEXT = (64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 KEPT = 9  # steps a cell is the median of
-REFIT = 16  # steps between two looks at all cells; the first ones come sooner
+REFIT = 16  # steps between two fits; the first fits come sooner
 PACE = 15  # steps the pace is the median of
-# Steps after which what a cell says weighs half.
+# Steps after which a cell's weight halves.
 HALF_LIFE = 100
 
 
@@ -67,56 +68,29 @@ class _Fit(NamedTuple):
         return (_between(self.rows, self.base, rows) + attended) * self.pace
 
 
-class _Bases:
-    """base(rows) of a fit for all rows from 0 on, as far as anyone asked; lists are cut from it every step.
-
-    Below the smallest step that was seen, rows are thought to cost what they did in that one, and beyond it, too, as
-    long as no other was seen: who wants to know what rows cost is not to take them for nothing.
-    """
-
-    __slots__ = ("_fit", "values")
-
-    def __init__(self, fit: _Fit) -> None:
-        self._fit = fit
-        first = fit.rows[0]
-        self.values: list[float] = [fit.base[0] * rows / first for rows in range(math.ceil(first))]
-
-    def up_to(self, rows: int) -> list[float]:
-        fit, values = self._fit, self.values
-        if len(values) <= rows:
-            more = range(len(values), rows + 1)
-            if len(fit.rows) == 1:
-                values += [fit.base[0] * each / fit.rows[0] for each in more]
-            else:
-                values += [_between(fit.rows, fit.base, each) for each in more]
-        return values
-
-
 class StepTime:
     def __init__(self) -> None:
         self.steps = 0
-        # Of the last step, for whoever wants to know what steps look like now.
-        self.context = 0
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._last: deque[tuple[int, int, float]] = deque(maxlen=PACE)
         # Replaced as a whole: read from other threads.
         self._fit: _Fit | None = None
-        self._bases: _Bases | None = None
+        # base(rows) of the fit, by rows, for as many as were asked for.
+        self._base = np.zeros(0)
 
     def learn(self, rows: int, context: int, seconds: float) -> None:
-        """A step of so many rows took so long."""
+        """Add a measured step."""
         self.steps += 1
-        self.context = context
         place = bisect_left(ROWS, rows), bisect_left(CONTEXT, context)
         cell = self._cells.get(place)
         if cell is None:
             cell = self._cells[place] = _Cell()
         cell.add(seconds, rows, context, self.steps)
         self._last.append((rows, context, seconds))
-        # A cell's first steps are news; later ones can wait.
+        # A cell's first steps change the fit most.
         if self.steps % REFIT == 0 or len(cell.steps) <= 3:
             self._fit = self._refit()
-            self._bases = _Bases(self._fit)
+            self._base = _base_of(self._fit, len(self._base))
 
     def predict(self, rows: int, context: int) -> float:
         """Seconds; 0.0 as long as nothing has been measured. Never falls when rows or context rise."""
@@ -127,26 +101,32 @@ class StepTime:
 
     @property
     def least_rows(self) -> int:
-        """The smallest step that what is known rests on."""
+        """The smallest measured class, in rows."""
         return int(self._fit.rows[0]) if self._fit is not None else 0
 
     @property
     def most_rows(self) -> int:
-        """The largest step that what is known rests on."""
+        """The largest measured class, in rows."""
         return int(self._fit.rows[-1]) if self._fit is not None else 0
 
     def curve(self, rows: int, more: int, context: int) -> list[float]:
-        """What a step of `rows` takes, one of a row more, and so on up to `more`; [] as long as nothing has been
-        measured. As `predict` says, but for steps smaller than any seen, of which it says less."""
-        fit, bases = self._fit, self._bases
-        if fit is None or bases is None:
+        """Seconds of a step of `rows`, of one with a row more, and so on up to `more`; [] as long as nothing has been
+        measured. Below the smallest step measured, and beyond it as long as no other was, a row costs what one did in
+        that step: whoever asks what rows cost must not take them for free."""
+        fit = self._fit
+        if fit is None:
             return []
-        first = (fit.per_token + fit.per_row_token * rows) * context
-        rise = fit.per_row_token * context
-        values, pace = bases.up_to(rows + more)[rows : rows + more + 1], fit.pace
-        if rise == 0.0 and first == 0.0 and pace == 1.0:
-            return values
-        return [(value + first + rise * index) * pace for index, value in enumerate(values)]
+        if len(self._base) <= rows + more:
+            self._base = _base_of(fit, 2 * (rows + more))
+        found = self._base[rows : rows + more + 1] + fit.per_token * context
+        if fit.per_row_token:
+            found = found + fit.per_row_token * context * np.arange(rows, rows + more + 1)
+        seconds: list[float] = (found * fit.pace).tolist()
+        return seconds
+
+    def seconds(self, rows: int, context: int) -> float:
+        """The first of the curve; 0.0 as long as nothing has been measured."""
+        return next(iter(self.curve(rows, 0, context)), 0.0)
 
     # The fit --------------------------------------------------------------------------------------------
 
@@ -177,6 +157,16 @@ class StepTime:
         return _Class(middle([cell.rows for cell in cells]), seconds, context, whole, spread, slope)
 
 
+def _base_of(fit: _Fit, count: int) -> np.ndarray:
+    at = np.arange(count + 1)
+    in_first = fit.base[0] * at / fit.rows[0]
+    if len(fit.rows) == 1:
+        return in_first
+    rise = (fit.base[-1] - fit.base[-2]) / (fit.rows[-1] - fit.rows[-2])
+    base = np.interp(at, fit.rows, fit.base) + rise * np.maximum(0.0, at - fit.rows[-1])
+    return np.where(at < fit.rows[0], in_first, base)
+
+
 def _slopes(classes: list[_Class]) -> tuple[float, float]:
     """(a, b) of seconds = … + (a + b · rows) · context, neither below 0: least squares over the classes."""
     s0 = sum(c.spread for c in classes)
@@ -188,7 +178,7 @@ def _slopes(classes: list[_Class]) -> tuple[float, float]:
         return 0.0, 0.0
     alone = max(0.0, t0 / s0)
     det = s0 * s2 - s1 * s1
-    # One class of rows says nothing about the other slope.
+    # One class of rows doesn't determine the other slope.
     if det <= 1e-9 * s0 * s2:
         return alone, 0.0
     a, b = (t0 * s2 - t1 * s1) / det, (t1 * s0 - t0 * s1) / det
@@ -198,8 +188,8 @@ def _slopes(classes: list[_Class]) -> tuple[float, float]:
 
 
 def _rising(values: list[float], weights: list[float]) -> list[float]:
-    """The rising values nearest to these: neighbours that fall are pooled to their mean."""
-    pools: list[tuple[float, float, int]] = []  # value, weight, how many
+    """The nearest non-decreasing values: decreasing neighbours are pooled to their mean (isotonic regression)."""
+    pools: list[tuple[float, float, int]] = []  # value, weight, count
     for value, weight in zip(values, weights, strict=True):
         count = 1
         while pools and pools[-1][0] > value:
@@ -212,7 +202,7 @@ def _rising(values: list[float], weights: list[float]) -> list[float]:
 
 
 def _between(at: tuple[float, ...], values: tuple[float, ...], rows: int) -> float:
-    """Straight between the classes; before the first as the first, behind the last as between the last two."""
+    """Linear between the classes; constant below the first; above the last, the slope of the last two."""
     if len(at) == 1 or rows <= at[0]:
         return values[0]
     right = min(bisect_right(at, rows), len(at) - 1)

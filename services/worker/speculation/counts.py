@@ -1,40 +1,40 @@
-"""What is counted of drafts, for the metrics: by where they came from, and how they came. Nothing is decided by it."""
+"""Counts of drafts for the metrics, by source and by way. No decision depends on them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Items
-
+from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 from services.worker.running.positions import Positions
-from services.worker.running.runner import StepWork, Verdict, size_of
+from services.worker.running.work import Result, SequenceWork, size_of
+from services.worker.speculation.acceptance import MOST_SOURCES, OTHERS, Rates
 from services.worker.speculation.cost_model import StepTime
-from services.worker.speculation.lease import LONGEST_LEASE, Kind, Lease
-from services.worker.speculation.trust import MOST_SOURCES, OTHERS
+from services.worker.speculation.draft_length import cumulated
+from services.worker.speculation.prepared import Prepared, Way
 
-# How the draft of a sequence's step came: left over from an earlier one, asked for while the last step ran, waited for,
-# or not at all.
-CAME = ("lease", "ahead", "asked", "none")
+# Where the draft of a step came from: the rest of an earlier one, a request sent while the last step ran, a request
+# that was waited for, the worker's own drafter, or nowhere.
+WAYS = ("kept", "ahead", "waited", "local", "none")
 
 
 class SourceCounts:
-    __slots__ = ("accepted", "accepted_at", "believed", "claimed", "drafted", "drafts")
+    __slots__ = ("accepted", "accepted_at", "claimed", "drafted", "drafts", "expected")
 
     def __init__(self) -> None:
         self.drafts = 0
         self.drafted = 0
         self.accepted = 0
         self.accepted_at = Positions()
-        # Tokens of weighed drafts that were to stand, by what the proposer said and by what was made of it.
+        # Tokens of weighed drafts expected to be accepted, by the drafter's confidence and by measured acceptance.
         self.claimed = 0.0
-        self.believed = 0.0
+        self.expected = 0.0
 
 
 class SpeculationCounts:
     def __init__(self) -> None:
         self.sources: dict[str, SourceCounts] = {}
-        self.ways = dict.fromkeys(CAME, 0)
+        self.ways = dict.fromkeys(WAYS, 0)
         # Drafts of each length.
-        self.lengths = [0] * (LONGEST_LEASE + 1)
-        self.asking_seconds: dict[Kind, float] = {"ahead": 0.0, "asked": 0.0}
+        self.lengths = [0] * (MAX_DRAFT_TOKENS + 1)
+        self.asking_seconds: dict[Way, float] = {"ahead": 0.0, "waited": 0.0}
         # Steps that had drafts: what they took, and what their tokens would have taken without.
         self.drafted_seconds = 0.0
         self.naive_seconds = 0.0
@@ -45,48 +45,50 @@ class SpeculationCounts:
     def source(self, name: str) -> SourceCounts:
         found = self.sources.get(name)
         if found is None:
-            # The names are the proposer's.
+            # The proposer chooses the names.
             name = name if len(self.sources) < MOST_SOURCES else OTHERS
             found = self.sources.setdefault(name, SourceCounts())
         return found
 
-    def came(self, way: str) -> None:
-        self.ways[way] += 1
-
-    def expected(self, lease: Lease, at: int, count: int, values: list[float], claims: float = 0.0) -> None:
-        """So many tokens of the lease were to be verified, from `at` on; of a tree that many, which claimed so much."""
-        source = self.source(lease.source)
-        source.believed += sum(values[:count])
-        if claims:
-            source.claimed += claims
+    def expected(self, prepared: Prepared, places: list[int], rates: Rates) -> None:
+        """These tokens are to be verified."""
+        if not places:
             return
-        claimed = 1.0
-        for chance in lease.chances[at : at + count]:
-            claimed *= chance
-            source.claimed += claimed
+        source = self.source(prepared.source)
+        if not prepared.parents:
+            begin, end = places[0], places[-1] + 1
+            measured = [rates.values[bucket] for bucket in prepared.buckets[begin:end]]
+            source.claimed += sum(cumulated(prepared.confidence[begin:end]))
+            source.expected += sum(cumulated(measured))
+            return
+        claims = prepared.cumulated(prepared.confidence)
+        measures = prepared.cumulated([rates.values[bucket] for bucket in prepared.buckets])
+        source.claimed += sum(claims[place] for place in places)
+        source.expected += sum(measures[place] for place in places)
 
-    def judged(self, name: str, drafted: int, accepted: int) -> None:
-        self.lengths[min(drafted, LONGEST_LEASE)] += 1
-        source = self.source(name)
+    def verified(self, draft: Draft, accepted: int) -> None:
+        drafted = len(draft.tokens)
+        self.lengths[min(drafted, MAX_DRAFT_TOKENS)] += 1
+        source = self.source(draft.source)
         source.drafts += 1
         source.drafted += drafted
         source.accepted += accepted
         source.accepted_at.reach(accepted)
 
-    def took(self, work: Items[StepWork], verdicts: Items[Verdict | None], seconds: float, model: StepTime) -> None:
-        """Without its drafts the step would have been as much shorter as `model` says, and each draft token that stood
-        would have been a token of one more such step. Compared only where plain steps of that size were seen."""
-        drafted = sum(len(item.draft) for item in work)
+    def took(self, items: list[SequenceWork], result: Result, model: StepTime) -> None:
+        """Add the step's time, and the predicted time without drafts: a shorter step, plus one such step's share for
+        each accepted draft token. Only if plain steps of that size have been measured."""
+        drafted = sum(len(item.draft.tokens) for item in items)
         if not drafted:
             return
-        rows, context = size_of(work)
-        deciding = sum(item.verify for item in work)
+        rows, context = size_of(items)
+        deciding = sum(item.verify for item in items)
         if deciding < model.least_rows:
             return
-        curve = model.curve(rows - drafted, drafted, context)
-        plain = model.curve(deciding, 0, context)
-        if not curve or curve[-1] <= 0.0:
+        without, with_drafts = model.seconds(rows - drafted, context), model.seconds(rows, context)
+        if with_drafts <= 0.0:
             return
-        accepted = sum(verdict.accepted for verdict in verdicts if verdict is not None)
-        self.drafted_seconds += seconds
-        self.naive_seconds += seconds * (curve[0] + accepted * plain[0] / deciding) / curve[-1]
+        plain = model.seconds(deciding, context)
+        accepted = sum(verdict.accepted for verdict in result.verdicts if verdict is not None)
+        self.drafted_seconds += result.seconds
+        self.naive_seconds += result.seconds * (without + accepted * plain / deciding) / with_drafts

@@ -1,13 +1,12 @@
-"""How long the drafts of a step are to be: as many rows as bring the most tokens per second. Pure functions.
+"""The draft lengths of a step: the number of rows with the most expected tokens per second. Pure functions.
 
-A row more is worth the chance that its token stands, and that all before it do; it costs what a step with a row more
-takes longer. All drafts of a batch compete for the same rows: the likeliest tokens first, whoever's they are.
+A row brings the probability that its token and all before it are accepted; it costs the time it adds to the step. All
+drafts of a batch compete for the same rows, the most probable tokens first.
 
-    tokens(k) = those that come anyway + the k best chances        seconds(k) = a step with k rows more
+    tokens(k) = certain tokens + the k largest probabilities        seconds(k) = a step with k rows more
     k = where tokens(k) / seconds(k) is greatest
 
-Steps needn't get dearer evenly (rows are computed in blocks), so all k are looked at, not only up to the first that
-doesn't pay.
+Rows are computed in blocks, so costs rise unevenly: all k are tried, not only up to the first that doesn't pay.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from bisect import bisect_right
 from itertools import accumulate, chain
 from operator import mul, neg, truediv
 
-# What guessing must promise to bring, of the tokens per second without: figures are never exact.
+# Draft only if that raises the expected tokens per second by this factor: the estimates are not exact.
 WORTH_IT = 1.01
 
 
 def cumulated(chances: list[float]) -> list[float]:
-    """The chance of each token that it and all before it stand."""
+    """The probability of each token that it and all before it are accepted."""
     return list(accumulate(chances, mul))
 
 
 def lengths(values: list[list[float]], certain: float, seconds: list[float]) -> list[int]:
-    """Of each draft, how many tokens are to be verified. `values`: cumulated chances, falling; `certain`: tokens that
-    the step brings anyway; seconds[k]: what it takes with k rows more, as far as there may be more."""
+    """How many tokens of each draft to verify. `values`: cumulated probabilities, falling; `certain`: tokens that the
+    step gives without drafts; seconds[k]: its time with k more rows, up to the most allowed."""
     best = sorted(chain.from_iterable(values), reverse=True) if len(values) > 1 else values[0] if values else []
     most = min(len(best), len(seconds) - 1)
     if most <= 0 or seconds[0] <= 0:
@@ -43,7 +42,7 @@ def lengths(values: list[list[float]], certain: float, seconds: list[float]) -> 
 
 
 def _shares(values: list[list[float]], rows: int, least: float) -> list[int]:
-    """How many of the best `rows` are whose; `least` is the worst of them. Of equal ones, the first in order's."""
+    """How many of the best `rows` belong to each draft; `least` is the worst of them. Ties go to the first in order."""
     shares = [bisect_right(each, -least, key=neg) for each in values]
     surplus = sum(shares) - rows
     for index in range(len(values) - 1, -1, -1):
@@ -57,7 +56,7 @@ def _shares(values: list[list[float]], rows: int, least: float) -> list[int]:
 
 
 def modest(lefts: list[int], rows: int) -> list[int]:
-    """So few rows that nobody gets what it wants: equal parts, the first in order get what is left over."""
+    """Share too few rows equally; the first in order get the remainder."""
     shares = [0] * len(lefts)
     while rows > 0 and (wanting := [index for index, left in enumerate(lefts) if shares[index] < left]):
         part = max(1, rows // len(wanting))

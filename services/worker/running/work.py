@@ -1,0 +1,96 @@
+"""The input and output of a step as plain values, which can be sent to other ranks, or written to a file and run again
+(running/replay.py). No live objects, no torch.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from models.branches import branches_of
+from services.api.drafter import NO_DRAFT, Draft
+from services.api.messages import Sampling, TokenLogprob
+from services.api.strategies import Verification
+
+
+class NewSequence(msgspec.Struct, gc=False):
+    """A sequence that is new to the runner: how its tokens are chosen, and its text so far, of which the first
+    `prompt_tokens` are the prompt. From here on the runner knows the text from its own verdicts. `drafter` names the
+    drafter in the worker that drafts for it; "": none."""
+
+    sequence_id: int
+    sampling: Sampling
+    verification: Verification
+    prompt_tokens: int
+    text: list[int]
+    drafter: str = ""
+
+
+class SequenceWork(msgspec.Struct, gc=False):
+    """One sequence's rows of a step: `tokens` of the text, at positions start.., then its draft. Keys and values go to
+    `pages`, which cover all positions up to the last one that can be accepted.
+
+        text         . . . . . . . . .|
+        tokens              [. . . . .]
+                            start      [d d d]  draft: verified by the rows from the one before it
+
+    `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's own
+    drafter for a draft of at most that many tokens after this step.
+    """
+
+    sequence_id: int
+    tokens: list[int]
+    start: int
+    pages: list[int]
+    verify: bool
+    draft: Draft = NO_DRAFT
+    next_budget: int = 0
+
+    @property
+    def rows(self) -> int:
+        return len(self.tokens) + len(self.draft.tokens)
+
+    @property
+    def position(self) -> int:
+        """Index in the text of the first token that the step gives."""
+        return self.start + len(self.tokens)
+
+
+class Work(msgspec.Struct, gc=False):
+    """A step. The runner first adds the `new` sequences, forgets the `ended` ones and copies pages (source, target);
+    then it computes and verifies the rows of `items`."""
+
+    items: list[SequenceWork] = []
+    new: list[NewSequence] = []
+    ended: list[int] = []
+    copies: list[tuple[int, int]] = []
+
+
+class Verdict(msgspec.Struct, gc=False):
+    """The accepted part of a draft (for a tree, a path from the root), then one token of the target model's own.
+    `failure`: the sequence has failed, and there are no tokens."""
+
+    tokens: list[int]
+    accepted: int
+    logprobs: list[TokenLogprob] | None = None
+    failure: str = ""
+
+
+class Result(msgspec.Struct, gc=False):
+    """For each item its verdict, None if nothing was verified, and the next draft of the worker's own drafter (empty
+    list: no item asked for one). `seconds` is the time of the step; 0: unknown."""
+
+    verdicts: list[Verdict | None]
+    drafts: list[Draft] = []
+    seconds: float = 0.0
+
+
+def size_of(items: list[SequenceWork]) -> tuple[int, int]:
+    """Rows of a step, and its context: the tokens that its sequences attend to, once more for each branch of a tree."""
+    rows = context = 0
+    for item in items:
+        count = item.rows
+        rows += count
+        parents = item.draft.parents
+        text = item.start + count
+        context += text * len(branches_of(parents)) if parents else text
+    return rows, context

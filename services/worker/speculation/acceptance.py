@@ -1,0 +1,112 @@
+"""How often drafted tokens are accepted, measured: one decayed rate per source and confidence bucket.
+
+A drafter gives each token a confidence. For each bucket of confidences this measures how many tokens were accepted,
+given that all before them were; drafted tokens that weren't verified count too, if the text shows whether they were
+right. Old counts decay, so changes of a drafter are noticed. Each namespace has its own table, so that its text doesn't
+influence the drafts of another; a request without a namespace has a table of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from services.worker.speculation.benefit import Benefit
+
+# Upper bounds of the buckets. They are fine near 1, because long drafts consist of such tokens.
+BUCKETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
+_MIDDLES = tuple((low + high) / 2 for low, high in zip((0.0, *BUCKETS), (*BUCKETS, 1.0), strict=True))
+# Window of a bucket's rate, in tokens; and the weight of the drafter's confidence as a prior, in tokens.
+WINDOW = 64
+PRIOR_TOKENS = 2.0
+
+MOST_NAMESPACES = 1024
+# Sources of one namespace: a proposer may invent any number of names.
+# What is left of the length of the longest recent draft after each shorter one; and what a step asks for: this multiple
+# of it, and never less than this.
+SHRINKS, MARGIN, SHORTEST_WAITED = 0.95, 1.25, 16
+MOST_SOURCES = 32
+OTHERS = "other"
+
+
+class Rates:
+    """The rates of one source, by bucket."""
+
+    __slots__ = ("_accepted", "_seen", "values")
+
+    def __init__(self) -> None:
+        self._seen = [0.0] * (2 * len(_MIDDLES))
+        self._accepted = [0.0] * (2 * len(_MIDDLES))
+        self.values = [*_MIDDLES] * 2
+
+    def learn(self, buckets: list[int], accepted: bool) -> None:
+        """Successive tokens of these buckets: all but the last were accepted, the last if `accepted`."""
+        last = len(buckets) - 1
+        keep = 1.0 - 1.0 / WINDOW
+        for index, bucket in enumerate(buckets):
+            self._seen[bucket] = self._seen[bucket] * keep + 1.0
+            self._accepted[bucket] = self._accepted[bucket] * keep + (accepted or index < last)
+        for bucket in set(buckets):
+            prior = PRIOR_TOKENS * _MIDDLES[bucket % len(_MIDDLES)]
+            self.values[bucket] = (self._accepted[bucket] + prior) / (self._seen[bucket] + PRIOR_TOKENS)
+
+
+class Acceptance:
+    """For one namespace: rates by source, and the benefit of asking for drafts."""
+
+    __slots__ = ("benefit", "longest", "sources")
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Rates] = {}
+        # About the length of the longest recent drafts, in tokens. It starts low: nothing is known of the source.
+        self.longest = float(SHORTEST_WAITED)
+        self.benefit = {"ahead": Benefit(), "waited": Benefit()}
+
+    def drafted(self, count: int) -> None:
+        """A draft of this length is verified."""
+        self.longest = max(count, SHRINKS * self.longest)
+
+    @property
+    def enough(self) -> int:
+        """Tokens to ask for while a step waits: each of them takes time. The rest is asked for ahead."""
+        return max(SHORTEST_WAITED, int(MARGIN * self.longest) + 1)
+
+    def rates(self, source: str) -> Rates:
+        found = self.sources.get(source)
+        if found is None:
+            if len(self.sources) >= MOST_SOURCES:
+                source = OTHERS
+            found = self.sources.setdefault(source, Rates())
+        return found
+
+
+class AcceptanceTable:
+    def __init__(self) -> None:
+        self._namespaces: OrderedDict[str, Acceptance] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._namespaces)
+
+    def of(self, namespace: str) -> Acceptance:
+        """The table of this namespace; without a namespace a new one each time, for one request."""
+        if not namespace:
+            return Acceptance()
+        found = self._namespaces.get(namespace)
+        if found is None:
+            found = self._namespaces[namespace] = Acceptance()
+            if len(self._namespaces) > MOST_NAMESPACES:
+                self._namespaces.popitem(last=False)
+        else:
+            self._namespaces.move_to_end(namespace)
+        return found
+
+
+def buckets_of(confidence: list[float], beside: Iterable[bool] = ()) -> list[int]:
+    """`beside`: in a tree, the tokens that are not the first child of their parent. They have buckets of their own,
+    because they are accepted only where their earlier siblings are not."""
+    found = [bisect_right(BUCKETS, each) for each in confidence]
+    for place, second in enumerate(beside):
+        if second:
+            found[place] += len(_MIDDLES)
+    return found

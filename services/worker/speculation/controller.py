@@ -1,0 +1,340 @@
+"""Which drafts are verified, how much of each, and whether to ask for more. Knows no pages and no sockets.
+
+    draft      take the answer to what was asked ahead; for sequences without a draft wait once, if that pays; put as
+               many tokens of each prepared draft into the step as pay (draft_rows.py)
+    ask_ahead  while the step runs, ask for what follows if its drafts are accepted
+    commit     move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
+
+Costs and benefits are weighed for the method auto only. With another method a request gets drafts of the length it
+asked for, and the proposer is asked whenever it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from services.api import draft_tree as tree
+from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
+from services.api.methods import AUTO
+from services.worker.running.work import Result, SequenceWork, Verdict, Work, size_of
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.planning import Plan
+from services.worker.scheduling.sequence import Sequence
+from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
+from services.worker.speculation.benefit import Benefit
+from services.worker.speculation.cost_model import StepTime
+from services.worker.speculation.counts import SpeculationCounts
+from services.worker.speculation.draft_length import modest
+from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of
+from services.worker.speculation.prepared import Prepared, Way, prepare
+from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
+
+# Ask for a new draft if fewer tokens than this are left after the step's draft.
+FEW_LEFT = 4
+# Share of the time spent on asking although it hasn't paid: texts change.
+PROBE_SHARE = 0.003
+# Longest wait for drafts: this share of the step's time, and this multiple of the mean time of asking.
+WAIT_SHARE = 0.25
+WAIT_LONGER = 8.0
+# Assumed seconds of a request before any was measured, and the window of the mean.
+FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
+COST_WINDOW = 16
+
+
+class Speculating:
+    """The drafting state of one running sequence. `acceptance` is None if its drafts have a fixed length."""
+
+    __slots__ = ("acceptance", "all_accepted", "benefit", "prepared", "sequence")
+
+    def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
+        self.sequence = sequence
+        self.acceptance = acceptance
+        self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
+        self.prepared: Prepared | None = None
+        # Whether all of the last draft was accepted.
+        self.all_accepted = True
+
+    @property
+    def enough(self) -> int:
+        """Tokens of a draft that a step waits for."""
+        return MAX_DRAFT_TOKENS if self.acceptance is None else self.acceptance.enough
+
+    def learn_benefit(self, way: Way, seconds: float) -> None:
+        if self.acceptance is not None and way in self.benefit:
+            self.benefit[way].learn(seconds)
+            self.acceptance.benefit[way].learn(seconds)
+
+
+class Controller:
+    def __init__(
+        self,
+        limits: Limits,
+        client: ProposerClient,
+        answered: Callable[[Answer, dict[int, int]], None] = lambda answer, tokens: None,
+    ) -> None:
+        """`answered` gets each answer, and the number of drafted tokens by stream."""
+        self.client = client
+        self.cost_model = StepTime()
+        self.acceptance = AcceptanceTable()
+        self.counts = SpeculationCounts()
+        self.asking_seconds = dict(FIRST_COSTS)
+        self._limits = limits
+        self._answered = answered
+        self._known: dict[int, Speculating] = {}
+        # Seconds of steps since asking was last probed.
+        self._since: dict[Way, float] = dict.fromkeys(FIRST_COSTS, 0.0)
+        # Costs of the running step.
+        self._costs = Costs(0, True, [])
+
+    def check_idle(self) -> None:
+        assert not self._known, "no drafts are prepared for sequences that have ended"
+
+    def forget(self, sequence: Sequence, learn: bool) -> None:
+        """The sequence has ended."""
+        known = self._known.pop(sequence.id, None)
+        if known is not None:
+            self._drop(known)
+            if not sequence.drafter:
+                self.client.forget(sequence, learn)
+
+    # Before a step --------------------------------------------------------------------------------------
+
+    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, int]]:
+        """Drafts by sequence, and by sequence the budget of the worker's own drafter after the step."""
+        self._take(self.client.look())
+        known = {item.sequence.id: self._of(item.sequence) for item in plan.items if item.sequence.draft_length}
+        drafting = [known[item.sequence.id] for item in plan.items if item.drafts]
+        self._wait_for(drafting)
+        budgets = {
+            item.sequence.id: known[item.sequence.id].sequence.longest_draft
+            for item in plan.items
+            if item.verify and item.sequence.drafter and item.sequence.id in known
+        }
+        return self._choose(drafting, plan), budgets
+
+    def _of(self, sequence: Sequence) -> Speculating:
+        known = self._known.get(sequence.id)
+        if known is None:
+            acceptance = self.acceptance.of(sequence.generate.namespace) if sequence.method == AUTO else None
+            known = self._known[sequence.id] = Speculating(sequence, acceptance)
+        return known
+
+    def _wait_for(self, drafting: list[Speculating]) -> None:
+        """Ask for drafts of the sequences that have none, and wait, if that pays."""
+        lacking = [each for each in drafting if each.prepared is None and not each.sequence.drafter]
+        if not lacking or not self.client.listens():
+            return
+        fixed = [each for each in lacking if each.acceptance is None]
+        weighed = [each for each in lacking if each.acceptance is not None]
+        asked = fixed + self._worth_asking("waited", weighed, bool(fixed))
+        if not asked:
+            return
+        asks = [Ask(each.sequence, min(each.sequence.longest_draft, each.enough)) for each in asked]
+        # For drafts of fixed length wait up to the deadline; for auto the wait has to pay, too.
+        wait = WAIT_LONGER * self.asking_seconds["waited"]
+        if self._costs.step_seconds:
+            wait = min(wait, WAIT_SHARE * self._costs.step_seconds)
+        if self.client.ask(asks, 0.0 if fixed else wait):
+            self._take(self.client.collect())
+
+    def _worth_asking(self, way: Way, known: list[Speculating], asked_anyway: bool) -> list[Speculating]:
+        """All of them or none: one more sequence in a request costs almost nothing."""
+        if not known:
+            return []
+        gain = 0.0
+        for each in known:
+            upper = each.benefit[way].upper
+            if upper is None:
+                return known
+            gain += max(0.0, upper)
+        if asked_anyway or gain > self.asking_seconds[way]:
+            return known
+        if self._since[way] * PROBE_SHARE < self.asking_seconds[way]:
+            return []
+        self._since[way] = 0.0
+        return known
+
+    def _choose(self, drafting: list[Speculating], plan: Plan) -> dict[int, Draft]:
+        """The part of each prepared draft that the step verifies."""
+        drafts: dict[int, Draft] = {}
+        fixed = [(each, each.prepared) for each in drafting if each.acceptance is None and each.prepared]
+        for (each, prepared), longest in zip(fixed, self._fixed_lengths(fixed, plan.draft_rows), strict=True):
+            drafts[each.sequence.id] = self._use(each, prepared, _first(prepared, longest))
+        candidates = [
+            (each, Candidate(each.prepared, each.acceptance.rates(each.prepared.source), each.sequence.longest_draft))
+            for each in drafting
+            if each.acceptance is not None and each.prepared is not None
+        ]
+        if self._known:
+            wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
+            fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
+            self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model)
+        certain = sum(item.verify for item in plan.items)
+        places = choose([each for _, each in candidates], certain, self._costs)
+        total = sum(map(len, places))
+        seconds = self._costs.seconds
+        a_row = (seconds[total] - seconds[0]) / total if seconds and total else 0.0
+        for (each, candidate), chosen in zip(candidates, places, strict=True):
+            prepared = candidate.prepared
+            draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
+            prepared.cost = a_row * len(chosen)
+            prepared.excused |= candidate.longest <= 0 or self._costs.unknown
+            drafts[each.sequence.id] = self._use(each, prepared, draft)
+            if chosen and each.acceptance is not None:
+                each.acceptance.drafted(len(chosen))
+            self.counts.expected(prepared, chosen, candidate.rates)
+        self.counts.ways["none"] += len(drafting) - len(drafts)
+        return drafts
+
+    def _fixed_lengths(self, fixed: list[tuple[Speculating, Prepared]], rows: int) -> list[int]:
+        return modest([min(prepared.left, each.sequence.longest_draft) for each, prepared in fixed], rows)
+
+    def _use(self, known: Speculating, prepared: Prepared, draft: Draft) -> Draft:
+        if not draft.tokens:
+            self.counts.ways["none"] += 1
+            return draft
+        self.counts.ways["kept" if prepared.used else prepared.way] += 1
+        prepared.used = True
+        return draft
+
+    # While a step runs ----------------------------------------------------------------------------------
+
+    def ask_ahead(self, work: Work) -> None:
+        """Ask for what follows if all of the step's drafts are accepted; for a tree, its first path."""
+        if not self._known or not self.client.listens():
+            return
+        asks: list[Ask] = []
+        weighed: list[tuple[Speculating, Ask]] = []
+        for item in work.items:
+            known = self._known.get(item.sequence_id)
+            if known is None or not item.verify or known.sequence.drafter:
+                continue
+            sequence, prepared = known.sequence, known.prepared
+            ahead = tree.first_path(item.draft.tokens, item.draft.parents)
+            # After this draft and the token behind it; the last token of a text is always the target model's own.
+            room = sequence.limit - len(sequence.token_ids) - len(ahead) - 2
+            left = 0 if prepared is None else prepared.left - len(ahead) - 1
+            if room <= 0:
+                continue
+            if known.acceptance is None:
+                # The answer is of use only if this draft is accepted: assume so if the last one was.
+                wanted = min(sequence.draft_length, room)
+                if ahead and known.all_accepted and left < wanted:
+                    asks.append(Ask(sequence, wanted + 1, ahead))
+            elif left < max(FEW_LEFT, len(ahead)):
+                weighed.append((known, Ask(sequence, min(MAX_DRAFT_TOKENS, room + 1), ahead)))
+        if self._worth_asking("ahead", [known for known, _ in weighed], bool(asks)):
+            asks += [ask for _, ask in weighed]
+        if asks:
+            self.client.ask_ahead(asks)
+
+    # Answers --------------------------------------------------------------------------------------------
+
+    def _take(self, answer: Answer | None) -> None:
+        if answer is None:
+            return
+        way: Way = "ahead" if answer.ahead else "waited"
+        self.asking_seconds[way] += (answer.seconds - self.asking_seconds[way]) / COST_WINDOW
+        self.counts.asking_seconds[way] += answer.seconds
+        empty = dict(answer.asked)
+        tokens = {known.sequence.stream: 0 for each in answer.asked if (known := self._known.get(each))}
+        for sequence_id, length, draft in answer.drafts:
+            known = self._known.get(sequence_id)
+            if known is None or sequence_id not in answer.asked:
+                continue
+            tokens[known.sequence.stream] = len(draft.tokens)
+            if not self._possible(draft):
+                self.counts.refused += 1
+                continue
+            _, ahead = answer.asked[sequence_id]
+            prepared = prepare(draft, length - len(ahead), ahead, known.sequence.token_ids, way)
+            if prepared is None:
+                self.counts.late += 1
+            elif known.prepared is None or known.prepared.left <= prepared.left:
+                self._prepare(known, prepared)
+                empty.pop(sequence_id, None)
+        for sequence_id in empty:
+            if (known := self._known.get(sequence_id)) is not None:
+                known.learn_benefit(way, 0.0)
+        self._answered(answer, tokens)
+
+    def _prepare(self, known: Speculating, prepared: Prepared) -> None:
+        self._drop(known)
+        prepared.buckets = buckets_of(
+            prepared.confidence, tree.besides(prepared.parents) if prepared.parents else ()
+        )
+        known.prepared = prepared
+
+    def _possible(self, draft: Draft) -> bool:
+        tokens = draft.tokens
+        if not tokens or min(tokens) < 0 or max(tokens) >= self._limits.vocab_size:
+            return False
+        return not draft.parents or tree.possible(tokens, draft.parents)
+
+    # After a step ---------------------------------------------------------------------------------------
+
+    def commit(self, work: Work, result: Result) -> None:
+        """Learn from a step. The texts contain its tokens already."""
+        if result.seconds > 0:
+            self.cost_model.learn(*size_of(work.items), result.seconds)
+            self.counts.took(work.items, result, self.cost_model)
+            for way in self._since:
+                self._since[way] += result.seconds
+        for item, verdict in zip(work.items, result.verdicts, strict=True):
+            known = self._known.get(item.sequence_id)
+            if known is not None and verdict is not None and verdict.tokens:
+                self._follow(known, item, verdict)
+        for item, draft in zip(work.items, result.drafts, strict=False):
+            known = self._known.get(item.sequence_id)
+            if known is not None and draft.tokens and self._possible(draft):
+                text = known.sequence.token_ids
+                if (prepared := prepare(draft, len(text), [], text, "local")) is not None:
+                    self._prepare(known, prepared)
+
+    def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
+        drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared
+        if drafted.tokens:
+            self.counts.verified(drafted, accepted)
+            first = tree.first_places(drafted.parents) if drafted.parents else drafted.tokens
+            known.all_accepted = accepted >= len(first)
+        if prepared is None:
+            return
+        begin = prepared.at
+        compared = prepared.compared(verdict.tokens) if prepared.parents else None
+        goes_on = prepared.follow(verdict.tokens)
+        wrong = compared is None and not goes_on and prepared.at < len(prepared.tokens)
+        self.counts.dropped += wrong or (compared is not None and not goes_on and bool(compared[1]))
+        if known.acceptance is not None:
+            if drafted.tokens:
+                prepared.brought += accepted * self._costs.token_seconds - prepared.cost
+            rates = known.acceptance.rates(prepared.source)
+            if compared is None:
+                seen = prepared.buckets[max(begin, prepared.certain) : prepared.at + wrong]
+                if seen:
+                    rates.learn(seen, not wrong)
+            else:
+                _learn_tree(rates.learn, *compared)
+        if not goes_on:
+            self._drop(known)
+
+    def _drop(self, known: Speculating) -> None:
+        """Forget the prepared draft, and learn what it brought."""
+        prepared, known.prepared = known.prepared, None
+        if prepared is not None and (prepared.used or not prepared.excused):
+            known.learn_benefit(prepared.way, prepared.brought)
+
+
+def _first(prepared: Prepared, longest: int) -> Draft:
+    """A draft of fixed length; for a tree, its most probable tokens."""
+    if longest <= 0:
+        return NO_DRAFT
+    if not prepared.parents:
+        return prepared.chain(longest)
+    return prepared.branched(prepared.best(prepared.cumulated(prepared.confidence), longest, longest))
+
+
+def _learn_tree(learn: Callable[[list[int], bool], None], accepted: list[int], beside: Iterable[int]) -> None:
+    if accepted:
+        learn(accepted, True)
+    for bucket in beside:
+        learn([bucket], False)

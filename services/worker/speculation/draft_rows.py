@@ -1,0 +1,91 @@
+"""How much of each prepared draft a step verifies: the number of rows with the most expected tokens per second, from
+the cost of the step (cost_model.py) and measured acceptance (acceptance.py). Pure functions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from services.worker.scheduling.planning import Plan
+from services.worker.speculation.acceptance import Rates
+from services.worker.speculation.cost_model import StepTime
+from services.worker.speculation.draft_length import cumulated, lengths, modest
+from services.worker.speculation.prepared import Prepared
+
+# Rows for drafts while no step has been measured; and the largest step allowed, as a multiple of the largest measured.
+MODEST_ROWS = 4
+FURTHER = 2
+
+
+class Candidate(NamedTuple):
+    """A prepared draft of which at most `longest` tokens can be verified."""
+
+    prepared: Prepared
+    rates: Rates
+    longest: int
+
+
+class Costs(NamedTuple):
+    """The cost of a step with up to `most` rows of drafts: seconds[k] with k rows, without the time of its prompt
+    chunks; []: unknown. `step_seconds`: the step without drafts; `token_seconds`: saved by an accepted token.
+    `unknown`: no step as small as this has been measured."""
+
+    most: int
+    unknown: bool
+    seconds: list[float]
+    step_seconds: float = 0.0
+    token_seconds: float = 0.0
+
+
+def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime) -> Costs:
+    """`wanted`: rows that could be verified; `fixed`: rows that drafts of fixed length take."""
+    certain = sum(item.verify for item in plan.items)
+    rows = sum(item.count for item in plan.items) + fixed
+    # Rows of prompt chunks give no token, and their time is no cost of drafts.
+    chunks = sum(item.count - item.verify for item in plan.items)
+    context = sum(item.start + item.count for item in plan.items)
+    unknown = rows < model.least_rows or not model.steps
+    known = MODEST_ROWS if unknown else max(MODEST_ROWS, FURTHER * model.most_rows - rows)
+    most = max(0, min(wanted, plan.draft_rows - fixed, known))
+    curve = model.curve(rows, most, context)
+    if not curve:
+        return Costs(most, unknown, [])
+    step_seconds = curve[0]
+    if chunks:
+        alone = model.curve(rows - chunks, 0, context)[0]
+        curve = [alone + seconds - step_seconds for seconds in curve]
+    return Costs(most, unknown, curve, step_seconds, curve[0] / max(1, certain))
+
+
+def choose(candidates: list[Candidate], certain: int, costs: Costs) -> list[list[int]]:
+    """By candidate, the places of the tokens to verify. `certain`: tokens that the step gives without drafts."""
+    places = [_in_order(each) for each in candidates]
+    if not costs.seconds:
+        counts = modest([len(each) for each, _ in places], costs.most)
+    else:
+        counts = lengths([values for _, values in places], certain, costs.seconds)
+    return [_best(each, *found, count) for each, found, count in zip(candidates, places, counts, strict=True)]
+
+
+def _best(candidate: Candidate, places: list[int], values: list[float], count: int) -> list[int]:
+    """With so few tokens of a tree, its first path alone may bring as much."""
+    if not candidate.prepared.parents or count == len(places):
+        return places[:count]
+    by_place = dict(zip(places, values, strict=True))
+    found = [by_place.get(place, 0.0) for place in range(len(candidate.prepared.tokens))]
+    return candidate.prepared.best(found, count, candidate.longest)
+
+
+def _in_order(candidate: Candidate) -> tuple[list[int], list[float]]:
+    """Places in falling order of the probability that the token and all before it are accepted, and that
+    probability."""
+    prepared, rates, longest = candidate
+    values = rates.values
+    if not prepared.parents:
+        end = min(prepared.at + longest, len(prepared.tokens))
+        chances = [values[bucket] for bucket in prepared.buckets[prepared.at : end]]
+        return list(range(prepared.at, end)), cumulated(chances)
+    chances = [1.0] * prepared.certain + [values[bucket] for bucket in prepared.buckets[prepared.certain :]]
+    found = prepared.cumulated(chances)
+    places = prepared.best(found, len(found), longest)
+    return places, [found[place] for place in places]

@@ -1,0 +1,105 @@
+"""The drafters that run in the worker, because they read what the model computed (features). They run after
+verification: each step tells them the committed tokens, and they draft for the next step.
+
+They are listed in the table METHODS (services/api/methods.py). Knows no scheduling.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.api import draft_tree as tree
+from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Text
+from services.worker.running.work import NewSequence, SequenceWork, Verdict
+
+log = logging.getLogger("specmesh.worker")
+
+
+class _Local:
+    __slots__ = ("name", "new", "text")
+
+    def __init__(self, new: NewSequence) -> None:
+        self.name, self.new = new.drafter, new
+        self.text = Text(new.sequence_id, array("i", new.text), new.prompt_tokens)
+
+
+class LocalDrafters:
+    def __init__(self, drafters: Mapping[str, Drafter]) -> None:
+        self._drafters = dict(drafters)
+        self._known: dict[int, _Local] = {}
+
+    def join(self, new: NewSequence) -> None:
+        if new.drafter in self._drafters:
+            self._known[new.sequence_id] = _Local(new)
+
+    def forget(self, sequence_ids: Sequence[int]) -> None:
+        gone = [sequence_id for sequence_id in sequence_ids if self._known.pop(sequence_id, None) is not None]
+        try:
+            for drafter in self._drafters.values() if gone else ():
+                drafter.forget(gone)
+        except Exception:
+            self._fail()
+
+    def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
+        """Commit a step, and draft for the items that ask for it. `features` are those of all rows of the items, in
+        order; None: no drafter reads any. A drafter that fails disables all drafters here, and fails no request."""
+        if not self._known:
+            return []
+        try:
+            return self._step(items, verdicts, features)
+        except Exception:
+            self._fail()
+            return []
+
+    def _fail(self) -> None:
+        log.exception("a drafter in the worker failed: this worker goes on without its own drafters")
+        self._drafters, self._known = {}, {}
+
+    def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
+        committed: dict[str, list[Committed]] = {}
+        requests: dict[str, list[tuple[int, DraftRequest]]] = {}
+        row = 0
+        for index, (item, verdict) in enumerate(zip(items, verdicts, strict=True)):
+            known = self._known.get(item.sequence_id)
+            begin, row = row, row + item.rows
+            if known is None or (verdict is not None and not verdict.tokens):
+                continue
+            committed.setdefault(known.name, []).append(_committed(item, verdict, features, begin))
+            if verdict is not None:
+                known.text.tokens.extend(verdict.tokens)
+                if item.next_budget:
+                    sampling = known.new.sampling
+                    request = DraftRequest(
+                        known.text, item.next_budget, temperature=sampling.temperature, seed=sampling.seed
+                    )
+                    requests.setdefault(known.name, []).append((index, request))
+        for name, results in committed.items():
+            self._drafters[name].commit(results)
+        drafts = [NO_DRAFT] * len(items)
+        for name, asked in requests.items():
+            for (index, _), draft in zip(asked, self._drafters[name].draft([each for _, each in asked]), strict=True):
+                drafts[index] = draft
+        return drafts
+
+
+def _committed(item: SequenceWork, verdict: Verdict | None, features: Any, begin: int) -> Committed:
+    """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
+    rows = list(range(begin, begin + len(item.tokens)))
+    if verdict is None:
+        tokens, following, accepted = item.tokens, -1, 0
+    else:
+        accepted, draft = verdict.accepted, item.draft
+        path = tree.walk(draft.tokens, draft.parents, verdict.tokens[:accepted]) if draft.parents else range(accepted)
+        rows += [begin + len(item.tokens) + place for place in path]
+        tokens, following = item.tokens + verdict.tokens[:accepted], verdict.tokens[accepted]
+    return Committed(
+        sequence_id=item.sequence_id,
+        start=item.start,
+        tokens=tokens,
+        following=following,
+        accepted=accepted,
+        features=None if features is None else features[rows],
+    )

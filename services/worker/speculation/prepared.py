@@ -1,0 +1,165 @@
+"""A draft kept for its sequence and used piece by piece, as long as the text agrees with it.
+
+    text     . . . . . a b c|             `at`: how far the text has come along the draft
+    tokens             a b c d e f g
+                             └─ left: the next drafts, without another request
+
+Of a tree only the part that follows the text is kept, and `at` stays 0. Knows no sequence and no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from typing import Literal
+
+from services.api import draft_tree as tree
+from services.api.drafter import MAX_DRAFT_TOKENS, Draft
+
+LONGEST_SOURCE = 64
+# Use branches only if they are expected to add this share of the tokens of the first path.
+BRANCHING = 0.02
+
+# Asked for while a step ran; asked for and waited for between steps; or made by the worker's own drafter.
+Way = Literal["ahead", "waited", "local"]
+
+
+class Prepared:
+    __slots__ = ("at", "brought", "buckets", "certain", "confidence", "cost", "excused", "match_length", "parents",
+                 "probs", "source", "tokens", "used", "way")  # fmt: skip
+
+    def __init__(self, draft: Draft, way: Way, certain: int = 0) -> None:
+        """The first `certain` tokens, a chain, are not guesses: the drafter was given them as `ahead`."""
+        self.tokens = draft.tokens
+        self.parents = draft.parents
+        self.confidence = draft.confidence
+        self.probs = draft.probs
+        self.source = draft.source
+        self.match_length = draft.match_length
+        self.way = way
+        self.certain = certain
+        self.at = 0
+        # Whether any part was verified; seconds saved so far, less seconds spent on rows; and the cost of the rows that
+        # are being verified.
+        self.used = False
+        self.brought = 0.0
+        self.cost = 0.0
+        # There was no choice: an unused draft says nothing about the benefit.
+        self.excused = False
+        # Confidence buckets of its tokens (acceptance.py).
+        self.buckets: list[int] = []
+
+    @property
+    def left(self) -> int:
+        """Tokens left beyond the text; for a tree, its depth."""
+        return max(tree.depths(len(self.tokens), self.parents), default=0) if self.parents else (
+            len(self.tokens) - self.at
+        )
+
+    def chain(self, count: int) -> Draft:
+        """The next tokens of a chain."""
+        begin, end = self.at, self.at + count
+        probs = None if self.probs is None else self.probs[begin:end]
+        return Draft(self.tokens[begin:end], self.source, self.match_length, confidence=self.confidence[begin:end],
+                     probs=probs)  # fmt: skip
+
+    def branched(self, places: Items[int]) -> Draft:
+        """A tree of the tokens at these places."""
+        tokens, parents = tree.chosen(self.tokens, self.parents, places)
+        return Draft(tokens, self.source, self.match_length, parents, [self.confidence[place] for place in places])
+
+    def best(self, values: Items[float], most: int, reach: int) -> list[int]:
+        """For a tree: the places of the `most` tokens of greatest value, the greatest first, none deeper than `reach`.
+        No value may exceed that of its parent. If branches add little, only the first path: they aren't free."""
+        depths = tree.depths(len(self.tokens), self.parents)
+        places = [place for place, depth in enumerate(depths) if depth <= reach]
+        places.sort(key=lambda place: -values[place])
+        places = places[:most]
+        first = tree.first_places(self.parents)[: min(most, reach)]
+        alone = sum(values[place] for place in first)
+        return places if sum(values[place] for place in places) - alone > BRANCHING * (1.0 + alone) else first
+
+    def cumulated(self, rates: Items[float]) -> list[float]:
+        """For a tree: the probability of each token that it and all its ancestors are accepted."""
+        found: list[float] = []
+        for rate, parent in zip(rates, self.parents, strict=True):
+            found.append(rate if parent < 0 else found[parent] * rate)
+        return found
+
+    def follow(self, tokens: list[int]) -> bool:
+        """The text continues with these tokens. Returns whether the draft agrees and has tokens left."""
+        if self.parents:
+            return self._follow_tree(tokens)
+        begin = self.at
+        end = begin + len(tokens)
+        mine = self.tokens[begin:end]
+        if mine == tokens:
+            self.at = end
+            return end < len(self.tokens)
+        for mine_token, token in zip(mine, tokens, strict=False):
+            if mine_token != token:
+                break
+            self.at += 1
+        return False
+
+    def _follow_tree(self, tokens: list[int]) -> bool:
+        path = tree.walk(self.tokens, self.parents, tokens)
+        if len(path) < len(tokens):
+            return False
+        if path:
+            self._keep(tree.below(len(self.tokens), self.parents, path[-1]), path[-1])
+            self.certain = max(0, self.certain - len(path))
+        return bool(self.tokens)
+
+    def _keep(self, places: list[int], root: int) -> None:
+        new = {root: -1} | {place: index for index, place in enumerate(places)}
+        self.parents = tree.simplified([new[self.parents[place]] for place in places])
+        self.tokens = [self.tokens[place] for place in places]
+        self.confidence = [self.confidence[place] for place in places]
+        self.buckets = [self.buckets[place] for place in places] if self.buckets else []
+
+    def compared(self, tokens: list[int]) -> tuple[list[int], list[int]]:
+        """For a tree whose text continues with these tokens: the buckets of its tokens that were right, and of their
+        siblings that were wrong."""
+        path = tree.walk(self.tokens, self.parents, tokens)
+        parents = {-1, *path} if len(path) < len(tokens) else {-1, *path[:-1]}
+        seen = [place for place in range(self.certain, len(self.tokens)) if self.parents[place] in parents]
+        return (
+            [self.buckets[place] for place in seen if place in path],
+            [self.buckets[place] for place in seen if place not in path],
+        )
+
+
+def prepare(draft: Draft, begins: int, ahead: list[int], text: list[int], way: Way) -> Prepared | None:
+    """The part of a draft that is of use after this text. It was asked for when the text had `begins` tokens, to follow
+    them and `ahead`. None if the text has diverged from it, is past its end, or is shorter than `begins`."""
+    passed = len(text) - begins
+    if begins < 0 or passed < 0:
+        return None
+    guessed = draft.tokens[:MAX_DRAFT_TOKENS]
+    certain = len(ahead)
+    tokens = [*ahead, *guessed] if ahead else guessed
+    parents = tree.simplified(draft.parents[:MAX_DRAFT_TOKENS]) if draft.parents else []
+    if not parents and (passed >= len(tokens) or (passed and text[begins:] != tokens[:passed])):
+        return None
+    # Invalid probabilities count as 0.
+    confidence = [each if 0.0 <= each <= 1.0 else 0.0 for each in draft.confidence[: len(guessed)]]
+    if len(confidence) != len(guessed):
+        confidence = [_confidence_of(draft.match_length)] * len(guessed)
+    if certain:
+        confidence = [1.0] * certain + confidence
+    if parents:
+        parents = [*range(-1, certain - 1), *(parent + certain for parent in parents)]
+    # Only if the tokens were drawn after exactly this text: tokens asked for ahead were drawn after a guess.
+    probs = draft.probs if not ahead and not passed else None
+    prepared = Prepared(
+        Draft(tokens, draft.source[:LONGEST_SOURCE], draft.match_length, parents, confidence, probs), way, certain
+    )
+    if not parents:
+        prepared.at = passed
+        return prepared
+    return prepared if prepared.follow(text[begins:]) else None
+
+
+def _confidence_of(match_length: int) -> float:
+    """For a drafter that gives none: it grows with the match length. Its bucket's acceptance rate is measured."""
+    return 1.0 - 0.5 / (1.0 + 0.25 * max(0, match_length))
