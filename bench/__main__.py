@@ -1,5 +1,6 @@
 """`python -m bench` runs the suite of this machine (bench/suite.py); `full` and `on_gpu` are its other forms.
-`python -m bench NAME [flags]` runs one benchmark, `list` lists them, `results` makes docs/results.md from all rows.
+`python -m bench NAME [flags]` runs one benchmark, `list` lists them, `results` makes docs/results.md from all rows,
+`rooms` says how large each room of the code is, `step --replay FILE` runs a worker's recorded steps again.
 
 A benchmark prints its figures, appends them as a row to bench/results/NAME.jsonl, and tells which of them are worse
 than in the row before. Exit code 1: a bar it knows was missed (`missed` in the figures); 2: it failed.
@@ -17,23 +18,25 @@ import traceback
 from collections.abc import Callable
 from types import ModuleType
 
-from bench import regressions, results_page, rows, suite
+from bench import forms, regressions, rows, suite
 
 # Each a module of this folder.
 NAMES = (
     "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "serving",
-    "peers", "restart", "faults", "same_text", "losslessness", "parity", "gpu", "gpu_verify",
+    "compare", "peers", "restart", "faults", "same_text", "losslessness", "parity", "gpu", "gpu_verify",
 )  # fmt: skip
+# Commands that leave no row, and their modules.
+COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}
 MISSED, FAILED = 1, 2
 
 
 def main(argv: list[str]) -> int:
-    name, flags = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (suite.SHORT, argv)
+    name, flags = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (forms.SHORT, argv)
     if name == "list":
         return _list()
-    if name == "results":
-        return results_page.main(flags)
-    if name in suite.FORMS:
+    if name in COMMANDS:
+        return int(load(COMMANDS[name]).main(flags))
+    if name in forms.FORMS:
         return suite.main(name, flags)
     if name not in NAMES:
         print(f"no benchmark named {name!r}; there are {', '.join(NAMES)}", file=sys.stderr)
@@ -42,13 +45,13 @@ def main(argv: list[str]) -> int:
 
 
 def _list() -> int:
-    print("python -m bench [FORM | NAME [flags] | results | list]; forms of the suite:")
-    for form, parts in suite.FORMS.items():
-        print(f"  {form:<14} {suite.minutes(parts)} minutes at most: {', '.join(dict.fromkeys(p.name for p in parts))}")
+    print("python -m bench [FORM | NAME [flags] | results | rooms | step | list]; forms of the suite:")
+    for form, parts in forms.FORMS.items():
+        print(f"  {form:<14} {forms.minutes(parts)} minutes at most: {', '.join(dict.fromkeys(p.name for p in parts))}")
     print("by name:")
-    for name in NAMES:
+    for name, module in {**{name: name for name in NAMES}, **COMMANDS}.items():
         try:
-            said = load(name).HELP
+            said = load(module).HELP
         except ImportError as missing:
             said = f"not here: {missing}"
         print(f"  {name:<14} {said}")

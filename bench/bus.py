@@ -25,7 +25,7 @@ from mesh.metrics import BusMetrics
 from mesh.node import Node
 from mesh.ref import Ref
 from mesh.stream import StreamWriter
-from mesh.zmq_transport import ZmqTransport
+from mesh.transport.zmq import ZmqTransport
 
 HELP = "the actor runtime alone: ask, stream and blocking round trips over ipc"
 WARM_UP = 300

@@ -14,7 +14,8 @@ import sys
 from typing import ClassVar
 
 from mesh.actor import Call
-from services.api.drafts import DraftItem, packed
+from services.api.drafter import Draft
+from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Propose, Proposed
 from services.api.settings import load_settings
 from services.proposer.actor import ProposerActor
@@ -40,14 +41,16 @@ class GarbageActor(ProposerActor):
         chance = random.Random(message.step)
         return Proposed(
             step=message.step,
-            drafts=packed(
-                DraftItem(
-                    sequence_id=item.sequence_id,
-                    committed=item.committed + len(item.ahead),
-                    tokens=[chance.randrange(IDS) for _ in range(LONGEST)],
-                    source="suffix",
-                    match_length=LONGEST,
-                    chances=[0.99] * LONGEST,
+            drafts=pack(
+                PlacedDraft(
+                    item.sequence_id,
+                    item.committed + len(item.ahead),
+                    Draft(
+                        tokens=[chance.randrange(IDS) for _ in range(LONGEST)],
+                        source="suffix",
+                        match_length=LONGEST,
+                        confidence=[0.99] * LONGEST,
+                    ),
                 )
                 for item in message.items
             ),

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from bench.checkout import user_cache
 from bench.rows import ROOT
-from services.api.settings import Settings, cache_dir
 
 HELP = "the kernels' tests on a GPU, against plain torch: how many pass"
 # In this order. They run in the interpreter elsewhere; the compiled loops of the CPU are not among them.
@@ -33,7 +33,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    model = (Path(cache_dir(Settings.for_tests())) / "models" / MODEL).is_dir()
+    model = (user_cache() / "models" / MODEL).is_dir()
     marked = "not slow" if model else "not slow and not model"
     end = time.monotonic() + options.seconds
     seen: dict[str, Any] = {}

@@ -125,7 +125,7 @@ def in_process(options: argparse.Namespace) -> Peer:
         start = time.perf_counter()
         rows_now = ForwardRows(tokens, 0, pages, len(tokens) - 1)
         for done in range(options.tokens):
-            token = int(model.forward([rows_now]).argmax())
+            token = int(model.forward([rows_now]).logits.argmax())
             rows_now = ForwardRows([token], len(tokens) + done, pages, 0)
         return options.tokens / (time.perf_counter() - start)
 

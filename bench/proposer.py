@@ -30,11 +30,11 @@ from bench import likeness, replay
 from bench.kinds import KINDS, texts_of
 from bench.replay import Guess, Text
 from bench.rows import ROOT
+from services.api.drafter import Draft, Drafter, DraftRequest
+from services.api.drafter import Text as FollowedText
 from services.api.settings import Settings
-from services.proposer.draft import Draft
-from services.proposer.proposer import Ask, Outcome, Proposer, View
-from services.proposer.registry import make_proposers
-from services.proposer.suffix_store import compiling
+from services.proposer.registry import make_drafters
+from services.proposer.suffix_index import SuffixIndex, compiling
 
 HELP = "drafts, accepted tokens, time and bytes of our proposers, beside arctic-inference's (--arctic PYTHON)"
 DEPTH, LEAST = 64, 0.1
@@ -78,56 +78,46 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class OurGuesser:
-    """A proposer of the registry behind its seam, alone in its process."""
+    """A drafter of the registry, alone in its process."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self._proposer = proposer_of(job)
+        self._index, self._drafter = drafter_of(job)
         self._longest: int = job["longest"]
-        self._views: dict[int, View] = {}
-        self._drafted: dict[int, Draft] = {}
-        self._outcomes: list[Outcome] = []
+        self._texts: dict[int, FollowedText] = {}
         self._numbers = iter(range(1, 1 << 60))
 
     def begin(self, key: int, prompt: Text) -> None:
-        view = self._views[key] = View(next(self._numbers), array("i", prompt), len(prompt), namespace="bench")
-        # A long prompt joins over several calls.
+        text = FollowedText(next(self._numbers), array("i", prompt), len(prompt), namespace="bench")
+        self._texts[key] = text
+        # A long prompt is taken in by several calls.
         for _ in range(1 + len(prompt) // replay.PIECE):
-            self._proposer.propose([Ask(view, 0)])
+            self.learn(key)
 
     def take(self, key: int, tokens: Text) -> None:
-        view = self._views[key]
-        view.tokens.extend(tokens)
-        if draft := self._drafted.pop(key, None):
-            right = replay.agreeing(draft.tokens, tokens, 0)
-            self._outcomes.append(Outcome(view.sequence_id, len(draft.tokens), right, draft.source))
+        self._texts[key].tokens.extend(tokens)
 
     def learn(self, key: int) -> None:
-        self._proposer.propose([Ask(self._views[key], 0)])
+        self._drafter.draft([DraftRequest(self._texts[key], 0)])
 
-    def guess(self, keys: Sequence[int]) -> list[Any]:
-        if self._outcomes:
-            self._proposer.observe(self._outcomes)
-            self._outcomes = []
-        return self._proposer.propose([Ask(self._views[key], self._longest) for key in keys])
+    def guess(self, keys: Sequence[int]) -> Sequence[Draft]:
+        return self._drafter.draft([DraftRequest(self._texts[key], self._longest) for key in keys])
 
-    def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
-        self._drafted |= {key: draft for key, draft in zip(keys, guesses, strict=True) if draft.tokens}
+    def told(self, keys: Sequence[int], drafts: Sequence[Draft]) -> list[Guess]:
         return [
-            Guess(draft.tokens, list(itertools.accumulate(draft.chances, operator.mul)), draft.match_length)
-            for draft in guesses
+            Guess(draft.tokens, list(itertools.accumulate(draft.confidence, operator.mul)), draft.match_length)
+            for draft in drafts
         ]
 
     def end(self, key: int) -> None:
         self.learn(key)
-        self._drafted.pop(key, None)
-        self._proposer.forget(self._views.pop(key).sequence_id)
+        self._drafter.forget([self._texts.pop(key).sequence_id])
 
     def held_bytes(self) -> int:
-        return self._proposer.held_bytes()
+        return self._index.stats().memory_bytes
 
 
-def proposer_of(job: dict[str, Any]) -> Proposer:
-    """A fresh one that has compiled what it needs."""
+def drafter_of(job: dict[str, Any]) -> tuple[SuffixIndex, Drafter]:
+    """A fresh one whose loops are compiled."""
     settings = Settings.for_tests(
         method=job["method"],
         suffix_decoding_max_tree_depth=job["depth"],
@@ -137,14 +127,15 @@ def proposer_of(job: dict[str, Any]) -> Proposer:
         proposer_tokens=20_000_000,
         store_dir="none",
     )
-    # All of it: what is compiled beside the measured calls takes their processor, and the interpreter's lock.
+    # All of them: what is compiled beside the measured calls takes their core, and the interpreter's lock.
     compiling.start().join()
-    proposer = make_proposers(settings)[job["method"]]
-    view = View(0, array("i", [1, 2, 3, 4] * 20), 0, namespace="warm up")
-    if not proposer.propose([Ask(view, 8)])[0].tokens:
-        raise SystemExit(f"{job['method']} has nothing to say about a text that repeats itself")
-    proposer.forget(0)
-    return proposer
+    index = SuffixIndex.open(settings)
+    drafter = make_drafters(settings, index)[job["method"]]
+    text = FollowedText(0, array("i", [1, 2, 3, 4] * 20), 0, namespace="warm up")
+    if not drafter.draft([DraftRequest(text, 8)])[0].tokens:
+        raise SystemExit(f"{job['method']} drafts nothing for a text that repeats itself")
+    drafter.forget([0])
+    return index, drafter
 
 
 # Jobs -----------------------------------------------------------------------------------------------------
@@ -218,7 +209,7 @@ def brings(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def kind_of(folder: Path, kind: str, texts: Any, usual: dict[str, Any], arctic: str) -> dict[str, Any]:
     """Ours along a curve of drafted tokens, so that it can be read at theirs."""
-    seen: dict[str, Any] = {"curves": {name: curve(folder, kind, texts, usual, name) for name in bringing()}}
+    seen: dict[str, Any] = {"curves": {name: curve(folder, kind, texts, usual, name) for name in BRINGING}}
     seen["ours"] = {name: points[0] for name, points in seen["curves"].items()}
     if arctic:
         factors = [job(folder, kind, texts, **usual, factor=factor) for factor in (1.0, 4.0)]
@@ -236,11 +227,6 @@ def kind_of(folder: Path, kind: str, texts: Any, usual: dict[str, Any], arctic: 
 
 def mean_of(ratios: Sequence[float]) -> float:
     return round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 3)
-
-
-def bringing() -> list[str]:
-    known = make_proposers(Settings.for_tests(store_dir="none"))
-    return [name for name in BRINGING if name in known]
 
 
 def curve(folder: Path, kind: str, texts: Any, usual: dict[str, Any], method: str) -> list[tuple[float, float]]:

@@ -83,7 +83,6 @@ WATCHED: dict[str, tuple[Watched, ...]] = {
         Watched("*_tokens_per_second", HIGHER, OF_TIMES),
         Watched("http_of_in_process", HIGHER, OF_RATIOS),
         Watched("batch_times_single", HIGHER, OF_RATIOS),
-        Watched("busy_p99_times_idle", LOWER, OF_RATIOS),
         Watched("prefix_ttft_of_cold", LOWER, OF_RATIOS),
     ),
     "speculation": (
@@ -94,8 +93,6 @@ WATCHED: dict[str, tuple[Watched, ...]] = {
     ),
     "step_overhead": (
         Watched("*/itl_p50_ms", LOWER, OF_RATIOS),
-        Watched("between_steps_us/*/*/p50", LOWER, OF_TIMES),
-        Watched("step_thread_cpu_us/*/*/added_p50", LOWER, OF_TIMES),
     ),
     "verify": (
         Watched("call_us", LOWER, OF_TIMES),

@@ -66,7 +66,7 @@ def _soak(figures: Figures) -> list[str]:
 def bus(own: Rows) -> Section | None:
     rows, steps = own.get("bus", []), own.get("step_overhead", [])
     shown = covering(rows, lambda figures: {"bus"} if "ask" in figures else set())
-    overhead = covering(steps, lambda figures: {name for name in ("naive", "between_steps_us") if name in figures})
+    overhead = covering(steps, lambda figures: set(figures.get("drafts", ())))
     if not shown and not overhead:
         return None
     section = Section("The bus, and what the mesh adds to a step")
@@ -86,24 +86,17 @@ def bus(own: Rows) -> Section | None:
     return section
 
 
+DRAFTS = {"prepared": "with a draft that was there", "waited": "with a draft that was waited for"}
+
+
 def _overhead(figures: Figures) -> str:
-    lines = [
-        [f"over HTTP, `{name}`: between tokens, p50, ms", number(figures[name]["itl_p50_ms"])]
-        for name in ("naive", "ngram")
-        if name in figures
-    ]
-    for method, ways in figures.get("between_steps_us", {}).items():
-        found = {"": ways} if "p50" in ways else ways
-        for way, seen in found.items():
-            where = f"`{method}`, {way}" if way else method
-            lines.append([f"between two steps, {where}: p50, µs", number(seen["p50"])])
-    for method, ways in figures.get("step_thread_cpu_us", {}).items():
-        if method == "naive":
-            lines.append(["processor time of the step thread there, caches warm, µs", number(ways)])
-            continue
-        for way, seen in ways.items():
-            lines.append([f"the same with `{method}`, {way}: more, µs", number(seen["added_p50"])])
-    return table([f"a step of {number(figures['step_ms'])} ms", "seen"], lines)
+    """What is added: to the sleep of the mock engine, and by a draft to a step without one."""
+    plain = figures["naive"]
+    lines = [["without a draft", number(plain["itl_p50_ms"]), number(plain["added_p50_ms"])]]
+    for name, said in DRAFTS.items():
+        seen = figures["drafts"][name]
+        lines.append([said, number(seen["p50_ms"]), number(seen["added_p50_ms"])])
+    return table([f"a step of {number(figures['step_ms'])} ms", "between tokens over HTTP p50, ms", "added, ms"], lines)
 
 
 def harness(own: Rows) -> Section | None:

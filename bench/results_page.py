@@ -11,15 +11,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import rows, suite
+from bench import forms, rows
+from bench.results_of_compare import COMPARE
 from bench.results_of_gpu import GPU
 from bench.results_of_mesh import MESH
 from bench.results_of_models import MODELS
 from bench.rows import Hardware, Row
 
 DOCS = rows.ROOT / "docs"
+HELP = "makes docs/results.md and its pictures from the rows in bench/results/"
 PAGE, PICTURES = "results.md", "pictures"
-SECTIONS = (*MODELS, *MESH, *GPU)
+SECTIONS = (*MODELS, *MESH, *GPU, *COMPARE)
 
 ABOUT = """# Results
 
@@ -42,7 +44,7 @@ No row was measured on a GPU yet.
 
 
 def main(argv: Sequence[str], docs: Path = DOCS, results: Path = rows.RESULTS) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench results", description="Makes docs/results.md from the rows.")
+    parser = argparse.ArgumentParser(prog="python -m bench results", description=HELP)
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 when it is behind")
     options = parser.parse_args(argv)
     files = made(rows.read_all(results))
@@ -67,11 +69,11 @@ def same(path: Path, text: str) -> bool:
 def made(all_rows: dict[str, list[Row]]) -> dict[str, str]:
     """Files under docs/: the page and its pictures."""
     files: dict[str, str] = {}
-    forms = {form: suite.minutes(parts) for form, parts in suite.FORMS.items()}
+    minutes = {form: forms.minutes(parts) for form, parts in forms.FORMS.items()}
     chapters = [chapter(machine, name, all_rows, files) for machine, name in slugs(machines(all_rows)).items()]
     if not any(gpu for *_, gpu in machines(all_rows)):
         chapters.append(NO_GPU)
-    files[PAGE] = "\n".join([ABOUT.format(**forms), *chapters])
+    files[PAGE] = "\n".join([ABOUT.format(**minutes), *chapters])
     return files
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from loadtest.server_metrics import parse
 
 ROOT = Path(__file__).resolve().parents[1]
+SPECMESH = (sys.executable, "-m", "services.cli")
 # In the order of their metrics ports.
 ROLES = ("streamer", "tokenizer", "proposer", "worker")
 
@@ -33,7 +34,10 @@ class MeshFailed(Exception):
 
 
 class RunningMesh:
-    def __init__(self, folder: Path, settings: dict[str, Any], python: str = sys.executable) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], specmesh: Sequence[str] = SPECMESH, root: Path = ROOT
+    ) -> None:
+        """`specmesh`: the command, and `root` its repository; another checkout has both of its own."""
         self.port = free_ports(1)
         self.metrics_base = free_ports(8)
         self.output = folder / "up.log"
@@ -43,8 +47,8 @@ class RunningMesh:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
         with self.output.open("wb") as log:
             self.process = subprocess.Popen(
-                [python, "-m", "services.cli", "up", *argv],
-                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=ROOT,
+                [*specmesh, "up", *argv],
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=root,
             )  # fmt: skip
 
     @property
@@ -70,12 +74,22 @@ class RunningMesh:
 
     def metrics(self, role: str) -> dict[str, float]:
         """Samples by name, summed over labels."""
-        with urllib.request.urlopen(self.metrics_url(role), timeout=10) as answer:
-            samples = parse(answer.read().decode())
         summed: dict[str, float] = {}
-        for (name, _), value in samples.items():
+        for (name, _), value in self._samples(role).items():
             summed[name] = summed.get(name, 0.0) + value
         return summed
+
+    def by_label(self, role: str, name: str, label: str) -> dict[str, float]:
+        """Samples of one metric, summed by a label's values."""
+        summed: dict[str, float] = {}
+        for (sample, labels), value in self._samples(role).items():
+            if sample == name and (found := re.search(rf'\b{label}="([^"]*)"', labels)):
+                summed[found[1]] = summed.get(found[1], 0.0) + value
+        return summed
+
+    def _samples(self, role: str) -> dict[tuple[str, str], float]:
+        with urllib.request.urlopen(self.metrics_url(role), timeout=10) as answer:
+            return parse(answer.read().decode())
 
     def processes(self) -> dict[str, int]:
         """Role -> pid, and "up" for the supervisor. Of a role that is kept warm, the process that does the work."""

@@ -13,26 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.sources import ensure_model
-from services.api.drafts import DraftItem
+from services.api.drafter import Draft
 from services.api.messages import Generate, Sampling
 from services.api.settings import Settings, cache_dir
 from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
-from services.worker.scheduling.events import (
-    Arrived,
-    AskDrafts,
-    DraftAsk,
-    DraftsReady,
-    Emit,
-    Fail,
-    Finish,
-    RunStep,
-    StepDone,
-    StepWanted,
-    TimeToSpare,
-)
+from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
+from services.worker.scheduling.sequence import Sequence
 
 HELP = "the same text alone, in a batch, in chunks of 64 and 512, preempted and drafted: 200 requests"
 # Name -> what the scheduler is allowed. Pages: 0 for all there are.
@@ -137,41 +126,35 @@ def run(runner: TorchRunner, wanted: list[Generate], pages: int = 0, drafts: int
     texts: list[list[int]] = [[] for _ in wanted]
     cached = 0
 
-    def hear(instructions: list[Any]) -> None:
+    def hear(out: list[Output]) -> None:
         nonlocal cached
-        for item in instructions:
+        for item in out:
             if isinstance(item, Emit):
                 texts[item.stream] += item.tokens.ids
             elif isinstance(item, Finish):
                 cached += item.finished.cached_tokens
             elif isinstance(item, Fail):
                 raise SystemExit(f"request {item.stream} failed: {item.failed.message}")
-            elif isinstance(item, AskDrafts):
-                hear(scheduler.handle(DraftsReady([_repeat(ask) for ask in item.asks])))
-            elif isinstance(item, RunStep):
-                hear(scheduler.handle(StepDone(runner.step(item.work, spare))))
-
-    def spare(elsewhere: bool) -> None:
-        hear(scheduler.handle(TimeToSpare()))
 
     begin = time.perf_counter()
     for stream, generate in enumerate(wanted):
         hear(scheduler.handle(Arrived(generate, stream)))
     while scheduler.has_work:
-        hear(scheduler.handle(StepWanted()))
+        plan = scheduler.schedule()
+        drafting = [item.sequence for item in plan.items if item.drafts]
+        runner.launch(scheduler.place({sequence.id: repeated(sequence) for sequence in drafting}))
+        hear(scheduler.handle(StepDone(runner.finish())))
     scheduler.check_idle()
     accepted = sum(tally.accepted for tally in scheduler.tallies.values())
     return Ran(texts, time.perf_counter() - begin, scheduler.preemptions, accepted, cached)
 
 
-def _repeat(ask: DraftAsk) -> DraftItem:
+def repeated(sequence: Sequence) -> Draft:
     """What followed the last two tokens when they came before; else a token that is likely wrong."""
-    text = ask.sequence.token_ids
+    text, budget = sequence.token_ids, sequence.longest_draft
     guess = [text[0]]
     for start in range(len(text) - 3, max(-1, len(text) - 400), -1):
         if text[start : start + 2] == text[-2:]:
-            guess = text[start + 2 : start + 2 + ask.budget]
+            guess = text[start + 2 : start + 2 + budget]
             break
-    return DraftItem(
-        sequence_id=ask.sequence.id, committed=ask.sequence.length, tokens=guess[: ask.budget], source="repeat"
-    )
+    return Draft(guess[:budget], "repeat")

@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from bench.kinds import texts_of
 from bench.replay import PROMPT
-from services.proposer.suffix_store.segment import DEPTH, Segment, merge
-from services.proposer.suffix_store.segment_loops import DRAFTED, MATCHED, guess_alone
+from services.proposer.suffix_index.segments.loops import DRAFTED, MATCHED, guess_alone
+from services.proposer.suffix_index.segments.segment import DEPTH, Segment, merge
 
 HELP = "what segments of learned text cost (build, merge, open, guess, bytes)"
 BYTES, OPEN_S, GUESS_P50_US = 20, 1.0, 20.0
@@ -169,7 +169,7 @@ def opened_s(path: Path) -> float:
     """In a process of its own, with all checks; the file is in memory already."""
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from services.proposer.suffix_store.segment import Segment\n"
+        "from services.proposer.suffix_index.segments.segment import Segment\n"
         "a = time.perf_counter(); Segment.open(Path(sys.argv[1])); print(time.perf_counter() - a)"
     )
     return float(

@@ -39,19 +39,30 @@ class Refused(Exception):
 
 
 def listen(port: int, body: dict[str, Any], timeout: float = 600.0) -> Heard:
+    asked = {**body, "stream_options": {"include_usage": True}, "return_speculate_metrics": True}
+    sent = time.perf_counter()
+    came = _lines(port, asked, timeout)
+    return told([(at, json.loads(line[6:])) for at, line in came], sent)
+
+
+def arrivals(port: int, body: dict[str, Any], timeout: float = 600.0) -> list[float]:
+    """When each chunk with text came."""
+    events = ((at, json.loads(line[6:])) for at, line in _lines(port, body, timeout))
+    return [at for at, event in events if any(choice.get("text") for choice in event.get("choices", ()))]
+
+
+def _lines(port: int, body: dict[str, Any], timeout: float) -> list[tuple[float, bytes]]:
     """Lines are kept as they come and read afterwards: whoever listens to many streams at once must be quick."""
-    asked = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_speculate_metrics": True}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
-        sent = time.perf_counter()
-        connection.request("POST", route(body), json.dumps(asked), {"Content-Type": "application/json"})
+        sent = json.dumps({**body, "stream": True})
+        connection.request("POST", route(body), sent, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         if answer.status != 200:
             raise Refused(f"{answer.status}: {answer.read(2000)!r}")
-        came = [(time.perf_counter(), line) for line in answer if line.startswith(b"data: {")]
+        return [(time.perf_counter(), line) for line in answer if line.startswith(b"data: {")]
     finally:
         connection.close()
-    return told([(at, json.loads(line[6:])) for at, line in came], sent)
 
 
 def told(events: list[tuple[float, dict[str, Any]]], sent: float) -> Heard:

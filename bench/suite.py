@@ -1,4 +1,4 @@
-"""The suite: which benchmarks run one after the other on a machine, with what flags, and how long each may take.
+"""The suite: runs the benchmarks of a form (bench/forms.py) one after the other on this machine.
 
 Each part is a process of its own with an allowance that is said before it starts. A part that fails or takes longer is
 told at the end, and the others run all the same. Each writes its own row; docs/results.md is made of them at the end.
@@ -18,63 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bench import regressions, results_page, rows
+from bench.forms import FORMS, ON_GPU, Part, minutes
 
-SHORT, FULL, ON_GPU = "short", "full", "on_gpu"
 # How long a part that is stopped has for taking down what it started.
 STOPPING_SECONDS = 20.0
-
-
-class Part(NamedTuple):
-    name: str
-    flags: str
-    seconds: int  # allowance
-
-    @property
-    def command(self) -> list[str]:
-        return [self.name, *shlex.split(self.flags)]
-
-
-FORMS: dict[str, tuple[Part, ...]] = {
-    # All that a change may make worse, in a quarter of an hour on two cores.
-    SHORT: (
-        Part("engine", "--turns 20", 50),
-        Part("engine", "--turns 20 --dtype int8", 50),
-        Part("verify", "--turns 5", 80),
-        Part("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 95),
-        Part("bus", "", 20),
-        Part("step_overhead", "--tokens 300 --steps 60", 65),
-        Part("mesh", "--seconds 8", 65),
-        Part("harness", "--seconds 5 --rounds 2", 65),
-        Part("speculation", "--methods naive,ngram:5,auto --concurrency 1,4,16 --requests 4 --waves 1 --rounds 1", 305),
-        Part("serving", "--only speed --rounds 1 --tokens 64", 45),
-        Part("peers", "--rounds 1 --tokens 64", 60),
-    ),
-    # What docs/results.md is best made of.
-    FULL: (
-        Part("engine", "", 60),
-        Part("engine", "--dtype int8", 60),
-        Part("verify", "", 150),
-        Part("proposer", "", 900),
-        Part("segments", "", 600),
-        Part("bus", "", 20),
-        Part("step_overhead", "", 180),
-        Part("mesh", "", 120),
-        Part("harness", "", 90),
-        Part("serving", "", 180),
-        Part("speculation", "--concurrency 1,2,4,8,16,32 --rounds 1", 2400),
-        Part("restart", "", 300),
-        Part("faults", "--workloads chat --seconds 25", 700),
-        Part("peers", "", 240),
-        Part("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
-    ),
-    # One call on a machine that has a GPU, torch and triton, and little else. What is wrong isn't worth timing: first
-    # the kernels are held to their references there.
-    ON_GPU: (
-        Part("parity", "--seconds 200", 220),
-        Part("gpu", "", 170),
-        Part("gpu_verify", "", 150),
-    ),
-}
 ENDS = {0: "every bar is met", 1: "missed a bar", 2: "failed"}
 OVERRAN = 124
 
@@ -128,10 +75,6 @@ def without_gpu() -> str:
     except ImportError:
         return "there is no torch here"
     return "" if torch.cuda.is_available() else "torch sees no GPU on this machine, and nothing can stand in for one"
-
-
-def minutes(parts: Sequence[Part]) -> int:
-    return -(-sum(part.seconds for part in parts) // 60)
 
 
 # Running --------------------------------------------------------------------------------------------------

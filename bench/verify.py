@@ -108,7 +108,7 @@ def _beside_steps(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
     figures["step_ms"] = {f"rows {rows}": step_ms[rows] for rows in ROWS}
     for work in works:
         rows = len(work.step.tokens)
-        logits = model.forward([work.step]).clone()
+        logits = model.forward([work.step]).logits.clone()
         floor = logits.numel() * logits.element_size() / gb_s / 1e3
         figures["verify"].setdefault(work.name, {})[f"rows {rows}"] = {
             "us": round(verify_us[work.name, rows], 1),
@@ -130,7 +130,7 @@ def _own_text(model: TorchModel, pages: list[int]) -> list[int]:
     """What the model says at temperature 1, so that the logits are those of a text."""
     text = [1]
     while len(text) < CONTEXT + max(ROWS):
-        logits = model.forward([ForwardRows(text[-1:], len(text) - 1, pages, 0)])
+        logits = model.forward([ForwardRows(text[-1:], len(text) - 1, pages, 0)]).logits
         rule = Rule(temperature=1.0, seed=4)
         text.append(int(cpu.verify(logits, gather([Asked(rule, len(text))], logits.shape[1])).tokens[0]))
     return text
@@ -138,7 +138,7 @@ def _own_text(model: TorchModel, pages: list[int]) -> list[int]:
 
 def _work(model: TorchModel, name: str, step: ForwardRows, counts: Counter[int]) -> Work:
     """With a draft that stands to its end: what the rows choose, one after the other."""
-    logits, rule = model.forward([step]).clone(), RULES[name]
+    logits, rule = model.forward([step]).logits.clone(), RULES[name]
     seen = dict(counts) if rule.penalised else None
     size = logits.shape[1]
 
@@ -164,7 +164,7 @@ def _take_turns(
         for work in works:
             rows = len(work.step.tokens)
             start = time.perf_counter()
-            logits = model.forward([work.step])
+            logits = model.forward([work.step]).logits
             between = time.perf_counter()
             work.run(logits)
             end = time.perf_counter()

@@ -26,7 +26,7 @@ def test_a_figure_that_got_worse_is_told_with_what_it_was_and_when() -> None:
 def test_of_times_and_sizes_less_is_better() -> None:
     then = row("mesh", {"resident_mb": {"worker": 50.0, "proposer": 50.0}}, day=1)
     now = row("mesh", {"resident_mb": {"worker": 80.0, "proposer": 20.0}}, day=2)
-    assert worse("mesh", now, [then]) == ["worse than 2026-11-01 abc1: resident_mb/target 50 -> 80 (+60 %)"]
+    assert worse("mesh", now, [then]) == ["worse than 2026-11-01 abc1: resident_mb/worker 50 -> 80 (+60 %)"]
 
 
 @pytest.mark.parametrize(

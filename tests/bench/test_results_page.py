@@ -111,6 +111,25 @@ def test_servers_side_by_side_are_a_table_by_request() -> None:
     assert "| chat, 4 at a time | a peer | 90 | 30 | 50 | 11 | 900 | 0 |" in text and "| int8 | tokens/s |" in text
 
 
+def test_a_comparison_with_an_older_commit_is_a_table_of_cells() -> None:
+    ratio = {"mean": 0.951, "low": 0.93, "high": 0.97}
+    cell = {"pairs": 5, "old": 50.0, "new": 47.5, "differ": 1} | ratio
+    cells = {"chat, 4 at a time, auto": cell, "edit, 1 at a time, auto": {"pairs": 1, "differ": 0}}
+    figures = {"old": "abc", "tokens": 96, "cells": cells, "mean": ratio, "worst": ratio}
+    text = page(compare=[row("compare", figures | {"missed": ["mean: 0.951"]})])
+    assert "| chat, 4 at a time, auto | 5 | 50 | 47.5 | 0.951 | 0.930 | 0.970 | 1 |" in text
+    assert "| edit, 1 at a time, auto | 1 | – | – | – | – | – | 0 |" in text
+    assert "| mean of all cells | – | – | – | 0.951 | 0.930 | 0.970 | – |" in text and "- missed: mean" in text
+
+
+def test_what_the_mesh_adds_to_a_step_is_one_figure_a_cell() -> None:
+    drafts = {"prepared": {"p50_ms": 5.16, "added_p50_ms": 0.03}, "waited": {"p50_ms": 5.39, "added_p50_ms": 0.26}}
+    figures = {"step_ms": 5.0, "naive": {"itl_p50_ms": 5.13, "added_p50_ms": 0.05}, "drafts": drafts}
+    text = page(step_overhead=[row("step_overhead", figures), row("step_overhead", {"between_steps_us": {}}, day=2)])
+    assert "| without a draft | 5.13 | 0.05 |" in text
+    assert "| with a draft that was waited for | 5.39 | 0.26 |" in text
+
+
 def test_machines_that_differ_in_little_have_pictures_of_their_own() -> None:
     one, other = (row("speculation", speculation(), hardware=CPU | {"flags": flags}) for flags in ([], ["avx2"]))
     files = made({"speculation": [one, other]})

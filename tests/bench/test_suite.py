@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from bench import __main__ as command
-from bench import peers, results_page, rows, suite
-from bench.suite import FORMS, FULL, ON_GPU, OVERRAN, SHORT, Part
+from bench import forms, peers, results_page, rows, suite
+from bench.forms import FORMS, FULL, ON_GPU, SHORT, Part
+from bench.suite import OVERRAN
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = [(form, part) for form, parts in FORMS.items() for part in parts]
@@ -38,9 +39,16 @@ def test_a_part_is_a_benchmark_and_its_flags_are_understood(form: str, part: Par
         assert command.parser(part.name, command.load(part.name)).parse_args(flags)
 
 
-@pytest.mark.parametrize("name", command.NAMES)
-def test_every_benchmark_says_what_it_does(name: str) -> None:
+@pytest.mark.parametrize("name", [*command.NAMES, *command.COMMANDS.values()])
+def test_every_benchmark_and_command_says_what_it_does(name: str) -> None:
     assert command.load(name).HELP
+
+
+@pytest.mark.parametrize("name", command.COMMANDS)
+def test_every_command_explains_its_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, "--help"])
+    assert ended.value.code == 0 and f"python -m bench {name}" in capsys.readouterr().out
 
 
 def test_the_suite_takes_a_quarter_of_an_hour_and_a_gpu_nine_minutes() -> None:
@@ -122,7 +130,7 @@ def test_a_part_that_is_not_there_is_not_passed_over(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("worker", "runs"),
+    ("target", "runs"),
     [
         ("bench", "-m bench "),
         ("bench-gpu", "python3 -m bench on_gpu"),
@@ -138,8 +146,8 @@ def test_make_knows_how(target: str, runs: str) -> None:
 
 def test_make_lists_the_benchmarks() -> None:
     said = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert f"make bench     the benchmarks of this machine, {suite.minutes(FORMS[SHORT])} minutes" in said
-    assert f"make bench-gpu the benchmarks of a GPU, {suite.minutes(FORMS[ON_GPU])} minutes" in said
+    assert f"make bench     the benchmarks of this machine, {forms.minutes(FORMS[SHORT])} minutes" in said
+    assert f"make bench-gpu the benchmarks of a GPU, {forms.minutes(FORMS[ON_GPU])} minutes" in said
 
 
 def test_at_the_end_what_got_worse_is_told_and_the_page_is_made(

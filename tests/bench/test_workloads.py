@@ -11,7 +11,7 @@ import pytest
 from bench.speculation import Method, Seen, auto_missed, compare, method, missed, rotated
 from bench.streams import Heard, Refused, told
 from bench.workloads import WORKLOADS, from_lines, route
-from services.streamer.request import Limits, parse_chat, parse_completion
+from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
 # Three steps gave nine tokens; a stop text stood before the last two.
 STEPS = {"accepted_tokens": 9, "average_accept_length": 3.0}
@@ -52,7 +52,7 @@ def test_no_request_comes_twice_and_all_are_greedy_and_of_a_usual_size(name: str
 def test_the_server_takes_every_request(name: str) -> None:
     for body in WORKLOADS[name].requests(8, 1):
         parse = parse_chat if route(body).endswith("chat/completions") else parse_completion
-        parse({**body, "model": "m"}, Limits())
+        parse({**body, "model": "m"}, RequestLimits())
 
 
 def test_turns_of_a_session_hold_the_turns_before() -> None:

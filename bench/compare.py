@@ -1,0 +1,221 @@
+"""An older commit beside the working tree: the same requests to both, in turns, in one run.
+
+Both meshes are started with `specmesh up`, each with its own files and environment, and talked to over HTTP only. They
+take turns (old new, new old, ...), one block of requests each, and only one of them has work at a time, so that what
+else the machine does falls on both alike. Each pair of blocks gives one ratio, new / old, of tokens a second; a cell is
+their geometric mean with its 95 % confidence interval. Texts of both are compared.
+
+Cells: a workload, a number of requests at a time and a method, with the real model; then the mesh alone with the mock
+engine: tokens a second of 64 streams, and the time to the first token of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench import turns
+from bench.checkout import Checkout, checked_out
+from bench.compare_blocks import Block, first_token, mesh_tokens, requests
+from bench.running_mesh import ROOT, SPECMESH, RunningMesh
+from bench.section import table
+from bench.turns import Ratio
+from bench.workloads import WORKLOADS
+
+HELP = "speed of the working tree against an older commit, both running, in turns, with confidence intervals"
+NAME = "measured"
+CELL_BAR, MEAN_BAR = 0.97, 0.99
+LEAST_PAIRS, MOST_PAIRS = 3, 40
+# Starting both meshes twice: not for cells.
+START_SECONDS = 120.0
+QUICK_SECONDS = 300.0
+# Between two blocks: what one mesh still does after its last token must not slow the other.
+SETTLE_SECONDS = 0.2
+MOCK = '{"step_ms": 0, "row_us": 0, "acceptance": 0.6, "vocab_size": 49152}'
+
+
+class Cell(NamedTuple):
+    """`weight`: its share of the time. `measure`: one block on one mesh; `turn` chooses the requests."""
+
+    name: str
+    weight: float
+    measure: Callable[[RunningMesh, int], Block]
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("commit", metavar="OLD_COMMIT", help="what the working tree is compared with")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated; empty: the mock engine only")
+    parser.add_argument("--methods", default="naive,auto", help="comma-separated")
+    parser.add_argument("--concurrency", default="1,4,16", help="requests at a time, comma-separated")
+    parser.add_argument("--tokens", type=int, default=96, help="longest answer")
+    parser.add_argument("--rounds", type=int, default=MOST_PAIRS, help="most pairs of blocks of a cell")
+    parser.add_argument("--seconds-budget", type=float, default=1500.0, help="about; a cell has 3 pairs or more")
+    parser.add_argument("--no-serving", action="store_true", help="leave out the cells with the mock engine")
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of both servers")
+    parser.add_argument("--quick", action="store_true", help="edit and chat, 1 and 4 at a time, 5 minutes")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    if options.quick:
+        options.workloads, options.concurrency, options.seconds_budget = "edit,chat", "1,4", QUICK_SECONDS
+    if options.rounds < 2:
+        raise SystemExit("--rounds: an interval needs at least 2 pairs")
+    real, mock = real_cells(options), [] if options.no_serving else mock_cells(options)
+    weights = {cell.name: cell.weight for cell in [*real, *mock]}
+    seconds = turns.shares(weights, max(0.0, options.seconds_budget - START_SECONDS))
+    settings = dict(each.split("=", 1) for each in options.setting)
+    seen: dict[str, dict[str, Any]] = {}
+    with checked_out(options.commit) as old:
+        for cells, engine in ((real, {}), (mock, {"engine": "mock", "mock_profile": MOCK})):
+            if cells:
+                with both(old, {"served_model_name": NAME, **settings, **engine}) as meshes:
+                    for cell in cells:
+                        seen[cell.name] = judged(pairs(cell, meshes, seconds[cell.name], options.rounds))
+                        print(line(cell.name, seen[cell.name]), flush=True)
+    figures = {"old": old.commit[:12], "tokens": options.tokens, "cells": seen, **summary(seen)}
+    print("\n".join(["", *shown(figures)]), flush=True)
+    return figures
+
+
+# Cells ----------------------------------------------------------------------------------------------------
+
+
+def real_cells(options: argparse.Namespace) -> list[Cell]:
+    names = [name for name in options.workloads.split(",") if name]
+    if unknown := set(names) - set(WORKLOADS):
+        raise SystemExit(f"no workload named {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    found = []
+    for workload in names:
+        for at_a_time in map(int, options.concurrency.split(",")):
+            for method in options.methods.split(","):
+                name = f"{workload}, {at_a_time} at a time, {method}"
+                ask = requests(NAME, workload, at_a_time, method, options.tokens, salt=name)
+                # A block of many takes longer: it needs more time for as many pairs.
+                found.append(Cell(name, 1 + at_a_time / 16, ask))
+    return found
+
+
+def mock_cells(options: argparse.Namespace) -> list[Cell]:
+    fast = [Cell(f"mesh, 64 at a time, {method}", 1.0, mesh_tokens(method)) for method in ("naive", "ngram")]
+    return [*fast, Cell("mesh, time to first token", 0.5, first_token())]
+
+
+# Running --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def both(old: Checkout, settings: dict[str, Any]) -> Iterator[list[RunningMesh]]:
+    """Old and new, ready, each with its own ports and folder."""
+    with ExitStack() as stack:
+        meshes = []
+        for specmesh, root in ((old.specmesh, old.root), (SPECMESH, ROOT)):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mesh-")))
+            mesh = RunningMesh(folder, settings, specmesh, root)
+            stack.callback(mesh.stop)
+            # One after the other: the second compiles and loads while nothing else does.
+            mesh.wait_until_ready()
+            meshes.append(mesh)
+        yield meshes
+
+
+def pairs(cell: Cell, meshes: Sequence[RunningMesh], seconds: float, most: int) -> list[tuple[Block, Block]]:
+    """(old, new) of each turn, after a block of each that is not kept: it warms caches and what a method measures.
+    Another pair begins while at least half of it, by the mean of those before, fits into the time."""
+    began = time.monotonic()
+    for mesh in meshes:
+        cell.measure(mesh, 0)
+    found: list[tuple[Block, Block]] = []
+    while len(found) < min(LEAST_PAIRS, most) or (len(found) < most and _has_time(began, seconds, len(found))):
+        turn = len(found)
+        blocks = {}
+        for side in turns.order(turn):
+            time.sleep(SETTLE_SECONDS)
+            blocks[side] = cell.measure(meshes[side], turn + 1)
+        found.append((blocks[0], blocks[1]))
+    return found
+
+
+def _has_time(began: float, seconds: float, done: int) -> bool:
+    """The warm-up counts as a pair."""
+    spent = time.monotonic() - began
+    return spent + spent / (done + 1) / 2 < seconds
+
+
+# Judging --------------------------------------------------------------------------------------------------
+
+
+def judged(seen: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
+    """Figures of a cell. A block in which a request failed has no speed, and its pair no ratio."""
+    whole = [(old, new) for old, new in seen if old.speed and new.speed]
+    figures: dict[str, Any] = {
+        "pairs": len(whole),
+        "failed_old": sum(old.failed for old, _ in seen),
+        "failed_new": sum(new.failed for _, new in seen),
+        "texts": sum(len(old.texts) for old, _ in whole),
+        "differ": sum(a != b for old, new in whole for a, b in zip(old.texts, new.texts, strict=True)),
+    }
+    if len(whole) < 2:
+        return figures
+    ratio = turns.of_pairs([new.speed / old.speed for old, new in whole])
+    for side, name in enumerate(("old", "new")):
+        figures[name] = round(sum(pair[side].speed for pair in whole) / len(whole), 2)
+        figures[f"{name}_first_token_ms"] = round(sum(pair[side].first_token_s for pair in whole) / len(whole) * 1e3, 2)
+    return figures | {name: round(value, 4) for name, value in ratio._asdict().items()}
+
+
+def ratio_of(figures: dict[str, Any]) -> Ratio:
+    return Ratio(*(figures[name] for name in Ratio._fields))
+
+
+def summary(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Worst cell, mean, and which bars they miss."""
+    ratios = {name: ratio_of(figures) for name, figures in cells.items() if "mean" in figures}
+    told = [f"{name}: {figures['failed_new']} requests failed" for name, figures in cells.items() if failed(figures)]
+    told += [f"{name}: {each['differ']} texts differ" for name, each in cells.items() if each["differ"]]
+    if not ratios:
+        return {"missed": [*told, "no cell has two pairs"]}
+    worst = min(ratios, key=lambda name: ratios[name].mean)
+    mean = turns.of_cells(list(ratios.values()))
+    told += turns.missed(f"worst cell, {worst}", ratios[worst], CELL_BAR) + turns.missed("mean", mean, MEAN_BAR)
+    return {
+        "worst": {"cell": worst, **{name: round(value, 4) for name, value in ratios[worst]._asdict().items()}},
+        "mean": {name: round(value, 4) for name, value in mean._asdict().items()},
+        "missed": told,
+    }
+
+
+def failed(figures: dict[str, Any]) -> bool:
+    return bool(figures["failed_new"]) or "mean" not in figures
+
+
+# Showing --------------------------------------------------------------------------------------------------
+
+HEAD = ("cell", "pairs", "old", "new", "new / old", "low", "high", "texts that differ")
+
+
+def row(name: str, figures: dict[str, Any]) -> list[str]:
+    if "mean" not in figures:
+        return [name, str(figures["pairs"]), "–", "–", "–", "–", "–", str(figures["differ"])]
+    rates = [f"{figures[side]:.1f}" for side in ("old", "new")]
+    ratios = [f"{figures[field]:.3f}" for field in ("mean", "low", "high")]
+    return [name, str(figures["pairs"]), *rates, *ratios, str(figures["differ"])]
+
+
+def line(name: str, figures: dict[str, Any]) -> str:
+    return "  ".join(f"{field} {value}" for field, value in zip(HEAD, row(name, figures), strict=True))
+
+
+def shown(figures: dict[str, Any]) -> list[str]:
+    lines = [table(HEAD, [row(name, each) for name, each in figures["cells"].items()])]
+    for what, bar in (("worst", CELL_BAR), ("mean", MEAN_BAR)):
+        if seen := figures.get(what):
+            called = f"worst cell, {seen['cell']}" if what == "worst" else what
+            interval = f"({seen['low']:.3f} to {seen['high']:.3f})"
+            verdict = "met" if seen["mean"] >= bar else "missed"
+            lines.append(f"{called}: {seen['mean']:.3f} {interval}, the bar is {bar}: {verdict}")
+    return lines

@@ -1,0 +1,105 @@
+"""Two meshes take turns, and their blocks become ratios and a verdict. The meshes are made up; a real comparison is
+`python -m bench compare COMMIT`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench import compare
+from bench.__main__ import parser
+from bench.compare import Cell, judged, pairs, real_cells, summary
+from bench.compare_blocks import Block, block_of, loaded
+from bench.streams import Heard
+
+
+def block(speed: float, *texts: str, failed: int = 0) -> Block:
+    return Block(speed, 0.25, list(texts), failed)
+
+
+def heard(text: str, tokens: int, sent: float, first: float, ended: float) -> Heard:
+    return Heard(text, tokens, 1, tokens, 0, 0, sent, first, ended)
+
+
+def options(*flags: str) -> Any:
+    return parser("compare", compare).parse_args(["abc", *flags])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, int]], Callable[..., Block]]:
+    monkeypatch.setattr(compare, "SETTLE_SECONDS", 0.0)
+    order: list[tuple[str, int]] = []
+
+    def measure(mesh: Any, turn: int) -> Block:
+        order.append((mesh, turn))
+        return block({"old": 10.0, "new": 9.0}[mesh], f"text {turn}")
+
+    return order, measure
+
+
+def test_sides_alternate_and_both_get_the_same_requests(asked: Any) -> None:
+    order, measure = asked
+    seen = pairs(Cell("x", 1.0, measure), ["old", "new"], 0.0, 40)  # type: ignore[list-item]
+    warm_up = [("old", 0), ("new", 0)]
+    assert order == [*warm_up, ("old", 1), ("new", 1), ("new", 2), ("old", 2), ("old", 3), ("new", 3)]
+    assert [(old.speed, new.speed) for old, new in seen] == [(10.0, 9.0)] * 3
+
+
+def test_a_cell_ends_after_its_most_pairs_however_much_time_is_left(asked: Any) -> None:
+    _, measure = asked
+    assert len(pairs(Cell("x", 1.0, measure), ["old", "new"], 3600.0, 5)) == 5  # type: ignore[list-item]
+
+
+def test_a_cell_says_its_ratio_its_rates_and_which_texts_differ() -> None:
+    figures = judged([(block(10, "a", "b"), block(9, "a", "c")), (block(20, "d"), block(18, "d"))])
+    assert (figures["mean"], figures["pairs"], figures["texts"], figures["differ"]) == (0.9, 2, 3, 1)
+    assert (figures["old"], figures["new"], figures["old_first_token_ms"]) == (15.0, 13.5, 250.0)
+
+
+def test_a_pair_in_which_a_request_failed_has_no_ratio() -> None:
+    figures = judged([(block(10), block(0, failed=2)), (block(10), block(10)), (block(10), block(10))])
+    assert (figures["pairs"], figures["failed_new"], figures["mean"]) == (2, 2, 1.0)
+    assert "mean" not in judged([(block(10), block(10))])
+
+
+def test_the_verdict_names_the_worst_cell_and_what_differs() -> None:
+    good = [(block(10, "a"), block(10, "a")), (block(10, "b"), block(10, "b"))]
+    bad = [(block(10, "a"), block(8.9, "z")), (block(10, "b"), block(9.1, "b"))]
+    found = summary({"good": judged(good), "bad": judged(bad)})
+    assert found["worst"]["cell"] == "bad" and found["worst"]["mean"] < found["mean"]["mean"] < 1
+    assert [line.partition(":")[0] for line in found["missed"]] == ["bad", "worst cell, bad", "mean"]
+
+
+def test_as_fast_as_before_misses_nothing() -> None:
+    same = judged([(block(10, "a"), block(10, "a"))] * 3)
+    assert summary({"x": same, "y": same})["missed"] == []
+
+
+def test_nothing_to_compare_is_no_success() -> None:
+    assert summary({"x": judged([(block(0, failed=1), block(0, failed=1))])})["missed"]
+
+
+def test_cells_are_every_workload_number_of_requests_and_method() -> None:
+    names = [cell.name for cell in real_cells(options())]
+    assert len(names) == len(set(names)) == 4 * 3 * 2
+    assert names[:2] == ["edit, 1 at a time, naive", "edit, 1 at a time, auto"]
+    assert real_cells(options("--workloads", "")) == []
+    with pytest.raises(SystemExit, match="no workload named nothing"):
+        real_cells(options("--workloads", "nothing"))
+
+
+def test_a_blocks_speed_is_all_tokens_in_all_of_the_time() -> None:
+    found = block_of([heard("a", 30, 0.0, 0.5, 2.0), heard("b", 10, 1.0, 2.0, 4.0)])
+    assert found == Block(10.0, 0.75, ["a", "b"], 0)
+    assert block_of([heard("a", 30, 0.0, 0.5, 2.0), None]) == Block(0.0, 0.0, [], 1)
+
+
+def test_a_load_in_which_requests_failed_has_no_speed() -> None:
+    seen = {"requests": {"failed": 0}, "ttft_s": {"p50": 0.5}}
+    assert loaded(seen, lambda seen: 80.0) == Block(80.0, 0.5, [], 0)
+    failed = Block(0.0, 0.0, [], 1)
+    assert loaded({"requests": {"failed": 1}, "ttft_s": None}, lambda seen: 80.0) == failed
+    # The harness didn't reach the mesh at all.
+    assert loaded(None, lambda seen: 80.0) == failed
