@@ -23,14 +23,15 @@ venv:
 dev:
 	@$(PYTHON) deploy/venv.py --dev
 
+# The loops are compiled on the other core meanwhile.
 model: dev
-	@$(BIN)/specmesh model fetch
+	@$(BIN)/python -m services.runtime.compile_ahead & $(BIN)/specmesh model fetch && wait
 
 up: venv ## install, fetch the model, start the mesh; Ctrl-C drains it
 	@exec $(BIN)/specmesh up $(ARGS)
 
 test: model ## the fast tests, with the real model (minutes)
-	@$(BIN)/pytest -v -m "not slow and not docker" $(ARGS)
+	@$(BIN)/pytest -v -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
 
 test-all: model ## every test: also the slow ones and docker compose
 	@$(BIN)/pytest -v $(ARGS)
@@ -38,7 +39,7 @@ test-all: model ## every test: also the slow ones and docker compose
 check: model docs-fresh ## lint, types, docs in step with the code, tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -v -m "not slow and not docker" $(ARGS)
+	@$(BIN)/pytest -v -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
 
 .PHONY: docs-fresh
 docs-fresh: dev
