@@ -53,7 +53,7 @@ ENV PATH=/opt/specmesh/bin:$PATH \
 USER specmesh
 # The proposer's loops, for the processor of the machine that builds: a new volume begins with them. On another kind of
 # processor they are compiled once more, at the first start.
-RUN python3 -m services.proposer.suffix_store.warm
+RUN python3 -m services.proposer.suffix_index.warm
 WORKDIR /tmp
 VOLUME ["/models"]
 EXPOSE 8000 9100 9101 9102 9103

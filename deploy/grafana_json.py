@@ -1,4 +1,4 @@
-"""How a row of panels becomes what Grafana reads. Knows the shape of a dashboard's JSON, and no metric."""
+"""Turns rows of panels into Grafana's JSON. Knows the format of a dashboard, and no metric."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SOURCE = {"type": "prometheus", "uid": "prometheus"}
-# A board is so many units wide; a row of graphs is so many high, and a row of numbers.
+# Width of a dashboard, height of a row of graphs and of a row of numbers, in Grafana's grid units.
 WIDTH, HIGH, LOW = 24, 7, 4
 
 Query = tuple[str, str]  # expression, legend
@@ -19,7 +19,7 @@ class Panel:
     unit: str
     queries: tuple[Query, ...]
     note: str = ""
-    # Why it has no data as a rule.
+    # Why it usually has no data.
     quiet: str = ""
     stacked: bool = False
 
@@ -48,7 +48,7 @@ def numbers(title: str, *panels: Panel) -> Row:
 
 
 def dashboard(name: str, title: str, rows: Iterable[Row]) -> dict[str, Any]:
-    # From one board to the others, at the same time of day.
+    # Links to the other dashboards, with the same time range.
     others = {"type": "dashboards", "title": "specmesh", "tags": ["specmesh"], "asDropdown": True, "keepTime": True}
     return {
         "uid": f"specmesh-{name}",

@@ -1,8 +1,8 @@
-"""Makes .venv and keeps it in step with pyproject.toml and constraints.txt. Standard library only.
+"""Creates .venv and keeps it up to date with pyproject.toml and constraints.txt. Standard library only.
 
-A stamp inside .venv holds the digest of what was installed, so a second call returns at once. The stamp is
-written last and the whole is done under a lock: an interrupted call is repeated, two calls at once do the
-work once. It knows nothing of what specmesh does.
+A stamp in .venv holds the digest of the installation, so a second call returns at once. The stamp is written last, and
+everything runs under a lock: an interrupted call is repeated, and concurrent calls do the work once. Knows nothing of
+specmesh.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TextIO
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / ".venv.lock"
 OLDEST = (3, 11)
-# Words that open pip's lines, and what a person wants to read instead.
+# First words of pip's output lines, and the text shown instead.
 PHASES = {
     "Collecting": "finding",
     "Downloading": "downloading",
@@ -47,7 +47,7 @@ def main() -> int:
 def install(venv: Path, *, dev: bool) -> int:
     digest = fingerprint(venv)
     with_dev, without = venv / ".installed-dev", venv / ".installed"
-    # What was installed for developers serves users as well.
+    # An installation for developers also suffices for users.
     if digest in [_read(stamp) for stamp in ([with_dev] if dev else [with_dev, without])]:
         return 0
     started = time.monotonic()
@@ -72,7 +72,7 @@ def install(venv: Path, *, dev: bool) -> int:
 
 
 def fingerprint(venv: Path) -> str:
-    """Of all that decides what is installed: the two files, the interpreter, and the place (scripts hold it)."""
+    """Digest of what decides the installation: the two files, the interpreter and the path (scripts contain it)."""
     digest = hashlib.sha256()
     for part in (ROOT / "pyproject.toml", ROOT / "constraints.txt"):
         digest.update(part.read_bytes() + b"\0")
@@ -81,7 +81,7 @@ def fingerprint(venv: Path) -> str:
 
 
 def create(venv: Path) -> None:
-    """A venv with pip in it, also where Debian's python3-venv (ensurepip) is not installed."""
+    """Creates a venv with pip, even without Debian's python3-venv (ensurepip)."""
     if _has_pip(venv):
         return
     shutil.rmtree(venv, ignore_errors=True)
@@ -101,7 +101,7 @@ def _has_pip(venv: Path) -> bool:
 
 
 def run_pip(command: list[str], log: Path) -> int:
-    """Runs pip with its words in `log` and one line for the person watching."""
+    """Runs pip with its output in `log`, and shows one status line."""
     environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     with log.open("w") as words:
         process = subprocess.Popen(
@@ -121,7 +121,7 @@ def run_pip(command: list[str], log: Path) -> int:
 
 
 class _Line:
-    """One line on a terminal, rewritten twice a second; off a terminal a line per phase."""
+    """A status line, rewritten twice a second on a terminal; otherwise a line for each phase."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()

@@ -1,6 +1,6 @@
-"""What servers say of their drafts at the end of an answer, summed (`metrics.speculative_decoding`, vLLM's shape).
+"""Sums the draft statistics that servers send at the end of an answer (`metrics.speculative_decoding`, vLLM's shape).
 
-"Accepted" counts draft tokens. A step that verifies a draft of five computes six rows; those of rejected tokens are
+"Accepted" counts draft tokens. A step that verifies five draft tokens computes six rows; rows of rejected tokens are
 wasted. Knows no requests and no sockets.
 """
 
@@ -32,12 +32,12 @@ def acceptance(said: Iterable[Mapping[str, Any] | None]) -> Figures | None:
 
 
 def wasted(steps: float, drafted: float, accepted: float) -> float | None:
-    """Share of the rows computed by these steps whose token was thrown away."""
+    """The share of computed rows whose draft token was rejected."""
     return (drafted - accepted) / (steps + drafted) if steps + drafted else None
 
 
 def by_position(rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """For each place in a draft: of the steps whose draft was that long, the share that accepted it."""
+    """Acceptance rate by position in the draft, over the steps whose draft reached that position."""
     reached: list[int] = []
     stood: list[int] = []
     for row in rows:
@@ -52,7 +52,7 @@ def by_position(rows: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def _histograms(row: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
-    """Length of drafts -> how many steps accepted 0, 1, ... of it."""
+    """Pairs of draft length and the number of steps that accepted 0, 1, ... tokens of it."""
     told = row.get("acceptance_histogram_by_draft_length")
     if not isinstance(told, dict):
         return []

@@ -1,9 +1,9 @@
-"""When requests start. Knows nothing of what they are or how they are sent.
+"""When requests start. Knows neither their content nor how they are sent.
 
-Open loop: a seeded sequence of start times, which nothing the server does can change. Latencies are counted
-from these times, so a server that stalls is charged for the requests that should have started meanwhile
-(the omission a closed loop commits: it stops asking while the server is slow).
-Closed loop: a fixed number of callers, each asking again when its answer ended.
+Open loop: a seeded sequence of start times that doesn't depend on the server. Latencies count from these times, so a
+server that stalls is charged for requests that were due meanwhile. A closed loop omits these, because it sends nothing
+while the server is slow.
+Closed loop: a fixed number of callers, each sending its next request when its last answer has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 PROCESSES = ("poisson", "gamma", "constant", "trace")
-# A timer of the event loop counts whole milliseconds. What is left of a wait below this is waited for awake.
+# Event loop timers have a resolution of 1 ms; the rest of a wait is spent spinning.
 TIMER_STEP = 0.001
 
 
@@ -24,8 +24,8 @@ TIMER_STEP = 0.001
 class Arrivals:
     """`rate` 0 and no trace: closed loop of `concurrency` callers. Ends after `requests` starts or `duration` seconds.
 
-    Times between starts of a gamma process have a coefficient of variation of `burstiness`: 1 is Poisson, more comes
-    in bursts. Of a trace `times` are its starts, `speed` how much faster than then they are replayed.
+    `burstiness` is the coefficient of variation of a gamma process: 1 is Poisson, above 1 gives bursts. `times` are the
+    start times of a trace, which is replayed `speed` times faster.
     """
 
     concurrency: int = 1
@@ -43,7 +43,7 @@ class Arrivals:
         return self.rate > 0 or self.process == "trace"
 
     def offsets(self) -> Iterator[float]:
-        """Start times of an open loop, seconds after its beginning."""
+        """Start times of an open loop, in seconds after its beginning."""
         for number, at in enumerate(self._times()):
             if (self.requests and number >= self.requests) or (self.duration and at >= self.duration):
                 return
@@ -70,7 +70,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 async def precisely(seconds: float) -> None:
-    """Sleeps to the fraction of a millisecond. Others run meanwhile, also while it waits awake."""
+    """Sleeps with a resolution below a millisecond. Other tasks run meanwhile, also while it spins."""
     end = time.perf_counter() + seconds
     await asyncio.sleep(max(0.0, seconds - TIMER_STEP))
     while time.perf_counter() < end:  # noqa: ASYNC110 it is the clock that is waited for
@@ -78,7 +78,7 @@ async def precisely(seconds: float) -> None:
 
 
 async def drive(arrivals: Arrivals, send: Send, *, now: Now, sleep: Sleep = precisely, first: int = 0) -> None:
-    """Calls `send(index, scheduled time)` by the plan, indices from `first`, and returns when every call has."""
+    """Calls `send(index, scheduled time)` for each arrival, with indices from `first`, and waits for all calls."""
     if arrivals.open_loop:
         await _open_loop(arrivals, send, now, sleep, first)
     else:
@@ -95,7 +95,7 @@ async def _paced(arrivals: Arrivals, now: Now, sleep: Sleep) -> AsyncIterator[tu
     begin = now()
     for index, offset in enumerate(arrivals.offsets()):
         scheduled = begin + offset
-        # Even when late, let the loop breathe: a burst must not keep answers from being read.
+        # Yield even when late, so that a burst doesn't keep answers from being read.
         await sleep(max(0.0, scheduled - now()))
         yield index, scheduled
 

@@ -1,4 +1,4 @@
-"""What requests have in common, and what tells the two sides of a comparison apart. Knows bodies, no sockets."""
+"""Settings common to all requests, and the sides of a comparison. Knows request bodies, no sockets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MAX_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """None leaves it to the request, and where that says nothing to a default. Without `path` a request goes where its
-    body belongs. `extra` goes into the body as it is. Fields that not every server knows are sent only when asked for.
+    """None means the request's own value, or else a default. Without `path` the body decides the route. `extra` is
+    added to the body unchanged. Fields that some servers don't know are sent only if asked for.
     """
 
     path: str = ""
@@ -31,13 +31,13 @@ class Ask:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def shaped(self, body: Mapping[str, Any]) -> Body:
-        """As the route wants it: messages or a prompt."""
+        """The body in the form of the route: messages or a prompt."""
         if not self.path:
             return dict(body)
         return as_chat(body) if self.path == CHAT else as_completion(body)
 
     def request(self, body: Body, index: int) -> tuple[str, bytes]:
-        """Route and bytes."""
+        """The route, and the body as bytes."""
         asked: Body = {
             "max_tokens": MAX_TOKENS,
             "temperature": 0.0,
@@ -64,15 +64,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the things compared: fields of the body, or another server. `url` "": the run's."""
+    """One side of a comparison: fields of the body, or another server. An empty `url` means the run's server."""
 
     label: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     url: str = ""
 
     def ask(self, common: Ask, salt: str) -> Ask:
-        """With drafts told apart, the sides get a `cache_salt` each (`salt` ""): otherwise the second would find the
-        prompts computed and draft from the first one's answers."""
+        """Sides that set `speculation` get a `cache_salt` each, unless `salt` is empty. Otherwise the second side would
+        find the prompts in the prefix cache and draft from the first side's answers."""
         more = dict(self.fields)
         if salt and "speculation" in more:
             more = {"cache_salt": f"{salt} {self.label}", **more}
@@ -80,9 +80,9 @@ class Side:
 
 
 def side(text: str) -> Side:
-    """`name=value`, several joined by `;`. `speculation=NAME[:LONGEST]` is short for its method, `off` for none;
-    `url=` names another server, `label=` the side itself; other names are fields of the body (`a.b=` a field within
-    one), values JSON or words.
+    """Parses `name=value`, several joined by `;`. `speculation=METHOD[:LENGTH]` sets the method and draft length, `off`
+    turns it off. `url=` is another server, `label=` the name of the side. Other names are fields of the body (`a.b=`
+    is a nested field); values are JSON or plain words.
     """
     fields: dict[str, Any] = {}
     label, url = text, ""

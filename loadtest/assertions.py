@@ -1,4 +1,4 @@
-"""`--assert 'p99(ttft)<0.5'`: one comparison of a figure with a number. Read by a pattern; nothing is evaluated.
+"""`--assert 'p99(ttft)<0.5'`: compares one figure with a number. Parsed by a pattern; nothing is evaluated.
 
 WHAT OP NUMBER[UNIT]     OP: < <= > >= == !=     UNIT: s, ms, us, % or none
 WHAT: p99(ttft)          mean, min, p50, p90, p99, max or n of ttft, itl, chunk_gap, tpot, e2e or lateness
@@ -27,7 +27,7 @@ NAMED = {
     "acceptance": "acceptance.acceptance_rate",
     "wasted_rows": "acceptance.wasted_rows",
 }
-# Of a comparison of two sides.
+# Figures of a comparison of two sides.
 COMPARED = {
     "texts_differ": "texts.differ",
     "speedup": "throughput.ratio",
@@ -57,7 +57,7 @@ class Assertion:
     of_comparison: bool
 
     def failures(self, runs: Sequence[Figures], comparisons: Sequence[Figures]) -> list[str]:
-        """It must hold for every run, or every comparison. A figure that isn't there fails, too."""
+        """It must hold for every run, or every comparison. A missing figure fails."""
         where = comparisons if self.of_comparison else runs
         if not where:
             return [f"{self.text}: nothing was compared"]

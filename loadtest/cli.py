@@ -1,4 +1,4 @@
-"""`specmesh load`: flags to a plan, a run, a report and an exit code. Everything else is elsewhere."""
+"""`specmesh load`: turns flags into a plan, runs it, writes the reports and returns an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as problem:
         print(f"specmesh load: {problem}", file=sys.stderr)
         return BAD_USAGE
-    # Collections in the middle of a stream would show as latency; outcomes hold no cycles worth looking for.
+    # Garbage collection during a stream would show as latency, and outcomes hold no cycles.
     gc.set_threshold(100_000, 50, 50)
     try:
         result = _run(plan, live=not options.quiet and sys.stderr.isatty())
@@ -69,7 +69,7 @@ def _run(plan: Plan, live: bool) -> Result:
 
 
 def run_loop(work: Coroutine[Any, Any, Result]) -> Result:
-    """On uvloop where it is installed: half the cost of a read."""
+    """Uses uvloop where installed: it halves the cost of a read."""
     try:
         import uvloop
     except ImportError:
@@ -80,7 +80,7 @@ def run_loop(work: Coroutine[Any, Any, Result]) -> Result:
 def _write(options: argparse.Namespace, report: Figures, result: Result) -> None:
     several = {**report, "runs": result.runs, "comparisons": result.comparisons}
     if options.json:
-        # A single run's figures stand at the top.
+        # The figures of a single run are at the top level.
         write(options.json, as_json(several if len(result.runs) > 1 else {**report, **result.runs[0]}))
     if options.csv:
         write(options.csv, as_csv(result.runs))

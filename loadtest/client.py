@@ -1,8 +1,8 @@
-"""A lean HTTP client for load: one protocol object a connection, one timestamp a read.
+"""A lean HTTP client for load tests: one protocol object per connection, one timestamp per read.
 
 Every request ends in an Outcome, whatever the server does; the client raises nothing for a server's fault.
-A received chunk costs a few microseconds, so that one core can take in tens of thousands a second without the
-harness becoming what it measures. Knows no workloads and no statistics.
+A received chunk costs a few microseconds, so one core can receive tens of thousands per second without distorting the
+measurement. Knows no workloads and no statistics.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _POSTED = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
 
 
 class ServerUnusable(Exception):
-    """A plain request (model list, metrics) did not get an answer that can be used."""
+    """A plain request (model list, metrics) got no usable answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a URL points: host, port, TLS or not, and the path before ours."""
+    """The parts of a URL: host, port, TLS, and a path prefix."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ class Origin:
 
 
 class Connection(asyncio.Protocol):
-    """One TCP connection, one exchange at a time. Between exchanges it lies in the client's pool."""
+    """One TCP connection with one exchange at a time. Between exchanges it is in the client's pool."""
 
     def __init__(self, now: Callable[[], float], on_idle_lost: Callable[[Connection], None]) -> None:
         self._now = now
@@ -78,12 +78,12 @@ class Connection(asyncio.Protocol):
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none by inheritance.
+        # uvloop's transports don't inherit from asyncio.Transport.
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         if self._exchange is None:
-            # Bytes nobody asked for: this connection cannot be trusted with the next request.
+            # Unexpected bytes: don't use this connection for another request.
             self.abort()
             return
         self._exchange.received(data, self._now())
@@ -97,8 +97,7 @@ class Connection(asyncio.Protocol):
 
 
 class Exchange:
-    """A request on its connection until its end. `finished` is set once: True when the connection can be
-    used again."""
+    """One request on its connection. `finished` is set once, to True if the connection can be reused."""
 
     def __init__(self, abandon_after: int | None, outcome: Outcome, finished: asyncio.Future[bool]) -> None:
         self.outcome = outcome
@@ -143,7 +142,7 @@ class Exchange:
             self._fail("truncated" if self.answered else "closed", "the server closed the connection", now)
 
     def abandon(self, now: float) -> None:
-        """Walk away on purpose, as a user closing a browser does."""
+        """Disconnects on purpose, like a user who closes the browser."""
         if not self.finished.done():
             self.outcome.abandoned = True
             self._end(False, now)
@@ -163,7 +162,7 @@ class Exchange:
         if self.finished.done():
             return
         if not self.outcome.error:
-            # An error event before the connection broke says more than the break.
+            # An earlier error event is more specific than the broken connection.
             self.outcome.error, self.outcome.detail = kind, detail
         self._end(False, now)
 
@@ -186,7 +185,7 @@ class Client:
         self._tls = ssl.create_default_context() if self.origin.tls else None
 
     def now(self) -> float:
-        # Not loop.time(): uvloop's counts whole milliseconds.
+        # Not loop.time(): uvloop's has a resolution of 1 ms.
         return time.perf_counter()
 
     async def stream(
@@ -199,8 +198,8 @@ class Client:
         abandon_within: float = 0.05,
         keep_text: bool = False,
     ) -> Outcome:
-        """POST, read the events to their end. `abandon_after` n: hang up after n chunks with text;
-        0: hang up `abandon_within` seconds after sending, mostly before any came."""
+        """POSTs, and reads events until the end. `abandon_after` n: disconnect after n chunks with text; 0: disconnect
+        `abandon_within` seconds after sending, usually before the first chunk."""
         outcome = Outcome(scheduled, started=self.now(), pieces={} if keep_text else None)
         request = self._request(f"POST {self.origin.prefix}{path}", _POSTED % len(body), body)
         while True:
@@ -216,7 +215,7 @@ class Client:
             await self._run(connection, exchange, request, abandon_within if abandon_after == 0 else None)
             if not (reused and not exchange.answered and outcome.error in ("closed", "reset")):
                 return outcome
-            # An idle connection the server had just closed says nothing of this request: once more.
+            # The server had closed the idle connection before the request: try again.
             outcome = Outcome(scheduled, started=outcome.started, pieces={} if keep_text else None)
 
     async def get(self, path: str, *, timeout: float = 10.0) -> bytes:

@@ -1,8 +1,8 @@
-"""Two sides of one run compared, request by request: how many times faster, how sure, and is the text the same?
+"""Compares two sides of one run, request by request: the speed-up, its confidence interval, and whether texts differ.
 
-Every ratio is above 1 where the other side is faster than the first. A request's ratio is taken to the same request of
-the first side; they are averaged as logarithms, and the interval is a bootstrap's over sessions, as the turns of one
-are not independent. Throughput is all tokens in all of the time, with a bootstrap over blocks. Knows no sockets.
+A ratio above 1 means that the other side is faster than the first. Ratios of equal requests are averaged as logarithms.
+The interval is a bootstrap over sessions, because the turns of one session are not independent. Throughput is all
+tokens divided by all of the time, with a bootstrap over blocks. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHOWN_CHARACTERS = 60
 
 
 class Block(NamedTuple):
-    """A piece of a run in which only one side was asked."""
+    """A part of a run in which only one side got requests."""
 
     tokens: int
     seconds: float
@@ -51,7 +51,7 @@ def _ratio(
     by_session: dict[int, list[float]] = {}
     for slow, fast in pairs:
         before, after = seconds(slow), seconds(fast)
-        # An answer of a single chunk took no time after its first token: there is no ratio to it.
+        # An answer with a single chunk has no time after its first token, so it has no ratio.
         if before and after:
             by_session.setdefault(slow.index, []).append(math.log(before / after))
     if not by_session:
@@ -62,7 +62,7 @@ def _ratio(
 
 
 def _throughput(first: Sequence[Block], other: Sequence[Block], seed: int) -> Figures | None:
-    """Blocks are drawn as they came, the same ones of both sides: what disturbed the machine disturbed both."""
+    """Resamples pairs of neighbouring blocks, because disturbances of the machine affect both sides of a pair."""
     both = np.array([[*a, *b] for a, b in zip(first, other, strict=False)], dtype=np.float64)
     if not len(both) or (both.sum(0) <= 0).any():
         return None
@@ -79,7 +79,7 @@ def _throughput(first: Sequence[Block], other: Sequence[Block], seed: int) -> Fi
 
 
 def _with_interval(ratio: float, resampled: np.ndarray[Any, Any], count: int) -> Figures:
-    """With a single pair there is nothing to be sure by: no interval."""
+    """A single pair has no interval."""
     low, high = np.percentile(resampled, INTERVAL) if count > 1 and len(resampled) else (None, None)
     return {
         "ratio": round(ratio, 4),

@@ -35,11 +35,11 @@ class CompletionStream:
             self._chunk(chunk, now)
 
     def ended(self) -> None:
-        """The response is over: decides whether it was whole."""
+        """Called at the end of the response; decides whether it was complete."""
         outcome = self.outcome
         if outcome.error:
             return
-        # transformers serve ends without [DONE], and with usage in its last chunk: that is an end, too.
+        # transformers serve ends with usage and without [DONE]; this counts as a complete response.
         if not self.done and not (outcome.finish and outcome.completion_tokens is not None):
             outcome.error, outcome.detail = "truncated", "the stream ended without [DONE]"
         elif not outcome.finish:
@@ -81,7 +81,7 @@ class CompletionStream:
         count = int(usage.get("completion_tokens") or 0)
         with_every_chunk = chunks_before == 0 or outcome.completion_tokens is not None
         if with_every_chunk and outcome.chunks == chunks_before + 1 and not outcome.told[-1]:
-            # What it grew by is this chunk's.
+            # The increase belongs to this chunk.
             outcome.told[-1] = max(0, count - (outcome.completion_tokens or 0))
         outcome.prompt_tokens = int(usage["prompt_tokens"])
         outcome.completion_tokens = count
@@ -90,7 +90,7 @@ class CompletionStream:
 
 
 def tokens_told(choice: dict[str, Any]) -> int:
-    """How many tokens a chunk holds, where the server says so one way or another; else 0."""
+    """The number of tokens in a chunk as reported by the server, or 0."""
     if ids := choice.get("token_ids"):
         return len(ids)
     if runs := choice.get("runs"):
@@ -101,14 +101,14 @@ def tokens_told(choice: dict[str, Any]) -> int:
 
 
 class Garbage(BadResponse):
-    """An event that is no completion chunk."""
+    """An event that isn't a completion chunk."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data[:200].decode(errors="replace"))
 
 
 def error_text(error: Any) -> str:
-    """The message of an OpenAI error object, or whatever came in its place."""
+    """The message of an OpenAI error object, or the text sent instead."""
     if isinstance(error, dict):
         return f"{error.get('code') or error.get('type') or ''}: {error.get('message', '')}"[:300]
     return str(error)[:300]

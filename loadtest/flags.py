@@ -16,7 +16,7 @@ from loadtest.objectives import PRESETS, objectives
 from loadtest.plan import Plan
 from loadtest.workloads import NAMES, workload
 
-# Whoever is asked first would pay for what is compiled or opened at first use.
+# Without warm-up the first side would pay for compilation and connections.
 WARM_UP_SIDES = 2
 Flag = Callable[..., object]
 PATHS = {"auto": "", "chat": CHAT, "completions": COMPLETIONS}
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults that say something: numbers and words, not empty ones."""
+    """Shows only defaults that are not empty."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default else action.help
@@ -49,53 +49,53 @@ def _what_is_asked(flag: Flag) -> None:
     shown = f"{', '.join(NAMES)}; a .jsonl or .json file; a folder of texts"
     flag("--workload", default="questions", metavar="NAME|PATH", help=shown)
     flag("--prompt", default="", help="ask this every time instead of a workload")
-    flag("--instruction", default="", metavar="TEXT", help="of a folder: what is to be done with each file")
-    flag("--file-characters", type=_at_least(1), default=12_000, metavar="N", help="of each file of a folder at most")
-    flag("--turns", type=_at_least(0), default=0, metavar="N", help="of a session at most; 0: all")
+    flag("--instruction", default="", metavar="TEXT", help="what to do with each file of a folder")
+    flag("--file-characters", type=_at_least(1), default=12_000, metavar="N", help="of each file of a folder, at most")
+    flag("--turns", type=_at_least(0), default=0, metavar="N", help="most turns of a session; 0: all")
     flag("--think", type=_seconds, metavar="S", help="mean pause before a later turn, instead of the workload's")
-    flag("--endpoint", choices=tuple(PATHS), default="auto", help="which API; auto: what the request is made for")
+    flag("--endpoint", choices=tuple(PATHS), default="auto", help="API route; auto: the one the request was made for")
     flag("--model", default="", help="model name; empty: the first of /v1/models")
-    flag("--max-tokens", type=_at_least(1), metavar="N", help=f"of every answer; else the request's, or {MAX_TOKENS}")
-    flag("--temperature", type=float, metavar="T", help="of every request; else the request's, or 0: greedy")
-    flag("--seed", type=int, default=0, help="of prompts, arrivals, disconnects and sampling")
-    flag("--ignore-eos", action="store_true", help="go on to --max-tokens")
-    flag("--token-ids", action="store_true", help="ask for each chunk's token ids: times between tokens are exact")
-    flag("--speculation", type=_speculation, metavar="HOW", help="off, a method, method:longest, or a JSON object")
+    flag("--max-tokens", type=_at_least(1), metavar="N", help=f"default: the request's own, or {MAX_TOKENS}")
+    flag("--temperature", type=float, metavar="T", help="default: the request's own, or 0 (greedy)")
+    flag("--seed", type=int, default=0, help="seed of prompts, arrivals, disconnects and sampling")
+    flag("--ignore-eos", action="store_true", help="ignore the end of text and generate --max-tokens")
+    flag("--token-ids", action="store_true", help="ask for the token ids of each chunk, for exact times between tokens")
+    flag("--speculation", type=_speculation, metavar="HOW", help="off, a method, method:length, or a JSON object")
     flag("--extra-body", type=_json_object, default={}, metavar="JSON", help="more fields of the body")
 
 
 def _when(flag: Flag) -> None:
     flag("--concurrency", type=_list(_at_least(1)), default="1", metavar="N[,N...]", help="callers; several: a sweep")
-    flag("--rate", type=_list(_rate), default="0", metavar="R[,R...]", help="open loop: requests a second")
-    flag("--arrivals", choices=PROCESSES, default="poisson", help="of the open loop; trace: as in the file")
-    flag("--burstiness", type=float, default=2.0, metavar="C", help="of gamma: coefficient of variation; 1 is poisson")
-    flag("--trace-speed", type=float, default=1.0, metavar="X", help="a trace is replayed so many times faster")
+    flag("--rate", type=_list(_rate), default="0", metavar="R[,R...]", help="open loop: requests per second")
+    flag("--arrivals", choices=PROCESSES, default="poisson", help="of the open loop; trace: times from the file")
+    flag("--burstiness", type=float, default=2.0, metavar="C", help="gamma: coefficient of variation; 1 is poisson")
+    flag("--trace-speed", type=float, default=1.0, metavar="X", help="replay a trace X times faster")
     flag(
         "--requests",
         type=_at_least(0),
         default=0,
         metavar="N",
-        help="stop after N at each load; 0: by --duration or load",
+        help="requests at each load; 0: set by --duration or the load",
     )
-    flag("--duration", type=_seconds, default=0.0, metavar="S", help="start none after S seconds; 0: no limit")
-    flag("--warmup", type=_at_least(0), metavar="N", help="requests before, not measured; else 0, with --ab 2")
-    flag("--disconnect", type=float, default=0.0, metavar="P", help="share abandoned after a random chunk")
-    flag("--timeout", type=_seconds, default=600.0, metavar="S", help="seconds a request may take")
+    flag("--duration", type=_seconds, default=0.0, metavar="S", help="send no request after S seconds; 0: no limit")
+    flag("--warmup", type=_at_least(0), metavar="N", help="requests that are not measured; default 0, with --ab 2")
+    flag("--disconnect", type=float, default=0.0, metavar="P", help="share of requests to disconnect after a chunk")
+    flag("--timeout", type=_seconds, default=600.0, metavar="S", help="longest duration of a request, in seconds")
 
 
 def _compared(flag: Flag) -> None:
     shown = "two or more sides, each name=value[;name=value]: speculation=off, speculation=ngram:5, url=..., any field"
     flag("--ab", nargs="+", default=[], metavar="SIDE", help=shown)
-    flag("--ab-block", type=_at_least(0), default=0, metavar="N", help="requests a side gets in turn; 0: by the load")
-    flag("--shared-cache", action="store_true", help="do not keep the sides' caches apart with a cache_salt")
+    flag("--ab-block", type=_at_least(0), default=0, metavar="N", help="requests per turn of a side; 0: by the load")
+    flag("--shared-cache", action="store_true", help="don't separate the sides' caches with a cache_salt")
 
 
 def _judged(flag: Flag) -> None:
     shown = f"limits like ttft:0.5,itl:50ms, or one of {', '.join(PRESETS)}"
     flag("--slo", default="", metavar="LIMITS", help=shown)
-    claim = "exit 1 unless so, e.g. 'p99(ttft)<0.5'; repeatable"
+    claim = "exit with 1 if this is false, e.g. 'p99(ttft)<0.5'; repeatable"
     flag("--assert", dest="assertions", action="append", default=[], metavar="CLAIM", help=claim)
-    flag("--max-error-rate", type=float, default=0.0, metavar="X", help="exit 1 above this share of failures")
+    flag("--max-error-rate", type=float, default=0.0, metavar="X", help="exit with 1 above this share of failures")
 
 
 def _access_and_report(flag: Flag) -> None:
@@ -109,7 +109,7 @@ def _access_and_report(flag: Flag) -> None:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """Raises ValueError with what makes no sense."""
+    """Raises ValueError for flags that contradict each other."""
     _check(options)
     asked = workload(
         options.workload, options.seed, prompt=options.prompt, instruction=options.instruction,

@@ -1,7 +1,6 @@
 """Reads HTTP/1.1 responses and server-sent events out of bytes. Knows no sockets, no JSON and no clock.
 
-Only what a load harness needs from a server it does not trust: every buffer has a limit, and what breaks the
-grammar raises `BadResponse`.
+The server is not trusted: every buffer has a limit, and a violation of the grammar raises `BadResponse`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ResponseReader:
         self.complete = False
         self._buffer = b""
         self._mode = "head"
-        # Of a sized body: bytes to come. Of a chunk: its bytes to come and the CRLF after it.
+        # Remaining bytes of a sized body, or of a chunk and the CRLF after it.
         self._left = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -51,7 +50,7 @@ class ResponseReader:
         return b""
 
     def feed_eof(self) -> bool:
-        """The connection ended. True when that is a proper end of this response."""
+        """The connection ended. Returns True if the response is complete by that."""
         if self._mode == "until close":
             self._finish()
         return self.complete
@@ -69,7 +68,7 @@ class ResponseReader:
         self.status = _status(lines[0])
         rest = buffer[end + 4 :]
         if 100 <= self.status < 200:
-            # An interim answer: the real one follows.
+            # An interim response: the final one follows.
             return self._read_head(rest)
         for line in lines[1:]:
             name, colon, value = line.partition(b":")
@@ -139,7 +138,7 @@ class ResponseReader:
                 at = end + 2
                 self._left = 0
             else:
-                # Part of a chunk; a lone CR or LF of its end stays behind with the rest.
+                # Part of a chunk; an incomplete CRLF at its end stays in the buffer.
                 take = min(have, self._left - 2)
                 if take <= 0:
                     self._buffer = data[at:]
@@ -181,7 +180,7 @@ class EventReader:
     def feed(self, body: bytes) -> list[bytes]:
         buffer = self._buffer + body if self._buffer else body
         if b"\r" in buffer:
-            # JSON holds no raw CR: every one belongs to a line end, and the last may be half of a CRLF.
+            # JSON has no raw CR, so each belongs to a line end; the last may be half of a CRLF.
             tail = b"\r" if buffer.endswith(b"\r") else b""
             buffer = buffer[: len(buffer) - len(tail)].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + tail
         blocks = buffer.split(b"\n\n")

@@ -1,6 +1,6 @@
-"""What is seen while a load runs: progress, rates and latencies so far, drawn over itself in a terminal.
+"""The live view of a run in a terminal: progress, rates and latencies so far.
 
-Only the last second's requests are looked at again each time, so that the view costs the same after an hour.
+Each update reads only the last second's requests, so its cost doesn't grow with the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDTH, HISTORY, RECENT = 30, 40, 500
 
 
 class Live:
-    """Called with a Progress now and then; `done` clears what it drew."""
+    """Called with a Progress at intervals; `done` clears the view."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out
@@ -74,7 +74,7 @@ class Live:
 
     def _clear(self) -> None:
         if self._lines:
-            # Up over what was drawn, and everything below the cursor away.
+            # Move the cursor up over the last view and clear everything below.
             self._out.write(f"\x1b[{self._lines}F\x1b[J")
         self._lines = 0
 

@@ -1,4 +1,4 @@
-"""From outcomes to figures. Pure: knows no sockets, no clock and no terminal."""
+"""Turns outcomes into figures. Pure: knows no sockets, no clock and no terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtest.outcome import Outcome
 from loadtest.token_times import are_told, chunk_gaps, gaps, per_token, tokens_of
 
 Figures = dict[str, Any]
-# Of each latency as many quantiles are kept, for the curves of a report.
+# Number of quantiles kept of each latency, for the curves of a report.
 QUANTILES = 64
 ENOUGH_TO_TELL = 20
 
@@ -24,7 +24,7 @@ def summarise(outcomes: Sequence[Outcome], wall_seconds: float, limits: Objectiv
     """All figures of a run, in seconds and tokens. Latencies count from the scheduled start of a request.
 
     ttft       scheduled start -> first chunk with text
-    itl        between tokens of one choice: those of a chunk come at one time
+    itl        between tokens of one choice; the tokens of a chunk arrive together
     chunk_gap  between chunks with text of one choice
     tpot       (last - first chunk) / (tokens - 1) of a request
     e2e        scheduled start -> end
@@ -77,9 +77,9 @@ def _tokens(good: Sequence[Outcome], output: int) -> Figures:
         "cached": sum(outcome.cached_tokens for outcome in good),
         "output": output,
         "per_chunk": output / max(1, sum(outcome.chunks for outcome in good)),
-        # Servers that send no usage are counted by chunks, which undercounts chunks of several tokens.
+        # Without usage chunks are counted, which undercounts chunks with several tokens.
         "requests_without_usage": sum(outcome.completion_tokens is None for outcome in good),
-        # Of the others the tokens of a chunk follow from its characters: itl is an estimate where chunks hold several.
+        # For the others tokens are distributed by characters, so itl is an estimate if chunks hold several tokens.
         "requests_with_tokens_told": sum(are_told(outcome) for outcome in good if outcome.chunks),
     }
 
@@ -90,7 +90,7 @@ def _goodput(outcomes: Sequence[Outcome], wall: float, limits: Objectives) -> Fi
 
 
 def growth(good: Sequence[Outcome]) -> float | None:
-    """By how many seconds requests take longer for each second that passes: about 0 unless a queue grows."""
+    """The growth of request duration, in seconds per second: about 0 unless a queue grows."""
     if len(good) < ENOUGH_TO_TELL:
         return None
     start = np.array([outcome.scheduled for outcome in good])
@@ -105,7 +105,7 @@ def spread(values: Iterable[float]) -> Figures | None:
 
 
 def spread_array(parts: Sequence[np.ndarray[Any, Any]]) -> Figures | None:
-    """Mean, percentiles and maximum; None when there is nothing to describe."""
+    """Mean, percentiles and maximum; None without values."""
     values = np.sort(_joined(parts))
     if not len(values):
         return None
@@ -121,13 +121,13 @@ def spread_array(parts: Sequence[np.ndarray[Any, Any]]) -> Figures | None:
 
 
 def percentile(ordered: np.ndarray[Any, Any], percent: float) -> float:
-    """Nearest rank: a value that was measured, never one between two."""
+    """Nearest rank: always a measured value."""
     rank = math.ceil(percent / 100 * len(ordered))
     return float(ordered[max(0, rank - 1)])
 
 
 def quantiles(values: np.ndarray[Any, Any]) -> list[float]:
-    """From the least to the greatest, evenly."""
+    """Evenly spaced quantiles, from minimum to maximum."""
     ordered = np.sort(values)
     places = np.linspace(0, len(ordered) - 1, QUANTILES + 1).round().astype(int)
     return [float(f"{each:.4g}") for each in ordered[places]]

@@ -1,4 +1,4 @@
-"""Service level objectives: limits of latency, by request for goodput and by percentile for a whole run."""
+"""Service level objectives: latency limits, per request for goodput and by percentile for a whole run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def seconds(text: str) -> float:
 
 
 def is_good(outcome: Outcome, limits: Objectives) -> bool:
-    """Ended well and within all limits. What a request hasn't (a second token) can't be late."""
+    """The request succeeded within all limits. A latency that it doesn't have (a second token) meets its limit."""
     if not outcome.ok:
         return False
     seen = ((_OF_A_REQUEST[name](outcome), limit) for name, limit in limits.items())
@@ -57,7 +57,7 @@ def _ttft(outcome: Outcome) -> float | None:
 
 
 def _itl(outcome: Outcome) -> float | None:
-    """The 99th percentile of its own."""
+    """The 99th percentile within the request."""
     between = gaps(outcome)
     return float(np.percentile(between, 99, method="inverted_cdf")) if len(between) else None
 

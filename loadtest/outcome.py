@@ -1,4 +1,4 @@
-"""What one request came to. Written by the client, read by measure; knows neither HTTP nor JSON."""
+"""The result of one request. Written by the client, read by measure; knows neither HTTP nor JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def _floats() -> array[float]:
-    # Four bytes a chunk: a soak of an hour keeps all of them.
+    # Four bytes per chunk, so that all chunks of an hour fit into memory.
     return array("f")
 
 
@@ -21,25 +21,25 @@ FIRST = -1.0  # in `gaps`: the first chunk of a choice
 
 @dataclass(slots=True)
 class Outcome:
-    """Times are seconds on the harness's clock; `error` is a kind, "" when all went well:
+    """Times are seconds on the harness's clock. `error` is a kind, empty on success:
 
-    refused, connect, connect_timeout   no connection      closed, reset, truncated   it broke
-    http_429, http_503, ...             another answer     sse_error                  an error event
-    bad_http, bad_json                  not understood     unfinished                 no finish_reason
+    refused, connect, connect_timeout   no connection      closed, reset, truncated   connection broke
+    http_429, http_503, ...             HTTP error         sse_error                  an error event
+    bad_http, bad_json                  invalid response   unfinished                 no finish_reason
     timeout                             no end in time
 
-    `gaps`, `told` and `sizes` have a place for each chunk with text, whatever its choice.
+    `gaps`, `told` and `sizes` have an element for each chunk with text, of any choice.
     """
 
     scheduled: float
     started: float = 0.0
-    index: int = 0  # of its session in the workload
+    index: int = 0  # session number in the workload
     turn: int = 0
-    first: float | None = None  # arrival of the first chunk that carries text
+    first: float | None = None  # arrival of the first chunk with text
     last: float | None = None
     ended: float = 0.0
-    gaps: array[float] = field(default_factory=_floats)  # since the chunk before of the same choice; or FIRST
-    told: array[int] = field(default_factory=_counts)  # tokens of the chunk as the server says; 0: it doesn't
+    gaps: array[float] = field(default_factory=_floats)  # time since the previous chunk of the choice; or FIRST
+    told: array[int] = field(default_factory=_counts)  # tokens of the chunk reported by the server; 0: unknown
     sizes: array[int] = field(default_factory=_counts)  # characters of the chunk
     chunks: int = 0
     prompt_tokens: int | None = None
@@ -47,7 +47,7 @@ class Outcome:
     cached_tokens: int = 0
     finish: str = ""
     speculation: dict[str, Any] | None = None
-    pieces: dict[int, list[str]] | None = None  # choice -> its text; None: texts aren't kept
+    pieces: dict[int, list[str]] | None = None  # choice -> its text; None: texts are not kept
     error: str = ""
     detail: str = ""
     abandoned: bool = False
@@ -58,7 +58,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The first choice's, where texts are kept."""
+        """The text of the first choice, if texts are kept."""
         return "".join((self.pieces or {}).get(0, ()))
 
     @property
@@ -67,7 +67,7 @@ class Outcome:
         return tuple("".join(pieces[choice]) for choice in sorted(pieces))
 
     def arrived(self, choice_last: float | None, now: float, tokens: int, size: int) -> None:
-        """A chunk with text came; `choice_last` is when its choice's chunk before it did."""
+        """Records a chunk with text; `choice_last` is the arrival of the previous chunk of its choice."""
         if self.first is None:
             self.first = now
         self.gaps.append(FIRST if choice_last is None else now - choice_last)

@@ -1,4 +1,4 @@
-"""Figures for machines: JSON, a table of comma-separated values, and a line of JSON for every request."""
+"""Machine-readable output: JSON, CSV, and a line of JSON for every request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadtest.token_times import tokens_of
 
 Figures = Mapping[str, Any]
 
-# Of a table of runs: column -> where it stands in the figures.
+# CSV column -> path in the figures.
 COLUMNS = {
     "side": "side", "process": "load.process", "rate": "load.rate", "concurrency": "load.concurrency", "model": "model",
     "wall_s": "wall_s", "sent": "requests.sent", "ok": "requests.ok", "failed": "requests.failed",
@@ -36,7 +36,7 @@ def as_json(figures: Figures) -> str:
 
 
 def as_csv(runs: Sequence[Figures]) -> str:
-    """A line a run. What a run hasn't is empty."""
+    """A line for each run. Missing figures are empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -46,12 +46,12 @@ def as_csv(runs: Sequence[Figures]) -> str:
 
 
 def as_lines(outcomes: Iterable[tuple[str, Outcome]]) -> str:
-    """Of every request, by the title of its run: times in seconds on the harness's clock."""
+    """A line for each request, with the title of its run; times in seconds on the harness's clock."""
     return "".join(json.dumps({"run": title, **_record(each)}) + "\n" for title, each in outcomes)
 
 
 def write(path: Path, text: str) -> None:
-    """To a file, or with - to the terminal."""
+    """Writes to a file, or to the terminal if the path is -."""
     if str(path) == "-":
         sys.stdout.write(text)
     else:

@@ -1,4 +1,4 @@
-"""The report as one HTML file: verdict, tables and plots, light and dark; it loads nothing from anywhere."""
+"""The report as one HTML file: summary, tables and plots, light and dark. It loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _errors(runs: Sequence[Figures]) -> str:
 
 
 def _latencies(runs: Sequence[Figures]) -> list[str]:
-    """How many took at most so long, one line a run."""
+    """Cumulative latency distributions, a line for each run."""
     drawn = []
     for name, title in LATENCIES:
         lines = []
@@ -113,13 +113,13 @@ def _latencies(runs: Sequence[Figures]) -> list[str]:
                 points = [(value * 1e3, place * share) for place, value in enumerate(values)]
                 lines.append(Line(run["title"] or "all", points))
         if lines:
-            # Tokens of one chunk come at once: on a logarithmic axis their zeros have no place.
+            # Gaps within a chunk are 0 and can't be shown on a logarithmic axis.
             drawn.append(plot(title, Axis("ms", log=True), Axis("% took at most", low=0.0, high=100.0), lines))
     return drawn
 
 
 def _sweeps(runs: Sequence[Figures]) -> list[str]:
-    """Throughput against latency, a point for each load, one line a side."""
+    """Throughput against latency, a point for each load and a line for each side."""
     if len({_load(run) for run in runs}) < 2:
         return []
     drawn = []
@@ -134,7 +134,7 @@ def _sweeps(runs: Sequence[Figures]) -> list[str]:
 
 
 def _crossovers(rows: Sequence[Figures]) -> list[str]:
-    """Where speculation, or whatever else is compared, stops paying."""
+    """Speed-up by load: shows where a side stops being faster."""
     if len({_load(row) for row in rows}) < 2:
         return []
     lines = []

@@ -1,4 +1,4 @@
-"""A whole run as a value: what is asked, when, of whom, and at which loads one after the other."""
+"""A run as a value: the requests, their times, the servers, and the loads of a sweep."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from loadtest.objectives import Objectives
 from loadtest.workloads.session import Workload
 
 ALONE = Side("")
-# An open loop's block lasts about so long, so that its load is one.
+# Approximate duration of an open loop's block, long enough to reach its rate.
 BLOCK_SECONDS = 5.0
 LEAST_REQUESTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole run: what, when, to where. `points` replace the rate, or else the concurrency, of `arrivals`."""
+    """`points` are the rates, or else the concurrencies, of a sweep; they replace the value in `arrivals`."""
 
     url: str
     ask: Ask
@@ -26,7 +26,7 @@ class Plan:
     arrivals: Arrivals
     points: tuple[float, ...] = ()
     sides: tuple[Side, ...] = ()
-    block: int = 0  # sessions a side is asked before the next one's turn; 0: by the load
+    block: int = 0  # sessions of a side in each turn; 0: set by the load
     shared_cache: bool = False
     limits: Objectives | None = None
     api_key: str = ""
@@ -51,7 +51,7 @@ class Plan:
         return [one if one.requests or one.duration else replace(one, requests=self._enough(one)) for one in each]
 
     def _enough(self, arrivals: Arrivals) -> int:
-        """Where nothing is said of when to end. Sides get a few blocks each, or nothing could be said of chance."""
+        """The default number of requests. Each side needs several blocks for a confidence interval."""
         if arrivals.open_loop:
             return max(LEAST_REQUESTS, math.ceil(arrivals.rate * BLOCK_SECONDS * (4 if self.sides else 2)))
         return max(LEAST_REQUESTS, arrivals.concurrency * (8 if self.sides else 4))

@@ -1,7 +1,7 @@
-"""Lines in a plane as inline SVG: axes, a legend, bands. Knows nothing of what is plotted, and needs no library.
+"""Line plots as inline SVG: axes, legend, bands. Knows nothing of the data and needs no library.
 
-Colours are CSS variables (`--line-0` ...), so that a page decides what light and dark look like; every line has a dash
-of its own besides, for those who do not tell colours apart. Hovering over a point shows it.
+Colours are CSS variables (`--line-0` ...), so the page defines light and dark. Each line also has its own dash pattern,
+for colour-blind readers. Hovering over a point shows its value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ svg .title { font-weight: 600; font-size: 13px; }
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points in the order in which they are joined. `band`: (x, low, high) around them. `marks`: a dot at each."""
+    """Points in drawing order. `band`: (x, low, high) around them. `marks`: draw a dot at each point."""
 
     name: str
     points: Sequence[Point]
@@ -58,7 +58,7 @@ class Axis:
 
 
 def plot(title: str, x: Axis, y: Axis, lines: Sequence[Line], level: float | None = None) -> str:
-    """`level`: a thin line across, at which to look. Without points: a sentence."""
+    """`level`: a thin horizontal line for reference. Without points, returns a sentence."""
     values = [point for line in lines for point in line.points if _fits(point, x, y)]
     if not values:
         return f"<p>{escape(title)}: nothing to show.</p>"
@@ -107,7 +107,7 @@ def _even_ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each power of ten; the powers alone where there are many."""
+    """1, 2 and 5 times each power of ten; only the powers if there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     digits = (1, 2, 5) if last - first <= 3 else (1,)
     found = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
@@ -162,7 +162,7 @@ def _drawn(line: Line, number: int, x: Axis, y: Axis, across: Range, up: Range) 
             said = escape(f"{line.name}: {_number(point[0])}, {_number(point[1])}")
             parts.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{colour}"><title>{said}</title></circle>')
             if label:
-                # At the right edge there is room to the left only.
+                # At the right edge the label goes to the left.
                 side = 'text-anchor="end" dx="-6"' if a > WIDTH - RIGHT - LABEL_ROOM else 'dx="6"'
                 parts.append(f'<text x="{a:.1f}" y="{b - 6:.1f}" {side}>{escape(label)}</text>')
     return parts
@@ -175,7 +175,7 @@ def _dash(number: int) -> str:
 
 
 def _legend(line: Line, number: int) -> str:
-    """Two in a row, below the plot."""
+    """Two entries in a row, below the plot."""
     left, top = LEFT + (number % 2) * (WIDTH - LEFT) // 2, HEIGHT + (number // 2) * LEGEND_LINE + 6
     return (
         f'<path d="M{left} {top}h26" stroke="var(--line-{number % COLOURS})" stroke-width="2.5" {_dash(number)}/>'

@@ -1,4 +1,4 @@
-"""Figures for people: tables. Knows the shape of measure.summarise and comparison.compare, not how they came to be."""
+"""Tables for the terminal, from the figures of measure.summarise and comparison.compare."""
 
 from __future__ import annotations
 

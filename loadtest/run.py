@@ -1,7 +1,7 @@
-"""A run: a workload sent by a plan to one server or to the sides of a comparison, every outcome kept.
+"""Runs a plan: sends a workload to one server or to the sides of a comparison, and keeps every outcome.
 
-Points (rates, or numbers of callers) come one after the other. At each the sides take turns in blocks with the same
-requests, so that noise hits all of them alike; who goes first changes from block to block.
+Points (rates or concurrencies) run one after the other. At each point the sides take turns in blocks of equal requests,
+so that noise affects all of them alike. The order of the sides changes from block to block.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from loadtest.token_times import tokens_of
 from loadtest.watch import Watch
 from loadtest.workloads.session import Body, extended
 
-# A caller of a closed loop whose server does not even accept connections asks again after this.
+# Pause of a closed-loop caller after a failed connection.
 UNREACHABLE_PAUSE = 0.1
-# Requests of a run without a number, as many as are made before it begins.
+# Number of requests generated before a run without a limit.
 MADE_BEFORE = 1000
 
 
 @dataclass(slots=True)
 class Load:
-    """One side at one point, and what came of it so far."""
+    """One side at one point, and its outcomes so far."""
 
     side: Side
     ask: Ask
@@ -49,7 +49,7 @@ class Load:
 
 @dataclass(slots=True)
 class Progress:
-    """What a live view may show."""
+    """The state that a live view shows."""
 
     arrivals: Arrivals
     point: int
@@ -61,18 +61,18 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`runs`: one a side and point; `comparisons`: at each point every other side with the first."""
+    """`runs`: one for each side and point; `comparisons`: each other side with the first, at each point."""
 
     runs: list[Figures]
     comparisons: list[Figures]
-    records: list[tuple[str, Outcome]]  # of every request, by its run's title
+    records: list[tuple[str, Outcome]]  # (title of the run, outcome) of every request
 
 
 Show = Callable[[Progress], None]
 
 
 async def run(plan: Plan, show: Show | None = None, every: float = 1.0) -> Result:
-    """Warm up, load, measure. Raises ServerUnusable when there is no server to speak of."""
+    """Warms up, runs and measures. Raises ServerUnusable without a usable server."""
     salt = "" if plan.shared_cache or len(plan.sides) < 2 else f"load {secrets.token_hex(4)}"
     clients = [Client(side.url or plan.url, api_key=plan.api_key, timeout=plan.timeout) for side in plan.each_side]
     result = Result([], [], [])
@@ -118,7 +118,7 @@ async def first_model(client: Client) -> str:
 
 
 async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:
-    """Requests that are not measured: caches filled, connections open. Their indices are not used again."""
+    """Sends requests that are not measured, to fill caches and open connections. Their indices are not used again."""
     if not plan.warmup:
         return
     load = Load(ALONE, ask, client, Watch(client.now))
@@ -133,8 +133,8 @@ async def _warm_up(plan: Plan, ask: Ask, client: Client) -> None:
 
 
 async def _point(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], first: int) -> int:
-    """Returns the first index that was not used."""
-    # Prompts that come from a list are made before the clock runs: it would stand in the way of answers.
+    """Returns the first unused index."""
+    # Generate listed prompts before the clock starts, so that this doesn't delay reading answers.
     plan.workload.session(first + (arrivals.requests or MADE_BEFORE) - 1)
     if len(loads) == 1:
         await _block(plan, arrivals, loads[0], first)
@@ -153,7 +153,7 @@ async def _point(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], first: i
 
 
 def block_size(plan: Plan, arrivals: Arrivals) -> int:
-    """One request after the other where they are sent so; else enough for the load to be what it is called."""
+    """One request with a single caller; otherwise enough requests to reach the load."""
     if plan.block or arrivals.process == "trace":
         return plan.block or len(arrivals.times)
     if arrivals.open_loop:
@@ -170,13 +170,13 @@ async def _block(plan: Plan, arrivals: Arrivals, load: Load, first: int) -> None
 
 
 def _sender(plan: Plan, load: Load) -> Send:
-    """A session, turn by turn: what the server answered becomes part of what is asked next."""
+    """Sends a session turn by turn; each answer becomes part of the next request."""
     closed = not plan.arrivals.open_loop
 
     async def send(index: int, scheduled: float) -> None:
         turns = plan.workload.session(index).turns
         if closed:
-            # A caller asks when its request is made; how long that took is no server's matter.
+            # The time for generating the request must not count as latency.
             scheduled = load.client.now()
         body: Body = {}
         outcome: Outcome | None = None
@@ -209,16 +209,16 @@ async def _request(plan: Plan, load: Load, body: Body, index: int, scheduled: fl
 
 
 def leaves_after(share: float, index: int, seed: int, max_tokens: int) -> int | None:
-    """After how many chunks request `index` is abandoned; None: it stays. A sixteenth of those who leave
-    do not even wait for the first chunk. The others leave early rather than late: a chunk may hold many
-    tokens, and whoever would leave after more chunks than come has not left at all."""
+    """The number of chunks after which request `index` is abandoned, or None. One sixteenth of the abandoned requests
+    leave before the first chunk. The others leave early rather than late: chunks may hold many tokens, and a request
+    with fewer chunks would not be abandoned at all."""
     draw = random.Random(f"disconnect/{seed}/{index}")
     if draw.random() >= share:
         return None
     return 0 if draw.random() < 1 / 16 else round(max(1, max_tokens) ** draw.random())
 
 
-# What it came to ------------------------------------------------------------------------------------------
+# Results --------------------------------------------------------------------------------------------------
 
 
 def _conclude(plan: Plan, arrivals: Arrivals, loads: Sequence[Load], server: Figures | None, result: Result) -> None:

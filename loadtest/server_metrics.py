@@ -1,10 +1,10 @@
-"""What a server counted during a run: its Prometheus counters after minus before. Knows no HTTP."""
+"""The growth of a server's Prometheus counters during a run. Knows no HTTP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# Counters with one meaning under every prefix; per position and per label they are summed.
+# Counters that mean the same under every prefix; summed over positions and labels.
 COUNTERS = (
     "prompt_tokens_total",
     "generation_tokens_total",
@@ -40,7 +40,7 @@ def parse(text: str) -> dict[Sample, float]:
 
 
 def counted(before: Mapping[Sample, float], after: Mapping[Sample, float]) -> dict[str, float]:
-    """Growth of the known counters, without prefix. One that fell has restarted: all of it is new."""
+    """Growth of the known counters, without prefix. A counter that fell was reset, so its whole value counts."""
     by_prefix: dict[str, dict[str, float]] = {}
     for sample, value in after.items():
         prefix, name = _split(sample[0])
@@ -48,7 +48,7 @@ def counted(before: Mapping[Sample, float], after: Mapping[Sample, float]) -> di
             old = before.get(sample, 0.0)
             totals = by_prefix.setdefault(prefix, {})
             totals[name] = totals.get(name, 0.0) + (value - old if value >= old else value)
-    # A server may serve the same counters under two prefixes: they are counted once.
+    # A server may serve the same counters under two prefixes; count them once.
     grown: dict[str, float] = {}
     for totals in by_prefix.values():
         for name, value in totals.items():
@@ -57,7 +57,7 @@ def counted(before: Mapping[Sample, float], after: Mapping[Sample, float]) -> di
 
 
 def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Sums over the processes of a server, and the acceptance they come to."""
+    """Sums over the processes of a server, with the resulting acceptance rate."""
     total: dict[str, float] = {}
     for part in parts:
         for name, value in part.items():
@@ -65,7 +65,7 @@ def merged(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     if drafted := total.get("spec_decode_num_draft_tokens_total"):
         accepted = total.get("spec_decode_num_accepted_tokens_total", 0.0)
         total["acceptance_rate"] = accepted / drafted
-        # Rows are a step's own and its draft's; servers that don't count the steps without a draft leave those out.
+        # A step computes its own row and one per draft token. Some servers don't count steps without a draft.
         steps = total.get("spec_decode_num_steps_total") or total.get("spec_decode_num_drafts_total", 0.0)
         total["wasted_rows"] = (drafted - accepted) / (steps + drafted)
     return total

@@ -1,7 +1,7 @@
-"""When each token came: a chunk of five tokens is five tokens at one time. Knows outcomes, no sockets.
+"""Arrival times of tokens: all tokens of a chunk arrive together. Knows outcomes, no sockets.
 
-How many tokens a chunk holds is what the server says of it (token ids, runs, log-probabilities, usage with every
-chunk). Where it says nothing, the tokens of the usage at the end are shared out among the chunks by their characters.
+The server reports the number of tokens in a chunk (token ids, runs, log-probabilities, or usage in every chunk).
+Otherwise the tokens of the final usage are distributed over the chunks by their characters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Seconds = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def tokens_of(outcome: Outcome) -> int:
-    """From usage; where there is none chunks are counted, which undercounts chunks of several tokens."""
+    """From usage. Without it chunks are counted, which undercounts chunks with several tokens."""
     if outcome.completion_tokens is not None:
         return outcome.completion_tokens
     return max(outcome.chunks, sum(outcome.told))
@@ -31,13 +31,13 @@ def per_chunk(outcome: Outcome) -> Counts:
     told = np.asarray(outcome.told, dtype=np.int64)
     if are_told(outcome) or not len(told):
         return told
-    # What ends an answer is counted in its usage and carries no text.
+    # The token that ends an answer counts in usage and has no text.
     spare = tokens_of(outcome) - len(told) - (outcome.finish == "stop")
     counts = np.ones(len(told), dtype=np.int64)
     if spare <= 0:
         return counts
     sizes = np.maximum(np.asarray(outcome.sizes, dtype=np.float64), 1.0)
-    # A chunk's fair share of all tokens, less the one it has; those that have more than their share get none.
+    # A chunk's proportional share of all tokens, minus the one it has already; never negative.
     shares = np.maximum(sizes / sizes.sum() * (spare + len(told)) - 1.0, 0.0)
     shares *= spare / max(shares.sum(), 1e-9)
     counts += shares.astype(np.int64)
@@ -47,7 +47,7 @@ def per_chunk(outcome: Outcome) -> Counts:
 
 
 def gaps(outcome: Outcome) -> Seconds:
-    """Times between tokens of one choice: a chunk's first token follows the chunk before, its others at once."""
+    """Times between tokens of one choice; all but the first token of a chunk have gap 0."""
     between = chunk_gaps(outcome)
     at_once = int(per_chunk(outcome).sum()) - len(outcome.gaps)
     return np.concatenate([between, np.zeros(max(0, at_once), dtype=np.float32)])
@@ -59,7 +59,7 @@ def chunk_gaps(outcome: Outcome) -> Seconds:
 
 
 def per_token(outcome: Outcome) -> float | None:
-    """Seconds a token after the first; None where there is only one."""
+    """Seconds per token after the first; None with a single token."""
     count = tokens_of(outcome)
     if outcome.first is None or outcome.last is None or count < 2:
         return None

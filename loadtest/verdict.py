@@ -1,4 +1,4 @@
-"""What a run comes to, in plain sentences. Knows the figures of measure and comparison, not how they came to be."""
+"""Summarises a run in sentences, from the figures of measure and comparison."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from loadtest.watch import saturation
 
 Figures = Mapping[str, Any]
-# A server falls behind when less than this share of what was offered ends in the time, one answer's left out, and
-# requests take longer and longer meanwhile: so many seconds more for each second that passes.
+# A server falls behind if it completes less than KEEPS_UP of the offered rate, and request durations grow by at least
+# GROWS seconds per second.
 KEEPS_UP, GROWS = 0.85, 0.1
 
 
@@ -64,7 +64,7 @@ def _sweep(runs: Sequence[Figures], label: str) -> str:
 
 
 def _rates(runs: Sequence[Figures]) -> str:
-    """The highest rate of those up to the first that is not held."""
+    """The highest rate before the first one that is not sustained."""
     held = []
     for run in runs:
         if not holds(run):
@@ -95,7 +95,7 @@ def holds(run: Figures) -> bool:
 
 
 def why_not(run: Figures) -> str:
-    """What broke first: errors, falling behind, or a limit."""
+    """The first reason: errors, falling behind, or an exceeded limit."""
     if run["requests"]["failed"]:
         return f"{run['requests']['failed']} of {run['requests']['sent']} requests failed"
     if not keeps_up(run):
@@ -115,7 +115,7 @@ def keeps_up(run: Figures) -> bool:
 
 
 def ended_rate(run: Figures) -> float:
-    """The time that one answer takes after the last start is no falling behind."""
+    """Completed requests per second, not counting the duration of one answer after the last start."""
     tail = (run.get("e2e_s") or {}).get("min", 0.0)
     return float(run["requests"]["sent"] / max(run["wall_s"] - tail, 1e-9))
 
@@ -129,7 +129,7 @@ def _kept(run: Figures) -> str:
 
 
 def _rounded_up(seconds: float) -> str:
-    """Two digits, upwards: `under` stays true."""
+    """Rounds up to two digits, so that `under` stays true."""
     thousandths = seconds * 1e3
     step = 10.0 ** (math.floor(math.log10(max(thousandths, 1e-3))) - 1)
     return f"{(math.floor(thousandths / step) + 1) * step:,.10g} ms"
@@ -146,7 +146,7 @@ def _compared(rows: Sequence[Figures]) -> list[str]:
 
 
 def headline(row: Figures) -> Mapping[str, Any] | None:
-    """What a closed loop gains is throughput; at a given rate it is time."""
+    """The main ratio: throughput in a closed loop, request time at a given rate."""
     found: Mapping[str, Any] | None = row["e2e"] if row["load"]["open_loop"] else row["throughput"]
     return found
 
@@ -161,7 +161,7 @@ def _faster(row: Figures) -> str:
 
 
 def crossover(rows: Sequence[Figures]) -> str:
-    """Where the second side stops being the faster one, as far as the intervals tell."""
+    """The load from which the second side is slower, by the confidence intervals."""
     unit = "requests/s" if rows[0]["load"]["open_loop"] else "at a time"
     points = [(each["load"].get("rate") or each["load"]["concurrency"], headline(each)) for each in rows]
     seen = sorted(((at, row) for at, row in points if row), key=lambda pair: pair[0])

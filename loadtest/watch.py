@@ -1,4 +1,4 @@
-"""The harness watches itself: how late its event loop is, and how much of a core it uses."""
+"""Monitors the harness itself: the lag of its event loop and its CPU use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from loadtest.measure import Figures, spread
 
 LAG_INTERVAL = 0.02
-# Beyond these the figures are partly the harness's own.
+# Above these limits the harness distorts the figures.
 SATURATED_CPU = 0.9
 SATURATED_LAG = 0.02
 LATE_START = 0.02
 
 
 class Watch:
-    """Adds to every latency nothing but a tick each LAG_INTERVAL. Entered again, it goes on counting."""
+    """Costs one tick every LAG_INTERVAL. Continues counting when entered again."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.lags: list[float] = []
@@ -44,12 +44,12 @@ class Watch:
         while True:
             due = self._now() + LAG_INTERVAL
             await asyncio.sleep(LAG_INTERVAL)
-            # uvloop's timers count whole milliseconds and may fire up to one early.
+            # uvloop's timers have a resolution of 1 ms and may fire up to 1 ms early.
             self.lags.append(max(0.0, self._now() - due))
 
 
 def saturation(figures: Mapping[str, Any]) -> list[str]:
-    """Sentences about what the harness itself adds; none where it isn't to blame."""
+    """Sentences about distortion by the harness; none if there is none."""
     harness = figures.get("harness") or {}
     share, lag = harness.get("cpu_share", 0.0), harness.get("loop_lag_s") or {}
     lateness = figures.get("start_lateness_s") or {}

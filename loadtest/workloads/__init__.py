@@ -1,7 +1,7 @@
-"""What is asked: seeded generators, a file a kind, and requests from files. Knows no HTTP.
+"""Workloads: seeded generators, one file for each kind, and requests from files. Knows no HTTP.
 
-Kinds with `requests(count, seed)` are shaped for small models, which do what their prompt shows, not what a sentence
-says; their texts are ours or come with Python. The others put words together without end.
+Kinds with `requests(count, seed)` suit small models, which follow examples better than instructions; their texts are
+ours or come with Python. The other kinds combine random words without end.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def workload(
     name: str, seed: int, *, prompt: str = "", instruction: str = "", most_characters: int = 12_000, turns: int = 0,
     think: float | None = None,
 ) -> Workload:  # fmt: skip
-    """By name, or the path of a file or a folder; `prompt`, when given, is asked every time. `turns`: of a session
-    at most; `think`: the mean of what users think, instead of what the workload says."""
+    """A workload by name, or by the path of a file or folder. `prompt`, if given, is sent every time. `turns`: most
+    turns of a session. `think`: mean pause of users, instead of the workload's."""
     found = _named(name, seed, prompt, instruction or INSTRUCTION, most_characters)
     if not turns and think is None:
         return found
@@ -94,7 +94,7 @@ def _shuffled(name: str, sessions: list[Session], seed: int) -> Workload:
 
 
 def _trace(name: str, sessions: list[Session]) -> Workload:
-    """In the order of its times, which count from the first of them."""
+    """Sessions in order of their times, relative to the first."""
     ordered = sorted(sessions, key=lambda session: session.at or 0.0)
     first = ordered[0].at or 0.0
     times = tuple((session.at or 0.0) - first for session in ordered)
@@ -102,7 +102,7 @@ def _trace(name: str, sessions: list[Session]) -> Workload:
 
 
 class _Listed:
-    """Requests of a kind, made when they are first asked for; a longer list begins with the shorter one."""
+    """Requests of a kind, generated on demand; a longer list starts with the shorter one."""
 
     def __init__(self, kind: Kind, seed: int) -> None:
         self._kind = kind

@@ -1,7 +1,7 @@
 """An agent that works through packages: each turn is a plan of tool calls as JSON, one for each file of a listing.
 
-A session is one package and its turns, and comes in order; the prompt of a turn holds the turns before it. Sessions
-resemble each other: the tools are the same, the files are not.
+A session is one package with its turns in order; each prompt contains the turns before it. Sessions resemble each
+other: they use the same tools on different files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open questions to an assistant that has been told how to answer: what is said was hardly said before."""
+"""Open questions to an assistant with a system prompt; answers have little text to copy from."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
     found = []
     for number in range(count):
         question = questions[number % len(questions)]
-        # Once all have been asked they are asked of somebody else.
+        # When all questions have been used, change them slightly.
         rounds = number // len(questions)
         asked = question if not rounds else f"{question} Answer as if it were the year {1900 + 7 * rounds}."
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]

@@ -1,5 +1,5 @@
-"""A file, and its revisions: the answer repeats all of it with one name changed, or a text with its typing errors
-corrected. Functions and prose of Python's library.
+"""A file and its revisions: the answer repeats the file with one name changed or with typing errors corrected. The
+files are functions and prose from Python's library.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from loadtest.workloads.prose import TOPICS, paragraphs
 
-# Module, function, a name in it and what that is to be called. SmolLM2-135M-Instruct really repeats these; of others it
-# often loses the thread.
+# Module, function, a name in it and its new name. SmolLM2-135M-Instruct repeats these completely; with other functions
+# it often drifts off.
 RENAMES = (
     ("heapq", "_siftup", "newitem", "moved_item"),
     ("heapq", "_siftdown", "newitem", "moved_item"),
@@ -56,7 +56,7 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _renamed(module: str, function: str, old: str, new: str, again: int) -> dict[str, Any]:
-    """Of a function that was there before, the name is to be another one."""
+    """A revision that renames something in a function. `again`: the function's earlier uses."""
     source = _source(module, function)
     comment, wanted = f"# From the module {module}.\n", f"{new}_{again + 1}" if again else new
     begins = re.sub(rf"\b{old}\b", wanted, source).splitlines()[0]

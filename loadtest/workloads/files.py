@@ -1,9 +1,9 @@
-"""Requests from files: lines of JSON in the forms people have, one JSON list, or a folder of texts.
+"""Requests from files: JSON lines in common formats, one JSON list, or a folder of texts.
 
 Each line is one of
-    {"messages": [...]}  {"prompt": "..."}        one request; other fields of a body may stand beside them
-    {"turns": ["...", ...]}                       what a user says one after the other
-    {"conversations": [{"from": "human", ...}]}   ShareGPT: its human turns; the answers are the server's own
+    {"messages": [...]}  {"prompt": "..."}        one request; may have other fields of a body
+    {"turns": ["...", ...]}                       the user's turns
+    {"conversations": [{"from": "human", ...}]}   ShareGPT: human turns only; the server gives the answers
     {"custom_id", "url", "body": {...}}           OpenAI batch
     {"timestamp", "input_length", ...}            a trace without texts (traces.py)
 and may have `timestamp` (seconds) for a replay and `think` (seconds before each later turn). Knows no HTTP.
@@ -20,7 +20,7 @@ import orjson
 from loadtest.workloads.session import BadWorkload, Session, Turn, alone, user
 from loadtest.workloads.traces import has_no_text, invented
 
-# Of a body, what requests of a file may set besides what is asked. A batch's model is another server's.
+# Fields of a line that don't go into the body. The model of a batch is another server's.
 NOT_TAKEN = {"model", "stream", "stream_options", "timestamp", "think", "turns", "question_id", "category", "reference"}
 HUMAN, INSTRUCTS = {"human", "user"}, {"system"}
 
@@ -37,7 +37,7 @@ def read_lines(path: Path) -> list[Session]:
 
 
 def read_folder(path: Path, instruction: str, most_characters: int) -> list[Session]:
-    """Each file is a request: its name, its text, and what is to be done with it."""
+    """One request for each file: its name, its text and the instruction."""
     sessions = []
     for file in sorted(each for each in path.rglob("*") if each.is_file()):
         try:
@@ -90,7 +90,7 @@ def _turns(row: Mapping[str, Any], where: str) -> list[Turn]:
         return [Turn({"messages": messages, **more})]
     if isinstance(prompt, str) and prompt:
         return [Turn({"prompt": prompt, **more})]
-    # Of conversations only what is said is taken: other fields of such lines are remarks.
+    # Only the texts of conversations are used; other fields of such lines are notes.
     said = _said(row)
     if said:
         kept = {"max_tokens": limit} if limit else {}
@@ -102,7 +102,7 @@ _ASKS = {"messages", "prompt", "conversations"}
 
 
 def _said(row: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """What each turn adds: the user's words, in the first one behind a system prompt if there is one."""
+    """The messages that each turn adds: the user's, and in the first turn the system prompt before it."""
     if isinstance(row.get("turns"), list):
         return [[user(each)] for each in row["turns"] if isinstance(each, str) and each]
     found: list[list[dict[str, Any]]] = []

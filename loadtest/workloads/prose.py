@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydoc_data import topics
 
-# Of all topics those that are mostly sentences.
+# Topics that consist mostly of sentences.
 _WANTED = (
     "assert", "assignment", "attribute-access", "binary", "booleans", "break", "class", "comparisons", "compound",
     "context-managers", "continue", "conversions", "customization", "debugger", "del", "dynamic-features", "else",
@@ -17,7 +17,7 @@ _LEAST, _MOST = 160, 700  # characters of a paragraph
 
 
 def paragraphs(topic: str, characters: int) -> list[str]:
-    """Those of a topic that are sentences, in order, a line each, until there are about so many characters."""
+    """The paragraphs of a topic that are sentences, one per line, up to about the given number of characters."""
     found: list[str] = []
     for block in topics.topics[topic].split("\n\n"):
         text = " ".join(block.split())

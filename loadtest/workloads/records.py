@@ -1,6 +1,6 @@
-"""Sentences to be put down as JSON: the keys repeat from line to line, the values stand in the sentences.
+"""Sentences to convert to JSON: keys repeat from line to line, values come from the sentences.
 
-No `response_format` is sent, as not every server knows it: a worked example shows what is wanted.
+No `response_format` is sent, because not every server supports it; an example shows the format.
 """
 
 from __future__ import annotations

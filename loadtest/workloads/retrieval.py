@@ -1,6 +1,6 @@
-"""Numbered paragraphs, and a question that one of them answers: the answer quotes it and then says it in other words.
+"""Numbered paragraphs and a question that one of them answers: the answer quotes the paragraph, then paraphrases it.
 
-A worked example shows how. The answer has begun to quote: where to begin is what a search has found.
+An example shows how. The prompt ends with the first words of the quote, as if a search had found them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
 
 
 def _request(topic: str, asked: int) -> dict[str, Any]:
-    """About the longest paragraph of a topic; of one that was asked before, the next in length."""
+    """Asks about the longest paragraph of a topic, or the next longest if the topic was used before."""
     found = paragraphs(topic, 2400)[:6]
     by_length = sorted(range(len(found)), key=lambda at: -len(found[at]))
     wanted = by_length[asked % len(found)]

@@ -1,7 +1,7 @@
-"""What a workload is made of: sessions of turns. Knows no HTTP and no files.
+"""Sessions of turns, the parts of a workload. Knows no HTTP and no files.
 
-A workload is a pure function of (seed, index): the same request has the same text whatever ran beside it, and two
-servers, or one server with two settings, can be given the same work.
+A workload is a pure function of (seed, index), so two servers, or one server with two settings, can get the same
+requests.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Messages = list[dict[str, Any]]
 
 
 class BadWorkload(ValueError):
-    """No such workload, or a file that holds something else."""
+    """An unknown workload, or a file with other content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request: fields of its body, with `messages` or `prompt`. In a later turn they are what is added to the
-    turns before and their answers. `think` is how long the user takes before it, from the end of the last answer."""
+    """One request: fields of its body, with `messages` or `prompt`. In later turns these are appended to the earlier
+    turns and their answers. `think` is the user's pause after the last answer."""
 
     body: Mapping[str, Any]
     think: float = 0.0
@@ -30,12 +30,12 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Session:
     turns: tuple[Turn, ...]
-    at: float | None = None  # seconds after the beginning, in a trace
+    at: float | None = None  # in a trace: seconds after its beginning
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`session(index)` for every whole number, below 0 for warming up. `times`: when those of a trace begin."""
+    """`session(index)` for every integer; negative ones are for warm-up. `times`: start times of a trace."""
 
     name: str
     session: Callable[[int], Session]
@@ -51,7 +51,7 @@ def user(content: str) -> dict[str, Any]:
 
 
 def extended(before: Mapping[str, Any], answer: str, asked: Body) -> Body:
-    """The next turn's body: what was asked before, what the server answered, and what is asked now."""
+    """The next turn's body: the earlier request, the server's answer and the new messages."""
     if "messages" in before:
         said = {"role": "assistant", "content": answer}
         return {**asked, "messages": [*before["messages"], said, *as_chat(asked)["messages"]]}
@@ -66,7 +66,7 @@ def as_chat(body: Mapping[str, Any]) -> Body:
 
 
 def as_completion(body: Mapping[str, Any]) -> Body:
-    """Where plain text is wanted, the turns of a conversation are joined."""
+    """A conversation as plain text: its turns joined."""
     if "prompt" in body:
         return dict(body)
     rest = {name: value for name, value in body.items() if name != "messages"}

@@ -1,8 +1,7 @@
-"""Talk without end: short questions, dialogues of several turns, questions behind one long prefix, long texts.
+"""Endless generated text: short questions, dialogues of several turns, questions after one long prefix, long texts.
 
-Words are put together at random, so no two prompts are alike and nothing runs out; a model of any size and any context
-can be asked, but what it is asked makes little sense. The kinds that are to show what speculation does are files beside
-this one.
+Words are combined at random, so no two prompts are alike and any model and context length will do, but the prompts make
+little sense. The kinds that show speculation are in the other files.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ THINK_MEAN = 1.0  # seconds
 
 
 def questions(draw: random.Random, seed: int) -> Session:
-    """A short question, now and then after an exchange of turns: nothing to copy from."""
+    """A short question, sometimes after earlier turns; nothing to copy from."""
     asked = [user(_question(draw))]
     if draw.random() >= 0.7:
         asked = [user(_question(draw)), _turn("assistant", _paragraph(draw, 3)), *asked]
@@ -24,7 +23,7 @@ def questions(draw: random.Random, seed: int) -> Session:
 
 
 def dialogue(draw: random.Random, seed: int) -> Session:
-    """Two to five turns with pauses between them; each holds what the server answered before."""
+    """Two to five turns with pauses; each prompt contains the server's earlier answers."""
     turns = [Turn({"messages": [user(_question(draw))]})]
     for _ in range(draw.randrange(1, 5)):
         asked = draw.choice(_FOLLOW_UPS).format(a=draw.choice(_TOPICS))
@@ -33,14 +32,14 @@ def dialogue(draw: random.Random, seed: int) -> Session:
 
 
 def shared_prefix(draw: random.Random, seed: int) -> Session:
-    """One long system prompt, the same for every request of a seed, and a short question of its own."""
+    """One long system prompt, equal for all requests of a seed, and a short question."""
     rules = random.Random(f"prefix/{seed}")
     system = "You answer by these rules.\n" + "\n".join(f"{n}. {_sentence(rules)}" for n in range(1, 81))
     return alone({"messages": [_turn("system", system), user(_question(draw))]})
 
 
 def long_prompt(draw: random.Random, seed: int) -> Session:
-    """About a thousand words to be summarised: prefill against decoding of others."""
+    """About a thousand words to summarise: prefill beside the decoding of other requests."""
     return alone({"messages": [user(f"{prose(draw, 14)}\n\nSummarise the text above in three sentences.")]})
 
 

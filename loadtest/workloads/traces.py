@@ -1,5 +1,5 @@
 """Traces that hold lengths instead of texts: `timestamp` (milliseconds), `input_length`, `output_length`, and perhaps
-`hash_ids`, one for each block of 512 tokens, the same where prompts begin alike. Texts of such lengths are invented.
+`hash_ids`, one for each block of 512 tokens, equal for equal prefixes. The texts are generated with these lengths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from loadtest.workloads.session import BadWorkload, Session, Turn
 from loadtest.workloads.talk import prose
 
 BLOCK_TOKENS = 512
-# Of the words that texts are invented from; a tokenizer that needs more or fewer makes longer or shorter prompts.
+# An average for the generated words; other tokenizers make longer or shorter prompts.
 CHARACTERS_PER_TOKEN = 5
 
 

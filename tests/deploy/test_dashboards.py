@@ -24,8 +24,8 @@ ALERTS: list[dict[str, Any]] = [
 # Said by no panel and no rule, and why.
 UNSEEN = {
     "specmesh:engine_info": "read when an answer differs, as docs/operating.md says",
-    "specmesh:audit_tokens": "the audit's results are shown; how many tokens it took is of no use to anyone watching",
-    "specmesh:audit_waiting": "bounded by 64, and empty whenever the target is idle",
+    "specmesh:audit_tokens": "the audit's results are shown; its tokens tell a reader nothing more",
+    "specmesh:audit_waiting": "at most 64, and 0 once the mesh was idle for a while",
     "specmesh:tokenizer_prompt_tokens": "the target's prompt tokens are the same ones",
     "process_virtual_memory_bytes": "the resident is what counts",
 }

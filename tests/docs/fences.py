@@ -16,7 +16,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHELLS = ("console", "bash", "sh")
 
 # Before a fence, in a comment of its own: why nothing here runs it. Another comment is no reason.
-MARK = re.compile(r"needs (?:a GPU|docker)|a sketch|takes minutes: run by (?P<by>tests/\S+\.py)")
+MARK = re.compile(
+    r"needs (?:a GPU|docker)|a sketch|(?:takes minutes: )?run by (?P<by>tests/\S+\.py)(?:: (?:file|row) \S+)?"
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fences import ROOT
 from services.api.settings import ROWS, load_settings
 from services.api.speculative_config import KEYS, KEYS_TO_COME, METHODS_TO_COME, translate
 from services.streamer.errors import ApiError
-from services.streamer.request import Limits, parse_chat, parse_completion
+from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
 CODE = re.compile(r"`([^`]+)`")
@@ -74,7 +74,7 @@ def outcome(field: str) -> set[str]:
         wish = WISHES.get(field, "a")
         value = True if field == "logprobs" and parse is parse_chat else wish
         try:
-            parse({**base, field: value}, Limits())
+            parse({**base, field: value}, RequestLimits())
             found.add("taken")
         except ApiError as error:
             assert error.status == 400 and error.param == field
