@@ -294,7 +294,7 @@ class DialledPeer:
         if not self.busy:
             self._busy_since = now
             if now - self._heard > self._timing.ping:
-                # Nothing is open, so whoever answers is right: it may have forgotten us.
+                # No call is open, so any session of the peer will do: it may have restarted or dropped ours.
                 self._session = 0
         if self._line is None:
             self._dial()

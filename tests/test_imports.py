@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.import_graph import circles, edges, read
+
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"mesh", "kernels", "models", "services", "loadtest", "bench"}
 
@@ -181,63 +183,13 @@ def test_the_foreign_package_with_a_name_of_ours_is_not_installed() -> None:
 # Import circles ------------------------------------------------------------------------------------------------------
 
 
-def modules_in(package: str) -> dict[str, Path]:
-    """Every module of a package by its dotted name."""
-    found: dict[str, Path] = {}
-    for file in sorted((ROOT / package).rglob("*.py")):
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
-
-
-def imported_by(file: Path, modules: dict[str, Path]) -> set[str]:
-    """The modules of the same package that a file imports, also for the type checker alone and inside functions."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            # `from package import module` needs the module, `from module import name` the module it names.
-            found |= (inner & modules.keys()) or {node.module}
-    return {name for name in found if name in modules and modules[name] != file}
-
-
-def circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of modules that import each other, directly or by way of others (Tarjan's components)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    path: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(name: str) -> None:
-        index[name] = low[name] = len(index)
-        path.append(name)
-        for other in sorted(imports[name]):
-            if other not in index:
-                visit(other)
-                low[name] = min(low[name], low[other])
-            elif other in path:
-                low[name] = min(low[name], index[other])
-        if low[name] == index[name]:
-            group = path[path.index(name) :]
-            del path[path.index(name) :]
-            if len(group) > 1:
-                found.append(sorted(group))
-
-    for name in imports:
-        if name not in index:
-            visit(name)
-    return found
-
-
 def test_circles_are_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
     assert circles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
 
 
-
 @pytest.mark.parametrize("package", ["mesh", "kernels", "models", "services"])
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
-    modules = modules_in(package)
-    assert circles({name: imported_by(file, modules) for name, file in modules.items()}) == []
+    """Imports for the type checker alone and inside functions count, too."""
+    files = {str(file.relative_to(ROOT)): file.read_text() for file in (ROOT / package).rglob("*.py")}
+    assert files and circles(edges({path: read(path, text) for path, text in files.items()})) == []

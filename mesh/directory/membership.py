@@ -24,7 +24,7 @@ MAX_FENCES = 4096
 # `unready` was ready and isn't now (stuck, or a role is missing); only the directory says `lost`.
 State = Literal["starting", "ready", "unready", "draining", "lost"]
 
-# A process that imports and compiles may be silent for so many times longer: nobody has given it work yet.
+# A starting process may be silent this many times longer: it imports and compiles, and has no requests to lose.
 STARTING_TAKES = 10
 
 

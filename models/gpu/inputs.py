@@ -128,7 +128,7 @@ class StepInputs:
         return self._step(rows, rows, self._tables, forks)
 
     def fixed_step(self, rows: int) -> Step:
-        """The step that a graph of so many rows reads, whichever batch was put."""
+        """The inputs of a graph captured for `rows` rows: the same tensors for every batch."""
         assert self._tables is not None
         return self._step(rows, rows, self._tables, 0)
 

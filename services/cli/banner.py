@@ -74,8 +74,9 @@ def _model(settings: Settings, card: ModelCard | None) -> str:
 
 def _proposers(settings: Settings, card: ModelCard | None) -> str:
     methods = ", ".join(card.methods) if card else settings.method
-    longest = "as many as pay" if settings.num_speculative_tokens < 0 else str(settings.num_speculative_tokens)
-    return f"{methods}  (default {settings.method}, at most {longest} tokens a draft)"
+    limit = settings.num_speculative_tokens
+    length = "adaptive draft length" if limit < 0 else f"drafts of at most {limit} tokens"
+    return f"{methods}  (default {settings.method}, {length})"
 
 
 def _version() -> str:

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from watching import gone, wait_until
 
 from mesh.supervisor.machine import (
     EXIT_CONFIG,
@@ -244,23 +244,6 @@ def test_lines_are_cut_at_newlines_and_at_the_bound_and_show_a_progress_bars_las
 
 
 # Real processes -----------------------------------------------------------------------------------------
-
-
-def gone(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def python(code: str) -> tuple[str, ...]:

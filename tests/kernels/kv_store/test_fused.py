@@ -23,9 +23,8 @@ def tables(width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return angles.cos().to(device()), angles.sin().to(device())
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_rows_are_turned_and_kept_as_in_plain_torch(size: tuple, dtype: torch.dtype) -> None:
+def stored(size: tuple, dtype: torch.dtype, second: tuple[torch.Tensor, torch.Tensor] | None = None) -> list[tuple]:
+    """Keys, values and queries of five rows: those of the kernel, then those of plain torch."""
     heads, kv_heads, head_dim, width, page_tokens, interleaved, normed = size
     slots = torch.tensor([5, 77, -1, 40, 0], device=device())
     positions = torch.tensor([199, 0, 3, 17, 64], dtype=torch.int32, device=device())
@@ -35,8 +34,17 @@ def test_rows_are_turned_and_kept_as_in_plain_torch(size: tuple, dtype: torch.dt
     for run in (fused, reference):
         keys, values = (poisoned(20, kv_heads, page_tokens, head_dim, dtype=dtype) for _ in range(2))
         queries = poisoned(5, heads, head_dim, dtype=dtype)
-        run.rotate_and_store(qkv, keys, values, slots, positions, *tables(width), queries, *weights, 1e-5, interleaved)
+        run.rotate_and_store(
+            qkv, keys, values, slots, positions, *tables(width), queries, *weights, 1e-5, interleaved, second
+        )
         made.append((keys, values, queries))
+    return made
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_rows_are_turned_and_kept_as_in_plain_torch(size: tuple, dtype: torch.dtype) -> None:
+    made = stored(size, dtype)
     for ours, theirs in zip(*made, strict=True):
         assert torch.equal(ours.isnan(), theirs.isnan())
         assert_close(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
@@ -76,19 +84,8 @@ def also() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("size", SIZES[:3], ids=str)
 def test_rows_with_second_slots_are_stored_there_too_with_the_same_bits(size: tuple, dtype: torch.dtype) -> None:
-    heads, kv_heads, head_dim, width, page_tokens, interleaved, normed = size
-    slots = torch.tensor([5, 77, -1, 40, 0], device=device())
-    positions = torch.tensor([199, 0, 3, 17, 64], dtype=torch.int32, device=device())
-    qkv = random(5, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
-    weights = (random(head_dim, dtype=dtype, seed=1), random(head_dim, dtype=dtype, seed=2)) if normed else (None, None)
-    made = []
-    for run in (fused, reference):
-        keys, values = (poisoned(20, kv_heads, page_tokens, head_dim, dtype=dtype) for _ in range(2))
-        queries = poisoned(5, heads, head_dim, dtype=dtype)
-        run.rotate_and_store(
-            qkv, keys, values, slots, positions, *tables(width), queries, *weights, 1e-5, interleaved, also()
-        )
-        made.append((keys, values))
+    page_tokens = size[4]
+    made = [(keys, values) for keys, values, _ in stored(size, dtype, also())]
     for ours, theirs in zip(*made, strict=True):
         assert torch.equal(ours.isnan(), theirs.isnan())
         assert_close(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))

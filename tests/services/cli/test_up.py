@@ -11,12 +11,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from watching import gone, wait_until
 
 from bench.running_mesh import free_ports
 from services.api.messages import ModelCard
@@ -173,22 +173,6 @@ def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:
 # Real processes -------------------------------------------------------------------------------------------------------
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def eventually(condition: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 class Mesh:
     """An `up` with tiny roles, and what it printed."""
 
@@ -217,7 +201,7 @@ class Mesh:
             self.lines.append(line.rstrip("\n"))
 
     def says(self, what: str, times: int = 1, seconds: float = LONG) -> bool:
-        return eventually(lambda: sum(what in line for line in list(self.lines)) >= times, seconds)
+        return wait_until(lambda: sum(what in line for line in list(self.lines)) >= times, seconds)
 
     def pids(self) -> dict[str, int]:
         """Instance to process id, of the children alive."""
@@ -273,7 +257,7 @@ def test_the_box_appears_when_all_are_ready_and_ctrl_c_leaves_no_process_and_no_
         assert answer.status == 200
     mesh.process.send_signal(signal.SIGINT)
     assert mesh.code() == 0
-    assert not any(map(alive, pids.values()))
+    assert all(map(gone, pids.values()))
     assert sorted(path.name for path in mesh.run_dir.iterdir()) == ["epoch", "logs", "up.lock"]
     assert (mesh.run_dir / "logs" / "worker-1.log").read_text()
     order = [line.split()[0] for line in mesh.lines if line.endswith("| stopped")]
@@ -285,7 +269,7 @@ def test_a_killed_role_is_back_and_the_others_never_notice(start: Callable[..., 
     assert mesh.says("is ready (")
     before = mesh.pids()
     os.kill(before["worker-1"], signal.SIGKILL)
-    assert eventually(lambda: mesh.pids().get("worker-1", before["worker-1"]) != before["worker-1"], LONG)
+    assert wait_until(lambda: mesh.pids().get("worker-1", before["worker-1"]) != before["worker-1"], LONG)
     assert mesh.says("worker-1 services.runtime.process: ready", times=2)
     after = mesh.pids()
     assert {name for name in before if before[name] != after[name]} == {"worker-1"}
@@ -297,7 +281,7 @@ def test_when_up_itself_is_killed_its_children_die_within_two_seconds(start: Cal
     assert mesh.says("is ready (")
     pids = mesh.pids()
     mesh.process.kill()
-    assert eventually(lambda: not any(map(alive, pids.values())), 2.0)
+    assert wait_until(lambda: all(map(gone, pids.values())), 2.0)
 
     again = start()
     assert again.says("is ready (")
@@ -326,7 +310,7 @@ def test_a_stopped_role_is_killed_and_replaced_after_its_time(start: Callable[..
     os.kill(pid, signal.SIGSTOP)
     assert mesh.says("proposer-1  | no progress for")
     assert mesh.says("proposer-1 services.runtime.process: ready", times=2)
-    assert not alive(pid)
+    assert gone(pid)
 
 
 def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Mesh]) -> None:

@@ -40,7 +40,7 @@ class Automaton:
         self._states.set(0, loops.LINK, -1)
 
     def make_room(self, tokens: int) -> None:
-        """For about so many more tokens. Moves memory: not while a compiled call runs."""
+        """Allocates for about `tokens` more tokens. Moves memory: never call it while a compiled call runs."""
         words = self._words
         self._lay_out(int(words[loops.STATES]) + 2 * tokens, int(words[loops.ENTRIES]) + tokens)
 

@@ -123,7 +123,7 @@ class Memory:
         return self._size // (4 * self._columns)
 
     def lay_out(self, rows: int) -> None:
-        """Makes room for at least so many rows; their content is kept."""
+        """Allocates at least `rows` rows and keeps their content."""
         needed = rows * self._columns * 4
         if needed <= self._size:
             return
