@@ -2,7 +2,7 @@
 
 Not thread-safe: one link, one thread. Every message starts with a Hello, so a restarted peer is met at the first ask.
 Nothing is sent without a connection, and a new connection starts with an empty queue, so nothing old reaches a
-successor. Tests use another wire than a socket: mesh/transport/memory_wire.py.
+successor. Tests use another wire than a socket: tests/mesh_doubles/memory_wire.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ draft     hand out prepared drafts; this alone may wait for more (speculation/)
 run       the runner takes Work and returns Result, both plain values (running/); meanwhile the proposer is asked for
           the next drafts
 commit    the scheduler and the controller of drafts take the result
-emit      tokens and ends go out, for all sequences in one call, while the next step runs
+emit      tokens and ends go out, for all sequences in one call
 
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
 """
@@ -127,15 +127,12 @@ class Engine:
         out = self.scheduler.handle(events.StepDone(result))
         self.drafts.commit(work, result)
         self._collect(out)
-        # Else it is emitted while the next step runs, when the event loop's thread takes no time from this one.
-        if not self.scheduler.has_work:
-            self._emit()
+        self._emit()
 
     def _compute(self, work: Work) -> Result:
         began = self._now()
         self._runner.launch(work)
         self.drafts.ask_ahead(work)
-        self._emit()
         result = self._runner.finish()
         self._progress_at = ended = self._now()
         self._observe(size_of(work.items)[0], result.seconds)

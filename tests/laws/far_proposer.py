@@ -8,15 +8,15 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from mesh_doubles.clock import FakeClock, SteppedClock
+from mesh_doubles.memory_wire import Air, FarEnd, MemoryWire
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from simulation import READ, SEND, THINK
 
 from mesh.actor import Call
 from mesh.blocking import BlockingLink
-from mesh.clock import FakeClock, SteppedClock
 from mesh.codec import Codec
-from mesh.transport.memory_wire import Air, FarEnd, MemoryWire
 from services.api.drafts import PlacedDraft, pack, unpack
 from services.api.messages import KINDS, Propose, Proposed
 from services.api.settings import Settings

@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mesh.clock import SteppedClock
+from mesh_doubles.clock import SteppedClock
+
 from mesh.errors import DeadlineExceeded, PeerLost
 from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack

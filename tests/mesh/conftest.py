@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
+from mesh_doubles.messages import codec
 
-from mesh.clock import FakeClock
 from mesh.codec import Codec
 from mesh.node import Node
-from mesh.testing import codec
 from mesh.timing import Timing
 from mesh.transport import Transport
-from mesh.transport.memory import MemoryNetwork
 from mesh.transport.zmq import ZmqTransport
 
 

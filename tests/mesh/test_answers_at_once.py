@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
+from mesh_doubles.messages import Blob, Buffer, Count, Echo, Fail, Hang, Note, codec, until
 
 from mesh.accepted import AcceptedPeer
 from mesh.actor import Actor, Call
 from mesh.address import routing_id
 from mesh.blocking import BlockingLink
-from mesh.clock import FakeClock
 from mesh.envelope import (
     BLOCKING,
     Ask,
@@ -32,9 +34,7 @@ from mesh.envelope import (
 from mesh.epoch import MAX_EPOCH
 from mesh.errors import Draining, NotRunning, Refuse, RemoteError, UnknownKind
 from mesh.node import Node
-from mesh.testing import Blob, Buffer, Count, Echo, Fail, Hang, Note, codec, until
 from mesh.transport import Frame, Sent
-from mesh.transport.memory import MemoryNetwork
 
 Mesh = Any  # the fixture of conftest.py
 
@@ -278,9 +278,7 @@ async def test_a_hello_is_answered_in_the_bundle_of_the_answer(watched: Watched,
     [[], [ask(1, Hang(1))], [ask(1, Echo(), actor="nobody")], [ask(1, Count(1))], [tell(1, Echo())], [Cancel([9])]],
     ids=["nothing else", "a handler", "no actor", "no handler", "a tell", "a cancel"],
 )
-async def test_a_hello_is_answered_where_nothing_else_is(
-    watched: Watched, records: list[Record]
-) -> None:
+async def test_a_hello_is_answered_where_nothing_else_is(watched: Watched, records: list[Record]) -> None:
     watched.read(*records)
     assert watched.bundles == []
     await idle()

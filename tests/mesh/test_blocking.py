@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import zmq
+from mesh_doubles.messages import Blob, Buffer, Echo, Fail, Hang, Witness, codec, until
 
 from mesh.blocking import MAX_TICKETS, BlockingLink
 from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
-from mesh.testing import Blob, Buffer, Echo, Fail, Hang, Witness, codec, until
 
 Mesh = Any  # the fixture of conftest.py
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from mesh.clock import FakeClock, SystemClock
+from mesh_doubles.clock import FakeClock
+
+from mesh.clock import SystemClock
 
 
 async def test_timers_fire_in_order_when_time_is_moved() -> None:

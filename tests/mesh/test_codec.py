@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from mesh_doubles.messages import KINDS, Blob, Count, Echo, Note, codec
 
 from mesh.codec import MAX_DEPTH, Buffer, Codec
 from mesh.errors import Malformed, MeshError, TooLarge, UnknownKind
-from mesh.testing import KINDS, Blob, Count, Echo, Note, codec
 
 
 class Tree(msgspec.Struct):

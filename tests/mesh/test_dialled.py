@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
+from mesh_doubles.messages import Echo, codec
 
-from mesh.clock import FakeClock
 from mesh.envelope import Ask, Farewell, Hello, Record, Reply, Welcome, decode_for_acceptor, encode_bundle
 from mesh.errors import PeerLost
-from mesh.testing import Echo, codec
-from mesh.transport.memory import MemoryNetwork
 
 
 class ByHand:

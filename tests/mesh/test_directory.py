@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
 from msgspec.structs import replace
 
-from mesh.clock import FakeClock
 from mesh.codec import Codec
 from mesh.directory import DIRECTORY, DIRECTORY_KINDS, DirectoryActor, DirectoryClient, Member
 from mesh.errors import NoPeer
 from mesh.node import Node
-from mesh.transport.memory import MemoryNetwork
 
 HERE = "mem://directory"
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 import zmq
+from mesh_doubles.messages import Count, Echo, Witness, codec, mutate
 
 from mesh.blocking import BlockingLink
 from mesh.envelope import End, Failure, Farewell, Item, Reply, Welcome, encode_bundle
 from mesh.errors import MeshError
-from mesh.testing import Count, Echo, Witness, codec, mutate
 
 Mesh = Any  # the fixture of conftest.py
 EPOCH = 7

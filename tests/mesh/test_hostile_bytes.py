@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mesh_doubles.messages import Witness, until
 
-from mesh.testing import Witness, until
 from tests.mesh.raw_peer import RawAcceptor, command, frame, message
 
 Mesh = Any  # the fixture of conftest.py
@@ -23,7 +23,7 @@ LINK = """
 import sys
 from mesh.blocking import BlockingLink
 from mesh.errors import MeshError
-from mesh.testing import Echo, codec
+from mesh_doubles.messages import Echo, codec
 link = BlockingLink(sys.argv[1], "witness", codec, "stepper")
 answer = None
 while answer != Echo(5):
@@ -39,7 +39,7 @@ NODE = """
 import asyncio, sys
 from mesh.errors import MeshError
 from mesh.node import Node
-from mesh.testing import Echo, codec
+from mesh_doubles.messages import Echo, codec
 from mesh.transport.zmq import ZmqTransport
 
 async def main():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mesh.clock import FakeClock
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
+
 from mesh.transport import Sent
-from mesh.transport.memory import MemoryNetwork
 
 
 class Ear:

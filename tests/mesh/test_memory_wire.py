@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from mesh_doubles.clock import SteppedClock
+from mesh_doubles.memory_wire import Air, FarEnd, MemoryWire
 
 from mesh.blocking import BlockingLink
-from mesh.clock import SteppedClock
 from mesh.codec import Codec
 from mesh.errors import DeadlineExceeded, MeshError, PeerLost, Refuse
-from mesh.transport.memory_wire import Air, FarEnd, MemoryWire
 
 
 class Question(msgspec.Struct):

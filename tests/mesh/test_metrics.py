@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mesh_doubles.messages import Count, Echo, Witness
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mesh.metrics import MAX_LABELS, BusMetrics
-from mesh.testing import Count, Echo, Witness
 
 Mesh = Any  # the fixture of conftest.py
 

@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from mesh_doubles.messages import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec, until
 
 from mesh.actor import Actor
 from mesh.codec import Buffer, Codec
@@ -23,7 +24,6 @@ from mesh.errors import (
     TooLarge,
     UnknownKind,
 )
-from mesh.testing import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec, until
 
 Mesh = Any  # the fixture of conftest.py
 

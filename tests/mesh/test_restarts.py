@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from mesh_doubles.messages import Count, Echo, Number, codec, until
 
 from mesh.actor import Actor, Call
 from mesh.errors import MeshError, PeerLost
 from mesh.node import Node
 from mesh.stream import StreamWriter
-from mesh.testing import Count, Echo, Number, codec, until
 from mesh.timing import Timing
 from mesh.transport.zmq import ZmqTransport
 

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork, MemoryTransport
+from mesh_doubles.messages import KINDS, Count, Echo, Fail, Hang, Note, Number, Witness, until
 
 from mesh.actor import Actor, Call
-from mesh.clock import FakeClock
 from mesh.codec import Codec
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
 from mesh.node import Node
 from mesh.stream import ITEM_WEIGHT, StreamWriter
-from mesh.testing import KINDS, Count, Echo, Fail, Hang, Note, Number, Witness, until
 from mesh.timing import Timing
 from mesh.transport import Sent
-from mesh.transport.memory import MemoryNetwork, MemoryTransport
 
 Mesh = Any  # the fixtures of conftest.py
 MakeNode = Callable[..., Awaitable[Node]]

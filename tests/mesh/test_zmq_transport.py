@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
+from mesh_doubles.messages import Count, Echo, Hang, Witness, codec, mutate, until
 
 from mesh.accepted import MAX_WINDOW, PEER_WINDOWS
 from mesh.address import routing_id
@@ -32,7 +33,6 @@ from mesh.envelope import (
 )
 from mesh.errors import DeadlineExceeded, Insecure, PeerLost
 from mesh.node import Node
-from mesh.testing import Count, Echo, Hang, Witness, codec, mutate, until
 from mesh.timing import Timing
 from mesh.transport import CurveClient, CurveServer, Limits
 from mesh.transport.zmq import ZmqTransport

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
+from mesh_doubles.clock import FakeClock
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mesh.clock import FakeClock
 from mesh.errors import Refuse
 from services.api.drafter import Committed, Draft, DraftRequest, Needs
 from services.api.drafts import PlacedDraft, unpack
@@ -37,6 +37,7 @@ CALL: Any = None
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     compiling.start().join()
+
 
 TEXT = [1, 2, 3, 4, 5, 9, 1, 2]
 
@@ -306,7 +307,7 @@ async def test_a_draft_behind_what_is_being_verified_says_so(learning: tuple[Pro
 
 async def test_corpora_come_are_listed_and_go(learning: tuple[ProposerActor, FakeClock]) -> None:
     actor, clock = learning
-    assert (await actor.add_corpus(AddCorpus(namespace="mine", name="c", vocabulary="v", part=0, texts=[SAID]), CALL))
+    assert await actor.add_corpus(AddCorpus(namespace="mine", name="c", vocabulary="v", part=0, texts=[SAID]), CALL)
     listed = ListCorpora(namespace="mine", vocabulary="v")
     until = time.monotonic() + 30
     while (await actor.list_corpora(listed, CALL)).corpora[0].state != "ready":

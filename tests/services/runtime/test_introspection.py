@@ -4,13 +4,13 @@ import os
 import signal
 
 import pytest
+from mesh_doubles.clock import FakeClock
+from mesh_doubles.memory import MemoryNetwork
 
-from mesh.clock import FakeClock
 from mesh.codec import Codec
 from mesh.errors import RemoteError
 from mesh.node import Node
 from mesh.ref import Ref
-from mesh.transport.memory import MemoryNetwork
 from services.api.messages import KINDS, Dying, Kill, Look, Seen
 from services.runtime.introspection import (
     INTROSPECTION,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from mesh_doubles.memory import MemoryNetwork
 from prometheus_client import CollectorRegistry
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
@@ -19,7 +20,6 @@ from mesh.directory.membership import Member
 from mesh.errors import Refuse
 from mesh.node import Node
 from mesh.stream import StreamWriter
-from mesh.transport.memory import MemoryNetwork
 from services.api.messages import (
     KINDS,
     Decode,

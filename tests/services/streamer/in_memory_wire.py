@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from mesh_doubles.clock import FakeClock
 from prometheus_client import CollectorRegistry
 from small_tokenizer import byte_level_tokenizer
 
-from mesh.clock import FakeClock
 from services.api.strategies import Verification
 from services.streamer.answer import Streamed
 from services.streamer.connections import Connection, Connections

@@ -10,10 +10,10 @@ import aiohttp
 import msgspec
 import pytest
 from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, finished, ids_of, says, tokens
+from mesh_doubles.messages import until
 from sse_reading import streamed, text_of
 
 from mesh.stream import StreamWriter
-from mesh.testing import until
 from services.api.messages import Generate
 from services.streamer.generation import MAX_BARREN
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mesh_doubles.clock import FakeClock
 from prometheus_client import CollectorRegistry
 
-from mesh.clock import FakeClock
 from mesh.errors import Refuse
 from services.api.messages import ChatTurn, Decode, Encode, EncodeWords
 from services.api.settings import Settings
@@ -116,9 +116,7 @@ async def test_what_the_template_says_against_a_conversation_is_the_answer(tiny_
 async def test_many_at_once_get_their_own_answers(tokenizer: TokenizerActor) -> None:
     messages = [Encode(text="the cat " * n, add_special_tokens=False) for n in range(1, 60)]
     answers = await asyncio.gather(*(tokenizer.encode(message, CALL) for message in messages))
-    texts = await asyncio.gather(
-        *(tokenizer.decode(Decode(token_ids=answer.token_ids), CALL) for answer in answers)
-    )
+    texts = await asyncio.gather(*(tokenizer.decode(Decode(token_ids=answer.token_ids), CALL) for answer in answers))
     assert [text.text for text in texts] == [message.text for message in messages]
 
 

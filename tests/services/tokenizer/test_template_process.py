@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from mesh_doubles.messages import until
 
-from mesh.testing import until
 from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import TemplateError, TemplateSource
 from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
@@ -29,9 +29,7 @@ LOOP_ON_DEMAND = (
 
 
 @asynccontextmanager
-async def running(
-    text: str, deadline: float = 10.0, max_chars: int = 1 << 22
-) -> AsyncIterator[TemplateProcess]:
+async def running(text: str, deadline: float = 10.0, max_chars: int = 1 << 22) -> AsyncIterator[TemplateProcess]:
     process = TemplateProcess(TemplateSource(text, {}), max_chars=max_chars, deadline=deadline)
     await process.start()
     try:
@@ -85,10 +83,7 @@ async def test_an_endless_template_ends_at_its_deadline_and_the_next_call_works(
 
 async def test_a_template_that_eats_memory_is_refused() -> None:
     # Doubling a string 50 times would take a petabyte.
-    text = (
-        "{% set ns = namespace(x='xxxxxxxx') %}"
-        "{% for i in range(50) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
-    )
+    text = "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(50) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}"
     async with running(text) as process:
         with pytest.raises(TemplateError, match="memory"):
             await process.render(HI, True)
@@ -161,9 +156,7 @@ async def test_it_dies_with_its_parent_also_in_the_middle_of_an_endless_template
 async def test_a_caller_that_goes_away_does_not_shift_the_answers_of_the_others() -> None:
     async with running(ECHO) as process:
         for n in range(20):
-            gone = asyncio.create_task(
-                process.render([ChatTurn(role="user", content="gone", name="x")], True)
-            )
+            gone = asyncio.create_task(process.render([ChatTurn(role="user", content="gone", name="x")], True))
             await asyncio.sleep(0)
             gone.cancel()
             stays = process.render([ChatTurn(role="user", content=str(n), name="n")], True)

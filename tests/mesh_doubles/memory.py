@@ -1,5 +1,5 @@
 """A network within one process: the interface of the ZeroMQ transport without sockets, with faults that are repeatable
-by seed (mesh/transport/faults.py). With a FakeClock the tests decide when anything arrives.
+by seed (tests/mesh_doubles/faults.py). With a FakeClock the tests decide when anything arrives.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from mesh.address import Endpoint
 from mesh.clock import Clock, SystemClock
 from mesh.transport import Frame, LineOwner, Listener, Sent
-from mesh.transport.faults import Faults
+from mesh_doubles.faults import Faults
 
 
 class MemoryNetwork(Faults):
     """What MemoryTransports are joined by."""
 
     def __init__(self, seed: int = 0, *, clock: Clock | None = None, **faults: float) -> None:
-        """`faults` are those of mesh/transport/faults.py."""
+        """`faults` are those of tests/mesh_doubles/faults.py."""
         super().__init__(seed, **faults)
         self._clock: Clock = clock or SystemClock()
         self._listeners: dict[str, Listener] = {}

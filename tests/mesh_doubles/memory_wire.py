@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mesh.clock import SteppedClock
 from mesh.codec import Codec
 from mesh.envelope import (
     Ask,
@@ -32,14 +31,15 @@ from mesh.envelope import (
 )
 from mesh.errors import Malformed, MeshError, Refuse
 from mesh.transport import Frame
-from mesh.transport.faults import Faults
+from mesh_doubles.clock import SteppedClock
+from mesh_doubles.faults import Faults
 
 
 class Air(Faults):
     """Between a wire and its far end."""
 
     def __init__(self, clock: SteppedClock, seed: int = 0, **faults: float) -> None:
-        """`faults` are those of mesh/transport/faults.py."""
+        """`faults` are those of tests/mesh_doubles/faults.py."""
         super().__init__(seed, **faults)
         self.clock = clock
         # There is no connection, and the wire notices.

@@ -1,7 +1,4 @@
-"""What tests of the mesh and of things built on it share: a few messages and an actor that shows what it did.
-
-Ships like the memory transport does; nothing in a running mesh imports it.
-"""
+"""What tests of the mesh and of things built on it share: a few messages and an actor that shows what it did."""
 
 from __future__ import annotations
 
