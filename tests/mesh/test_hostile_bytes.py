@@ -57,6 +57,8 @@ asyncio.run(main())
 print("alive")
 """
 
+ROOT = Path(__file__).resolve().parents[2]
+
 WORDS = {
     "a message of twenty thousand frames": message(*[b""] * 20_000),
     "many messages of four frames": message(b"x", b"x", b"x", b"") * 250,
@@ -76,7 +78,8 @@ async def test_who_dials_outlives_what_is_said_and_finds_the_successor(
     hostile = RawAcceptor(tmp_path / "far", WORDS[words], times=10)
     arguments = [sys.executable, "-X", "faulthandler", "-c", dialler, f"ipc://{tmp_path / 'far'}"]
     pipe = asyncio.subprocess.PIPE
-    asking = await asyncio.create_subprocess_exec(*arguments, stdout=pipe, stderr=pipe, cwd=os.getcwd())
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
+    asking = await asyncio.create_subprocess_exec(*arguments, stdout=pipe, stderr=pipe, env=env)
     said = asyncio.ensure_future(asking.communicate())
     await until(lambda: hostile.gone.is_set() or said.done(), timeout=60.0)
     if not said.done():

@@ -140,10 +140,8 @@ def test_a_step_is_schedule_draft_run_commit_emit() -> None:
     runner.go.set()
     world.until(lambda: len(world.ends()) == 1)
     world.stop()
-    first = ["draft", "launch", "ask ahead", "finish", "commit"]
-    # What a step gave is emitted while the next one runs, or when none does.
-    later = ["draft", "launch", "ask ahead", "emit", "finish", "commit"]
-    assert world.calls == [*first, *later, *later, "forget", "emit"]
+    step = ["draft", "launch", "ask ahead", "finish", "commit"]
+    assert world.calls == [*step, "emit", *step, "emit", *step, "forget", "emit"]
 
 
 def test_the_answers_of_a_step_are_delivered_in_one_call() -> None:
