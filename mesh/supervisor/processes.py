@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from mesh.clock import Clock, SystemClock
 from mesh.supervisor.machine import (
@@ -90,18 +91,21 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", errors="replace")
+        self._file: IO[bytes] | None = path.open("ab", buffering=0)
 
     def write(self, line: str) -> None:
-        self._file.write(line + "\n")
-        self._file.flush()
+        """Raises OSError. The next line is tried again, also where the file could not be opened for this one."""
+        if self._file is None:
+            self._file = self._path.open("ab", buffering=0)
+        self._file.write(line.encode("utf-8", "replace") + b"\n")
         if self._file.tell() > MAX_LOG_BYTES:
-            self._file.close()
+            self.close()
             self._path.replace(self._path.with_suffix(self._path.suffix + ".1"))
-            self._file = self._path.open("w", encoding="utf-8", errors="replace")
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class Processes:

@@ -33,7 +33,7 @@ from services.api.settings import Settings, cache_dir, endpoint, run_dir, socket
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
-from services.runtime import compile_ahead
+from services.runtime import compile_ahead, output
 from services.runtime.process import SocketFile, configure_log, make_run_dir, mesh_codec, security_of
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ _ROUTINE = re.compile(r"\S+ (DEBUG|INFO) ")
 
 def main(settings: Settings) -> int:
     """Runs until Ctrl-C or SIGTERM. The exit code."""
+    # The loop below restarts roles and hears signals: it must not wait for whoever reads its lines.
+    output.install()
     configure_log(settings.log_level, "up")
     folder = run_dir(settings)
     try:

@@ -45,6 +45,7 @@ from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import KINDS
 from services.api.settings import Settings, endpoint, instance_name, metrics_port, run_dir
+from services.runtime import output
 from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.health_server import HealthServer
 from services.runtime.introspection import INTROSPECTION, Figures, Introspection
@@ -346,6 +347,9 @@ def run_role(role: str, settings: Settings, actor_class: type[Actor] | None = No
         code = _fork_worker(role)
         if code is not None:
             return code
+    # Not before the fork, which would leave its thread behind.
+    output.install()
+    configure_log(settings.log_level, log_name(role, settings))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_main(role, settings, actor_class, known_as))
 
@@ -381,7 +385,7 @@ def prepare_process(role: str, settings: Settings) -> None:
     with contextlib.suppress(AttributeError, OSError):
         # glibc's M_ARENA_MAX: MALLOC_ARENA_MAX is read before we run, this works at any time.
         ctypes.CDLL(None).mallopt(-8, 2)
-    configure_log(settings.log_level, f"{role}/{instance_name(settings, role)}")
+    configure_log(settings.log_level, log_name(role, settings))
     take_place(role, settings.cores, settings.niceness)
     faulthandler.enable()
     # kill -USR1 shows where a stuck process is.
@@ -400,6 +404,10 @@ def compute_environment(role: str, settings: Settings) -> Mapping[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",
     }
+
+
+def log_name(role: str, settings: Settings) -> str:
+    return f"{role}/{instance_name(settings, role)}"
 
 
 def configure_log(level: str, who: str) -> None:

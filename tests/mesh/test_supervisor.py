@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 from watching import gone, wait_until
 
+from mesh.supervisor import processes
 from mesh.supervisor.machine import (
     EXIT_CONFIG,
     EXIT_FENCED,
@@ -32,7 +35,7 @@ from mesh.supervisor.machine import (
     Supervisor,
     Tick,
 )
-from mesh.supervisor.processes import MAX_LINE, LineReader, Processes, tied
+from mesh.supervisor.processes import MAX_LINE, LineReader, LogFile, Processes, tied
 
 
 def child(name: str, after: tuple[str, ...] = (), stage: int = 0) -> Child:
@@ -241,6 +244,29 @@ def test_lines_are_cut_at_newlines_and_at_the_bound_and_show_a_progress_bars_las
     reader.feed(b"end")
     reader.close()
     assert seen == ["one", "two", "�", "x" * MAX_LINE, "end"]
+
+
+def test_a_log_that_could_not_be_opened_again_goes_on_with_a_later_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when no descriptor is left at the moment it is put aside. The child must be read all the same."""
+    monkeypatch.setattr(processes, "MAX_LOG_BYTES", 8)
+    path = tmp_path / "a.log"
+    log = LogFile(path)
+    with monkeypatch.context() as without_descriptors:
+        without_descriptors.setattr(Path, "open", refused)
+        with contextlib.suppress(OSError):
+            log.write("the first line")
+        with pytest.raises(OSError):
+            log.write("the second line")
+    log.write("more")
+    log.close()
+    assert path.read_text() == "more\n"
+    assert path.with_suffix(".log.1").read_text() == "the first line\n"
+
+
+def refused(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, "no descriptor is left")
 
 
 # Real processes -----------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""`specmesh up` with tiny roles in the place of the real ones, as a child of tests. Settings by environment.
+"""`specmesh up` with tiny roles in the place of the real ones and without a model, as a child of tests. Settings by
+environment.
 
 TINY_WORKER, TINY_PROPOSER ... are the orders of each role (see tiny_role.py). The streamer's side door stands for the
 HTTP door.
@@ -6,18 +7,21 @@ HTTP door.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from services.api.settings import endpoint, load_settings, run_dir
+from services.api.settings import Settings, load_settings
+from services.cli import up
 from services.cli.launch_plan import Process, processes_of
-from services.cli.up import Up, _locked
-from services.runtime.process import configure_log, make_run_dir
 
 TINY_ROLE = str(Path(__file__).resolve().parent.parent / "runtime" / "tiny_role.py")
+
+
+def tiny_processes(settings: Settings, directory: str) -> list[Process]:
+    return [tiny(process) for process in processes_of(settings, directory)]
 
 
 def tiny(process: Process) -> Process:
@@ -26,14 +30,8 @@ def tiny(process: Process) -> Process:
     return replace(process, child=replace(process.child, command=(sys.executable, TINY_ROLE, process.role), env=env))
 
 
-def main() -> int:
-    settings = load_settings({}, os.environ)
-    configure_log("info", "up")
-    make_run_dir(run_dir(settings))
-    with _locked(run_dir(settings)):
-        processes = [tiny(process) for process in processes_of(settings, endpoint(settings, "directory"))]
-        return asyncio.run(Up(settings, processes).run())
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    up.processes_of = tiny_processes
+    up._fetch_model = lambda settings: None
+    up._compiling = lambda settings: nullcontext()
+    sys.exit(up.main(load_settings({}, os.environ)))
