@@ -78,10 +78,10 @@ class DirectoryActor(Actor):
     def members(self) -> list[Member]:
         return self._membership.members()
 
-    def bury(self, pid: int) -> None:
-        """A process of this machine has ended; its supervisor knows first."""
+    def bury(self, instance: str, pid: int) -> None:
+        """A process of this machine has ended; its supervisor knows first. The pid alone may be another host's, too."""
         for member in self._membership.members():
-            if member.pid == pid and member.state != "lost":
+            if (member.instance, member.pid) == (instance, pid) and member.state != "lost":
                 self._membership.leave(member.key, member.epoch)
         self._tell_of_change()
 

@@ -118,7 +118,7 @@ class Processes:
         log_dir: Path | None = None,
         on_line: Callable[[str, str], None] | None = None,
         on_gave_up: Callable[[str, str], None] | None = None,
-        on_exited: Callable[[int], None] | None = None,
+        on_exited: Callable[[str, int], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._supervisor = supervisor
@@ -126,7 +126,7 @@ class Processes:
         self._clock = clock or SystemClock()
         self._on_line = on_line or (lambda name, line: None)
         self._on_gave_up = on_gave_up or (lambda name, reason: None)
-        self._on_exited = on_exited or (lambda pid: None)
+        self._on_exited = on_exited or (lambda name, pid: None)
         self._logs = {name: LogFile(log_dir / f"{name}.log") for name in self._children} if log_dir else {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._watchers: set[asyncio.Task[None]] = set()
@@ -198,7 +198,7 @@ class Processes:
         reading = asyncio.create_task(self._read(name, process, last))
         try:
             code = await process.wait()
-            self._on_exited(process.pid)
+            self._on_exited(name, process.pid)
             # What it said last is still in the pipe; a grandchild may hold the pipe open for ever.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.5):

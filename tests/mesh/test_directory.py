@@ -232,7 +232,7 @@ async def test_a_fenced_member_that_takes_the_epoch_it_is_told_is_back(town: Tow
     target.turn("ready")
     await town.clock.advance(1.0)
     assert town.actor is not None
-    town.actor.bury(target.member.pid)
+    town.actor.bury("worker-1", target.member.pid)
     await town.clock.advance(1.0)
     ((fence, replaced),) = target.fences
     assert not replaced and streamer.sees("worker") == {}
@@ -241,6 +241,23 @@ async def test_a_fenced_member_that_takes_the_epoch_it_is_told_is_back(town: Tow
     await town.clock.advance(1.0)
     assert streamer.sees("worker") == {"worker-1": "ready"}
     assert len(target.fences) == 1
+
+
+async def test_a_member_of_another_host_that_has_the_pid_of_one_that_ended_stays(town: Town) -> None:
+    streamer = await town.join("streamer", "streamer-1")
+    ours = await town.join("worker", "worker-1")
+    far = await town.join("worker", "worker-far")
+    for body in (ours, far):
+        body.member = replace(body.member, pid=7)
+        body.turn("ready")
+    await town.clock.advance(1.0)
+    assert town.actor is not None
+    town.actor.bury("worker-1", 7)
+    await town.clock.advance(0.1)
+    assert streamer.sees("worker") == {"worker-far": "ready"}
+    town.actor.bury("worker-far", 8)
+    await town.clock.advance(1.0)
+    assert streamer.sees("worker") == {"worker-far": "ready"} and far.fences == []
 
 
 async def test_the_last_table_serves_while_there_is_no_directory_and_it_refills(town: Town) -> None:
