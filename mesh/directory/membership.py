@@ -1,10 +1,10 @@
 """The directory's table as a value: members announced, lost, fenced. Knows no sockets, tasks or clocks.
 
 Rule 1: a member is known by (role, instance). A higher epoch replaces it; a lower one is fenced.
-Rule 2: a member not heard of for `stale_after` is lost; one that was never ready, after ten times that. If it was ever
-        ready, its work may have been given to others: its epoch is fenced, and when it announces itself again it is
-        told so. One that is still starting has no work to give away: it may come back (importing, loading and compiling
-        can keep a process from announcing itself).
+Rule 2: a member not heard of for `stale_after` is lost: its work may have been given to others, so its epoch is fenced,
+        and when it announces itself again it is told so. One that was never ready has no work to give away, and
+        importing, loading and compiling can keep it from announcing itself: it is forgotten after ten times that, and
+        may come back.
 Rule 3: when the ticks stopped (this process was suspended or starved), everyone gets that time on top.
 """
 
@@ -24,7 +24,7 @@ MAX_FENCES = 4096
 # `unready` was ready and isn't now (stuck, or a role is missing); only the directory says `lost`.
 State = Literal["starting", "ready", "unready", "draining", "lost"]
 
-# A starting process may be silent this many times longer: it imports and compiles, and has no requests to lose.
+# A starting process may be silent this many times longer.
 STARTING_TAKES = 10
 
 
@@ -122,14 +122,16 @@ class Membership:
                 if silent > self._stale_after + self._keep_lost:
                     del self._entries[key]
                     self.version += 1
-            elif silent > self._stale_after * (1 if entry.was_ready else STARTING_TAKES):
+            elif entry.was_ready and silent > self._stale_after:
                 self._alive_to_lost(key, entry, silent)
                 lost.append(entry.member)
+            elif silent > self._stale_after * STARTING_TAKES:
+                del self._entries[key]
+                self.version += 1
         return lost
 
     def _alive_to_lost(self, key: tuple[str, str], entry: _Entry, silent: float) -> None:
-        if entry.was_ready:
-            self._fence(key, entry.member.epoch)
+        self._fence(key, entry.member.epoch)
         said = [f"not heard of for {silent:.1f} s"]
         entry.member = msgspec.structs.replace(entry.member, state="lost", progress_age=silent, reasons=said)
         self.version += 1

@@ -7,6 +7,7 @@ from mesh.supervisor.machine import (
     Child,
     Event,
     Exited,
+    Fenced,
     GaveUp,
     Launch,
     Policy,
@@ -16,6 +17,6 @@ from mesh.supervisor.machine import (
 )
 
 __all__ = [
-    "EXIT_CONFIG", "EXIT_FENCED", "Begin", "Child", "Event", "Exited", "GaveUp", "Launch", "Policy", "Report",
-    "Supervisor", "Tick",
+    "EXIT_CONFIG", "EXIT_FENCED", "Begin", "Child", "Event", "Exited", "Fenced", "GaveUp", "Launch", "Policy",
+    "Report", "Supervisor", "Tick",
 ]  # fmt: skip

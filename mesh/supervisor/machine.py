@@ -73,6 +73,13 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True)
+class Fenced:
+    """Others have taken its work: whatever it still does is dropped."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     name: str
     code: int  # negative: killed by that signal
@@ -89,7 +96,7 @@ class StopAsked:
     """The first asks for a drain, the second for an end at once."""
 
 
-Event = Begin | Readiness | Exited | Tick | StopAsked
+Event = Begin | Readiness | Fenced | Exited | Tick | StopAsked
 
 # Instructions -------------------------------------------------------------------------------------------
 
@@ -140,7 +147,7 @@ class _Record:
     launch_at: float | None = None
     delay: float = 0.0
     crashes: deque[float] = field(default_factory=deque)
-    killed_as_stuck: bool = False
+    killed: bool = False  # as stuck or fenced
 
 
 class Supervisor:
@@ -170,6 +177,8 @@ class Supervisor:
                 pass
             case Readiness(name, ready):
                 self._note_readiness(self._records[name], ready, now)
+            case Fenced(name):
+                return self._kill_fenced(self._records[name]) + self._advance(now)
             case Exited():
                 return self._exited(self._records[event.name], event, now) + self._advance(now)
             case StopAsked():
@@ -185,7 +194,7 @@ class Supervisor:
             times += [
                 record.unready_since + self.policy.kill_stuck_after
                 for record in self._records.values()
-                if record.unready_since is not None and record.state == "running" and not record.killed_as_stuck
+                if record.unready_since is not None and record.state == "running" and not record.killed
             ]
         return max(0.0, min(times) - now) if times else None
 
@@ -222,13 +231,21 @@ class Supervisor:
             return out
         for record in self._records.values():
             since = record.unready_since
-            if record.state == "running" and since is not None and now - since >= limit and not record.killed_as_stuck:
-                record.killed_as_stuck = True
+            if record.state == "running" and since is not None and now - since >= limit and not record.killed:
+                record.killed = True
                 out.append(
                     Report(record.child.name, f"no progress for {now - since:.1f} s: killed, to be started again")
                 )
                 out.append(Send(record.child.name, signal.SIGKILL))
         return out
+
+    def _kill_fenced(self, record: _Record) -> list[Instruction]:
+        """When it wakes it ends by itself: there is nothing to wait for."""
+        if record.state != "running" or record.killed or self._stopping:
+            return []
+        record.killed = True
+        name = record.child.name
+        return [Report(name, "fenced: killed, to be started again"), Send(name, signal.SIGKILL)]
 
     def _note_readiness(self, record: _Record, ready: bool, now: float) -> None:
         if record.state != "running":
@@ -309,7 +326,7 @@ class Supervisor:
         record.state = "running"
         record.launched_at = now
         record.launch_at = None
-        record.killed_as_stuck = False
+        record.killed = False
 
     def _running_to_backing_off(self, record: _Record, now: float, delay: float) -> None:
         record.state = "backing_off"

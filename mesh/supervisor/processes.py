@@ -25,6 +25,7 @@ from mesh.supervisor.machine import (
     Ended,
     Event,
     Exited,
+    Fenced,
     GaveUp,
     Launch,
     Readiness,
@@ -140,6 +141,11 @@ class Processes:
         """What is known of a child from outside, by the directory as a rule. Unknown names are ignored."""
         if name in self._children:
             self._events.put_nowait(Readiness(name, ready))
+
+    def fenced(self, name: str) -> None:
+        """The process that runs now is fenced: it is killed and started again. Unknown names are ignored."""
+        if name in self._children:
+            self._events.put_nowait(Fenced(name))
 
     def stop(self) -> None:
         self._events.put_nowait(StopAsked())

@@ -34,7 +34,7 @@ from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.runtime import compile_ahead, output
-from services.runtime.process import SocketFile, configure_log, make_run_dir, mesh_codec, security_of
+from services.runtime.process import RENEWED_IN_PLACE, SocketFile, configure_log, make_run_dir, mesh_codec, security_of
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +208,8 @@ class Up:
             # An entry of a dead process says nothing about its successor.
             if member.pid == self._children.pid(member.instance):
                 self._children.readiness(member.instance, _works(member, self._settings.stale_after))
+                if member.state == "lost" and member.role not in RENEWED_IN_PLACE:
+                    self._children.fenced(member.instance)
                 if member.state == "ready":
                     self._note_ready(member.instance)
         self._changed.set()

@@ -24,6 +24,7 @@ from mesh.supervisor.machine import (
     Child,
     Ended,
     Exited,
+    Fenced,
     GaveUp,
     Instruction,
     Launch,
@@ -173,6 +174,25 @@ def test_a_stuck_child_is_killed_once_and_started_again() -> None:
     assert acts(supervisor.handle(Tick(), 41.0)) == []
     supervisor.handle(Exited("a", -9), 41.0)
     assert supervisor.handle(Tick(), 41.1) == [Launch("a")]
+
+
+def test_a_fenced_child_is_killed_at_once_and_once_and_started_again() -> None:
+    supervisor = Supervisor([child("a")], Policy(kill_stuck_after=0, first_delay=0.1))
+    assert acts(supervisor.handle(Fenced("a"), 0.0)) == [Launch("a")], "there is nothing to kill yet"
+    supervisor.handle(Readiness("a", True), 5.0)
+    assert acts(supervisor.handle(Fenced("a"), 10.0)) == [Send("a", signal.SIGKILL)]
+    assert acts(supervisor.handle(Fenced("a"), 10.1)) == []
+    supervisor.handle(Exited("a", -9), 10.2)
+    assert acts(supervisor.handle(Fenced("a"), 10.2)) == []
+    assert supervisor.handle(Tick(), 10.3) == [Launch("a")]
+    assert acts(supervisor.handle(Fenced("a"), 20.0)) == [Send("a", signal.SIGKILL)]
+
+
+def test_a_fenced_child_that_drains_is_left_to_its_stage() -> None:
+    supervisor = Supervisor([child("a")], Policy(drain_timeout=10))
+    supervisor.handle(Begin(), 0.0)
+    supervisor.handle(StopAsked(), 1.0)
+    assert supervisor.handle(Fenced("a"), 2.0) == []
 
 
 def test_a_child_that_comes_back_in_time_and_one_that_never_was_ready_are_left_alone() -> None:

@@ -303,14 +303,31 @@ def test_without_a_proposer_the_mesh_serves_all_the_same(start: Callable[..., Me
     assert mesh.code() == 0
 
 
-def test_a_stopped_role_is_killed_and_replaced_after_its_time(start: Callable[..., Mesh]) -> None:
-    mesh = start(SPECMESH_KILL_STUCK_AFTER="0.5", SPECMESH_STALE_AFTER="0.5")
+def test_a_stopped_streamer_is_killed_and_replaced_after_its_time(start: Callable[..., Mesh]) -> None:
+    mesh = start(SPECMESH_KILL_STUCK_AFTER="0.5", SPECMESH_STALE_AFTER="1")
     assert mesh.says("is ready (")
-    pid = mesh.pids()["proposer-1"]
+    pid = mesh.pids()["streamer-1"]
     os.kill(pid, signal.SIGSTOP)
-    assert mesh.says("proposer-1  | no progress for")
-    assert mesh.says("proposer-1 services.runtime.process: ready", times=2)
+    assert mesh.says("streamer-1  | no progress for")
+    assert mesh.says("streamer-1 services.runtime.process: ready", times=2)
     assert gone(pid)
+
+
+def test_a_stopped_role_is_killed_once_it_is_fenced_but_a_streamer_which_goes_on_is_not(
+    start: Callable[..., Mesh],
+) -> None:
+    mesh = start(SPECMESH_KILL_STUCK_AFTER="0")
+    assert mesh.says("is ready (")
+    before = mesh.pids()
+    os.kill(before["streamer-1"], signal.SIGSTOP)
+    assert mesh.says("streamer-1 is lost")
+    os.kill(before["worker-1"], signal.SIGSTOP)
+    assert mesh.says("worker-1    | fenced")
+    assert mesh.says("worker-1 services.runtime.process: ready", times=2)
+    assert gone(before["worker-1"])
+    os.kill(before["streamer-1"], signal.SIGCONT)
+    assert mesh.says("going on with a new epoch")
+    assert mesh.pids()["streamer-1"] == before["streamer-1"]
 
 
 def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Mesh]) -> None:
