@@ -39,7 +39,8 @@ SERIES = re.compile(r"\b(?:up|process_start_time_seconds|specmesh:[a-z0-9_:]+)(?
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningMesh, Prometheus]]:
     folder = tmp_path_factory.mktemp("seen")
-    mesh = RunningMesh(folder, {})
+    # `up` replaces a stopped process once it counts as lost, which would end the alert before it fires.
+    mesh = RunningMesh(folder, {"stale_after": 600})
     try:
         mesh.wait_until_ready()
         with running_prometheus(folder / "prometheus", mesh, ALERTS_WAIT) as prometheus:
@@ -101,8 +102,6 @@ def test_a_stopped_proposer_fires_its_alert_while_requests_are_answered_and_it_e
             alert = prometheus.alerts()["ProposerDown"]
         finally:
             os.kill(pid, signal.SIGCONT)
-        # It was taken for lost: it ends, and another one is started.
-        until(lambda: mesh.processes().get("proposer", pid) != pid, 60, lambda: "it goes on as if nothing had been")
         until(lambda: "ProposerDown" not in prometheus.alerts(), 120, lambda: prometheus.alerts())
     assert failed == []
     assert alert["labels"]["severity"] == "ticket" and alert["labels"]["role"] == "proposer"

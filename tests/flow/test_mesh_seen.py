@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -111,7 +112,9 @@ def test_who_is_stopped_is_not_waited_for(mesh: RunningMesh) -> None:
         assert seen(mesh)["worker"]["state"] == "ready"
         assert "proposer" in command(mesh, "top", "--once")
     finally:
-        os.kill(pid, signal.SIGCONT)
+        # By now it may have been killed and replaced.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
     until_seen(mesh, lambda roles: roles["proposer"]["state"] == "ready")
 
 
