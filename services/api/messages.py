@@ -347,7 +347,8 @@ class Corpora(Message, frozen=True):
 
 
 class Describe(Message, frozen=True):
-    """Streamers send it to a worker before they admit requests."""
+    """Streamers send it to a worker before they admit requests, and when no tokens have come for a while. The answer
+    comes from the thread that computes."""
 
 
 class ModelCard(Message, frozen=True):

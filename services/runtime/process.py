@@ -189,6 +189,9 @@ class RoleProcess:
             if self._stop.is_set():
                 await self._drain()
                 return 0
+            if self.role not in self.node.actors:
+                log.error("the %s actor is gone: ending, to be started again", self.role)
+                return 1
             log.warning("others took this process for lost: ending, to be started again")
             return EXIT_FENCED
         finally:
@@ -277,9 +280,9 @@ class RoleProcess:
         return cast(Actor, actor)
 
     async def _watch(self) -> None:
-        """Until it is stopped or fenced. A change of state is announced at once."""
+        """Until it is stopped or fenced, or has no actor any more. A change of state is announced at once."""
         before: tuple[str, ...] | None = None
-        while not (self._stop.is_set() or self._cut.is_set()):
+        while not (self._stop.is_set() or self._cut.is_set()) and self.role in self.node.actors:
             now = tuple(self.reasons())
             if now != before:
                 log.info("ready" if not now else "not ready: %s", *(("; ".join(now),) if now else ()))

@@ -27,6 +27,7 @@ from services.streamer.http import HttpApi
 from services.streamer.mesh_map import MeshMap
 from services.streamer.metrics import StreamerMetrics
 from services.streamer.peers import Peers
+from services.streamer.probe import Probe
 from services.streamer.replays import Replays
 from services.streamer.request import RequestLimits
 
@@ -52,12 +53,14 @@ class StreamerActor(Actor):
         self._admission = Admission(context.settings.max_waiting, context.settings.request_timeout)
         self._instance = context.instance
         self._peers: Peers | None = None
+        self._probe: Probe | None = None
         self._map: MeshMap | None = None
         self._runner: web.ServerRunner | None = None
         self._audit = Audit(context.settings.audit_share, context.settings.audit_threshold)
         self._metrics.watch_audit(self._audit)
         self._learning: asyncio.Task[None] | None = None
         self._replaying: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self.port = 0
 
     async def on_start(self) -> None:
@@ -77,14 +80,17 @@ class StreamerActor(Actor):
         self.connections.start()
         self._learning = asyncio.create_task(self._learn_model(), name="streamer-model-card")
         self._replaying = asyncio.create_task(replays.run(), name="streamer-audit")
+        self._probe = Probe(self._peers.unanswered, lambda: self._metrics.arrivals, self.node.clock)
+        self._probing = asyncio.create_task(self._probe.run(), name="streamer-probe")
 
     async def on_stop(self) -> None:
         self._end_audit()
         await self._admission.drain(0.0)
         if self._map is not None:
             self._map.close()
-        if self._learning is not None:
-            self._learning.cancel()
+        for task in (self._learning, self._probing):
+            if task is not None:
+                task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
         await self.connections.stop()
@@ -169,4 +175,10 @@ class StreamerActor(Actor):
 
     def _health(self) -> MeshReadiness:
         members = {role: self._directory.members(role) for role in (*NEEDED, *WISHED)}
-        return readiness(members, draining=self._admission.draining, stale_after=self._settings.stale_after)
+        return readiness(
+            members,
+            draining=self._admission.draining,
+            stale_after=self._settings.stale_after,
+            silence=self._directory.silence,
+            own_reasons=self._probe.reasons if self._probe is not None else (),
+        )

@@ -1,7 +1,8 @@
-"""Ready or not, and why: from what the directory says of every role. Pure.
+"""Ready or not, and why: from what the directory says of every role, and what the streamer has found itself. Pure.
 
-Not ready (503) without a ready tokenizer or worker, or while draining. Without proposers the mesh answers
-the same text more slowly: ready (200), with the reason under `degraded`.
+Not ready (503) without a ready tokenizer or worker, while draining, when no worker answers (probe.py), or when the
+directory's table is old: requests go on with that table, but nothing vouches for it. Without proposers the mesh
+answers the same text more slowly: ready (200), with the reason under `degraded`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from mesh.directory.membership import Member
 
 NEEDED = ("tokenizer", "worker")
 WISHED = ("proposer",)
+# A table comes twice a second.
+SILENT_AFTER = 5.0  # seconds
 
 
 @dataclass(slots=True)
@@ -32,12 +35,20 @@ class MeshReadiness:
 
 
 def readiness(
-    members: Mapping[str, Sequence[Member]], *, draining: bool, stale_after: float, own_reasons: Sequence[str] = ()
+    members: Mapping[str, Sequence[Member]],
+    *,
+    draining: bool,
+    stale_after: float,
+    silence: float = 0.0,
+    own_reasons: Sequence[str] = (),
 ) -> MeshReadiness:
-    """`members`: what the directory knows of each role. A member without progress for `stale_after` is stuck."""
+    """`members`: what the directory said of each role `silence` seconds ago. A member without progress for
+    `stale_after` is stuck."""
     result = MeshReadiness(reasons=list(own_reasons))
     if draining:
         result.reasons.append("streamer: draining")
+    if silence > SILENT_AFTER:
+        result.reasons.append(f"directory: silent for {silence:.1f} s")
     for role in NEEDED:
         result.reasons += _judge(role, members.get(role, ()), stale_after, result)
     for role in WISHED:

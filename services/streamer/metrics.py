@@ -79,6 +79,8 @@ class StreamerMetrics:
         self.connections = Gauge("specmesh:http_connections", "Open HTTP connections", registry=registry)
         self._model_name = model_name
         self._registry = registry
+        # Messages of tokens so far: while it grows, requests are served (probe.py).
+        self.arrivals = 0
 
     def watch_audit(self, audit: Audit) -> None:
         """Serve its counts from now on."""
@@ -142,6 +144,7 @@ class RequestTimes:
 
     def arrived(self, index: int) -> None:
         """Tokens of the choice `index` have come."""
+        self._metrics.arrivals += 1
         now = time.perf_counter()
         last = self._last.get(index)
         if last is None:

@@ -31,6 +31,7 @@ from services.api.messages import (
 from services.streamer.errors import ApiError
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
+PROBE_TIMEOUT = 3.0  # seconds for an answer of a worker that has nothing else to do
 # How long a new request waits for a role that is missing: about the time of a worker's restart.
 GRACE = 15.0
 RETRY_MISSING = 5  # seconds, sent to the client
@@ -92,6 +93,19 @@ class Peers:
         """A ready worker that had nothing to do when the directory last heard of it."""
         workers = self._directory.members("worker")
         return next((each for each in workers if each.state == "ready" and each.load == 0), None)
+
+    async def unanswered(self) -> list[str]:
+        """Why no ready worker answers. Empty when one does, or when none is ready, which the directory says."""
+        workers = [each for each in self._directory.members("worker") if each.state == "ready"]
+        problems = await asyncio.gather(*map(self._problem, workers))
+        return problems if all(problems) else []
+
+    async def _problem(self, worker: Member) -> str:
+        try:
+            await self.ref(worker).ask(Describe(), timeout=PROBE_TIMEOUT)
+        except MeshError as error:
+            return f"worker: {worker.instance} doesn't answer ({error.reason})"
+        return ""
 
     def ref(self, member: Member) -> Ref:
         return self._node.ref(member.endpoint, member.role)

@@ -24,7 +24,7 @@ from mesh.supervisor import EXIT_CONFIG
 from services.api.messages import Describe, Failed, Generate, ModelCard, Speculation
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
-from services.worker.engine import Engine, ProposerMoved
+from services.worker.engine import Engine, Heard, ProposerMoved
 from services.worker.figures import figures_of
 from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.metrics import WorkerMetrics
@@ -211,7 +211,11 @@ class WorkerActor(Actor):
 
     async def describe(self, message: Describe, call: Call) -> ModelCard:
         await self._has_loaded.wait()
-        assert self._card is not None
+        assert self._card is not None and self._engine is not None
+        # An answer shows that the thread that computes is well (services/streamer/probe.py).
+        heard = asyncio.Event()
+        self._engine.post(Heard(lambda: self._tell_loop(heard.set)))
+        await heard.wait()
         return self._card
 
     async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:

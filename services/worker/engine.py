@@ -44,6 +44,15 @@ class ProposerMoved(msgspec.Struct, frozen=True):
     endpoint: str
 
 
+class Heard(msgspec.Struct, frozen=True):
+    """Calls `back` in the engine's thread: it still takes its mail."""
+
+    back: Callable[[], None]
+
+
+Mail = Event | ProposerMoved | Heard
+
+
 class Engine:
     def __init__(
         self,
@@ -69,7 +78,7 @@ class Engine:
         self._timelines = timelines or Timelines()
         self._observe = observe
         self._record = record
-        self._mail: queue.SimpleQueue[Event | ProposerMoved | None] = queue.SimpleQueue()
+        self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._stopping = False
         self._answers: list[Answer] = []
@@ -82,7 +91,7 @@ class Engine:
     def start(self) -> None:
         self._thread.start()
 
-    def post(self, event: Event | ProposerMoved) -> None:
+    def post(self, event: Mail) -> None:
         self._mail.put(event)
 
     def taken(self) -> None:
@@ -161,9 +170,11 @@ class Engine:
         with contextlib.suppress(queue.Empty):
             self._hear(self._mail.get(timeout=TELL_AGAIN if unheard else None))
 
-    def _hear(self, event: Event | ProposerMoved | None) -> None:
+    def _hear(self, event: Mail | None) -> None:
         if isinstance(event, ProposerMoved):
             self.drafts.move_to(event.endpoint)
+        elif isinstance(event, Heard):
+            event.back()
         elif event is not None:
             out = self.scheduler.handle(event)
             self._timelines.hear(event, self.scheduler.sequence_of)

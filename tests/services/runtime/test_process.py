@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from mesh.directory import DIRECTORY, DirectoryActor, DirectoryClient
 from mesh.directory.actor import Announce
 from mesh.directory.membership import Member
 from mesh.epoch import FILE, next_epoch
+from mesh.errors import MeshError
 from mesh.node import Node
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
@@ -274,6 +276,16 @@ async def test_an_event_loop_that_is_stuck_is_lost_though_the_process_lives(town
     child.end()
     await asyncio.wait([saying])
     assert saying.exception() is not None
+
+
+async def test_a_process_whose_actor_is_gone_ends_with_1_so_that_it_is_started_again(town: Town) -> None:
+    child = town.child()
+    await town.ready("worker-1")
+    with contextlib.suppress(MeshError):
+        await town.say("worker-1", "leave")
+    assert await child.exit_code() == 1
+    assert "the worker actor is gone" in child.errors.read_text()
+    await town.until(lambda: town.state("worker-1") == "unknown")
 
 
 async def test_one_that_cannot_start_ends_with_1_and_its_last_line_is_why(town: Town) -> None:

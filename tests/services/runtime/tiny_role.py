@@ -1,7 +1,8 @@
 """A process with a tiny actor in it, as a child of tests: `python tiny_role.py ROLE`, settings by environment.
 
 What it shall do is told by TINY: start_fails, start_hangs, drain_hangs; and by text sent to it: `block` stops its
-event loop for good, `stuck` stops its progress, `busy` makes its drain last until `done` is heard.
+event loop for good, `stuck` stops its progress, `busy` makes its drain last until `done` is heard, `leave` stops the
+actor alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from typing import Any, ClassVar
 
 from mesh.actor import Actor, Call
+from mesh.node import Node
 from services.api.messages import Decode, Decoded
 from services.api.settings import load_settings
 from services.runtime.process import run_role
@@ -55,6 +57,9 @@ class TinyActor(Actor):
                 self._idle.clear()
             case "done":
                 self._idle.set()
+            case "leave":
+                assert isinstance(self.node, Node)
+                await self.node.stop_actor(sys.argv[1])
         return Decoded(text="heard")
 
     def ready(self) -> list[str]:

@@ -110,8 +110,12 @@ class FakeTarget(Actor):
         self.running = 0
         self.began = asyncio.Event()
         self.was_cancelled = asyncio.Event()
+        # Cleared: as if the thread that computes took no more mail.
+        self.describes = asyncio.Event()
+        self.describes.set()
 
     async def describe(self, message: Describe, call: Call) -> ModelCard:
+        await self.describes.wait()
         return self.card
 
     async def generate(self, message: Generate, call: Call, out: StreamWriter) -> None:
@@ -214,6 +218,7 @@ class FakeDirectory:
 
     members_: list[Member] = field(default_factory=list)
     callbacks: list[Callable[[], None]] = field(default_factory=list)
+    silence: float = 0.0
 
     def members(self, role: str | None = None) -> list[Member]:
         return [member for member in self.members_ if role in (None, member.role)]

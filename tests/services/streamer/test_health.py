@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from mesh.directory.membership import Member
-from services.streamer.health import readiness
+from services.streamer.health import SILENT_AFTER, readiness
 
 
 def member(role: str, **facts: Any) -> Member:
@@ -47,6 +47,12 @@ def test_without_a_proposer_the_mesh_is_only_slower() -> None:
     health = readiness(whole_mesh(proposer=[]), draining=False, stale_after=2.0)
     assert (health.status, health.degraded) == (200, ["proposer: none is there"])
     assert health.body()["status"] == "degraded"
+
+
+def test_an_old_table_says_nothing_of_now() -> None:
+    health = readiness(whole_mesh(), draining=False, stale_after=2.0, silence=SILENT_AFTER + 1.0)
+    assert (health.status, health.reasons) == (503, ["directory: silent for 6.0 s"])
+    assert readiness(whole_mesh(), draining=False, stale_after=2.0, silence=SILENT_AFTER).status == 200
 
 
 def test_a_draining_door_is_not_ready() -> None:

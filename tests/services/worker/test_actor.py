@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,10 +15,12 @@ from mesh_around import Answer, CycleProposer, MeshAround, all_of, mesh_around, 
 from prometheus_client import generate_latest
 
 from mesh.actor import Actor, Call
+from mesh.errors import DeadlineExceeded
 from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Describe, Failed, Finished, Propose, Proposed, Speculation, Tokens
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES, Verification
+from services.worker.engine import ProposerMoved
 from services.worker.running.replay import read, tokens_of
 
 
@@ -57,6 +60,17 @@ async def test_the_text_is_the_same_with_and_without_a_proposer_and_in_a_batch(r
         assert all(answer.ids == plain.ids for answer in batch)
         assert sum(answer.end.speculation.accepted for answer in batch) > 1000
         assert drafted.end.speculation.method == "ngram"
+
+
+async def test_it_describes_its_model_only_while_its_engine_takes_mail(tmp_path: Path) -> None:
+    async with mesh_around(tmp_path, method="naive") as mesh:
+        free = threading.Event()
+        mesh.engine.drafts.move_to = lambda endpoint: free.wait()  # type: ignore[assignment,method-assign,return-value]
+        mesh.engine.post(ProposerMoved(""))
+        with pytest.raises(DeadlineExceeded):
+            await mesh.ref.ask(Describe(), timeout=0.1)
+        free.set()
+        assert (await mesh.ref.ask(Describe(), timeout=10.0)).engine == "mock"
 
 
 async def test_an_attempt_goes_on_where_the_last_one_was_cut(tmp_path: Path) -> None:
