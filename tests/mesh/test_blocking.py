@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import zmq
 from mesh_doubles.messages import Blob, Buffer, Echo, Fail, Hang, Witness, codec, until
 
 from mesh.blocking import MAX_TICKETS, BlockingLink
+from mesh.envelope import Record, Reply, Welcome, encode_bundle
 from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
 
 Mesh = Any  # the fixture of conftest.py
@@ -163,6 +164,47 @@ async def test_an_old_epoch_is_told_that_it_is_stale(zmq_mesh: Mesh, links: Link
     await in_thread(heir.ask, Echo(), timeout=5.0)
     with pytest.raises(Stale):
         await in_thread(ghost.ask, Echo(), timeout=5.0)
+
+
+class ByHand:
+    """A wire whose far side says what the test wants. Implements mesh.blocking.Wire."""
+
+    def __init__(self) -> None:
+        self.coming: list[list[Any]] = []
+
+    def say(self, *records: Record, epoch: int, to_epoch: int) -> None:
+        self.coming.append(encode_bundle(epoch, to_epoch, records))
+
+    def send(self, frames: Sequence[Any]) -> bool:
+        return True
+
+    def receive(self, timeout: float) -> Sequence[bytes] | None:
+        return self.coming.pop(0) if self.coming else None
+
+    def wait_until_open(self, timeout: float) -> bool:
+        return True
+
+    def now(self) -> float:
+        return 0.0
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("epoch", "to_epoch", "why"),
+    [(7, 99, "meant for an epoch that we have left"), (6, 100, "of an epoch that has a successor")],
+)
+def test_an_answer_of_another_life_is_dropped(epoch: int, to_epoch: int, why: str) -> None:
+    wire = ByHand()
+    link = BlockingLink("ipc:///far", "witness", codec, "stepper", 100, wire=wire)
+    kind, body, _ = codec.encode(Echo(1))
+    wire.say(Welcome("far", 7, 1), epoch=7, to_epoch=100)
+    ticket = link.send(Echo(1))
+    wire.say(Reply(ticket.id, kind, body), epoch=epoch, to_epoch=to_epoch)
+    assert not link.arrived(ticket, timeout=0.0), why
+    assert link.metrics.dropped == {"stale_epoch": 1}
+    wire.say(Reply(ticket.id, kind, body), epoch=7, to_epoch=100)
+    assert link.receive(ticket, timeout=0.0) == Echo(1)
 
 
 async def test_without_an_epoch_it_does_not_pass_for_a_restart_of_the_node(zmq_mesh: Mesh, links: Links) -> None:
