@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,10 +76,11 @@ async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMes
     assert after[accepted] <= after["specmesh:spec_decode_num_draft_tokens_total"]
 
 
-def test_ctrl_c_leaves_no_process_and_exit_code_zero(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_exit_code_zero_and_no_warning(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock") as mesh:
         assert len(descendants(mesh.process.pid)) >= 4
         assert mesh.stop() == 0
+        assert [line for line in mesh.text().splitlines() if re.search("WARNING|ERROR|lost", line)] == []
 
 
 @pytest.mark.parametrize("role", ["tokenizer", "proposer", "worker"])

@@ -262,6 +262,7 @@ def test_the_box_appears_when_all_are_ready_and_ctrl_c_leaves_no_process_and_no_
     assert (mesh.run_dir / "logs" / "worker-1.log").read_text()
     order = [line.split()[0] for line in mesh.lines if line.endswith("| stopped")]
     assert order[0] == "streamer-1" and order[1] == "worker-1"
+    assert [line for line in mesh.lines if re.search("WARNING|ERROR|lost", line)] == [], "nothing was wrong"
 
 
 def test_a_killed_role_is_back_and_the_others_never_notice(start: Callable[..., Mesh]) -> None:

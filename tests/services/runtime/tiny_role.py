@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from mesh.actor import Actor, Call
 from mesh.node import Node
-from services.api.messages import Decode, Decoded
+from services.api.messages import Decode, Decoded, Describe, ModelCard
 from services.api.settings import load_settings
 from services.runtime.process import run_role
 
@@ -23,7 +23,7 @@ ORDERS = os.environ.get("TINY", "").split()
 
 
 class TinyActor(Actor):
-    handlers: ClassVar = {Decode: "hear"}
+    handlers: ClassVar = {Decode: "hear", Describe: "describe"}
     concurrency = 4
 
     def __init__(self, context: Any) -> None:
@@ -61,6 +61,12 @@ class TinyActor(Actor):
                 assert isinstance(self.node, Node)
                 await self.node.stop_actor(sys.argv[1])
         return Decoded(text="heard")
+
+    async def describe(self, message: Describe, call: Call) -> ModelCard:
+        return ModelCard(
+            model="tiny", max_context=1, vocab_size=1, eos_token_ids=[], methods=[], verify_strategies=[],
+            max_speculative_tokens=0, engine="mock",
+        )  # fmt: skip
 
     def ready(self) -> list[str]:
         return self._missing
