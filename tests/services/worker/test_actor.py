@@ -71,6 +71,7 @@ async def test_it_describes_its_model_only_while_its_engine_takes_mail(tmp_path:
             await mesh.ref.ask(Describe(), timeout=0.1)
         free.set()
         assert (await mesh.ref.ask(Describe(), timeout=10.0)).engine == "mock"
+        assert mesh.engine.scheduler.ends == {}, "it counts as no request"
 
 
 async def test_an_attempt_goes_on_where_the_last_one_was_cut(tmp_path: Path) -> None:
