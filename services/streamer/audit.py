@@ -29,6 +29,7 @@ from msgspec.structs import replace
 from services.api.messages import MOST_PRIORITY, Generate, ModelCard, Sampling, Speculation
 from services.api.methods import NAIVE
 from services.streamer.generation import Choice
+from services.streamer.quarantine import GUILTY_ALONE
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -58,6 +59,7 @@ class Answered:
     strict: bool = True
     compared: int = 0
     tries: int = 0
+    deaths: int = 0  # of workers that ran a replay of it
 
     @property
     def size(self) -> int:
@@ -184,6 +186,16 @@ class Audit:
             self._replayed = None
         else:
             self._end("dropped" if self._closed else "given_up")
+
+    def worker_died(self) -> None:
+        """While it ran the replay, and nothing else of this streamer: the replay may be what killed it."""
+        case = self._replayed
+        assert case is not None
+        case.deaths += 1
+        if case.deaths >= GUILTY_ALONE:
+            self._end("given_up")
+        else:
+            self.interrupted()
 
     def close(self) -> None:
         """The process drains: nothing is taken or begun any more."""

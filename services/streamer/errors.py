@@ -33,13 +33,16 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        final: bool = False,
     ) -> None:
+        """`final`: clients that repeat server errors by themselves are asked not to."""
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.final = final
 
     def body(self) -> dict[str, Any]:
         kind = KIND_OF_STATUS.get(self.status, "invalid_request_error")

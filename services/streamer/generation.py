@@ -5,7 +5,8 @@
                                                   a stop string is completed: the end, the far side is cancelled
 
 Every choice ends once: by returning an `Ending` or by raising. The caller's deadline bounds it all. What an
-older attempt still sends, duplicates and gaps are recognised by `attempt` and `seq`. Knows no HTTP.
+older attempt still sends, duplicates and gaps are recognised by `attempt` and `seq`. After a worker's death
+quarantine.py says when a choice may be sent again, and which one killed it. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mesh.directory.membership import Member
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, PeerLost, RemoteError, TooLarge, UnknownKind
 from mesh.ref import Ref
 from services.api.messages import (
@@ -31,12 +33,13 @@ from services.streamer.acceptance import Acceptance, Predicted, runs_behind
 from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.errors import ApiError
-from services.streamer.peers import GRACE, RETRY_MISSING, Life, Peers, life, missing
+from services.streamer.peers import GRACE, RETRY_MISSING, Peers, life, missing
+from services.streamer.quarantine import Case, Life, Quarantine
 from services.streamer.timeline import Timeline
 
 log = logging.getLogger("specmesh.streamer")
 
-# Maximum attempts in a row without a new token: the request itself may be what kills its workers.
+# Maximum attempts in a row that end without a new token, deaths of workers not counted: quarantine.py counts those.
 MAX_BARREN = 10
 STREAM_WINDOW = 65536  # bytes a worker may send ahead of us
 
@@ -90,19 +93,24 @@ class Audience(Protocol):
 
 
 async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
+    case = peers.quarantine.open()
+    try:
+        return await _attempts(choice, case, peers, audience, deadline)
+    finally:
+        peers.quarantine.close(case)
+
+
+async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience, deadline: float) -> Ending:
+    quarantine = peers.quarantine
     failures: list[Life] = []
+    barren = 0
     while True:
-        # Before the first token the client can still send the request elsewhere, so it gets an error sooner.
         if choice.timeline is not None:
             choice.timeline.waits()
-        patience = deadline if choice.tokens else min(deadline, asyncio.get_running_loop().time() + GRACE)
-        try:
-            member = await peers.ready("worker", patience, failures)
-        except NoPeer:
-            raise missing("worker") from None
+        member = await _worker(choice, case, peers, failures, deadline)
         known = len(choice.tokens)
         try:
-            return await _attempt(choice, peers.ref(member), audience, deadline)
+            return await _attempt(choice, case, peers.ref(member), quarantine, audience, deadline)
         except (RemoteError, UnknownKind, TooLarge) as error:
             raise _refused(error.reason, str(error)) from error
         except DeadlineExceeded:
@@ -110,15 +118,39 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
         except (MeshError, _TryAgain) as error:
             log.info("%s attempt %d: %s", choice.request_id, choice.attempt, error or type(error).__name__)
             if len(choice.tokens) > known:
-                failures = []
+                failures, barren = [], 0
             failures.append(life(member))
-            if len(failures) >= MAX_BARREN:
+            lost = error.failed if isinstance(error, _TryAgain) else error
+            barren = 0 if is_death(lost) and quarantine.died(case) else barren + 1
+            if case.guilty:
+                raise _guilty(choice, case) from error
+            if barren >= MAX_BARREN:
                 raise _given_up(error) from error
+            quarantine.left(case)
         if len(choice.tokens) >= choice.sampling.max_tokens:
             # It was lost between its last token and its Finished.
             return await _end_of_length(choice, audience)
         choice.attempt += 1
         await peers.pause(len(failures) - 1)
+
+
+async def _worker(choice: Choice, case: Case, peers: Peers, failures: list[Life], deadline: float) -> Member:
+    """A ready worker that this choice may be sent to now."""
+    now = asyncio.get_running_loop().time
+    while True:
+        # Before the first token the client can still send the request elsewhere, so it gets an error sooner.
+        patience = deadline if choice.tokens else min(deadline, now() + GRACE)
+        try:
+            member = await peers.ready("worker", patience, failures)
+        except NoPeer:
+            raise missing("worker") from None
+        if peers.quarantine.enter(case, life(member)):
+            return member
+        try:
+            async with asyncio.timeout_at(deadline):
+                await case.turn.wait()
+        except TimeoutError:
+            raise deadline_passed() from None
 
 
 class _TryAgain(Exception):
@@ -129,6 +161,24 @@ class _TryAgain(Exception):
         self.failed = failed
 
 
+class _Broken(MeshError):
+    """The worker did not keep to the protocol of Generate. It has not died."""
+
+
+def is_death(lost: MeshError | Failed) -> bool:
+    """Whether the process of the worker is gone or ends now."""
+    if isinstance(lost, Failed):
+        return lost.retryable and lost.reason == "engine"
+    return isinstance(lost, PeerLost)
+
+
+def _guilty(choice: Choice, case: Case) -> ApiError:
+    deaths = len(case.deaths)
+    log.warning("%s: %d workers died while they ran it; it is not tried again", choice.request_id, deaths)
+    message = f"{deaths} workers died while they ran this request; it is not tried again"
+    return ApiError(500, message, code="worker_died", final=True)
+
+
 def _given_up(error: MeshError | _TryAgain) -> ApiError:
     if isinstance(error, _TryAgain):
         return _refused(error.failed.reason, error.failed.message)
@@ -136,29 +186,43 @@ def _given_up(error: MeshError | _TryAgain) -> ApiError:
     return ApiError(503, message, code="worker_lost", retry_after=RETRY_MISSING)
 
 
-async def _attempt(choice: Choice, ref: Ref, audience: Audience, deadline: float) -> Ending:
+async def _attempt(
+    choice: Choice, case: Case, ref: Ref, quarantine: Quarantine, audience: Audience, deadline: float
+) -> Ending:
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
         raise deadline_passed()
-    timeline = choice.timeline
-    if timeline is not None:
-        timeline.sent()
+    if choice.timeline is not None:
+        choice.timeline.sent()
+    held: list[Tokens | Finished | Failed] = []
     async with ref.stream(_message(choice), timeout=left, window=STREAM_WINDOW) as stream:
         async for item in stream:
             if item.attempt != choice.attempt:
                 continue
-            if timeline is not None and isinstance(item, Tokens | Finished):
-                timeline.came(item.spans)
-            if isinstance(item, Tokens):
-                if (ending := await _take(choice, item, audience)) is not None:
+            held.append(item)
+            if not isinstance(item, Failed):
+                quarantine.stepped(case, last=isinstance(item, Finished))
+                if case.on_trial:
+                    # Others wait for the end of the trial, and must not wait for this client to read.
+                    continue
+            for each in held:
+                if (ending := await _take(choice, each, audience)) is not None:
                     return ending
-            elif isinstance(item, Finished):
-                return await _finish(choice, item, audience)
-            elif isinstance(item, Failed):
-                if item.retryable:
-                    raise _TryAgain(item)
-                raise _refused(item.reason, item.message)
-    raise PeerLost("the stream ended without an end")
+            held.clear()
+    raise _Broken("the stream ended without an end")
+
+
+async def _take(choice: Choice, item: Tokens | Finished | Failed, audience: Audience) -> Ending | None:
+    """The Ending if this message brings it."""
+    if isinstance(item, Failed):
+        if item.retryable:
+            raise _TryAgain(item)
+        raise _refused(item.reason, item.message)
+    if choice.timeline is not None:
+        choice.timeline.came(item.spans)
+    if isinstance(item, Finished):
+        return await _finish(choice, item, audience)
+    return await _show(choice, item, audience)
 
 
 def _message(choice: Choice) -> Generate:
@@ -177,11 +241,11 @@ def _message(choice: Choice) -> Generate:
     )
 
 
-async def _take(choice: Choice, item: Tokens, audience: Audience) -> Ending | None:
+async def _show(choice: Choice, item: Tokens, audience: Audience) -> Ending | None:
     """New tokens are shown; an Ending when they complete a stop string."""
     known = len(choice.tokens) - item.seq
     if known < 0:
-        raise PeerLost(f"tokens {len(choice.tokens)}..{item.seq} are missing")
+        raise _Broken(f"tokens {len(choice.tokens)}..{item.seq} are missing")
     ids, logprobs = item.ids, item.logprobs
     if known:
         ids, logprobs = ids[known:], logprobs[known:] if logprobs else None

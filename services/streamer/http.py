@@ -459,6 +459,9 @@ def error_response(error: ApiError) -> web.Response:
     response = json_response(error.body(), error.status)
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)
+    if error.final:
+        # The clients of OpenAI know this header.
+        response.headers["x-should-retry"] = "false"
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

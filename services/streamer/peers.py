@@ -29,6 +29,7 @@ from services.api.messages import (
     RemoveCorpus,
 )
 from services.streamer.errors import ApiError
+from services.streamer.quarantine import Life, Quarantine
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
 PROBE_TIMEOUT = 3.0  # seconds for an answer of a worker that has nothing else to do
@@ -49,10 +50,6 @@ class DirectoryView(Protocol):
     def on_change(self, callback: Callable[[], None]) -> None: ...
 
 
-# An instance at one of its lives: a restarted one is another.
-Life = tuple[str, int]
-
-
 class Peers:
     """Members by role, and refs to them. One in a process."""
 
@@ -61,6 +58,7 @@ class Peers:
         self._node = node
         self._changed = asyncio.Event()
         self._card: ModelCard | None = None
+        self.quarantine = Quarantine()
         directory.on_change(self._on_change)
 
     def _on_change(self) -> None:

@@ -15,7 +15,7 @@ from mesh.errors import MeshError
 from services.api.messages import Failed, Finished, Generate, ModelCard, Tokens
 from services.streamer.admission import Admission
 from services.streamer.audit import Audit
-from services.streamer.generation import STREAM_WINDOW, Choice
+from services.streamer.generation import STREAM_WINDOW, Choice, is_death
 from services.streamer.peers import Peers
 
 log = logging.getLogger("specmesh.streamer")
@@ -75,7 +75,7 @@ class Replays:
             raise error
 
     async def _compare(self, replay: Generate, worker: Member) -> None:
-        decided = False
+        decided = died = False
         try:
             async with self._peers.ref(worker).stream(replay, timeout=ATTEMPT_S, window=STREAM_WINDOW) as stream:
                 async for item in stream:
@@ -88,11 +88,15 @@ class Replays:
                         self.audit.failed()
                         decided = True
                     elif isinstance(item, Failed):
+                        died = is_death(item)
                         return
                     if decided:
                         return
         except MeshError as error:
             log.info("audit: the replay of %s broke off: %s", replay.request_id, error)
+            died = is_death(error)
         finally:
-            if not decided:
+            if died:
+                self.audit.worker_died()
+            elif not decided:
                 self.audit.interrupted()

@@ -211,6 +211,17 @@ def test_a_replay_that_is_interrupted_too_often_is_given_up() -> None:
     assert it.waiting == 0 and it.results == {("ngram", "given_up"): 1}
 
 
+def test_a_replay_during_which_two_workers_die_is_given_up() -> None:
+    it = audit()
+    end(it, [4, 5, 6])
+    begun(it)
+    it.worker_died()
+    assert it.waiting == 1 and not it.results
+    begun(it)
+    it.worker_died()
+    assert it.waiting == 0 and it.results == {("ngram", "given_up"): 1}
+
+
 def test_a_replay_that_fails_is_given_up_and_is_no_difference() -> None:
     it = audit()
     end(it, [4, 5, 6])

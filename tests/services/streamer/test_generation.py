@@ -10,12 +10,15 @@ import aiohttp
 import msgspec
 import pytest
 from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, finished, ids_of, says, tokens
+from in_memory_wire import chat, choice_of
 from mesh_doubles.messages import until
 from sse_reading import streamed, text_of
 
 from mesh.stream import StreamWriter
 from services.api.messages import Generate
-from services.streamer.generation import MAX_BARREN
+from services.streamer.delivery import Piece
+from services.streamer.generation import MAX_BARREN, Choice, Ending, generate
+from services.streamer.peers import Peers
 
 STORY = "hello the quick fox hello the world and on and on"
 BODY = {"model": MODEL, "prompt": "hi", "max_tokens": 100, "seed": 3}
@@ -151,6 +154,133 @@ async def test_a_request_that_kills_every_target_is_given_up(
         assert response.status == 503
         assert (await response.json())["error"]["code"] == "worker_lost"
     assert len(target.asked) == MAX_BARREN
+
+
+class Mortal:
+    """A target that dies with all it runs when it has said `after` tokens of the request POISON; another takes its
+    place. It dies as by a signal, or (`says_so`) its engine fails and it tells everyone."""
+
+    POISON = "poison"
+
+    def __init__(self, mesh: FakeMesh, after: int, *, says_so: bool) -> None:
+        self.mesh, self.after, self.says_so = mesh, after, says_so
+        self.deaths = 0
+        self.died = asyncio.Event()
+        self.successor: asyncio.Task[None] | None = None
+
+    async def start(self) -> FakeTarget:
+        return await self.mesh.start_target(self.script, f"worker-{self.deaths + 1}")
+
+    async def script(self, target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        begin = len(message.token_ids) - message.prompt_tokens
+        if message.token_ids[: message.prompt_tokens] == ids_of(self.POISON):
+            await self.say(message, out, begin, begin + self.after)
+            self.die()
+            await self.last_word(message, out)
+        elif message.attempt == 0:
+            await self.say(message, out, 0, 2)
+            await self.died.wait()
+            await self.last_word(message, out)
+        else:
+            await says(STORY)(target, message, out)
+
+    async def say(self, message: Generate, out: StreamWriter, begin: int, end: int) -> None:
+        for seq in range(begin, end):
+            await out.send(tokens(message, seq, [ids_of(STORY)[seq]]))
+
+    async def last_word(self, message: Generate, out: StreamWriter) -> None:
+        if self.says_so:
+            await out.send(failed(message, "engine", retryable=True))
+        await asyncio.Event().wait()
+
+    def die(self) -> None:
+        self.deaths += 1
+        self.died.set()
+        if not self.says_so:
+            self.mesh.network.cut(f"mem://worker-{self.deaths}")
+        self.successor = asyncio.create_task(self.replace())
+
+    async def replace(self) -> None:
+        self.mesh.directory.members_ = [each for each in self.mesh.directory.members_ if each.role != "worker"]
+        await self.start()
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("says_so", [False, True])
+async def test_a_request_that_kills_its_workers_ends_after_two_and_its_mates_keep_their_text(
+    mesh: FakeMesh, http: aiohttp.ClientSession, after: int, says_so: bool
+) -> None:
+    mortal = Mortal(mesh, after, says_so=says_so)
+    target = await mortal.start()
+    await mesh.start_door()
+    mates = [asyncio.create_task(story(http, mesh)) for _ in range(4)]
+    await until(lambda: target.running == len(mates))
+    poison = {**BODY, "prompt": Mortal.POISON}
+    async with http.post(mesh.url + "/v1/completions", json=poison) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (500, "worker_died")
+        assert "Retry-After" not in response.headers
+        assert response.headers["x-should-retry"] == "false"
+    assert [text_of(await mate) for mate in mates] == [STORY] * len(mates)
+    assert mortal.deaths == 2
+
+
+async def test_connections_that_break_while_the_worker_lives_are_one_death(
+    mesh: FakeMesh, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks = 5
+
+    async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        if message.attempt < breaks:
+            await asyncio.Event().wait()
+        await says(STORY)(target, message, out)
+
+    monkeypatch.setattr("services.streamer.peers.LONGEST_PAUSE", 0.001)
+    target = await mesh.start_target(script)
+    await mesh.start_door()
+    running = asyncio.create_task(story(http, mesh))
+    for attempt in range(breaks):
+        await until(lambda attempt=attempt: len(target.asked) > attempt)
+        mesh.network.cut("mem://worker-1")
+        mesh.network.mend("mem://worker-1")
+    assert text_of(await running) == STORY
+
+
+class Heard:
+    """An audience that keeps the text; or one that never reads."""
+
+    def __init__(self, *, reads: bool = True) -> None:
+        self.reads = reads
+        self.text = ""
+
+    async def show(self, choice: Choice, piece: Piece) -> None:
+        if not self.reads:
+            await asyncio.Event().wait()
+        self.text += piece.text
+
+    async def ended(self, choice: Choice, ending: Ending) -> None: ...
+
+
+async def test_a_client_that_does_not_read_holds_up_no_other_after_a_death(mesh: FakeMesh) -> None:
+    async def hangs(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    first = await mesh.start_target(hangs, "worker-1")
+    await mesh.node.start("mem://streamer-1")
+    peers = Peers(mesh.directory, mesh.node)
+    stalled, reader = Heard(reads=False), Heard()
+    deadline = asyncio.get_running_loop().time() + 60
+    tasks = [
+        asyncio.create_task(generate(choice_of(chat(), index), peers, audience, deadline))
+        for index, audience in enumerate((stalled, reader))
+    ]
+    await until(lambda: first.running == 2)
+    mesh.network.cut("mem://worker-1")
+    await mesh.stop("worker-1")
+    second = await mesh.start_target(says("hello"), "worker-2")
+    await tasks[1]
+    assert reader.text == "hello"
+    assert [asked.request_id for asked in second.asked] == ["r-0", "r-1"], "the stalled one was sent first"
+    tasks[0].cancel()
 
 
 async def test_a_target_that_stays_overloaded_is_a_429(

@@ -154,6 +154,16 @@ async def test_a_replay_that_the_worker_refuses_is_given_up_or_tried_again(
     await until(lambda: (audited(door, "given_up"), audited(door, "same")) == results)
 
 
+async def test_a_replay_that_kills_the_worker_is_sent_twice(door: FakeMesh, http: aiohttp.ClientSession) -> None:
+    async def kills(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
+        await out.send(failed(message, "engine", retryable=True))
+
+    target = await door.start_target(replayed_by(kills))
+    await ask(http, door)
+    await until(lambda: audited(door, "given_up") == 1)
+    assert len([message for message in target.asked if is_replay(message)]) == 2
+
+
 async def test_a_draining_streamer_ends_its_replay_and_drops_what_waits(
     door: FakeMesh, http: aiohttp.ClientSession
 ) -> None:

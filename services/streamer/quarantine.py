@@ -1,0 +1,156 @@
+"""Which choice may be sent to which worker after a worker has died, and when a choice is given up for its deaths.
+
+All choices that ran at a worker are lost when it dies, and one of them may be what killed it. So each is a suspect
+until a worker has made tokens of it in two steps: the first step computes the prompt, the second decodes.
+
+    sent ──▶ running ──the worker dies──▶ suspect ──sent alone──▶ on trial ──two steps──▶ running
+                                             ▲                       │
+                                             └──the worker dies──────┴──for the second time and alone──▶ guilty
+
+Rule 1: a worker runs at most one suspect that is on trial. Choices that are cleared run on beside it.
+Rule 2: nobody else is sent while suspects wait. They are sent in the order of suspicion: by deaths, then those that
+        had fewest tokens of the lost worker, then by age.
+Rule 3: a suspect is guilty at its second death if nothing else of this streamer ran there, else at its third.
+
+So a choice that kills every worker in its first two steps kills two, or three if it began its trial beside others: they
+are lost with it, but it is the first to be sent afterwards, to an empty worker. On a mesh of one worker another choice
+is never found guilty in its place: a suspect with two deaths goes first, so it runs alone.
+
+Deaths are counted by a worker's life, which ends once: connections that break while it lives on count as one.
+
+State and decisions only: no clock, no sockets. It knows the choices of its own streamer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+# An instance at one of its lives: a restarted one is another.
+Life = tuple[str, int]
+
+# Steps with tokens that clear a suspect.
+CLEARED_AFTER = 2
+GUILTY_ALONE, GUILTY = 2, 3
+
+
+class Case:
+    """One choice. `turn` is set when `enter` is worth another call."""
+
+    __slots__ = ("deaths", "guilty", "life", "number", "steps", "steps_before_death", "turn")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.deaths: set[Life] = set()  # of workers, since it was last cleared
+        self.steps = 0  # with tokens, at the latest worker
+        self.steps_before_death = 0  # at the latest worker that died
+        self.life: Life | None = None  # where it runs
+        self.guilty = False
+        self.turn = asyncio.Event()
+
+    @property
+    def suspect(self) -> bool:
+        return bool(self.deaths)
+
+    @property
+    def on_trial(self) -> bool:
+        return bool(self.deaths) and self.life is not None
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """The smallest is the most suspicious."""
+        return -len(self.deaths), min(self.steps_before_death, CLEARED_AFTER), self.number
+
+
+class Quarantine:
+    """One in a streamer."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._running: dict[Life, set[Case]] = {}
+        # Suspects between two attempts.
+        self._suspects: set[Case] = set()
+        # Who was refused by `enter` and will try again, in that order.
+        self._waiting: dict[Case, None] = {}
+
+    def open(self) -> Case:
+        return Case(next(self._numbers))
+
+    def enter(self, case: Case, life: Life) -> bool:
+        """It is sent to this worker now; or it has to wait for its turn."""
+        if not self._may_enter(case, life):
+            case.turn.clear()
+            self._waiting[case] = None
+            return False
+        self._running.setdefault(life, set()).add(case)
+        case.life, case.steps = life, 0
+        if case.suspect:
+            self._suspects.discard(case)
+            # Another worker may be free for the next.
+            self._call_next()
+        return True
+
+    def _may_enter(self, case: Case, life: Life) -> bool:
+        if any(other.on_trial for other in self._running.get(life, ())):
+            return False
+        if case.suspect:
+            return all(case.rank <= other.rank for other in self._suspects)
+        return not self._suspects
+
+    def stepped(self, case: Case, last: bool = False) -> None:
+        """Tokens of one more step have come, or (`last`) the end of the answer."""
+        if case.life is None:
+            # They were read after the worker's death.
+            return
+        case.steps += 1
+        if case.suspect and (last or case.steps >= CLEARED_AFTER):
+            case.deaths.clear()
+            self._call_next()
+
+    def died(self, case: Case) -> bool:
+        """The worker of this choice has died, and all choices there are lost. False: this one has lost that life
+        before, so it is no other death."""
+        life = case.life
+        if life is None:
+            return True
+        if life in case.deaths:
+            return False
+        lost = self._running.pop(life)
+        for each in lost:
+            each.life, each.steps_before_death = None, each.steps
+            each.deaths.add(life)
+            count = len(each.deaths)
+            each.guilty = count >= GUILTY or (count >= GUILTY_ALONE and len(lost) == 1)
+        return True
+
+    def left(self, case: Case) -> None:
+        """Its attempt has ended, and another may follow."""
+        self._leave(case)
+        if case.suspect:
+            self._suspects.add(case)
+        self._call_next()
+
+    def close(self, case: Case) -> None:
+        """The choice has ended, whatever its end is."""
+        self._leave(case)
+        self._suspects.discard(case)
+        self._waiting.pop(case, None)
+        self._call_next()
+
+    def _leave(self, case: Case) -> None:
+        life, case.life = case.life, None
+        if life is not None:
+            there = self._running[life]
+            there.discard(case)
+            if not there:
+                del self._running[life]
+
+    def _call_next(self) -> None:
+        """Those that may be able to enter now try again: the first suspect, or everyone where no suspect waits."""
+        if not self._waiting:
+            return
+        called = [min(self._suspects, key=lambda case: case.rank)] if self._suspects else list(self._waiting)
+        for case in called:
+            if case in self._waiting:
+                del self._waiting[case]
+                case.turn.set()

@@ -1,0 +1,48 @@
+"""A request that kills its worker, sent to a whole mesh under other requests."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from attacks.poisoned_up import POISON
+from flow.running_mesh import RunningMesh
+from flow.sse_client import Answer, body, complete
+
+UP = (sys.executable, str(Path(__file__).with_name("poisoned_up.py")))
+GOOD, TOKENS = 4, 150
+
+
+async def good_ones(session: aiohttp.ClientSession, url: str, on_chunk: Any = None) -> list[Answer]:
+    asked = [
+        body(f"Story number {k}", max_tokens=TOKENS, ignore_eos=True, seed=k, speculation={"method": "naive"})
+        for k in range(GOOD)
+    ]
+    return await asyncio.gather(*(complete(session, url, each, on_chunk) for each in asked))
+
+
+@pytest.mark.model
+async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = tmp_path / "deaths"
+    monkeypatch.setenv("POISON_DEATHS", str(deaths))
+    mesh = RunningMesh(tmp_path, {"engine": "mock"}, specmesh=UP)
+    try:
+        await asyncio.to_thread(mesh.wait_until_ready)
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            expected = [each.text for each in await good_ones(session, mesh.url)]
+            begun = asyncio.Event()
+            running = asyncio.create_task(good_ones(session, mesh.url, lambda answer: begun.set()))
+            await begun.wait()
+            poison = await complete(session, mesh.url, body("Once", max_tokens=9, seed=POISON))
+            answers = await running
+    finally:
+        mesh.stop()
+    assert deaths.read_text().count("died") == 2
+    assert poison.error is not None and poison.error["code"] == "worker_died"
+    assert [(each.completed, each.text) for each in answers] == [(True, text) for text in expected]

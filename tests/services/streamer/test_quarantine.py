@@ -1,0 +1,226 @@
+"""Who is blamed for a worker's death. Values in, values out: a worker's life is a name and a number."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from services.streamer.quarantine import CLEARED_AFTER, GUILTY, Case, Life, Quarantine
+
+W1, W2, W3 = ("worker-1", 1), ("worker-1", 2), ("worker-1", 3)
+
+
+def running(quarantine: Quarantine, life: Life, count: int) -> list[Case]:
+    cases = [quarantine.open() for _ in range(count)]
+    assert all(quarantine.enter(case, life) for case in cases)
+    return cases
+
+
+def dies(quarantine: Quarantine, cases: list[Case]) -> None:
+    """The worker that these run at."""
+    for case in cases:
+        assert quarantine.died(case)
+    for case in cases:
+        quarantine.left(case)
+
+
+def clear(quarantine: Quarantine, case: Case) -> None:
+    for _ in range(CLEARED_AFTER):
+        quarantine.stepped(case)
+
+
+def test_without_a_death_nobody_waits() -> None:
+    quarantine = Quarantine()
+    cases = running(quarantine, W1, 3)
+    quarantine.left(cases[0])
+    assert quarantine.enter(cases[0], W1)
+
+
+def test_after_a_death_one_is_sent_at_a_time_and_the_next_when_it_is_cleared() -> None:
+    quarantine = Quarantine()
+    first, second = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert quarantine.enter(first, W2)
+    assert not quarantine.enter(second, W2)
+    quarantine.stepped(first)
+    assert not second.turn.is_set()
+    quarantine.stepped(first)
+    assert second.turn.is_set()
+    assert quarantine.enter(second, W2)
+
+
+def test_an_answer_that_ends_clears_too() -> None:
+    quarantine = Quarantine()
+    first, second = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert quarantine.enter(first, W2)
+    assert not quarantine.enter(second, W2)
+    quarantine.stepped(first, last=True)
+    assert second.turn.is_set()
+
+
+def test_a_new_choice_waits_until_no_suspect_does() -> None:
+    quarantine = Quarantine()
+    first, second = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    new = quarantine.open()
+    assert not quarantine.enter(new, W2)
+    assert quarantine.enter(first, W2)
+    clear(quarantine, first)
+    assert not new.turn.is_set()
+    assert quarantine.enter(second, W2)
+    assert not quarantine.enter(new, W2), "it would be lost with the suspect"
+    clear(quarantine, second)
+    assert new.turn.is_set()
+    assert quarantine.enter(new, W2)
+
+
+def test_the_one_without_tokens_goes_first() -> None:
+    quarantine = Quarantine()
+    old, new = cases = running(quarantine, W1, 2)
+    quarantine.stepped(old)
+    dies(quarantine, cases)
+    assert not quarantine.enter(old, W2)
+    assert quarantine.enter(new, W2)
+
+
+def test_the_one_with_most_deaths_goes_first_so_that_it_is_alone() -> None:
+    quarantine = Quarantine()
+    late_killer, second, stalled = running(quarantine, W1, 3)
+    quarantine.stepped(second)
+    quarantine.stepped(late_killer)
+    dies(quarantine, [late_killer, second])
+    assert quarantine.enter(late_killer, W2)
+    clear(quarantine, late_killer)
+    assert quarantine.enter(second, W2)
+    quarantine.stepped(second)
+    dies(quarantine, [late_killer, second])
+    dies(quarantine, [stalled])
+    assert not quarantine.enter(stalled, W3)
+    assert not quarantine.enter(late_killer, W3)
+    assert quarantine.enter(second, W3)
+
+
+def test_two_deaths_alone_are_the_end() -> None:
+    quarantine = Quarantine()
+    (poison,) = running(quarantine, W1, 1)
+    dies(quarantine, [poison])
+    assert not poison.guilty
+    assert quarantine.enter(poison, W2)
+    assert quarantine.died(poison)
+    assert poison.guilty
+
+
+def test_a_poison_that_dies_beside_others_is_tried_alone_and_the_others_are_innocent() -> None:
+    quarantine = Quarantine()
+    good, poison = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert quarantine.enter(good, W2)
+    clear(quarantine, good)
+    assert quarantine.enter(poison, W2)
+    dies(quarantine, [good, poison])
+    assert not poison.guilty, "the other may have done it"
+    assert not quarantine.enter(good, W3)
+    assert quarantine.enter(poison, W3)
+    assert quarantine.died(poison)
+    assert (poison.guilty, good.guilty) == (True, False)
+    quarantine.close(poison)
+    assert good.turn.is_set()
+    assert quarantine.enter(good, ("worker-1", 4))
+
+
+def test_a_life_is_lost_once() -> None:
+    """The directory lists a dead worker for a while: what is sent to it then is refused."""
+    quarantine = Quarantine()
+    (case,) = running(quarantine, W1, 1)
+    dies(quarantine, [case])
+    assert quarantine.enter(case, W1)
+    assert not quarantine.died(case)
+    quarantine.left(case)
+    assert not case.guilty
+    assert quarantine.enter(case, W2)
+
+
+def test_a_suspect_that_is_refused_goes_back_behind_nobody() -> None:
+    quarantine = Quarantine()
+    first, second = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert quarantine.enter(first, W2)
+    assert not quarantine.enter(second, W2)
+    quarantine.left(first)
+    assert not quarantine.enter(second, W2)
+    assert quarantine.enter(first, W2)
+
+
+def test_a_suspect_whose_client_leaves_lets_the_next_in() -> None:
+    quarantine = Quarantine()
+    first, second = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert not quarantine.enter(second, W2)
+    quarantine.close(first)
+    assert second.turn.is_set()
+    assert quarantine.enter(second, W2)
+
+
+def test_one_that_does_not_notice_the_death_keeps_nobody_waiting() -> None:
+    """Its task may be waiting for a client that doesn't read."""
+    quarantine = Quarantine()
+    stalled, other = running(quarantine, W1, 2)
+    assert quarantine.died(other)
+    quarantine.left(other)
+    assert quarantine.enter(other, W2)
+    clear(quarantine, stalled)
+    assert stalled.suspect, "those tokens are older than the death"
+    assert quarantine.died(stalled), "it was lost, too"
+    quarantine.left(stalled)
+    assert not quarantine.enter(stalled, W2)
+
+
+def test_each_worker_has_a_trial_of_its_own() -> None:
+    quarantine = Quarantine()
+    first, second = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert quarantine.enter(first, W2)
+    assert not quarantine.enter(second, W2)
+    assert quarantine.enter(second, ("worker-2", 1))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_poisons_end_after_three_deaths_and_no_other_choice_is_blamed(seed: int) -> None:
+    """One worker, started again after each death. A poison kills it in its step `at`: with the prompt, or the first
+    decoding. New choices come all the time, and each comes to its turn in any order."""
+    chance = random.Random(seed)
+    quarantine = Quarantine()
+    poisons = {quarantine.open(): at for at in (0, 1, 0)[: chance.randint(1, 3)]}
+    good = {quarantine.open(): chance.randint(1, 12) for _ in range(8)}
+    deaths = dict.fromkeys(poisons, 0)
+    epoch, there = 1, list[Case]()
+    for _ in range(2000):
+        outside = [case for case in [*poisons, *good] if case not in there and not case.guilty]
+        chance.shuffle(outside)
+        for case in outside[: chance.randint(1, 12)]:
+            if quarantine.enter(case, ("worker-1", epoch)):
+                there.append(case)
+        # A step of the whole batch.
+        if killer := next((case for case in there if poisons.get(case) == case.steps), None):
+            deaths[killer] += 1
+            epoch += 1
+            for case in there:
+                assert quarantine.died(case)
+            for case in there:
+                (quarantine.close if case.guilty else quarantine.left)(case)
+            there = []
+        for case in list(there):
+            quarantine.stepped(case)
+            if case in good and case.steps >= good[case]:
+                quarantine.close(case)
+                there.remove(case)
+                del good[case]
+                if chance.random() < 0.5 and epoch < 20:
+                    good[quarantine.open()] = chance.randint(1, 12)
+        if not good and all(poison.guilty for poison in poisons):
+            break
+    assert all(poison.guilty for poison in poisons)
+    assert not good, "everyone came to an end"
+    assert max(deaths.values()) <= GUILTY
