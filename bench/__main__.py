@@ -23,7 +23,7 @@ from bench import forms, regressions, rows, suite
 # Each a module of this folder.
 NAMES = (
     "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "serving",
-    "compare", "peers", "restart", "faults", "same_text", "losslessness", "parity", "gpu", "gpu_verify",
+    "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity", "gpu", "gpu_verify",
 )  # fmt: skip
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}

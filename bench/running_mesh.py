@@ -35,9 +35,15 @@ class MeshFailed(Exception):
 
 class RunningMesh:
     def __init__(
-        self, folder: Path, settings: dict[str, Any], specmesh: Sequence[str] = SPECMESH, root: Path = ROOT
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        specmesh: Sequence[str] = SPECMESH,
+        root: Path = ROOT,
+        stdout: int | None = None,
     ) -> None:
-        """`specmesh`: the command, and `root` its repository; another checkout has both of its own."""
+        """`specmesh`: the command, and `root` its repository; another checkout has both of its own. `stdout`: a
+        descriptor that gets its output instead of the file."""
         self.port = free_ports(1)
         self.metrics_base = free_ports(8)
         self.output = folder / "up.log"
@@ -48,7 +54,8 @@ class RunningMesh:
         with self.output.open("wb") as log:
             self.process = subprocess.Popen(
                 [*specmesh, "up", *argv],
-                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment, cwd=root,
+                stdout=log if stdout is None else stdout, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env=environment, cwd=root,
             )  # fmt: skip
 
     @property

@@ -1,0 +1,149 @@
+"""What goes wrong around a mesh and ends again: its output isn't read, descriptors run out, the disk is full. Run in a
+loop by `python -m bench attacks --minutes N`; each has the form of an attack and has ended when it returns.
+
+The clock isn't stepped here: the product has no hook for it, and stepping the machine's clock needs root and hurts
+others. Tests with a clock of their own do that (tests/mesh, tests/attacks).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from bench.attack_scripts import Seen
+from bench.running_mesh import RunningMesh
+
+PIPE_BYTES = 4096
+DISK_MB = 128
+LASTS_S = 10.0
+KILLED = ("tokenizer", "proposer", "worker")
+
+
+class PipedMesh(RunningMesh):
+    """Its output goes through a small pipe to its file. Whoever reads the pipe can stall or leave."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.store = folder / "store"
+        reading, writing = os.pipe()
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        super().__init__(folder, settings, stdout=writing)
+        os.close(writing)
+        self.reads = threading.Event()
+        self.reads.set()
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._copy, args=(reading,), daemon=True)
+        self._reader.start()
+
+    def _copy(self, reading: int) -> None:
+        with self.output.open("ab") as file:
+            while not self._closed.is_set():
+                self.reads.wait()
+                if select.select([reading], [], [], 0.1)[0]:
+                    if not (data := os.read(reading, PIPE_BYTES)):
+                        break
+                    file.write(data)
+                    file.flush()
+        os.close(reading)
+
+    def close_reader(self) -> None:
+        self._closed.set()
+        self._reader.join()
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """A file system of DISK_MB at the folder, if this user may mount one."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=700", "attacks", str(folder)]
+    mounted = subprocess.run(command, capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def stalled_output(mesh: PipedMesh) -> Seen:
+    """Ctrl-S in the terminal while roles die: they must be started again meanwhile."""
+    before = mesh.processes()
+    mesh.reads.clear()
+    _kill(mesh)
+    time.sleep(LASTS_S)
+    after = mesh.processes()
+    mesh.reads.set()
+    back = [role for role in KILLED if after.get(role, before[role]) != before[role]]
+    return Seen(f"{len(back)} of {len(KILLED)} roles restarted meanwhile", killed=KILLED)
+
+
+def few_descriptors(mesh: PipedMesh) -> Seen:
+    """Every process may open 256, and clients want more."""
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in mesh.processes().values()}
+    soft, hard = next(iter(before.values()))
+    held: list[socket.socket] = []
+    try:
+        for pid in before:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (256, hard))
+        for _ in range(400):
+            with suppress(OSError):
+                held.append(socket.create_connection(("127.0.0.1", mesh.port), 2.0))
+        time.sleep(LASTS_S)
+    finally:
+        for each in held:
+            each.close()
+        # Those started meanwhile have the limit of `up`.
+        for pid in mesh.processes().values():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    return Seen(f"{len(held)} of 400 connections made")
+
+
+def full_disk(mesh: PipedMesh) -> Seen:
+    filler = mesh.store / "filler"
+    written = 0
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while written < 2 * DISK_MB * 2**20:
+            written += file.write(b"\0" * 65536)
+    files = len(list(mesh.store.rglob("*")))
+    time.sleep(LASTS_S)
+    more = len(list(mesh.store.rglob("*"))) - files
+    filler.unlink()
+    return Seen(f"{more} files appeared in the store while it was full")
+
+
+def full_files(mesh: PipedMesh) -> Seen:
+    """Where nothing can be mounted: no file may grow. It fails with EFBIG instead of ENOSPC."""
+    pids = mesh.processes().values()
+    for pid in pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    time.sleep(LASTS_S)
+    for pid in mesh.processes().values():
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return Seen("by RLIMIT_FSIZE")
+
+
+def closed_output(mesh: PipedMesh) -> Seen:
+    """`up` in a pipe whose reader has ended. It stays closed, so this is the last."""
+    mesh.close_reader()
+    _kill(mesh)
+    time.sleep(1.0)
+    return Seen(killed=KILLED)
+
+
+def _kill(mesh: PipedMesh) -> None:
+    """Restarts make output."""
+    pids = mesh.processes()
+    for role in KILLED:
+        with suppress(ProcessLookupError):
+            os.kill(pids[role], signal.SIGKILL)
