@@ -95,12 +95,14 @@ class GoodStreams:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One second. A status of 0: no answer in time."""
+    """One second. A status of 0: no answer in time. `ready` was asked when the probe was sent, `ready_after` when it was
+    answered."""
 
     at: float
     ready: int
     probe: int
     probe_s: float
+    ready_after: int
     pids: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -110,10 +112,10 @@ class Sample:
 
     @property
     def agree(self) -> bool:
-        """Whether ready was true: 200, and the request was answered; or not 200, and it wasn't answered soon."""
-        if self.ready == 200:
-            return self.served
-        return not (self.served and self.probe_s <= SERVED_WITHIN_S)
+        """Whether one of ready's answers was true: 200, and the request was answered; or not 200, and it wasn't soon.
+        What changes while the probe is under way is no contradiction."""
+        served_soon = self.served and self.probe_s <= SERVED_WITHIN_S
+        return any(self.served if ready == 200 else not served_soon for ready in (self.ready, self.ready_after))
 
 
 def restarts(samples: list[Sample], begin: float, end: float) -> dict[str, int]:
@@ -155,11 +157,13 @@ class Watch:
     def _sample(self, workers: ThreadPoolExecutor) -> None:
         at = time.monotonic()
         ready = workers.submit(status, self._mesh.port, "GET", "/health/ready", None, READY_S)
-        probe, pids = probed(self._mesh.port), self._mesh.processes()
-        sample = Sample(at, ready.result(), probe, time.monotonic() - at, pids)
+        probe = probed(self._mesh.port)
+        took, pids = time.monotonic() - at, self._mesh.processes()
+        after = status(self._mesh.port, "GET", "/health/ready", None, READY_S)
+        sample = Sample(at, ready.result(), probe, took, after, pids)
         self.samples.append(sample)
         said = "" if sample.agree else " DISAGREE"
-        line = f"{at:.1f} ready {sample.ready} probe {probe} in {sample.probe_s:.2f} s{said}"
+        line = f"{at:.1f} ready {sample.ready}, then {after}; probe {probe} in {took:.2f} s{said}"
         print(line, file=self._log, flush=True)
 
     def disagreed(self, begin: float, end: float) -> int:

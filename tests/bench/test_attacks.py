@@ -16,8 +16,8 @@ from bench.attack_watch import Ended, GoodStreams, Sample, Watch, restarts
 from bench.attacks import Result, Window
 
 
-def sample(at: float, ready: int = 200, probe: int = 200, probe_s: float = 0.1, **pids: int) -> Sample:
-    return Sample(at, ready, probe, probe_s, pids)
+def sample(at: float, ready: int = 200, probe: int = 200, probe_s: float = 0.1, after: int = -1, **pids: int) -> Sample:
+    return Sample(at, ready, probe, probe_s, ready if after < 0 else after, pids)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,11 @@ def sample(at: float, ready: int = 200, probe: int = 200, probe_s: float = 0.1, 
 )
 def test_ready_is_held_to_a_request(ready: int, probe: int, probe_s: float, agree: bool) -> None:
     assert sample(0.0, ready, probe, probe_s).agree is agree
+
+
+def test_what_changes_while_the_probe_is_under_way_is_no_contradiction() -> None:
+    assert sample(0.0, ready=503, probe=200, probe_s=0.8, after=200).agree
+    assert sample(0.0, ready=200, probe=503, probe_s=0.8, after=503).agree
 
 
 def test_restarts_are_other_processes_within_the_time() -> None:
