@@ -35,26 +35,43 @@ class PipedMesh(RunningMesh):
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.store = folder / "store"
-        reading, writing = os.pipe()
+        self._reading, writing = os.pipe()
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         super().__init__(folder, settings, stdout=writing)
         os.close(writing)
-        self.reads = threading.Event()
-        self.reads.set()
+        self._reads = threading.Event()
+        self._reads.set()
+        self._reading_now = threading.Lock()
         self._closed = threading.Event()
-        self._reader = threading.Thread(target=self._copy, args=(reading,), daemon=True)
+        self._reader = threading.Thread(target=self._copy, daemon=True)
         self._reader.start()
 
-    def _copy(self, reading: int) -> None:
+    def _copy(self) -> None:
+        reading = self._reading
         with self.output.open("ab") as file:
             while not self._closed.is_set():
-                self.reads.wait()
-                if select.select([reading], [], [], 0.1)[0]:
+                self._reads.wait()
+                with self._reading_now:
+                    if not (self._reads.is_set() and select.select([reading], [], [], 0.1)[0]):
+                        continue
                     if not (data := os.read(reading, PIPE_BYTES)):
                         break
-                    file.write(data)
-                    file.flush()
+                file.write(data)
+                file.flush()
         os.close(reading)
+
+    def stall(self) -> None:
+        """Nothing is read until `resume`, and nothing more can be written."""
+        self._reads.clear()
+        # A description of its own: the other one's flags are shared with the mesh.
+        filling = os.open(f"/proc/self/fd/{self._reading}", os.O_WRONLY | os.O_NONBLOCK)
+        with self._reading_now, suppress(BlockingIOError):
+            while True:
+                os.write(filling, b"\n")
+        os.close(filling)
+
+    def resume(self) -> None:
+        self._reads.set()
 
     def close_reader(self) -> None:
         self._closed.set()
@@ -77,11 +94,11 @@ def small_disk(folder: Path) -> Iterator[bool]:
 def stalled_output(mesh: PipedMesh) -> Seen:
     """Ctrl-S in the terminal while roles die: they must be started again meanwhile."""
     before = mesh.processes()
-    mesh.reads.clear()
+    mesh.stall()
     _kill(mesh)
     time.sleep(LASTS_S)
     after = mesh.processes()
-    mesh.reads.set()
+    mesh.resume()
     back = [role for role in KILLED if after.get(role, before[role]) != before[role]]
     return Seen(f"{len(back)} of {len(KILLED)} roles restarted meanwhile", killed=KILLED)
 

@@ -95,8 +95,8 @@ class GoodStreams:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One second. A status of 0: no answer in time. `ready` was asked when the probe was sent, `ready_after` when it was
-    answered."""
+    """One second. `ready` was asked when the probe was sent, `ready_after` when it was answered. A status of 0: no
+    answer in time."""
 
     at: float
     ready: int

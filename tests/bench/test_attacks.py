@@ -121,6 +121,11 @@ def test_output_breaks_when_its_reader_has_left(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("subprocess.Popen", Started)
     mesh = PipedMesh(tmp_path, {})
+    os.set_blocking(made[0], False)
+    mesh.stall()
+    with pytest.raises(BlockingIOError):
+        os.write(made[0], b"one\n")
+    mesh.resume()
     mesh.close_reader()
     with pytest.raises(BrokenPipeError):
         os.write(made[0], b"two\n")
