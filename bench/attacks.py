@@ -17,7 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = {"served_model_name": NAME, "max_choices": 128}
     settings |= dict(each.split("=", 1) for each in options.setting)
+    windows: list[Window] = []
     with (
         tempfile.TemporaryDirectory(prefix="mesh-") as folder,
         small_disk(Path(folder) / "store") if options.minutes else nullcontext(False) as mounted,
@@ -125,7 +126,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             print(f"a line every second: {options.log}", flush=True)
             with watch.running(), streams.running():
                 time.sleep(CALM_S)
-                windows = list(_attacked(mesh, _schedule(options, mounted)))
+                # Ctrl-C: the table of what was run.
+                with suppress(KeyboardInterrupt):
+                    for window in _attacked(mesh, _schedule(options, mounted)):
+                        windows.append(window)
             ended_early = mesh.process.poll()
         finally:
             mesh.stop()
