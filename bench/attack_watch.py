@@ -177,7 +177,7 @@ def probed(port: int, timeout: float = PROBE_S) -> int:
 
 
 def is_serving(port: int) -> bool:
-    return status(port, "GET", "/health/ready", None, READY_S) == 200 and probed(port, SERVED_WITHIN_S) in (200, 429)
+    return status(port, "GET", "/health/ready", None, READY_S) == 200 and probed(port) in (200, 429)
 
 
 def status(port: int, method: str, path: str, body: Any, timeout: float) -> int:
@@ -201,13 +201,13 @@ def answer(
 
 
 def seconds_until(true: Callable[[], bool], most: float) -> float | None:
-    """None: not within `most` seconds."""
+    """Until the beginning of the first look that finds it true. None: not within `most` seconds."""
     began = time.monotonic()
-    while not true():
-        if time.monotonic() - began > most:
-            return None
+    while (looked := time.monotonic() - began) <= most:
+        if true():
+            return looked
         time.sleep(0.1)
-    return time.monotonic() - began
+    return None
 
 
 def sizes(mesh: RunningMesh) -> dict[str, tuple[float, int]]:
