@@ -331,6 +331,7 @@ MESH = (
         panel("Open files, share of the limit", "percentunit",
               ('max by (role) (process_open_fds{job="specmesh"} / process_max_fds{job="specmesh"})', "{{role}}")),
         panel("HTTP connections", "short", ("sum(specmesh:http_connections)", "open")),
+        panel("Bodies of requests in progress", "bytes", ("max(specmesh:http_body_bytes)", "reserved")),
     ),
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ from services.api.settings import cache_dir, served_model_name
 from services.runtime.introspection import Figures
 from services.streamer.admission import Admission
 from services.streamer.audit import Audit
+from services.streamer.bodies import Bodies
 from services.streamer.connections import Connections
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
@@ -154,13 +155,19 @@ class StreamerActor(Actor):
 
     def _http_api(self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap, replays: Replays) -> HttpApi:
         settings = self._settings
+        limits = RequestLimits(
+            max_choices=settings.max_choices,
+            max_messages=settings.max_messages,
+            max_stop_strings=settings.max_stop_strings,
+        )
+        bodies = Bodies(
+            budget=max(settings.body_memory_mb * 2**20, settings.max_body_bytes), max_items=limits.max_items
+        )
+        self._metrics.body_bytes.set_function(lambda: bodies.held)
         return HttpApi(
             model_name=served_model_name(settings),
-            limits=RequestLimits(
-                max_choices=settings.max_choices,
-                max_messages=settings.max_messages,
-                max_stop_strings=settings.max_stop_strings,
-            ),
+            limits=limits,
+            bodies=bodies,
             api_keys=settings.api_keys,
             shared_namespaces=settings.shared_namespaces,
             vocabulary=vocabulary,

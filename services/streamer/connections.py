@@ -96,13 +96,14 @@ class Doing(Enum):
 class Connection(RequestHandler):
     """One connection: aiohttp's protocol with a deadline for what the client is doing."""
 
-    __slots__ = ("_connections", "_early", "_header_bytes", "deadline", "doing", "stalled_until")
+    __slots__ = ("_connections", "_early", "_header_bytes", "body_bytes", "deadline", "doing", "stalled_until")
 
     def __init__(self, connections: Connections, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._connections = connections
         self._early = False  # bytes of a next request came while this one is being answered
         self._header_bytes = 0
+        self.body_bytes = 0  # reserved for the body of its request (bodies.py)
         self.doing = Doing.CONNECTED
         self.deadline = NEVER
         self.stalled_until = NEVER

@@ -13,6 +13,7 @@ from services.streamer.errors import ApiError, bad_value, unsupported
 
 LARGEST_SHOWN = 60
 MAX_PARTS = 256
+_TEXT_PART = {"type", "text"}
 MAX_TEXT = 2**31 - 1  # the body's size is the real limit
 
 
@@ -121,6 +122,9 @@ def read_content(fields: Fields) -> str:
         return content
     texts: list[str] = []
     for index, each in enumerate(check_list(content, where, MAX_PARTS)):
+        if _is_text_part(each):
+            texts.append(each["text"])
+            continue
         part = Fields(each, f"{where}[{index}]")
         kind = part.get("type")
         if kind != "text":
@@ -131,6 +135,13 @@ def read_content(fields: Fields) -> str:
         texts.append(text)
         part.nothing_else()
     return "".join(texts)
+
+
+def _is_text_part(value: Any) -> bool:
+    """A part as nearly all are. A request may have ten thousand, and the way field by field takes 4 µs each."""
+    if not isinstance(value, dict) or value.keys() != _TEXT_PART:
+        return False
+    return value["type"] == "text" and isinstance(value["text"], str)
 
 
 def wrong_type(path: str, wanted: str, value: Any) -> ApiError:

@@ -20,7 +20,6 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from aiohttp.web_protocol import RequestPayloadError
 
 from mesh.errors import MeshError, RemoteError
 from services.api.messages import Encode, ModelCard
@@ -29,6 +28,7 @@ from services.streamer import corpora, page, responses
 from services.streamer.admission import Admission, AdmissionTicket
 from services.streamer.answer import answer_streamed, answer_whole, new_id
 from services.streamer.audit import without_drafts
+from services.streamer.bodies import JSON, Bodies
 from services.streamer.connections import Connection
 from services.streamer.detokenize import Vocabulary
 from services.streamer.encoding import choices_of, encode_error
@@ -48,7 +48,6 @@ from services.streamer.request import (
     parse_chat,
     parse_completion,
     parse_detokenize,
-    parse_json,
     parse_tokenize,
 )
 from services.streamer.sse import EventStream
@@ -57,7 +56,6 @@ from services.streamer.timeline import open_timelines
 log = logging.getLogger("specmesh.streamer")
 
 Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
-JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +77,7 @@ class HttpApi:
         *,
         model_name: str,
         limits: RequestLimits,
+        bodies: Bodies,
         api_keys: str,
         vocabulary: Vocabulary,
         peers: Peers,
@@ -92,6 +91,7 @@ class HttpApi:
     ) -> None:
         self.model_name = model_name
         self.limits = limits
+        self.bodies = bodies
         self.vocabulary = vocabulary
         self.peers = peers
         self.mesh_map = mesh_map
@@ -120,6 +120,8 @@ class HttpApi:
         except Exception as error:
             log.exception("%s %s", http.method, http.path)
             response = error_response(_unforeseen(error))
+        finally:
+            self.bodies.release(http)
         body_left = not http.content.is_eof()
         if body_left:
             response.force_close()
@@ -129,7 +131,7 @@ class HttpApi:
         return response
 
     async def json(self, http: web.BaseRequest) -> dict[str, Any]:
-        return parse_json(await _body(http))
+        return await self.bodies.json(http)
 
     def known_model(self, name: str | None) -> None:
         if name is not None and name != self.model_name:
@@ -340,8 +342,7 @@ async def _answer(
     api: HttpApi, http: web.BaseRequest, parse: Callable[[dict[str, Any], RequestLimits], Request]
 ) -> web.StreamResponse:
     watch = RequestTimes(api.metrics)
-    values = await api.json(http)
-    request = parse(values, api.limits)
+    request = parse(await api.json(http), api.limits)
     api.known_model(request.model)
     ticket = api.admission.admit(request.choices)
     answer_id = new_id(request)
@@ -414,41 +415,6 @@ def _model_body(api: HttpApi) -> dict[str, Any]:
 
 
 # HTTP details -----------------------------------------------------------------------------------------
-
-
-async def _body(http: web.BaseRequest) -> bytes:
-    """All of it, in time, of a kind and a size that are taken."""
-    _check_content(http)
-    connection = http.protocol
-    assert isinstance(connection, Connection)
-    if "100-continue" in http.headers.get("Expect", "").lower() and http.transport is not None:
-        http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    try:
-        async with asyncio.timeout_at(connection.deadline):
-            body = await http.read()
-    except TimeoutError:
-        raise ApiError(408, "The body did not arrive in time", code="request_timeout") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise _body_too_large(http) from None
-    except (web.HTTPException, RequestPayloadError, ValueError) as error:
-        raise ApiError(400, "The body is not valid HTTP", code="invalid_http") from error
-    connection.body_read()
-    return body
-
-
-def _check_content(http: web.BaseRequest) -> None:
-    # A page of another origin can send text/plain without asking; it cannot send this.
-    if http.content_type != JSON:
-        raise ApiError(415, f"The Content-Type must be {JSON}", code="unsupported_media_type")
-    if http.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise ApiError(415, "A compressed body is not taken", code="unsupported_content_encoding")
-    if (http.content_length or 0) > http._client_max_size:
-        raise _body_too_large(http)
-
-
-def _body_too_large(http: web.BaseRequest) -> ApiError:
-    message = f"The body is larger than {http._client_max_size} bytes"
-    return ApiError(413, message, code="request_too_large")
 
 
 def json_response(body: dict[str, Any], status: int = 200) -> web.Response:

@@ -77,6 +77,10 @@ class StreamerMetrics:
             "specmesh:door_requests_running", "Choices admitted and not yet ended", ["model_name"], registry=registry
         ).labels(model_name)
         self.connections = Gauge("specmesh:http_connections", "Open HTTP connections", registry=registry)
+        self.body_bytes = Gauge(
+            "specmesh:http_body_bytes", "Memory reserved for the bodies of requests in progress, in bytes",
+            registry=registry,
+        )  # fmt: skip
         self._model_name = model_name
         self._registry = registry
         # Messages of tokens so far: while it grows, requests are served (probe.py).

@@ -34,6 +34,9 @@ MAX_STOP_CHARACTERS = 256
 MAX_LOGPROBS = 20
 ROLES = ("system", "developer", "user", "assistant")
 MODEL_NAME_LENGTH = 512
+# Strings, lists and objects of a body (bodies.py): of a message, and of everything else.
+ITEMS_OF_MESSAGE = 16
+OTHER_ITEMS = 65536
 
 # Fields of OpenAI that this server doesn't support yet, with the values that have no effect.
 NOT_YET_CHAT: dict[str, tuple[Any, ...]] = {
@@ -60,6 +63,10 @@ class RequestLimits:
     max_choices: int = 8
     max_messages: int = 1024
     max_stop_strings: int = 16
+
+    @property
+    def max_items(self) -> int:
+        return OTHER_ITEMS + ITEMS_OF_MESSAGE * self.max_messages
 
 
 # Text or turns for the tokenizer, or token ids that need none.
@@ -99,7 +106,7 @@ class Request:
         return self.n * len(self.prompts)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes | bytearray) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

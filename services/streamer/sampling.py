@@ -6,7 +6,10 @@ sockets nor the mesh.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Annotated, Any
+
+import msgspec
 
 from services.api.messages import ModelCard, Sampling
 from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
@@ -19,7 +22,9 @@ MAX_BAD_WORD_TEXTS = 256
 MAX_BAD_WORD_CHARACTERS = 256
 MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_TOKEN_ID = 2**31 - 1
+MAX_IDS = 2**20  # in one list: the longest context
 MAX_TOKENS = 2**31 - 1
+_IDS = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
 def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int) -> Sampling:
@@ -111,10 +116,13 @@ def _stop_token_ids(fields: Fields) -> list[int]:
 def read_ids(value: list[Any], where: str) -> list[int]:
     if not value:
         raise bad_value(where, "is empty")
-    for index, each in enumerate(value):
-        if type(each) is not int or not 0 <= each <= MAX_TOKEN_ID:
-            check_integer(each, f"{where}[{index}]", 0, MAX_TOKEN_ID)
-    return value
+    check_list(value, where, MAX_IDS)
+    try:
+        return msgspec.convert(value, _IDS)  # in C: a loop over so many would block the event loop
+    except msgspec.ValidationError as error:
+        index = int(str(error).rpartition("[")[2].rstrip("]`"))  # ... - at `$[index]`
+        check_integer(value[index], f"{where}[{index}]", 0, MAX_TOKEN_ID)
+        raise
 
 
 def check_sampling(wish: Sampling, card: ModelCard) -> None:
@@ -137,7 +145,6 @@ def check_something_is_left(wish: Sampling, card: ModelCard) -> None:
         raise bad_value("allowed_token_ids", "holds only tokens that the request forbids elsewhere")
 
 
-def check_ids(ids: Any, where: str, vocab_size: int) -> None:
-    for each in ids:
-        if each >= vocab_size:
-            raise bad_value(where, f"token id {each} is not in the vocabulary of {vocab_size}", "out_of_range")
+def check_ids(ids: Collection[int], where: str, vocab_size: int) -> None:
+    if ids and (largest := max(ids)) >= vocab_size:
+        raise bad_value(where, f"token id {largest} is not in the vocabulary of {vocab_size}", "out_of_range")
