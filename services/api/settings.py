@@ -58,6 +58,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("host", "127.0.0.1", "Address of the HTTP server", roles="streamer"),
     _row("port", 8000, "Port of the HTTP server; 0: any free port", low=0, high=65535, roles="streamer"),
     _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
+    _row("allowed_hosts", "", "Comma-separated names that a Host header may have on a server without api_keys and on the ports of /metrics, besides IP addresses, names without a dot and this machine's; a page of these hosts may send requests, too; *: any", roles="all"),
     _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
     _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),

@@ -1,7 +1,8 @@
 """The health server of a process: /metrics, /health/live and /health/ready over a very small HTTP/1.1 server.
 
-Only GET and HEAD without a body, one request a connection, everything bounded in bytes, time and number. It
-knows a registry and a function that says what is missing; it knows nothing of the role behind them.
+Only GET and HEAD without a body, one request a connection, everything bounded in bytes, time and number. There are
+no keys, so the Host header is checked (hosts.py). It knows a registry and a function that says what is missing; it
+knows nothing of the role behind them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from services.runtime.hosts import AllowedHosts, refusal
 
 MAX_HEAD_BYTES = 8192
 HEAD_TIMEOUT = 5.0  # s, for the whole of the request
@@ -24,6 +27,7 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -44,11 +48,13 @@ class HealthServer:
         *,
         about: Mapping[str, str] | None = None,
         vllm_metric_names: bool = False,
+        hosts: AllowedHosts | None = None,
     ) -> None:
         self._registry = registry
         self._reasons = reasons
         self._about = dict(about or {})
         self._vllm_metric_names = vllm_metric_names
+        self._hosts = hosts or AllowedHosts()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -118,11 +124,15 @@ class HealthServer:
             return (*_text(400, "this is no request"), False)
         except TimeoutError:
             return (*_text(408, "the request took too long"), False)
-        words = head.split(b"\r\n", 1)[0].split(b" ")
+        first, *headers = head.split(b"\r\n")
+        words = first.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
             return (*_text(400, "this is no request"), False)
         if words[0] not in (b"GET", b"HEAD"):
             return (*_text(405, "only GET and HEAD are served"), False)
+        host = _host(headers)
+        if not self._hosts.serves(host):
+            return (*_text(421, refusal(host)), False)
         return (*self._answer(words[1].split(b"?", 1)[0]), words[0] == b"HEAD")
 
     # What is served -------------------------------------------------------------------------------------------
@@ -158,6 +168,15 @@ def _rename(line: bytes) -> bytes:
     if line.startswith(b"#"):
         return line.replace(b" specmesh:", b" vllm:", 1)
     return b"vllm:" + line.removeprefix(b"specmesh:") if line.startswith(b"specmesh:") else b""
+
+
+def _host(headers: list[bytes]) -> str:
+    """Of several the first, as everywhere; empty: none was sent."""
+    for line in headers:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"host":
+            return value.strip().decode("latin-1")
+    return ""
 
 
 def _json(status: int, value: Mapping[str, object]) -> tuple[int, str, bytes]:

@@ -48,6 +48,7 @@ from services.api.settings import Settings, endpoint, instance_name, metrics_por
 from services.runtime import output
 from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.health_server import HealthServer
+from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import INTROSPECTION, Figures, Introspection
 from services.runtime.preload import WarmParent, tell_parent
 from services.runtime.process_metrics import ProcessMetrics
@@ -143,6 +144,7 @@ class RoleProcess:
             self.reasons,
             about={"role": role, "instance": self.instance},
             vllm_metric_names=settings.vllm_metric_names,
+            hosts=AllowedHosts(settings.allowed_hosts, settings.metrics_host),
         )
 
     def _node(self, name: str, metrics: BusMetrics | None = None) -> Node:

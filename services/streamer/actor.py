@@ -16,6 +16,7 @@ from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.api.settings import cache_dir, served_model_name
+from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import Figures
 from services.streamer.admission import Admission
 from services.streamer.audit import Audit
@@ -169,6 +170,7 @@ class StreamerActor(Actor):
             limits=limits,
             bodies=bodies,
             api_keys=settings.api_keys,
+            hosts=AllowedHosts(settings.allowed_hosts, settings.host),
             shared_namespaces=settings.shared_namespaces,
             vocabulary=vocabulary,
             peers=peers,

@@ -10,11 +10,13 @@ from typing import Any
 KIND_OF_STATUS = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
     408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
+    421: "permission_error",
     429: "rate_limit_error",
     500: "server_error",
     503: "server_error",

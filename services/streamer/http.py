@@ -1,6 +1,6 @@
 """The HTTP API: every route in one table, and the checks before and after its handler.
 
-    headers ─▶ route ─▶ API key ─▶ body (size, time, JSON) ─▶ handler ─▶ answer, or OpenAI's error body
+    headers ─▶ route ─▶ API key, or Host and Origin ─▶ body (bodies.py) ─▶ handler ─▶ answer, or OpenAI's error body
 
 Handlers come in the order of ROUTES, a few lines each. The mesh is behind peers.py and generation.py.
 """
@@ -24,6 +24,7 @@ from aiohttp import web
 from mesh.errors import MeshError, RemoteError
 from services.api.messages import Encode, ModelCard
 from services.api.methods import NAIVE, method_for
+from services.runtime.hosts import AllowedHosts, refusal
 from services.streamer import corpora, page, responses
 from services.streamer.admission import Admission, AdmissionTicket
 from services.streamer.answer import answer_streamed, answer_whole, new_id
@@ -79,6 +80,7 @@ class HttpApi:
         limits: RequestLimits,
         bodies: Bodies,
         api_keys: str,
+        hosts: AllowedHosts,
         vocabulary: Vocabulary,
         peers: Peers,
         mesh_map: MeshMap,
@@ -103,6 +105,7 @@ class HttpApi:
         self.created = int(time.time())
         keys = [each.strip() for each in api_keys.split(",")]
         self._key_hashes = [_hash(each.encode()) for each in keys if each]
+        self._hosts = hosts
         self._namespaces = NamespaceIds(shared_namespaces)
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -110,6 +113,7 @@ class HttpApi:
         route = None
         try:
             route = find_route(http.method, http.path)
+            self._check_site(http)
             if route.secured:
                 self._check_key(http)
             response = await route.handler(self, http)
@@ -137,6 +141,17 @@ class HttpApi:
         if name is not None and name != self.model_name:
             message = f"The model {name[:80]!r} does not exist; this server has {self.model_name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _check_site(self, http: web.BaseRequest) -> None:
+        """Without keys a request is told from one of another site's page by what the browser says of the page."""
+        if self._key_hashes:
+            return
+        host, origin = http.headers.get("Host", ""), http.headers.get("Origin")
+        if not self._hosts.serves(host):
+            raise ApiError(421, refusal(host), code="host_not_allowed")
+        if http.method not in ("GET", "HEAD") and origin is not None and not self._hosts.same_origin(origin, host):
+            message = f"Pages of {origin[:80]!r} are not served without API keys: list its host in allowed_hosts"
+            raise ApiError(403, message, code="origin_not_allowed")
 
     def _check_key(self, http: web.BaseRequest) -> None:
         if not self._key_hashes:

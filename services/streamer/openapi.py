@@ -311,11 +311,13 @@ ERROR: Schema = {
 PROBLEMS = {
     "400": "The request is wrong; param names the field",
     "401": "The API key is missing or wrong",
+    "403": "A page of another site asks, and the server has no API keys",
     "404": "No such model or path",
     "405": "The path takes another method",
     "408": "The request did not arrive in time",
     "413": "The body is too large",
     "415": "The body is not application/json",
+    "421": "The Host header is not in allowed_hosts, and the server has no API keys",
     "429": "The server has as many requests as it can hold; see Retry-After",
     "503": "Draining, or a part of the server is missing; see Retry-After",
     "504": "The request took longer than the server allows",
