@@ -62,7 +62,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
     _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),
-    _row("write_timeout", 30.0, "Maximum time a client may take to accept data, in seconds", low=0.1, high=600.0, roles="streamer"),
+    _row("write_timeout", 30.0, "Maximum time a client may take to accept 64 KiB that wait for it, or all of it, in seconds", low=0.1, high=600.0, roles="streamer"),
     _row("max_body_bytes", 4194304, "Maximum size of a request body, in bytes", low=1024, high=1073741824, roles="streamer"),
     _row("body_memory_mb", 64, "Maximum size of the bodies of all requests in progress, in MiB, and at least max_body_bytes; further requests get status 429", low=1, high=1048576, roles="streamer"),
     _row("max_connections", 2048, "Maximum number of open HTTP connections; idle ones are closed first, then new ones get status 503", low=1, high=1000000, roles="streamer"),

@@ -11,6 +11,7 @@ Knows no routes and no bodies.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
@@ -26,6 +27,10 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 8190  # of one line; all of them together: MAX_HEADER_TOTAL
 MAX_HEADER_TOTAL = 32768
 WRITE_BUFFER = 65536  # bytes written and not yet taken by the kernel before a writer waits
+# What the kernel takes of a connection, in bytes: 2 to 4 MB otherwise. It counts its own book-keeping and doubles
+# the first. The second bounds what has not been sent, which is all of it once a client has stopped reading.
+KERNEL_BUFFER = 65536
+KERNEL_UNSENT = 16384
 SWEEP_EVERY = 0.25  # seconds between two checks of the timers
 LINGER = 0.5  # seconds a refused body may go on arriving before the connection is closed
 
@@ -67,7 +72,7 @@ class Connections:
 
     def sweep(self, now: float) -> None:
         for each in list(self.open):
-            if each.deadline < now or each.stalled_until < now:
+            if each.deadline < now or each.is_stalled(now):
                 self.cut += 1
                 each.time_out()
 
@@ -96,7 +101,9 @@ class Doing(Enum):
 class Connection(RequestHandler):
     """One connection: aiohttp's protocol with a deadline for what the client is doing."""
 
-    __slots__ = ("_connections", "_early", "_header_bytes", "body_bytes", "deadline", "doing", "stalled_until")
+    __slots__ = (
+        "_connections", "_early", "_header_bytes", "_unread", "body_bytes", "deadline", "doing", "stalled_until",
+    )  # fmt: skip
 
     def __init__(self, connections: Connections, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -107,6 +114,7 @@ class Connection(RequestHandler):
         self.doing = Doing.CONNECTED
         self.deadline = NEVER
         self.stalled_until = NEVER
+        self._unread = 0  # bytes that wait for the client, when stalled_until was set
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -118,6 +126,9 @@ class Connection(RequestHandler):
             return
         # uvloop's transports are not subclasses of asyncio's.
         cast(asyncio.Transport, transport).set_write_buffer_limits(high=WRITE_BUFFER)
+        if (opened := transport.get_extra_info("socket")) is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_UNSENT)
         self._restart_deadline()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -159,10 +170,26 @@ class Connection(RequestHandler):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.stalled_until = self._loop.time() + self._connections.write_timeout
+        self._unread = self._buffered()
 
     def resume_writing(self) -> None:
         self.stalled_until = NEVER
         super().resume_writing()
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether the client has taken less than WRITE_BUFFER bytes in write_timeout. One that reads a long answer
+        over a slow line takes more."""
+        if self.stalled_until >= now:
+            return False
+        left = self._buffered()
+        if left > self._unread - WRITE_BUFFER:
+            return True
+        self._unread = left
+        self.stalled_until = now + self._connections.write_timeout
+        return False
+
+    def _buffered(self) -> int:
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     async def writable(self) -> None:
         """Waits while the client does not read; raises when it is gone."""

@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 from fake_mesh import MODEL, FakeMesh, floods, says, until
 
+from services.streamer.connections import NEVER, WRITE_BUFFER, Connection, Connections, Doing
+
 QUICK = {"body_timeout": 0.3, "write_timeout": 0.4}
 BODY = orjson.dumps({"model": MODEL, "prompt": "hi", "max_tokens": 5})
 
@@ -192,3 +194,44 @@ async def test_an_idle_connection_makes_room_for_a_new_one(mesh: FakeMesh) -> No
         each.cancel()
     for _, open_one in [*open_ones, (reader, writer)]:
         open_one.close()
+
+
+class Link(asyncio.Transport):
+    """A transport whose client reads as much as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread = 0
+        self.aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    close = abort
+
+
+async def test_a_slow_reader_of_much_data_is_kept_and_one_that_stops_is_cut() -> None:
+    async def handler(http: Any) -> None: ...
+
+    connections = Connections(limit=10, body_timeout=1000.0, write_timeout=30.0)
+    connection, link = connections.server(handler, max_body_bytes=1024)(), Link()
+    assert isinstance(connection, Connection)
+    connection.connection_made(link)
+    connection.doing, connection.deadline = Doing.ANSWERING, NEVER
+    began = asyncio.get_running_loop().time()
+    link.unread = 3 * WRITE_BUFFER
+    connection.pause_writing()
+    link.unread -= WRITE_BUFFER
+    connections.sweep(began + 31.0)
+    assert not link.aborted
+    link.unread -= WRITE_BUFFER - 1
+    connections.sweep(began + 60.0)
+    assert not link.aborted
+    connections.sweep(began + 62.0)
+    assert link.aborted
+    connection.connection_lost(None)
