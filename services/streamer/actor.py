@@ -16,6 +16,7 @@ from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.api.settings import cache_dir, served_model_name
+from services.runtime.descriptors import make_room_for
 from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import Figures
 from services.streamer.admission import Admission
@@ -42,13 +43,21 @@ LEARN_AGAIN = 1.0  # seconds
 END_TIMEOUT = 2.0  # seconds that ended answers have to write their last event
 
 
+def connections_that_fit(wanted: int) -> int:
+    possible = make_room_for(wanted)
+    if possible < wanted:
+        message = "max_connections is %d, but the limit of open files (ulimit -n) has room for %d"
+        log.warning(message, wanted, possible)
+    return possible
+
+
 class StreamerActor(Actor):
     def __init__(self, context: Context) -> None:
         self._settings = context.settings
         self._directory = context.directory
         self._metrics = StreamerMetrics(context.registry, served_model_name(context.settings))
         self.connections = Connections(
-            limit=context.settings.max_connections,
+            limit=connections_that_fit(context.settings.max_connections),
             body_timeout=context.settings.body_timeout,
             write_timeout=context.settings.write_timeout,
         )

@@ -32,6 +32,7 @@ WRITE_BUFFER = 65536  # bytes written and not yet taken by the kernel before a w
 KERNEL_BUFFER = 65536
 KERNEL_UNSENT = 16384
 SWEEP_EVERY = 0.25  # seconds between two checks of the timers
+MAX_REFUSED = 32  # connections that are told at once that there are too many; others are closed without a word
 LINGER = 0.5  # seconds a refused body may go on arriving before the connection is closed
 
 
@@ -69,6 +70,10 @@ class Connections:
         self.open.discard(oldest)
         oldest.cut()
         return True
+
+    def has_room_to_refuse(self) -> bool:
+        """Every refused connection takes a descriptor until its client has read the answer."""
+        return len(self.open) <= self._limit + MAX_REFUSED
 
     def sweep(self, now: float) -> None:
         for each in list(self.open):
@@ -122,6 +127,9 @@ class Connection(RequestHandler):
         self._connections.open.add(self)
         if not room:
             self._connections.refused += 1
+            if not self._connections.has_room_to_refuse():
+                self.cut()
+                return
             self._any_to_closing(ApiError(503, "Too many connections", code="too_many_connections"))
             return
         # uvloop's transports are not subclasses of asyncio's.

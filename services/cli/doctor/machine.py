@@ -12,6 +12,7 @@ from pathlib import Path
 
 from services.api.settings import Settings, cache_dir, run_dir
 from services.cli.doctor.finding import Finding, bad, ok, warn
+from services.runtime.descriptors import hard_limit, room_for
 from services.runtime.memory import available_bytes
 
 MB = 1 << 20
@@ -92,6 +93,16 @@ def memory(settings: Settings) -> list[Finding]:
         what = f"kv_cache_mb asks for {settings.kv_cache_mb} MB, {available // MB} MB are available"
         return [warn("memory", what, f"--kv-cache-mb {max(1, available // MB // 2)}")]
     return [ok("memory", f"{available // MB} MB available")]
+
+
+def open_files(settings: Settings) -> list[Finding]:
+    """Does every connection get a descriptor? The start raises the soft limit by itself, as far as the hard one."""
+    limit, wanted = hard_limit(), settings.max_connections
+    if (possible := room_for(wanted, limit=limit)) < wanted:
+        what = f"max_connections is {wanted}, the hard limit of {limit} open files has room for {possible}"
+        fix = f"raise it (limits.conf, LimitNOFILE of systemd, ulimits of compose), or --max-connections {possible}"
+        return [warn("open files", what, fix)]
+    return [ok("open files", f"room for {wanted} connections")]
 
 
 def shared_memory(settings: Settings, mount: Path = Path("/dev/shm")) -> list[Finding]:

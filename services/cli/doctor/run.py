@@ -22,6 +22,7 @@ CHECKS: dict[str, Check] = {
     "model": machine.model,
     "disk": machine.disk,
     "memory": machine.memory,
+    "open files": machine.open_files,
     "shared memory": machine.shared_memory,
     "torch": machine.torch,
     "packages": machine.packages,

@@ -165,6 +165,16 @@ def test_memory_is_what_the_target_would_find_not_what_the_machine_has(
     assert finding.fix == "--kv-cache-mb 50"
 
 
+def test_fewer_descriptors_than_connections_are_a_warning_with_a_number_that_fits(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "hard_limit", lambda: 1024)
+    finding = one(machine.open_files(settings), "warn")
+    assert finding.what == "max_connections is 2048, the hard limit of 1024 open files has room for 832"
+    assert "--max-connections 832" in finding.fix
+    assert one(machine.open_files(settings.replaced(max_connections=832)), "ok")
+
+
 def test_low_shared_memory_is_a_warning(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
