@@ -139,7 +139,7 @@ async def _continuation(text: str, peers: Peers, *, chat: bool, byte_level: bool
     return await peers.encode(alone)
 
 
-REFUSALS = {"invalid": 400, "no_template": 400, "deadline": 504}
+REFUSALS = {"invalid": 400, "no_template": 400, "too_long": 413, "deadline": 504}
 
 
 def encode_error(error: RemoteError, request: Request | None, card: ModelCard | None) -> ApiError:
@@ -147,7 +147,8 @@ def encode_error(error: RemoteError, request: Request | None, card: ModelCard | 
     if error.reason == "too_long" and request is not None and card is not None:
         return too_long(request, error.message, card.max_context)
     status = REFUSALS.get(error.reason, 500)
-    return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=error.reason)
+    code = "request_too_large" if status == 413 else error.reason
+    return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=code)
 
 
 def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Choice:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mesh.actor import Home
 from mesh.directory.membership import Member
-from mesh.errors import MeshError, NoPeer, RemoteError
+from mesh.errors import MeshError, NoPeer, RemoteError, TooLarge
 from mesh.ref import Ref
 from services.api.messages import (
     AddCorpus,
@@ -156,13 +156,16 @@ class Peers:
             reply = await self.ref(member).ask(message, timeout=ASK_TIMEOUT)
         except RemoteError:
             raise
+        except TooLarge as error:
+            raise too_large() from error
         except MeshError as error:
             raise missing("proposer") from error
         assert isinstance(reply, Corpora)
         return reply.corpora
 
     async def _ask(self, role: str, message: Encode | EncodeWords | Decode | Describe) -> object:
-        """One answer; another instance, or the same one restarted, is tried while the grace lasts."""
+        """One answer; another instance, or the same one restarted, is tried while the grace lasts, unless each would
+        say the same."""
         deadline = asyncio.get_running_loop().time() + GRACE
         failures: list[Life] = []
         while True:
@@ -174,6 +177,8 @@ class Peers:
                 return await self.ref(member).ask(message, timeout=ASK_TIMEOUT)
             except RemoteError:
                 raise
+            except TooLarge as error:
+                raise too_large() from error
             except MeshError as error:
                 if asyncio.get_running_loop().time() >= deadline:
                     raise missing(role) from error
@@ -188,3 +193,7 @@ def life(member: Member) -> Life:
 def missing(role: str) -> ApiError:
     message = f"No {role} is ready; it may be restarting. Try again"
     return ApiError(503, message, code=f"no_{role}", retry_after=RETRY_MISSING)
+
+
+def too_large() -> ApiError:
+    return ApiError(413, "The text or its tokens are more than this server can read", code="request_too_large")

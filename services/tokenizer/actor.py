@@ -1,15 +1,13 @@
 """The tokenizer: conversations and text in, token ids out.
 
-Encoding runs in a few threads, the chat template in a process of its own, so that one long prompt or one
-slow template doesn't hold up the others. Knows nothing of HTTP or of the model's weights.
+Encoding runs in threads (lanes.py), the chat template in a process of its own, so that one long prompt or one slow
+template doesn't hold up the others. Knows nothing of HTTP or of the model's weights.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from mesh.actor import Actor, Call
 from mesh.errors import Refuse
@@ -19,32 +17,31 @@ from services.api.settings import cache_dir
 from services.runtime.introspection import Figures
 from services.tokenizer.chat_template import TemplateError, read_template
 from services.tokenizer.encode import Encoder, TooLong
+from services.tokenizer.lanes import Lanes
 from services.tokenizer.metrics import TokenizerMetrics
 from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
 
 if TYPE_CHECKING:
     from services.runtime.process import Context
 
-ENCODE_THREADS = 2
-T = TypeVar("T")
-
 
 class TokenizerActor(Actor):
     handlers = {Encode: "encode", EncodeWords: "encode_words", Decode: "decode"}  # noqa: RUF012
     mailbox_size = 1024
-    # Waiting for a thread or for the template is most of a handler's life.
-    concurrency = 64
+    # Waiting for a thread or for the template is most of a handler's life. None waits for another: what they hold in
+    # all is bounded by the lanes.
+    concurrency = mailbox_size
 
     def __init__(self, context: Context) -> None:
         self._settings = context.settings
         self._metrics = TokenizerMetrics(context.registry, context.clock)
-        self._threads = ThreadPoolExecutor(ENCODE_THREADS, thread_name_prefix="encode")
+        self._lanes = Lanes()
         self._encoder: Encoder | None = None
         self._template: TemplateProcess | None = None
         self._draining = False
 
     async def on_start(self) -> None:
-        folder = await self._in_thread(lambda: ensure_model(self._settings.model, cache_dir(self._settings)))
+        folder = await asyncio.to_thread(lambda: ensure_model(self._settings.model, cache_dir(self._settings)))
         source = read_template(folder)
         if source is not None:
             self._template = TemplateProcess(
@@ -53,23 +50,26 @@ class TokenizerActor(Actor):
                 deadline=self._settings.template_timeout,
             )
             await self._template.start()
-        self._encoder = await self._in_thread(lambda: Encoder.from_folder(folder))
+        self._encoder = await asyncio.to_thread(lambda: Encoder.from_folder(folder))
 
     async def on_stop(self) -> None:
         if self._template is not None:
             await self._template.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
 
     # Handlers -------------------------------------------------------------------------------------------
 
     async def encode(self, message: Encode, call: Call) -> Encoded:
-        with self._metrics.work("encode"):
+        encoder = self._loaded()
+        with self._lanes.hold(_length(message)), self._metrics.work("encode"):
             text, add_special_tokens = await self._text_of(message)
             try:
-                token_ids = await self._in_thread(
-                    lambda: self._loaded().encode(
+                encoder.check_length(text, message.max_tokens)
+                token_ids = await self._lanes.run(
+                    len(text),
+                    lambda: encoder.encode(
                         text, add_special_tokens=add_special_tokens, max_tokens=message.max_tokens
-                    )
+                    ),
                 )
             except TooLong as error:
                 raise self._refuse("too_long", str(error)) from None
@@ -77,17 +77,20 @@ class TokenizerActor(Actor):
             return Encoded(token_ids=token_ids)
 
     async def encode_words(self, message: EncodeWords, call: Call) -> EncodedWords:
-        with self._metrics.work("encode_words"):
-            spellings = await self._in_thread(lambda: self._loaded().encode_words(message.words))
+        length = sum(map(len, message.words))
+        with self._lanes.hold(length), self._metrics.work("encode_words"):
+            spellings = await self._lanes.run(length, lambda: self._loaded().encode_words(message.words))
             return EncodedWords(spellings=spellings)
 
     async def decode(self, message: Decode, call: Call) -> Decoded:
-        with self._metrics.work("decode"):
+        length = len(message.token_ids)
+        with self._lanes.hold(length), self._metrics.work("decode"):
             try:
-                text = await self._in_thread(
+                text = await self._lanes.run(
+                    length,
                     lambda: self._loaded().decode(
                         message.token_ids, skip_special_tokens=message.skip_special_tokens
-                    )
+                    ),
                 )
             except ValueError as error:
                 raise self._refuse("invalid", str(error)) from None
@@ -139,5 +142,7 @@ class TokenizerActor(Actor):
         self._metrics.refused(reason)
         return Refuse(reason, message)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+def _length(message: Encode) -> int:
+    """Characters of what is to be encoded."""
+    return len(message.text or "") + sum(len(turn.content) for turn in message.turns or ())

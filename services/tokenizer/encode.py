@@ -8,15 +8,24 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from mesh.codec import MAX_BODY
 from models.errors import ModelError
+from services.tokenizer.text_bound import bound_of
 
 # One prompt at a time per thread: the library's own pool would only compete with the model for cores.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+# An id takes 3 bytes in an answer, or more; the few that take less are those of single bytes.
+MOST_TOKENS = MAX_BODY // 3
+
+
 class TooLong(Exception):
-    def __init__(self, tokens: int, limit: int) -> None:
-        super().__init__(f"the prompt has {tokens} tokens, the limit is {limit}")
+    """More tokens than may be; of a text that was not encoded, at least `tokens`."""
+
+    def __init__(self, tokens: int, limit: int, *, at_least: bool = False) -> None:
+        many = f"at least {tokens}" if at_least else f"{tokens}"
+        super().__init__(f"the prompt has {many} tokens, the limit is {limit}")
         self.tokens = tokens
         self.limit = limit
 
@@ -30,6 +39,7 @@ class Encoder:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        self._bound = bound_of(tokenizer)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Encoder:
@@ -40,13 +50,21 @@ class Encoder:
         except Exception as error:  # the library raises nothing more particular
             raise ModelError(f"{path} holds no tokenizer: {error}", "fetch the file again") from error
 
+    def check_length(self, text: str, max_tokens: int = 0) -> None:
+        """Raises TooLong for a text that is too long whatever its tokens are. Takes milliseconds for megabytes."""
+        limit = _limit(max_tokens)
+        if self._bound is not None and (least := self._bound.least_tokens(text)) > limit:
+            raise TooLong(least, limit, at_least=True)
+
     def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int = 0) -> list[int]:
-        """Raises TooLong when there are more than `max_tokens` (0: no limit)."""
+        """Raises TooLong when there are more than `max_tokens` (0: as many as an answer can hold). A text is encoded
+        in one piece: cut, it would have other tokens at the cuts."""
         # The batch call releases the interpreter lock, the single one doesn't; no offsets are computed.
         encodings = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        # Counted before the ids become a list, which takes the lock.
+        if len(encodings[0]) > (limit := _limit(max_tokens)):
+            raise TooLong(len(encodings[0]), limit)
         token_ids: list[int] = encodings[0].ids
-        if max_tokens and len(token_ids) > max_tokens:
-            raise TooLong(len(token_ids), max_tokens)
         return token_ids
 
     def encode_words(self, words: Sequence[str]) -> list[list[list[int]]]:
@@ -64,8 +82,13 @@ class Encoder:
         for token_id in token_ids:
             if not 0 <= token_id < self.vocab_size:
                 raise ValueError(f"token id {token_id} is outside the vocabulary of {self.vocab_size}")
-        text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-        return text
+        # Here, too, only the batch call releases the interpreter lock.
+        texts: list[str] = self._tokenizer.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)
+        return texts[0]
+
+
+def _limit(max_tokens: int) -> int:
+    return min(max_tokens or MOST_TOKENS, MOST_TOKENS)
 
 
 def _distinct(spellings: list[list[int]]) -> list[list[int]]:

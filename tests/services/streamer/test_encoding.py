@@ -8,11 +8,14 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from fake_mesh import CARD, MODEL, FakeMesh, FakeTarget, finished, ids_of, says, tokens, until
+from fake_mesh import CARD, MODEL, FakeMesh, FakeTarget, FakeTokenizer, finished, ids_of, says, tokens, until
 from small_tokenizer import marking_tokenizer
 
+from mesh.actor import Call
+from mesh.codec import MAX_BODY
+from mesh.errors import Refuse
 from mesh.stream import StreamWriter
-from services.api.messages import Encode, Generate, Speculation
+from services.api.messages import Encode, Encoded, Generate, Speculation
 from services.streamer.encoding import MOST_PREDICTION_BYTES, _continuation
 from services.streamer.namespace import NamespaceIds
 
@@ -75,6 +78,64 @@ async def test_a_word_that_is_no_token_of_the_model_is_refused(mesh: FakeMesh, h
     await mesh.start_door()
     status, body = await complete(http, mesh, bad_words=["a", "stop"])
     assert (status, body["error"]["param"]) == (400, "bad_words[1]")
+
+
+# Lengths -----------------------------------------------------------------------------------------------------
+
+
+class Overflowing(FakeTokenizer):
+    """Its answers are larger than a message of the mesh may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def encode(self, message: Encode, call: Call) -> Encoded:
+        self.asked += 1
+        return Encoded(token_ids=[300] * (MAX_BODY // 3 + 1))
+
+
+async def test_tokens_too_many_for_a_message_are_refused_and_not_tried_again(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    await mesh.stop("tokenizer-1")
+    overflowing = Overflowing()
+    await mesh._start("tokenizer", "tokenizer-2", overflowing)
+    await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    async with http.post(mesh.url + "/tokenize", json={"prompt": "a"}) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (413, "request_too_large")
+    assert overflowing.asked == 1
+
+
+async def test_a_text_too_large_for_a_message_is_refused_before_it_is_sent(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    await mesh.start_target(says("hello"))
+    await mesh.start_door(max_body_bytes=2 * MAX_BODY)
+    status, body = await complete(http, mesh, prompt="a" * (MAX_BODY + 1))
+    assert (status, body["error"]["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+async def test_what_a_tokenizer_finds_too_long_is_the_callers_fault(
+    mesh: FakeMesh, http: aiohttp.ClientSession, path: str
+) -> None:
+    """A prompt is too long for the context; what has no context is too large."""
+
+    class Refusing(FakeTokenizer):
+        async def encode(self, message: Encode, call: Call) -> Encoded:
+            raise Refuse("too_long", "the prompt has at least 900 tokens, the limit is 255")
+
+    await mesh.stop("tokenizer-1")
+    await mesh._start("tokenizer", "tokenizer-2", Refusing())
+    await mesh.start_target(says("hello"))
+    await mesh.start_door()
+    async with http.post(mesh.url + path, json={"model": MODEL, "prompt": "x"}) as response:
+        status, error = response.status, (await response.json())["error"]
+    assert error["message"].startswith("the prompt has at least 900 tokens")
+    wanted = (400, "context_length_exceeded") if path == "/v1/completions" else (413, "request_too_large")
+    assert (status, error["code"]) == wanted
 
 
 async def verified(http: aiohttp.ClientSession, mesh: FakeMesh, **fields: Any) -> tuple[str, bool]:

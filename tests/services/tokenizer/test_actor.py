@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from mesh_doubles.clock import FakeClock
 from prometheus_client import CollectorRegistry
 
-from mesh.errors import Refuse
+from mesh.errors import Busy, Refuse
 from services.api.messages import ChatTurn, Decode, Encode, EncodeWords
 from services.api.settings import Settings
 from services.tokenizer.actor import TokenizerActor
@@ -118,6 +119,61 @@ async def test_many_at_once_get_their_own_answers(tokenizer: TokenizerActor) -> 
     answers = await asyncio.gather(*(tokenizer.encode(message, CALL) for message in messages))
     texts = await asyncio.gather(*(tokenizer.decode(Decode(token_ids=answer.token_ids), CALL) for answer in answers))
     assert [text.text for text in texts] == [message.text for message in messages]
+
+
+class SlowForLong:
+    """An encoder that holds every long text until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.encoded: list[str] = []
+
+    def check_length(self, text: str, max_tokens: int = 0) -> None: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool, max_tokens: int = 0) -> list[int]:
+        if len(text) > 100:
+            assert self.go_on.wait(60)
+        self.encoded.append(text)
+        return [len(text)]
+
+
+async def test_a_short_text_does_not_wait_for_long_ones(tokenizer: TokenizerActor) -> None:
+    slow = SlowForLong()
+    tokenizer._encoder = slow  # type: ignore[assignment]
+    long = [asyncio.create_task(tokenizer.encode(Encode(text="x" * 100_000), CALL)) for _ in range(8)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(20):
+            assert (await tokenizer.encode(Encode(text="the cat"), CALL)).token_ids == [7]
+        assert slow.encoded == ["the cat"]
+    finally:
+        slow.go_on.set()
+    assert [answer.token_ids for answer in await asyncio.gather(*long)] == [[100_000]] * 8
+
+
+async def test_long_texts_wait_in_bounded_room_that_short_ones_do_not_share(tokenizer: TokenizerActor) -> None:
+    slow = SlowForLong()
+    tokenizer._encoder = slow  # type: ignore[assignment]
+    megabyte = "x" * (1 << 20)
+    long = [asyncio.create_task(tokenizer.encode(Encode(text=megabyte), CALL)) for _ in range(32)]
+    await asyncio.sleep(0)
+    with pytest.raises(Busy):
+        await tokenizer.encode(Encode(text=megabyte), CALL)
+    assert (await tokenizer.encode(Encode(text="the cat"), CALL)).token_ids == [7]
+    slow.go_on.set()
+    await asyncio.gather(*long)
+    assert (await tokenizer.encode(Encode(text=megabyte), CALL)).token_ids == [1 << 20]
+
+
+async def test_a_text_that_cannot_fit_is_refused_at_once(tokenizer: TokenizerActor) -> None:
+    """In a chat, too: of its template's text."""
+    encoder = tokenizer._loaded()
+    encoder.encode = None  # type: ignore[assignment, method-assign]
+    text = "the cat " * 100_000
+    turns = [ChatTurn(role="user", content=text)]
+    for message in (Encode(text=text, max_tokens=100), Encode(turns=turns, max_tokens=100)):
+        reason, told = await refusal(tokenizer.encode(message, CALL))
+        assert (reason, told.startswith("the prompt has at least ")) == ("too_long", True)
 
 
 async def test_idle_time_is_no_standstill_and_waiting_work_is(tokenizer: TokenizerActor) -> None:

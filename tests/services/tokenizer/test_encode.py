@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from models.errors import ModelError
+from services.tokenizer import encode
 from services.tokenizer.encode import Encoder, TooLong
 
 
@@ -34,6 +35,22 @@ def test_a_prompt_of_exactly_the_limit_passes_and_one_token_more_does_not(encode
     assert encoder.encode("the cat sat", add_special_tokens=False, max_tokens=count) == token_ids
     with pytest.raises(TooLong, match=f"the prompt has {count} tokens, the limit is {count - 1}"):
         encoder.encode("the cat sat", add_special_tokens=False, max_tokens=count - 1)
+
+
+def test_a_text_too_long_for_any_tokens_is_known_without_encoding_it(encoder: Encoder) -> None:
+    longest = max(len(token) for token in encoder._tokenizer.get_vocab())
+    encoder.check_length("x" * longest * 10, max_tokens=10)
+    with pytest.raises(TooLong, match="the prompt has at least 11 tokens, the limit is 10"):
+        encoder.check_length("x" * (longest * 10 + 1), max_tokens=10)
+
+
+def test_without_a_limit_there_is_that_of_an_answer(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "MOST_TOKENS", 20)
+    assert len(encoder.encode("x" * 20, add_special_tokens=False)) == 20
+    with pytest.raises(TooLong, match="has 21 tokens, the limit is 20"):
+        encoder.encode("x" * 21, add_special_tokens=False)
+    with pytest.raises(TooLong, match="at least"):
+        encoder.check_length("x" * 1000)
 
 
 def test_a_word_is_spelled_as_it_is_and_as_it_follows_a_space(encoder: Encoder) -> None:
