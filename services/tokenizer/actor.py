@@ -7,6 +7,7 @@ template doesn't hold up the others. Knows nothing of HTTP or of the model's wei
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from mesh.actor import Actor, Call
@@ -19,10 +20,12 @@ from services.tokenizer.chat_template import TemplateError, read_template
 from services.tokenizer.encode import Encoder, TooLong
 from services.tokenizer.lanes import Lanes
 from services.tokenizer.metrics import TokenizerMetrics
-from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
+from services.tokenizer.template_process import TemplateBroken, TemplateDeadline, TemplateProcess
 
 if TYPE_CHECKING:
     from services.runtime.process import Context
+
+log = logging.getLogger("specmesh.tokenizer")
 
 
 class TokenizerActor(Actor):
@@ -49,7 +52,10 @@ class TokenizerActor(Actor):
                 max_chars=self._settings.max_body_bytes,
                 deadline=self._settings.template_timeout,
             )
-            await self._template.start()
+            try:
+                await self._template.start()
+            except TemplateError as error:
+                log.warning("chats will be refused: %s", error)
         self._encoder = await asyncio.to_thread(lambda: Encoder.from_folder(folder))
 
     async def on_stop(self) -> None:
@@ -106,6 +112,8 @@ class TokenizerActor(Actor):
             raise self._refuse("no_template", "this model has no chat template: use the completions API")
         try:
             return await self._template.render(message.turns, message.add_generation_prompt), False
+        except TemplateBroken as error:
+            raise self._refuse("no_template", f"{error}: use the completions API") from None
         except TemplateDeadline as error:
             raise self._refuse("deadline", str(error)) from None
         except TemplateError as error:

@@ -89,15 +89,20 @@ def _plain(token: Any) -> Any:
 
 
 class ChatTemplate:
-    """A compiled template. Raises TemplateError at once if it has no valid syntax."""
+    """A compiled template. Raises TemplateError at once if it can't be compiled. Compiling works out constants, which
+    may take any time: template_process.py does it where it can be killed."""
 
     def __init__(self, source: TemplateSource, max_chars: int) -> None:
         self._special_tokens = source.special_tokens
         self._max_chars = max_chars
         try:
             self._template = _environment().from_string(source.text)
-        except jinja2.TemplateError as error:
-            raise TemplateError(f"the model's chat template is broken: {error}") from None
+        except MemoryError:
+            raise TemplateError("the model's chat template is broken: it needs too much memory") from None
+        # As with rendering, whatever foreign code trips over.
+        except Exception as error:
+            why = str(error) or type(error).__name__
+            raise TemplateError(f"the model's chat template is broken: {why}"[:500]) from None
 
     def render(self, turns: Sequence[Mapping[str, Any]], add_generation_prompt: bool) -> str:
         pieces: list[str] = []

@@ -1,9 +1,12 @@
 """The chat template in a process of its own, because a sandbox bounds what a template reaches, not how long
-it runs: a loop inside Python can't be stopped from a thread, a process can.
+it runs: a loop inside Python can't be stopped from a thread, a process can. Compiling it computes, too: jinja2 works
+out constant expressions.
 
-Parent and child exchange one frame each way: four bytes of length, then JSON. The child arms a timer that
-kills it in the kernel at the deadline, holds no secrets in its environment, and ends when its input closes or its
-parent dies.
+    parent ──source──▶ child: compiles     parent ◀──compiled, or why not── child
+           ──turns──▶         renders             ◀──text, or an error──
+
+A frame is four bytes of length, then JSON. The child arms timers that kill it in the kernel at the deadline, has a
+limit on its memory, holds no secrets in its environment, and ends when its input closes or its parent dies.
 It knows nothing of tokens.
 """
 
@@ -27,10 +30,16 @@ from services.tokenizer.chat_template import ChatTemplate, TemplateError, Templa
 # Python, jinja2 and the largest conversation take a tenth of this.
 MAX_MEMORY = 1 << 30
 _HEADER = 4
+# For a child to start in, however busy the machine is; what it computes then is bounded by its own timer.
+_START_TIMEOUT = 30.0  # s
 
 
 class TemplateDeadline(TemplateError):
     """Rendering took longer than it may."""
+
+
+class TemplateBroken(TemplateError):
+    """It can't be compiled, and that won't change."""
 
 
 class _Setup(msgspec.Struct):
@@ -56,13 +65,14 @@ class TemplateProcess:
     """One child, one conversation at a time. A child that dies is replaced at the next call."""
 
     def __init__(self, source: TemplateSource, *, max_chars: int, deadline: float) -> None:
-        # Broken syntax is found here, at the start, and not at the first request.
-        ChatTemplate(source, max_chars)
         self._setup = _Setup(source, max_chars, deadline)
         self._child: asyncio.subprocess.Process | None = None
+        self._broken = ""
         self._one_at_a_time = asyncio.Lock()
 
     async def start(self) -> None:
+        """Broken syntax is found here and not at the first request. Raises TemplateError; `render` can be called
+        nevertheless, and raises it again unless it was the child that failed, not the template."""
         async with self._one_at_a_time:
             await self._living_child()
 
@@ -81,26 +91,34 @@ class TemplateProcess:
 
     async def _exchange(self, job: bytes) -> _Answer:
         async with self._one_at_a_time:
-            child = await self._living_child()
-            assert child.stdin is not None and child.stdout is not None
-            try:
-                # The child's own timer is the deadline; this one is for a child that cannot run at all.
-                async with asyncio.timeout(self._setup.deadline + 1.0):
-                    child.stdin.write(_frame(job))
-                    await child.stdin.drain()
-                    header = await child.stdout.readexactly(_HEADER)
-                    body = await child.stdout.readexactly(int.from_bytes(header, "big"))
-            except TimeoutError:
-                await self._end_child()
+            # The child's own timer is the deadline; this one is for a child that cannot run at all.
+            return await self._answer(await self._living_child(), job, self._setup.deadline + 1.0)
+
+    async def _answer(self, child: asyncio.subprocess.Process, question: bytes, timeout: float) -> _Answer:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            async with asyncio.timeout(timeout):
+                child.stdin.write(_frame(question))
+                await child.stdin.drain()
+                header = await child.stdout.readexactly(_HEADER)
+                body = await child.stdout.readexactly(int.from_bytes(header, "big"))
+        except TimeoutError:
+            await self._end_child()
+            raise self._too_slow() from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            status = await self._end_child()
+            if status == -signal.SIGALRM:
                 raise self._too_slow() from None
-            except (asyncio.IncompleteReadError, ConnectionError):
-                status = await self._end_child()
-                if status == -signal.SIGALRM:
-                    raise self._too_slow() from None
-                raise TemplateError("the process that renders chat templates died; try again") from None
-            return msgspec.json.decode(body, type=_Answer)
+            if status == -signal.SIGPROF:
+                took = f"compiling it took longer than {self._setup.deadline:g} s"
+                raise TemplateBroken(f"the model's chat template is broken: {took}") from None
+            raise TemplateError("the process that renders chat templates died; try again") from None
+        return msgspec.json.decode(body, type=_Answer)
 
     async def _living_child(self) -> asyncio.subprocess.Process:
+        """A child that has compiled the template. Raises TemplateError."""
+        if self._broken:
+            raise TemplateBroken(self._broken)
         if self._child is not None and self._child.returncode is None:
             return self._child
         await self._end_child()
@@ -111,9 +129,15 @@ class TemplateProcess:
             stdout=asyncio.subprocess.PIPE,
             env=_child_environment(),
         )
-        assert child.stdin is not None
-        child.stdin.write(_frame(msgspec.json.encode(self._setup)))
         self._child = child
+        try:
+            compiled = await self._answer(child, msgspec.json.encode(self._setup), _START_TIMEOUT)
+            if compiled.text is None:
+                await self._end_child()
+                raise TemplateBroken(compiled.error)
+        except TemplateBroken as error:
+            self._broken = str(error)
+            raise
         return child
 
     async def _end_child(self) -> int | None:
@@ -168,14 +192,26 @@ def main() -> None:
     if first is None:
         return
     setup = msgspec.json.decode(first, type=_Setup)
-    template = ChatTemplate(setup.source, setup.max_chars)
+    # Both signals are left at their default, which ends the process even inside C code. Compiling is timed by the time
+    # it computes: its verdict is final, and a busy machine must not make it.
+    signal.setitimer(signal.ITIMER_PROF, setup.deadline)
+    try:
+        template = ChatTemplate(setup.source, setup.max_chars)
+    except TemplateError as error:
+        _tell(answers, _Answer(error=str(error)))
+        return
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    _tell(answers, _Answer(text=""))
     while (body := _read_frame(requests)) is not None:
-        # SIGALRM is left at its default, which ends the process even inside C code.
         signal.setitimer(signal.ITIMER_REAL, setup.deadline)
         answer = _render(template, msgspec.json.decode(body, type=_Job))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        answers.write(_frame(msgspec.json.encode(answer)))
-        answers.flush()
+        _tell(answers, answer)
+
+
+def _tell(answers: IO[bytes], answer: _Answer) -> None:
+    answers.write(_frame(msgspec.json.encode(answer)))
+    answers.flush()
 
 
 def _render(template: ChatTemplate, job: _Job) -> _Answer:

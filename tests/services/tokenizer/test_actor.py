@@ -97,6 +97,27 @@ async def test_a_model_without_a_template_serves_texts_only(tiny_folder: Path, t
         await actor.on_stop()
 
 
+async def test_a_template_that_cannot_be_compiled_leaves_the_tokenizer_ready_for_texts(
+    tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for file in ("tokenizer.json", "config.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((tiny_folder / file).read_bytes())
+    (tmp_path / "chat_template.jinja").write_text("{{ 9**(9**9) }}")
+    actor = TokenizerActor(context(tmp_path, template_timeout=0.3))
+    await actor.on_start()
+    try:
+        assert actor.ready() == []
+        reason, told = await refusal(actor.encode(Encode(turns=HI), CALL))
+        assert (reason, told) == (
+            "no_template",
+            "the model's chat template is broken: compiling it took longer than 0.3 s: use the completions API",
+        )
+        assert (await actor.encode(Encode(text="the"), CALL)).token_ids
+        assert "chats will be refused" in caplog.text
+    finally:
+        await actor.on_stop()
+
+
 async def test_what_the_template_says_against_a_conversation_is_the_answer(tiny_folder: Path, tmp_path: Path) -> None:
     for file in ("tokenizer.json", "config.json", "model.safetensors"):
         (tmp_path / file).write_bytes((tiny_folder / file).read_bytes())

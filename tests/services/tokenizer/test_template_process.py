@@ -16,7 +16,7 @@ from mesh_doubles.messages import until
 
 from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import TemplateError, TemplateSource
-from services.tokenizer.template_process import TemplateDeadline, TemplateProcess
+from services.tokenizer.template_process import TemplateBroken, TemplateDeadline, TemplateProcess
 
 HI = [ChatTurn(role="user", content="hi", name="ann")]
 ECHO = "{{ messages[0].name }} {{ messages[0].role }}: {{ messages[0].content }}"
@@ -87,6 +87,45 @@ async def test_a_template_that_eats_memory_is_refused() -> None:
     async with running(text) as process:
         with pytest.raises(TemplateError, match="memory"):
             await process.render(HI, True)
+
+
+# Working out this constant takes years, and the memory is a gigabit.
+ENDLESS_CONSTANT = "{{ 9**(9**9) }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "deadline", "why"),
+    [
+        (ENDLESS_CONSTANT, 0.5, r"compiling it took longer than 0\.5 s"),
+        ("{% for %}", 20.0, "Expected"),
+        ("{{ 'x' * 900000000 }}", 20.0, "memory"),
+        ("{{ " + "(" * 20_000 + "1" + ")" * 20_000 + " }}", 20.0, "recursion"),
+    ],
+    ids=["endless", "syntax", "memory", "depth"],
+)
+async def test_a_template_that_cannot_be_compiled_is_known_from_the_start(
+    text: str, deadline: float, why: str
+) -> None:
+    """It ends in the child, under its deadline and its memory limit; and no child is started for it again."""
+    process = TemplateProcess(TemplateSource(text, {}), max_chars=1 << 20, deadline=deadline)
+    with pytest.raises(TemplateBroken, match=why):
+        await process.start()
+    for _ in range(2):
+        with pytest.raises(TemplateBroken, match=why):
+            await process.render(HI, True)
+    assert process._child is None
+
+
+async def test_a_child_killed_while_it_compiles_says_nothing_against_the_template() -> None:
+    process = TemplateProcess(TemplateSource(ENDLESS_CONSTANT, {}), max_chars=1 << 20, deadline=60.0)
+    starting = asyncio.create_task(process.start())
+    await until(lambda: process._child is not None)
+    os.kill(pid_of(process), signal.SIGKILL)
+    with pytest.raises(TemplateError, match="died; try again"):
+        await starting
+    process._setup.source = TemplateSource(ECHO, {})
+    assert await process.render(HI, True) == "ann user: hi"
+    await process.close()
 
 
 async def test_a_template_error_is_an_answer_not_a_death() -> None:
