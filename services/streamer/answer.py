@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from services.streamer import responses
@@ -23,20 +22,32 @@ from services.streamer.generation import Audience, Choice, Ending, generate
 from services.streamer.metrics import RequestTimes
 from services.streamer.peers import Peers
 from services.streamer.request import Request
+from services.streamer.responses import WholeChoice, WrittenLists
 from services.streamer.sse import DONE, ChunkForm, EventStream, event
+from services.streamer.turns import A_SLICE, Turns
+
+JSON = "application/json"
+# Units of work (turns.py): of a choice, to begin it; of a message of tokens, whatever it holds.
+A_CHOICE = 100
+A_MESSAGE = 5
 
 
 def new_id(request: Request) -> str:
     return ("chatcmpl-" if request.chat else "cmpl-") + secrets.token_hex(12)
 
 
-async def run(choices: Sequence[Choice], peers: Peers, audience: Audience, deadline: float) -> list[Ending]:
+async def run(
+    choices: Sequence[Choice], peers: Peers, audience: Audience, deadline: float, turns: Turns
+) -> list[Ending]:
     """Runs all choices to their end; the first that fails cancels the others."""
     if len(choices) == 1:  # the common case needs no further task
         return [await _one(choices[0], peers, audience, deadline)]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_one(each, peers, audience, deadline)) for each in choices]
+            tasks = []
+            for each in choices:
+                await turns.take(A_CHOICE)
+                tasks.append(group.create_task(_one(each, peers, audience, deadline)))
     except ExceptionGroup as errors:
         told = [each for each in errors.exceptions if isinstance(each, ApiError)]
         raise (told or errors.exceptions)[0] from None
@@ -52,37 +63,59 @@ async def _one(choice: Choice, peers: Peers, audience: Audience, deadline: float
 class Whole:
     """Keeps the pieces until the end."""
 
-    def __init__(self, choices: Sequence[Choice], watch: RequestTimes) -> None:
+    def __init__(
+        self, request: Request, choices: Sequence[Choice], vocabulary: Vocabulary, watch: RequestTimes, turns: Turns
+    ) -> None:
+        self._request = request
+        self._vocabulary = vocabulary
         self._watch = watch
+        self._turns = turns
         self._texts: dict[int, list[str]] = {each.index: [] for each in choices}
-        self.pieces = {each.index: Piece("") for each in choices}
+        self.wholes = {each.index: WholeChoice(each, Piece(""), WrittenLists()) for each in choices}
+        for each in self.wholes.values():  # a choice may have no tokens
+            self._write_logprobs(each, Piece(""))
 
     async def show(self, choice: Choice, piece: Piece) -> None:
+        whole = self.wholes[choice.index]
+        for part in responses.slices_of(self._request, piece):
+            await self._turns.take(A_MESSAGE + responses.work_of(self._request, len(part.ids)))
+            self._write_logprobs(whole, part)
         self._watch.arrived(choice.index)
         self._texts[choice.index].append(piece.text)
-        whole = self.pieces[choice.index]
-        whole.ids += piece.ids
-        whole.logprobs += piece.logprobs
-        whole.offsets += piece.offsets
-        join(whole.runs, piece.runs)
+        whole.piece.ids += piece.ids
+        whole.piece.offsets += piece.offsets
+        join(whole.piece.runs, piece.runs)
+
+    def _write_logprobs(self, whole: WholeChoice, part: Piece) -> None:
+        whole.logprobs.add(responses.logprobs(self._request, part, self._vocabulary) or {})
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
-        self.pieces[choice.index].text = "".join(self._texts[choice.index])
-
-    def finished(self) -> list[Piece]:
-        return list(self.pieces.values())
+        self.wholes[choice.index].piece.text = "".join(self._texts[choice.index])
 
 
 async def answer_whole(
-    request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
-    deadline: float, watch: RequestTimes,
-) -> web.Response:  # fmt: skip
-    audience = Whole(choices, watch)
-    endings = await run(choices, peers, audience, deadline)
+    http: web.BaseRequest, request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers,
+    vocabulary: Vocabulary, deadline: float, watch: RequestTimes, turns: Turns,
+) -> web.StreamResponse:  # fmt: skip
+    audience = Whole(request, choices, vocabulary, watch, turns)
+    endings = await run(choices, peers, audience, deadline, turns)
     watch.ended(choices, endings)
     opening = responses.head(request, answer_id, int(time.time()))
-    body = responses.whole(request, opening, choices, audience.finished(), endings, vocabulary)
-    return web.Response(body=orjson.dumps(body), content_type="application/json")
+    wholes = list(audience.wholes.values())
+    parts = responses.whole(request, opening, wholes, endings, vocabulary)
+    if sum(responses.work_of(request, len(each.piece.ids)) for each in wholes) <= A_SLICE:
+        return web.Response(body=b"".join(parts), content_type=JSON)
+    response = web.StreamResponse()
+    response.content_type = JSON
+    await response.prepare(http)
+    while True:
+        await turns.take(A_SLICE)
+        if (part := next(parts, None)) is None:
+            break
+        if part:
+            await response.write(part)
+    await response.write_eof()
+    return response
 
 
 class Streamed:
@@ -91,13 +124,14 @@ class Streamed:
 
     def __init__(
         self, request: Request, answer_id: str, choices: Sequence[Choice], vocabulary: Vocabulary,
-        stream: EventStream, watch: RequestTimes,
+        stream: EventStream, watch: RequestTimes, turns: Turns,
     ) -> None:  # fmt: skip
         self._request = request
         self._choices = choices
         self._vocabulary = vocabulary
         self._stream = stream
         self._watch = watch
+        self._turns = turns
         self._opening = responses.head(request, answer_id, int(time.time()))
         asked = request.return_token_ids or request.return_provenance or request.continuous_usage
         self._plain = request.sampling.logprobs < 0 and not asked
@@ -109,16 +143,25 @@ class Streamed:
         self._texts: dict[int, list[str]] = {}  # of this turn, not written yet
 
     async def show(self, choice: Choice, piece: Piece) -> None:
+        if self._plain:
+            await self._turns.take(A_MESSAGE)
         self._watch.arrived(choice.index)
         if choice.index not in self._begun:
             await self._begin(choice)
         if self._plain:
             if piece.text:
                 self._write_soon(choice.index, piece.text)
-        elif piece.text or piece.ids:
-            self._stream.write(self._rich(choice, piece))
+        else:
+            await self._show_tokens(choice, piece)
         if self._stream.full:
             await self._stream.writable()
+
+    async def _show_tokens(self, choice: Choice, piece: Piece) -> None:
+        """What came at once may be all that waited for a slow reader."""
+        for part in responses.slices_of(self._request, piece):
+            await self._turns.take(A_MESSAGE + responses.work_of(self._request, len(part.ids)))
+            if part.text or part.ids:
+                self._stream.write(self._rich(choice, part))
 
     def _write_soon(self, index: int, text: str) -> None:
         if not self._texts:
@@ -173,11 +216,11 @@ class Streamed:
 
 async def answer_streamed(
     request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
-    deadline: float, stream: EventStream, watch: RequestTimes,
+    deadline: float, stream: EventStream, watch: RequestTimes, turns: Turns,
 ) -> web.StreamResponse:  # fmt: skip
-    audience = Streamed(request, answer_id, choices, vocabulary, stream, watch)
+    audience = Streamed(request, answer_id, choices, vocabulary, stream, watch, turns)
     try:
-        endings = await run(choices, peers, audience, deadline)
+        endings = await run(choices, peers, audience, deadline, turns)
     finally:
         audience.flush()
     watch.ended(choices, endings)

@@ -11,7 +11,7 @@ Knows no sockets, no JSON.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.api.messages import Run, TokenLogprob
@@ -51,14 +51,41 @@ def join(runs: list[TokenOrigin], more: Sequence[TokenOrigin]) -> None:
 
 @dataclass(slots=True)
 class Piece:
-    """A part of the answer. `offsets` say where in the answer's text each token begins; `runs` are the origins of the
-    tokens, those of one step together."""
+    """A part of the answer. `offsets` say where in the answer's text each token begins, `begin` where `text` does;
+    `runs` are the origins of the tokens, those of one step together."""
 
     text: str
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     runs: list[TokenOrigin] = field(default_factory=list)
+    begin: int = 0
+
+
+def slices(piece: Piece, most: int) -> Iterator[Piece]:
+    """The piece in parts of at most `most` tokens, or of one step. What is said of a step stays together."""
+    steps = [run.tokens for run in piece.runs] or [1] * len(piece.ids)
+    start = end = run = shown = 0
+    for number, tokens in enumerate(steps):
+        if end > start and end + tokens - start > most:
+            # Text of a token that comes later may have been shown before it.
+            until = min(max(piece.offsets[end] - piece.begin, shown), len(piece.text))
+            yield _part(piece, (start, end), (run, number), (shown, until))
+            start, run, shown = end, number, until
+        end += tokens
+    yield _part(piece, (start, len(piece.ids)), (run, len(piece.runs)), (shown, len(piece.text)))
+
+
+def _part(piece: Piece, tokens: tuple[int, int], runs: tuple[int, int], text: tuple[int, int]) -> Piece:
+    of_tokens, of_runs, of_text = slice(*tokens), slice(*runs), slice(*text)
+    return Piece(
+        piece.text[of_text],
+        piece.ids[of_tokens],
+        piece.logprobs[of_tokens],
+        piece.offsets[of_tokens],
+        piece.runs[of_runs],
+        piece.begin + text[0],
+    )
 
 
 @dataclass(slots=True)
@@ -161,24 +188,24 @@ class Delivery:
 
     def _release(self, text: str) -> Piece:
         """Show `text` and the tokens whose characters it completes."""
-        self._shown += len(text)
+        begin, self._shown = self._shown, self._shown + len(text)
         ready = 0
         for each in self._waiting:
             if each.end == UNFINISHED or each.end > self._shown:
                 break
             ready += 1
         leaving, self._waiting = self._waiting[:ready], self._waiting[ready:]
-        return _piece(text, leaving)
+        return _piece(text, leaving, begin)
 
     def _cut(self, text: str) -> Piece:
         """Show the last `text`, which ends before the stop string, and the tokens that have a part in it."""
-        self._shown += len(text)
+        begin, self._shown = self._shown, self._shown + len(text)
         leaving = [each for each in self._waiting if each.start < self._shown]
         self._waiting = []
-        return _piece(text, leaving)
+        return _piece(text, leaving, begin)
 
 
-def _piece(text: str, leaving: list[_HeldToken]) -> Piece:
+def _piece(text: str, leaving: list[_HeldToken], begin: int) -> Piece:
     runs: list[TokenOrigin] = []
     join(runs, [each.origin for each in leaving if each.origin is not None])
     return Piece(
@@ -187,4 +214,5 @@ def _piece(text: str, leaving: list[_HeldToken]) -> Piece:
         logprobs=[each.logprob for each in leaving if each.logprob is not None],
         offsets=[each.start for each in leaving],
         runs=runs,
+        begin=begin,
     )

@@ -53,6 +53,7 @@ from services.streamer.request import (
 )
 from services.streamer.sse import EventStream
 from services.streamer.timeline import open_timelines
+from services.streamer.turns import Turns
 
 log = logging.getLogger("specmesh.streamer")
 
@@ -102,6 +103,7 @@ class HttpApi:
         self.replays = replays
         self.health = health
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
+        self.turns = Turns()
         self.created = int(time.time())
         keys = [each.strip() for each in api_keys.split(",")]
         self._key_hashes = [_hash(each.encode()) for each in keys if each]
@@ -365,7 +367,7 @@ async def _answer(
     try:
         async with ticket:
             caller = api.caller(http, request.cache_salt, request.namespace)
-            return await _admitted(api, request, answer_id, caller, ticket, stream, watch)
+            return await _admitted(api, http, request, answer_id, caller, ticket, stream, watch)
     except asyncio.CancelledError:
         watch.failed("abort", request.choices)
         raise
@@ -393,7 +395,7 @@ def _stream(api: HttpApi, http: web.BaseRequest, request: Request, answer_id: st
 
 
 async def _admitted(
-    api: HttpApi, request: Request, answer_id: str, caller: Caller, ticket: AdmissionTicket,
+    api: HttpApi, http: web.BaseRequest, request: Request, answer_id: str, caller: Caller, ticket: AdmissionTicket,
     stream: EventStream | None, watch: RequestTimes,
 ) -> web.StreamResponse:  # fmt: skip
     card = await api.peers.card()
@@ -409,9 +411,11 @@ async def _admitted(
     try:
         if stream is not None:
             return await answer_streamed(
-                request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, stream, watch
+                request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, stream, watch, api.turns
             )
-        return await answer_whole(request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, watch)
+        return await answer_whole(
+            http, request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, watch, api.turns
+        )
     finally:
         for choice in choices:
             api.replays.ended(choice, method, card)

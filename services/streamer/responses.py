@@ -1,20 +1,26 @@
-"""Bodies of answers in OpenAI's shapes. Pure: values in, dicts out."""
+"""Bodies of answers in OpenAI's shapes. Pure: values in, dicts out, or the bytes of a whole answer."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from services.api.messages import TokenLogprob
 from services.streamer import timeline
 from services.streamer.acceptance import Acceptance
-from services.streamer.delivery import Piece
+from services.streamer.delivery import Piece, slices
 from services.streamer.detokenize import Vocabulary
 from services.streamer.generation import Choice, Ending
 from services.streamer.request import Request
+from services.streamer.turns import A_SLICE
 
 IMPOSSIBLE = -9999.0
+# Tokens whose ids and runs are a slice of work.
+TOKENS_IN_SLICE = A_SLICE // 4
 
 
 def head(request: Request, answer_id: str, created: int) -> dict[str, Any]:
@@ -25,33 +31,85 @@ def head(request: Request, answer_id: str, created: int) -> dict[str, Any]:
     return {"id": answer_id, "object": kind, "created": created, "model": request.model}
 
 
+@dataclass(slots=True)
+class WholeChoice:
+    """One choice of an answer that isn't streamed. Its log-probabilities are written as they come: kept until the end,
+    a million of them would be written, and freed, at once."""
+
+    choice: Choice
+    piece: Piece  # without its log-probabilities
+    logprobs: WrittenLists
+
+
+class WrittenLists:
+    """Fields of JSON whose lists are written slice by slice; other values are the same in every slice."""
+
+    __slots__ = ("_others", "_written")
+
+    def __init__(self) -> None:
+        self._written: dict[str, list[bytes]] = {}
+        self._others: dict[str, Any] = {}
+
+    def add(self, fields: dict[str, Any]) -> None:
+        for name, value in fields.items():
+            if isinstance(value, list):
+                written = self._written.setdefault(name, [])
+                if value:
+                    written.append(orjson.dumps(value)[1:-1])
+            else:
+                self._others[name] = value
+
+    def joined(self) -> dict[str, Any]:
+        lists = {name: orjson.Fragment(b"[" + b",".join(each) + b"]") for name, each in self._written.items()}
+        return {**lists, **self._others}
+
+
 def whole(
-    request: Request, opening: dict[str, Any], choices: Sequence[Choice], pieces: Sequence[Piece],
-    endings: Sequence[Ending], vocabulary: Vocabulary,
-) -> dict[str, Any]:  # fmt: skip
-    """The body of an answer that wasn't streamed. `pieces` hold the whole of each choice."""
-    bodies = [
-        _choice(request, choice, piece, ending, vocabulary)
-        for choice, piece, ending in zip(choices, pieces, endings, strict=True)
-    ]
-    body = {**opening, "choices": bodies, "usage": usage(choices, endings)}
+    request: Request, opening: dict[str, Any], wholes: Sequence[WholeChoice], endings: Sequence[Ending],
+    vocabulary: Vocabulary,
+) -> Iterator[bytes]:  # fmt: skip
+    """The body of an answer that wasn't streamed. Each step of this takes a slice of work (turns.py), and may have
+    nothing to send yet."""
+    before = orjson.dumps(opening)[:-1] + b',"choices":['
+    for each, ending in zip(wholes, endings, strict=True):
+        for part in _choice(request, each, ending, vocabulary):
+            yield before + part if part else b""
+        before = b","
+    choices = [each.choice for each in wholes]
+    closing: dict[str, Any] = {"usage": usage(choices, endings), **metrics(choices)}
     if request.return_token_ids and request.chat:
-        body["prompt_token_ids"] = choices[0].prompt
-    return body | metrics(choices)
+        closing["prompt_token_ids"] = choices[0].prompt
+    yield b"]," + orjson.dumps(closing)[1:]
 
 
-def _choice(request: Request, choice: Choice, piece: Piece, ending: Ending, vocabulary: Vocabulary) -> dict[str, Any]:
-    body: dict[str, Any] = {"index": choice.index}
+def _choice(request: Request, whole: WholeChoice, ending: Ending, vocabulary: Vocabulary) -> Iterator[bytes]:
+    of_tokens = WrittenLists()
+    if request.return_token_ids or request.return_provenance:
+        for part in slices(whole.piece, TOKENS_IN_SLICE):
+            of_tokens.add(tokens(request, part, vocabulary))
+            yield b""
+    body: dict[str, Any] = {"index": whole.choice.index}
     if request.chat:
-        body["message"] = {"role": "assistant", "content": piece.text}
+        body["message"] = {"role": "assistant", "content": whole.piece.text}
     else:
-        body["text"] = piece.text
-    body["logprobs"] = logprobs(request, piece, vocabulary)
+        body["text"] = whole.piece.text
+    body["logprobs"] = whole.logprobs.joined() or None
     body["finish_reason"] = ending.reason
     body["stop_reason"] = ending.stop
     if request.return_token_ids and not request.chat:
-        body["prompt_token_ids"] = choice.prompt
-    return body | tokens(request, piece, vocabulary) | ended(request, choice)
+        body["prompt_token_ids"] = whole.choice.prompt
+    yield orjson.dumps(body | of_tokens.joined() | ended(request, whole.choice))
+
+
+def work_of(request: Request, tokens: int) -> int:
+    """What it takes to tell of so many tokens, in units of turns.py."""
+    top = request.sampling.logprobs
+    runs = request.return_provenance + 2 * request.speculation.return_drafts
+    return tokens * (1 + runs + (1 + top if top >= 0 else 0))
+
+
+def slices_of(request: Request, piece: Piece) -> Iterator[Piece]:
+    return slices(piece, max(1, A_SLICE // work_of(request, 1)))
 
 
 def tokens(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from services.streamer.metrics import RequestTimes, StreamerMetrics
 from services.streamer.pacing import PacedStream, frame_size
 from services.streamer.request import Request, RequestLimits, parse_chat
 from services.streamer.sse import EventStream
+from services.streamer.turns import Turns
 
 ASKS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 LONGEST_ANSWER = 1000  # seconds of the clock
@@ -162,7 +163,7 @@ async def _tell(
 ) -> web.StreamResponse:  # fmt: skip
     choices = [choice_of(request, index) for index in range(request.choices)]
     watch = RequestTimes(StreamerMetrics(CollectorRegistry(), "m"))
-    audience = Streamed(request, "chatcmpl-" + "0" * 24, choices, VOCABULARY, stream, watch)
+    audience = Streamed(request, "chatcmpl-" + "0" * 24, choices, VOCABULARY, stream, watch, Turns())
     for delay, index, text in arrivals:
         await sleep(delay)
         await audience.show(choices[index], Piece(text))

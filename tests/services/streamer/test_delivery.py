@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from small_tokenizer import END_OF_TEXT, byte_level_tokenizer
 
 from services.api.messages import Run, TokenLogprob
-from services.streamer.delivery import Delivery, Piece, TokenOrigin, join
+from services.streamer.delivery import Delivery, Piece, TokenOrigin, join, slices
 from services.streamer.detokenize import Vocabulary
 
 TOKENIZER = byte_level_tokenizer()
@@ -210,3 +210,37 @@ def test_how_tokens_are_grouped_into_messages_changes_nothing(data: st.DataObjec
     if one_by_one[1] is None:
         assert whole.text == TOKENIZER.decode(ids)
         assert whole.ids == ids
+
+
+@given(st.data(), st.integers(1, 7))
+def test_slices_of_a_piece_are_the_piece_and_each_has_the_text_of_its_tokens(data: st.DataObject, most: int) -> None:
+    ids = data.draw(st.lists(st.integers(0, TOKENIZER.get_vocab_size() - 1), max_size=30))
+    origins_shown = data.draw(st.booleans())
+    ours = delivery("zz", "\x00\x01", origins_shown=origins_shown)
+    pieces = []
+    while ids:
+        step, ids = ids[: data.draw(st.integers(1, 9))], ids[9:]
+        run = Run(length=len(step), drafted=len(step), accepted=len(step) - 1)
+        pieces.append(ours.push(step, logprobs(step), [run]))
+        if ours.stopped_by is not None:
+            break
+    else:
+        pieces.append(ours.flush())
+    for piece in pieces:
+        parts = list(slices(piece, most))
+        for name in ("ids", "logprobs", "offsets", "runs"):
+            assert [each for part in parts for each in getattr(part, name)] == getattr(piece, name)
+        assert "".join([part.text for part in parts]) == piece.text
+        begin = piece.begin
+        for part in parts:
+            assert part.begin == begin
+            begin += len(part.text)
+            assert len(part.ids) <= most or len(part.runs) == 1
+            assert sum(run.tokens for run in part.runs) == (len(part.ids) if origins_shown else 0)
+        for part, following in pairwise(parts):
+            assert part.ids
+            assert max(part.offsets) <= following.offsets[0]
+            assert part.begin + len(part.text) <= max(following.offsets[0], piece.begin)
+    assert [piece.begin for piece in pieces] == [
+        sum(len(before.text) for before in pieces[:number]) for number in range(len(pieces))
+    ]
