@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import aiohttp
 
 from services.api.settings import Settings
-from services.cli.chat_drafts import SHOWN, DraftView, printable
+from services.cli.chat_drafts import SHOWN, DraftView, in_one_line, printable
 
 HELP = (
     "/reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops an answer."
@@ -29,7 +29,10 @@ CONNECT_TIMEOUT = 5.0
 
 
 class ChatError(Exception):
-    """The server can't be reached or refuses; the message is for the user."""
+    """The server can't be reached or refuses; the message is for the user's terminal."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ def _prompt(given: str | None) -> str | None:
 
 
 def _talk(conversation: Conversation, stats: bool) -> int:
-    print(f"{conversation.model} at {conversation.url}. {HELP}")
+    print(f"{in_one_line(conversation.model)} at {conversation.url}. {HELP}")
     beginning = list(conversation.messages)
     while True:
         try:

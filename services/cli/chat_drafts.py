@@ -24,13 +24,18 @@ REJECTED = "\x1b[2;9m"  # faint and struck through
 COLOURS = (32, 36, 34, 35, 95, 33)
 STYLES = {name: f"\x1b[4;{colour}m" for name, colour in zip(SOURCES, cycle(COLOURS), strict=False)}
 OTHER_STYLE = "\x1b[4;91m"
-# Control characters that a terminal would obey, except tabs and line ends.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Control characters that a terminal would obey, except tabs and line ends, and halves of characters, which can't be
+# printed.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text without control characters."""
+    """The text without control characters. What a server or a file's name says is printed on a terminal only so."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def in_one_line(text: str) -> str:
+    return printable(text.replace("\n", "\\n").replace("\t", "\\t"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,7 @@ class DraftView:
     def _styled(self, part: TextPart) -> str:
         text = _styled(printable(part.text), style_of(part.source))
         if self.rejected and part.rejected:
-            text += _styled(_in_one_line("".join(part.rejected)), REJECTED)
+            text += _styled(in_one_line("".join(part.rejected)), REJECTED)
         return text
 
     def _bracketed(self, part: TextPart) -> str:
@@ -124,10 +129,10 @@ class DraftView:
         if part.source != self._open and (part.text or not part.source):
             before = self.close()
             if part.source:
-                before, self._open = f"{before}[{part.source}|", part.source
+                before, self._open = f"{before}[{in_one_line(part.source)}|", part.source
         text = before + printable(part.text)
         if self.rejected and part.rejected:
-            text += self.close() + "{" + _in_one_line("".join(part.rejected)) + "}"
+            text += self.close() + "{" + in_one_line("".join(part.rejected)) + "}"
         return text
 
     # Behind the answer ------------------------------------------------------------------------------------
@@ -143,7 +148,7 @@ class DraftView:
         told.append(f"{accepted / self.steps:.2f} accepted a step in {self.steps} steps")
         items = [(each, "") for each in told]
         for name, source in sorted(self.sources.items(), key=lambda each: -each[1].accepted):
-            said = f"{printable(name)}: {source.accepted} of {source.drafted} draft tokens accepted"
+            said = f"{in_one_line(name)}: {source.accepted} of {source.drafted} draft tokens accepted"
             items.append((said, style_of(name) if self.colours else ""))
         items.append((f"the model itself gave {self.own}", ""))
         return filled(items, width)
@@ -174,7 +179,3 @@ def _styled(text: str, style: str) -> str:
     if not style:
         return text
     return "\n".join([f"{style}{line}{RESET}" if line else "" for line in text.split("\n")])
-
-
-def _in_one_line(text: str) -> str:
-    return printable(text.replace("\n", "\\n").replace("\t", "\\t"))

@@ -23,6 +23,7 @@ import aiohttp
 
 from services.api.settings import Settings
 from services.api.texts import pieces
+from services.cli.chat_drafts import in_one_line, printable
 from services.cli.progress_bar import ProgressBar
 
 LARGEST_FILE = 64 << 20  # bytes
@@ -36,7 +37,10 @@ SHOWN = 20  # skipped files that are listed one by one
 
 
 class CorpusError(Exception):
-    """The command failed; the message is for the user."""
+    """The command failed; the message is for the user's terminal."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 # Files --------------------------------------------------------------------------------------------------
@@ -254,7 +258,8 @@ def show_list(server: CorpusApi, names: list[str], as_json: bool) -> int:
     for card in known:
         state = f"{card['state']} {card['progress']:.0%}" if card["state"] == "building" else card["state"]
         told = f"  {card['message']}" if card["message"] else ""
-        print(f"{card['name']:<32} {state:<14} {card['tokens']:>13,} tokens {card['texts']:>8,} texts{told}")
+        line = f"{card['name']:<32} {state:<14} {card['tokens']:>13,} tokens {card['texts']:>8,} texts{told}"
+        print(in_one_line(line))
     if not known:
         print("no corpora here; add one with `specmesh corpus add NAME PATH...`")
     return 0
@@ -282,7 +287,7 @@ def remove(server: CorpusApi, names: list[str], as_json: bool) -> int:
 
 def _tell_skipped(files: Files) -> None:
     for path, why in files.skipped[:SHOWN]:
-        print(f"left out: {path} ({why})", file=sys.stderr)
+        print(in_one_line(f"left out: {path} ({why})"), file=sys.stderr)
     if len(files.skipped) > SHOWN:
         print(f"left out: {len(files.skipped) - SHOWN} more (--json names them all)", file=sys.stderr)
 

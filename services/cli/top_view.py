@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.cli.chat_drafts import RESET, printable
+from services.cli.chat_drafts import RESET, in_one_line
 
 Body = dict[str, Any]
 
@@ -42,14 +42,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableLine:
-    """Pieces of text with their styles; a line is cut at the screen's edge before it gets its styles."""
+    """Pieces of text with their styles; a line is cut at the screen's edge before it gets its styles. No text commands
+    the terminal."""
 
     cells: tuple[TableCell, ...]
 
     def drawn(self, width: int, *, colours: bool) -> str:
         parts, left = [], width
         for cell in self.cells:
-            text = cell.text[:left]
+            text = in_one_line(cell.text)[:left]
             left -= len(text)
             parts.append(f"{cell.style}{text}{RESET}" if colours and cell.style and text else text)
         return "".join(parts).rstrip()
@@ -79,7 +80,7 @@ def screen(body: Body | None, where: str, width: int, height: int, *, colours: b
 
 def _head(body: Body | None, where: str, trouble: str) -> TableLine:
     if trouble:
-        return TableLine((TableCell(f"{where}: ", BOLD), TableCell(printable(trouble), RED)))
+        return TableLine((TableCell(f"{where}: ", BOLD), TableCell(trouble, RED)))
     assert body is not None
     members = [member for member in body["members"] if member["state"] != "gone"]
     bad = [member for member in members if member["state"] != "ready"]
@@ -111,7 +112,7 @@ MEMBERS = (
     Column("RESTARTS", 3, lambda m: TableCell(number(m["restarts"]))),
     Column("HEARD", 2, lambda m: TableCell(f"{m['heard_ago_s']:.1f}s")),
     Column("PID", 1, lambda m: TableCell(str(m["pid"]))),
-    Column("WHY", 0, lambda m: TableCell(printable("; ".join(m["reasons"]))), right=False),
+    Column("WHY", 0, lambda m: TableCell("; ".join(m["reasons"])), right=False),
 )
 
 
@@ -195,7 +196,7 @@ def _sources(body: Body, width: int) -> list[TableLine]:
     """Of all workers together."""
     together: dict[str, Body] = {}
     for source in (source for member in body["members"] if member["state"] != "gone" for source in member["sources"]):
-        name = printable(source["name"])
+        name = source["name"]
         before = together.setdefault(name, {"name": name})
         for what in ("drafted", "accepted", "drafted_lately", "accepted_lately"):
             before[what] = before.get(what, 0) + source[what]

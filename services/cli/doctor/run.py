@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from services.api.settings import Settings, SettingsError
+from services.cli.chat_drafts import printable
 from services.cli.doctor import machine, mesh
 from services.cli.doctor.finding import Finding, bad, ok
 from services.cli.flags import read_settings
@@ -66,6 +67,7 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    print(f"{_SIGNS[finding.level]}  {finding.name:<14} {finding.what}", flush=True)
+    """Some of it is what another process answered."""
+    print(printable(f"{_SIGNS[finding.level]}  {finding.name:<14} {finding.what}"), flush=True)
     if finding.fix:
-        print(f"{'':<20} fix: {finding.fix}", flush=True)
+        print(printable(f"{'':<20} fix: {finding.fix}"), flush=True)

@@ -307,6 +307,48 @@ def test_a_terminal_has_colours_unless_its_user_has_none(
     assert max(len(line) for line in plain.splitlines()) <= 40
 
 
+EVIL = "\x1b]0;title\x07\x9b2J"
+COMMANDING = [
+    {"choices": [{"delta": {"content": f"one{EVIL}"}, "runs": [
+        {"source": f"ngram{EVIL}\n", "match_length": 3, "drafted": 1, "accepted": 1, "tokens": 1, "step": 1,
+         "offsets": [0], "rejected": [EVIL]}]}]},
+    {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+    "[DONE]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("marked", [[], ["--show-draft=all"]])
+def test_what_a_server_says_cannot_command_the_terminal(server: Server, marked: list[str]) -> None:
+    """Its answers, the names of its sources, of its model, and its errors."""
+    server.events = COMMANDING
+    for environment in ({"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": "1"}):
+        shown = in_a_terminal(["chat", *marked, "hi"], environment, columns=80)
+        assert "one\ufffd]0;title\ufffd\ufffd2J" in shown
+        assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_nor_can_the_name_of_its_model(
+    server: Server, typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.models = [{"id": f"tiny{EVIL}"}]
+    typed()
+    assert main(["chat"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].isprintable()
+
+
+def test_nor_can_its_errors(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.refusal = (400, {"error": {"message": f"no{EVIL}"}})
+    assert main(["chat", "hi"]) == 1
+    server.refusal, server.events = None, [{"error": {"message": f"died{EVIL}"}}]
+    assert main(["chat", "hi"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(EVIL[1:6])[0] for line in lines] == [
+        "specmesh: the server answered 400: no\ufffd",
+        "specmesh: died\ufffd",
+    ]
+    assert all(line.isprintable() for line in lines)
+
+
 def in_a_terminal(words: list[str], environment: dict[str, str], columns: int) -> str:
     """What the command writes to a terminal of its own."""
     own, its = pty.openpty()

@@ -52,7 +52,7 @@ def test_what_two_steps_drafted_from_one_source_is_one_bracket() -> None:
 
 
 def test_a_text_cannot_command_the_terminal() -> None:
-    assert printable("a\x1b[2J\x9bb\r\n\tc") == "a\ufffd[2J\ufffdb\ufffd\n\tc"
+    assert printable("a\x1b[2J\x9bb\r\n\tc\ud800") == "a\ufffd[2J\ufffdb\ufffd\n\tc\ufffd"
     view = DraftView(True, rejected=True)
     shown = view.paint("\x1b[31m", [run([0], 1, source="evil\x1b", rejected=("\x1b]0;x",))])
     assert re.sub(r"\x1b\[[0-9;]*m", "", shown).isprintable()

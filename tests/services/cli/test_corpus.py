@@ -19,7 +19,7 @@ from fake_mesh import FakeMesh, ids_of, says
 from fake_proposer import FakeProposer
 
 from services.cli import corpus as corpus_command
-from services.cli.corpus import Files, find_files, parts, read_text
+from services.cli.corpus import CorpusApi, CorpusError, Files, find_files, parts, read_text
 from services.cli.main import main
 
 KEY = "one"
@@ -77,6 +77,30 @@ def texts_of(proposer: FakeProposer, name: str) -> list[list[int]]:
 
 
 # Files
+
+
+EVIL = "\x1b]0;title\x07\x9b2J\n"
+
+
+def test_what_a_server_says_cannot_command_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = {"name": f"a{EVIL}", "state": f"ready{EVIL}", "tokens": 5, "texts": 1, "progress": 1.0, "message": EVIL}
+
+    async def cards(self: CorpusApi, http: Any) -> list[dict[str, Any]]:
+        return [card]
+
+    monkeypatch.setattr(CorpusApi, "cards", cards)
+    assert corpus_command.show_list(CorpusApi("http://here"), [], False) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.isprintable() and "5 tokens" in line
+    assert str(CorpusError(f"the server: {EVIL}")) == "the server: \ufffd]0;title\ufffd\ufffd2J\n"
+
+
+def test_nor_can_the_name_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / f".hidden{EVIL}").touch()
+    corpus_command._tell_skipped(find_files([str(tmp_path)]))
+    assert all(line.isprintable() for line in capsys.readouterr().err.splitlines())
 
 
 def test_hidden_binary_and_empty_files_are_left_out_and_named(folder: Path) -> None:

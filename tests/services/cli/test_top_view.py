@@ -70,7 +70,13 @@ def test_what_a_process_says_cannot_command_the_terminal() -> None:
     body = copy.deepcopy(BODY)
     body["members"][0] |= {"reasons": ["\x1b[2J"]}
     body["members"][2]["sources"][0]["name"] = "\x1b]0;x"
-    assert all("\x1b" not in line for line in shown(body, trouble="\x1b[2J"))
+    for field in ("role", "instance", "state", "pid"):
+        body["members"][1][field] = f"\x9b2J\r\n{field}"
+    body["links"][0] |= {"from": "\x1b[2J", "to": "\x1b[2J"}
+    for trouble in ("", "\x1b[2J"):
+        lines = shown(body, trouble=trouble)
+        assert all(line.isprintable() or line == "" for line in lines)
+        assert any("instance" in line for line in lines)
 
 
 @given(st.integers(1, 200), st.integers(1, 60), st.booleans())
