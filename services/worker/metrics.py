@@ -144,9 +144,9 @@ class _Counts(Collector):
         yield from (steps, empty, drafts, drafted, accepted, per_position)
 
     def _of_sources(self) -> Iterable[Metric]:
-        """By source. The proposer chooses the names; their number is bounded."""
+        """By source; all corpora are one. The proposer chooses the names, and their number is bounded."""
         labels = ["model_name", "source"]
-        drafts = _by(labels, "draft_source_drafts", "Drafts verified, by source")
+        drafts = _by(labels, "draft_source_drafts", "Drafts verified, by source; all corpora are the source corpus")
         drafted = _by(labels, "draft_source_tokens", "Draft tokens verified, by source")
         accepted = _by(labels, "draft_source_accepted_tokens", "Draft tokens accepted, by source")
         claimed = _by(

@@ -43,9 +43,11 @@ class SpeculationCounts:
         self.dropped = 0
 
     def source(self, name: str) -> SourceCounts:
+        """All corpora are one source: a caller chose their names, and everyone who reaches the port reads metrics."""
+        name = name.partition(":")[0]
         found = self.sources.get(name)
         if found is None:
-            # The proposer chooses the names.
+            # The proposer chooses the names of sources.
             name = name if len(self.sources) < MOST_SOURCES else OTHERS
             found = self.sources.setdefault(name, SourceCounts())
         return found

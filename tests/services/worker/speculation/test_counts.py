@@ -6,6 +6,7 @@ import pytest
 
 from services.api.drafter import Draft
 from services.worker.running.work import Result, SequenceWork, Verdict
+from services.worker.speculation.acceptance import MOST_SOURCES
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 
@@ -73,3 +74,17 @@ def test_nothing_is_compared_until_a_plain_step_was_measured() -> None:
     counts.took([work(3)], Result([Verdict([7] * 4, 3)], seconds=0.013), StepTime())
     counts.took([work(3)], Result([Verdict([7] * 4, 3)], seconds=0.013), step_time(rows=range(4, 9)))
     assert counts.drafted_seconds == counts.naive_seconds == 0.0
+
+
+def test_drafts_of_all_corpora_are_one_source_so_that_no_metric_has_a_callers_name() -> None:
+    counts = SpeculationCounts()
+    for source in ("corpus:merger with acme", "corpus:payroll", "suffix"):
+        counts.verified(Draft([7], source), 1)
+    assert {name: source.accepted for name, source in counts.sources.items()} == {"corpus": 2, "suffix": 1}
+
+
+def test_many_corpora_leave_room_for_the_other_sources() -> None:
+    counts = SpeculationCounts()
+    for number in range(10 * MOST_SOURCES):
+        counts.source(f"corpus:{number}")
+    assert counts.source("suffix") is counts.sources["suffix"]
