@@ -33,6 +33,7 @@ PART_TEXTS = 4096
 LOOKED_AT = 8192  # bytes at a file's beginning that are checked for being text
 POLL = 0.5  # seconds between two queries of the progress
 CONNECT_TIMEOUT = 5.0
+LINK = "a symbolic link"
 SHOWN = 20  # skipped files that are listed one by one
 
 
@@ -59,7 +60,8 @@ class Files:
 
 
 def find_files(paths: list[str]) -> Files:
-    """A file that is named is taken even when it is hidden; in folders hidden names are passed over."""
+    """A file that is named is taken even when it is hidden or a link. In folders hidden names are passed over, and
+    links are not followed: they may lead to files that the folder's owner can't read, and the caller can."""
     files = Files()
     for each in paths:
         path = Path(each).expanduser()
@@ -80,9 +82,16 @@ def _walk(folder: Path, files: Files) -> None:
         here = Path(root)
         for name in sorted(each for each in [*folders, *names] if each.startswith(".")):
             files.skip(here / name, "hidden")
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
         for name in sorted(each for each in names if not each.startswith(".")):
-            _take(here / name, files)
+            if (here / name).is_symlink():
+                files.skip(here / name, LINK)
+            else:
+                _take(here / name, files)
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        for name in folders:
+            # os.walk names links to folders and doesn't enter them.
+            if (here / name).is_symlink():
+                files.skip(here / name, LINK)
 
 
 def _take(path: Path, files: Files) -> None:
@@ -286,10 +295,13 @@ def remove(server: CorpusApi, names: list[str], as_json: bool) -> int:
 
 
 def _tell_skipped(files: Files) -> None:
-    for path, why in files.skipped[:SHOWN]:
+    listed = [(path, why) for path, why in files.skipped if why != LINK]
+    for path, why in listed[:SHOWN]:
         print(in_one_line(f"left out: {path} ({why})"), file=sys.stderr)
-    if len(files.skipped) > SHOWN:
-        print(f"left out: {len(files.skipped) - SHOWN} more (--json names them all)", file=sys.stderr)
+    if len(listed) > SHOWN:
+        print(f"left out: {len(listed) - SHOWN} more (--json names them all)", file=sys.stderr)
+    if links := len(files.skipped) - len(listed):
+        print(f"left out: {links} symbolic link{'s' if links != 1 else ''} (name a file to add it)", file=sys.stderr)
 
 
 ACTIONS: dict[str, Callable[[CorpusApi, list[str], bool], int]] = {"add": add, "list": show_list, "remove": remove}

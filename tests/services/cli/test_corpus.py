@@ -19,7 +19,7 @@ from fake_mesh import FakeMesh, ids_of, says
 from fake_proposer import FakeProposer
 
 from services.cli import corpus as corpus_command
-from services.cli.corpus import CorpusApi, CorpusError, Files, find_files, parts, read_text
+from services.cli.corpus import LINK, CorpusApi, CorpusError, Files, find_files, parts, read_text
 from services.cli.main import main
 
 KEY = "one"
@@ -118,13 +118,28 @@ def test_a_hidden_file_that_is_named_is_taken(folder: Path) -> None:
 
 def test_pipes_large_and_unreadable_files_are_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(folder / "pipe")
-    (folder / "gone").symlink_to(folder / "nowhere")
     monkeypatch.setattr(corpus_command, "LARGEST_FILE", 13)
     (folder / "large").write_text("x" * 14)
     why = {path.name: why for path, why in find_files([str(folder)]).skipped}
     assert why["pipe"] == "not a regular file"
-    assert why["gone"] == "No such file or directory"
     assert why["large"].startswith("larger than")
+
+
+def test_links_in_a_folder_are_not_followed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "secret.txt").write_text("the secret")
+    (folder / "sub" / "file").symlink_to(elsewhere / "secret.txt")
+    (folder / "inside").symlink_to(folder / "a.txt")
+    (folder / "tree").symlink_to(elsewhere)
+    files = find_files([str(folder)])
+    assert list(parts(files)) == [["the quick fox", "hello world\n"]]
+    links = {str(path.relative_to(folder)) for path, why in files.skipped if why == LINK}
+    assert links == {"sub/file", "inside", "tree"}
+
+
+def test_a_link_that_is_named_is_taken(folder: Path) -> None:
+    (folder / "link").symlink_to(folder / "a.txt")
+    assert list(parts(find_files([str(folder / "link")]))) == [["the quick fox"]]
 
 
 def test_parts_are_as_large_as_they_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +173,17 @@ def test_a_folder_is_sent_and_waited_for(
     assert told.out == f"docs: ready, {tokens} tokens of 2 texts\n"
     assert "building" in told.err and f"left out: {folder / 'b.bin'} (binary)" in told.err
     assert "SECRET" not in told.out + told.err
+
+
+def test_the_number_of_links_that_were_left_out_is_said(
+    proposer: FakeProposer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(30):
+        (folder / f"link{number}").symlink_to("/etc/passwd")
+    assert main(["corpus", "add", "docs", str(folder)]) == 0
+    told = capsys.readouterr().err
+    assert "left out: 30 symbolic links" in told and "link7" not in told and "b.bin (binary)" in told
+    assert texts_of(proposer, "docs") == [ids_of("the quick fox"), ids_of("hello world\n")]
 
 
 def test_a_large_folder_is_sent_in_parts(
