@@ -11,6 +11,7 @@ import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ MAGIC = b"GGUF"
 MAX_ENTRIES = 1 << 16
 MAX_STRING = 1 << 24
 MAX_DIMENSIONS = 4
+# Of one dimension: vocabularies have a quarter of it.
+MAX_DIMENSION = 1 << 20
+# Of metadata and tensor names together: large vocabularies have 10 MB. A byte becomes at most ten in memory.
+MAX_HEAD_BYTES = 64 << 20
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 
@@ -101,7 +106,13 @@ class _Reader:
         return tensors, entries
 
     def metadata(self, count: int) -> dict[str, Any]:
-        return {self._string(): self._value(self._scalar("I")) for _ in range(count)}
+        found: dict[str, Any] = {}
+        for _ in range(count):
+            key = self._string()
+            if key in found:
+                raise self._error(f"has metadata {key} twice")
+            found[key] = self._value(self._scalar("I"))
+        return found
 
     def tensors(self, count: int, alignment: int) -> dict[str, Tensor]:
         heads = [self._tensor_head() for _ in range(count)]
@@ -115,7 +126,14 @@ class _Reader:
             if name in tensors:
                 raise self._error(f"holds tensor {name} twice")
             tensors[name] = Tensor(name, shape, encoding, start, start + size)
+        self._refuse_overlaps(tensors)
         return tensors
+
+    def _refuse_overlaps(self, tensors: dict[str, Tensor]) -> None:
+        """Values that share bytes would be as many files' worth of values as there are tensors."""
+        for before, after in pairwise(sorted(tensors.values(), key=lambda each: each.start)):
+            if after.start < before.end:
+                raise self._error(f"tensor {after.name} overlaps {before.name}")
 
     def _tensor_head(self) -> tuple[str, tuple[int, ...], Encoding, int]:
         name = self._string()
@@ -128,6 +146,8 @@ class _Reader:
             known = ", ".join(encoding.name for encoding in ENCODINGS.values())
             raise self._error(f"tensor {name} has type {kind}; read are {known}")
         encoding = ENCODINGS[kind]
+        if max(shape) > MAX_DIMENSION:
+            raise self._error(f"tensor {name} has shape {shape}; dimensions up to {MAX_DIMENSION} are read")
         if min(shape) < 1 or shape[-1] % encoding.block:
             raise self._error(f"tensor {name} of shape {shape} cannot be {encoding.name}")
         return name, shape, encoding, offset
@@ -169,6 +189,8 @@ class _Reader:
         end = self._at + count
         if end > len(self._data):
             raise self._error(f"is cut short: {len(self._data)} bytes, at least {end} wanted")
+        if end > MAX_HEAD_BYTES:
+            raise self._error(f"has more than {MAX_HEAD_BYTES >> 20} MB of metadata")
         taken = self._data[self._at : end]
         self._at = end
         return taken

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,24 +57,62 @@ _ROPE_FACTORS = "rope_freqs.weight"
 
 def convert(gguf: GgufFile, folder: Path, progress: Progress | None = None) -> None:
     """Fill `folder` from the file. The caller makes it appear at once by renaming it when we return."""
-    config = model_config(gguf)
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "tokenizer.json", tokenizer_json(gguf))
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(gguf))
-    generation = {"bos_token_id": config["bos_token_id"], "eos_token_id": end_token_ids(gguf)}
-    _write_json(folder / "generation_config.json", generation)
-    _write_weights(gguf, config, folder / "model.safetensors", progress)
+    Conversion(gguf).write(folder, progress)
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A tensor of the folder: its name there, and with which number of heads q and k rows are put into order."""
+
+    name: str
+    tensor: Tensor
+    heads: int
+
+    @property
+    def bytes(self) -> int:
+        return 2 * math.prod(self.tensor.shape)
+
+
+class Conversion:
+    """What the folder will hold, to the byte: a file that isn't supported is refused before anything is written."""
+
+    def __init__(self, gguf: GgufFile) -> None:
+        self._gguf = gguf
+        config = model_config(gguf)
+        generation = {"bos_token_id": config["bos_token_id"], "eos_token_id": end_token_ids(gguf)}
+        self._documents = {
+            "config.json": _json(config),
+            "tokenizer.json": _json(tokenizer_json(gguf)),
+            "tokenizer_config.json": _json(tokenizer_config(gguf)),
+            "generation_config.json": _json(generation),
+        }
+        self._tensors = [_written(gguf, config, tensor) for tensor in gguf.tensors.values() if _is_weight(tensor)]
+        self._header = _header(self._tensors)
+        self._values = sum(each.bytes for each in self._tensors)
+        self.bytes = sum(map(len, self._documents.values())) + len(self._header) + self._values
+
+    def write(self, folder: Path, progress: Progress | None = None) -> None:
+        for name, document in self._documents.items():
+            (folder / name).write_bytes(document)
+        done = 0
+        with (folder / "model.safetensors").open("wb") as file:
+            file.write(self._header)
+            for each in self._tensors:
+                _write_tensor(self._gguf, each, file)
+                done += each.bytes
+                if progress:
+                    progress("convert", done, self._values)
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=1).encode()
 
 
 def model_config(gguf: GgufFile) -> dict[str, Any]:
     """config.json from the metadata."""
     entries = gguf.metadata
     kind = entries.get("general.architecture")
-    if kind not in GGUF_ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in GGUF_ARCHITECTURES:
         raise GgufError(f"{gguf.path}: architecture {kind!r} is not supported; {', '.join(GGUF_ARCHITECTURES)}")
 
     def number(name: str, default: float | None = None) -> Any:
@@ -83,8 +122,14 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
         # Metadata floats are float32: 1e-5 comes as 9.999999747378752e-06. The short form is what was meant.
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
-    heads = number("attention.head_count")
-    head_dim = number("attention.key_length", number("embedding_length") // heads)
+    def count(name: str, default: int | None = None) -> int:
+        value = number(name, default)
+        if not isinstance(value, int):
+            raise GgufError(f"{gguf.path}: {kind}.{name} is {value!r}, no whole number")
+        return value
+
+    heads = count("attention.head_count")
+    head_dim = count("attention.key_length", count("embedding_length") // heads)
     # What the file could ask for and the config cannot say.
     for name, computed in (
         ("attention.value_length", head_dim),
@@ -98,16 +143,16 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
     return {
         "architectures": [GGUF_ARCHITECTURES[kind]],
         "model_type": kind,
-        "hidden_size": number("embedding_length"),
-        "intermediate_size": number("feed_forward_length"),
-        "num_hidden_layers": number("block_count"),
+        "hidden_size": count("embedding_length"),
+        "intermediate_size": count("feed_forward_length"),
+        "num_hidden_layers": count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": number("attention.head_count_kv", heads),
+        "num_key_value_heads": count("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "max_position_embeddings": number("context_length"),
+        "max_position_embeddings": count("context_length"),
         "rms_norm_eps": number("attention.layer_norm_rms_epsilon"),
         "rope_theta": number("rope.freq_base", 10000.0),
-        "rope_scaling": _rope_scaling(gguf, kind),
+        "rope_scaling": _rope_scaling(gguf, kind, number("rope.freq_base", 10000.0)),
         "hidden_act": "silu",
         "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in gguf.tensors,
@@ -119,7 +164,7 @@ def model_config(gguf: GgufFile) -> dict[str, Any]:
     }
 
 
-def _rope_scaling(gguf: GgufFile, kind: str) -> dict[str, Any] | None:
+def _rope_scaling(gguf: GgufFile, kind: str, base: float) -> dict[str, Any] | None:
     """The file stores scaled frequencies or names a scaling; a config names its parameters."""
     entries = gguf.metadata
     prefix = f"{kind}.rope.scaling."
@@ -142,13 +187,12 @@ def _rope_scaling(gguf: GgufFile, kind: str) -> dict[str, Any] | None:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         }
-        if np.allclose(_llama3_factors(len(factors), entries, kind, factor), factors, rtol=1e-3):
+        if np.allclose(_llama3_factors(len(factors), base, factor), factors, rtol=1e-3):
             return scaling
     raise GgufError(f"{gguf.path}: {_ROPE_FACTORS} matches no known rope scaling")
 
 
-def _llama3_factors(count: int, entries: dict[str, Any], kind: str, factor: float) -> np.ndarray:
-    base = float(entries.get(f"{kind}.rope.freq_base", 10000.0))
+def _llama3_factors(count: int, base: float, factor: float) -> np.ndarray:
     wavelength = 2 * math.pi * base ** (np.arange(count) / count)
     smooth = np.clip((8192 / wavelength - 1.0) / (4.0 - 1.0), 0.0, 1.0)
     return 1.0 / ((1 - smooth) / factor + smooth)
@@ -157,25 +201,31 @@ def _llama3_factors(count: int, entries: dict[str, Any], kind: str, factor: floa
 # Weights ---------------------------------------------------------------------------------------------
 
 
-def _write_weights(gguf: GgufFile, config: dict[str, Any], path: Path, progress: Progress | None) -> None:
-    tensors = {_hugging_face_name(gguf, name): tensor for name, tensor in _wanted(gguf)}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def _header(tensors: list[_Written]) -> bytes:
+    """Of the safetensors file."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + 2 * math.prod(tensor.shape)
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
-    encoded = json.dumps(header, separators=(",", ":")).encode()
+    for each in tensors:
+        start, end = end, end + each.bytes
+        entries[each.name] = {"dtype": "BF16", "shape": list(each.tensor.shape), "data_offsets": [start, end]}
+    encoded = json.dumps(entries, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(encoded)) + encoded)
-        for tensor in tensors.values():
-            _write_tensor(gguf, config, tensor, file)
-            if progress:
-                progress("convert", file.tell() - 8 - len(encoded), end)
+    return struct.pack("<Q", len(encoded)) + encoded
 
 
-def _wanted(gguf: GgufFile) -> Iterator[tuple[str, Tensor]]:
-    return ((name, tensor) for name, tensor in gguf.tensors.items() if name != _ROPE_FACTORS)
+def _is_weight(tensor: Tensor) -> bool:
+    return tensor.name != _ROPE_FACTORS
+
+
+def _written(gguf: GgufFile, config: dict[str, Any], tensor: Tensor) -> _Written:
+    name = _hugging_face_name(gguf, tensor.name)
+    if len(tensor.shape) > 2:
+        raise GgufError(f"{gguf.path}: tensor {tensor.name} has shape {tensor.shape}; read are vectors and matrices")
+    reordered = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    heads = reordered.get(tensor.name.split(".")[-2], 0) if config["model_type"] in _REORDERED else 0
+    if heads and tensor.shape[0] % (2 * heads):
+        raise GgufError(f"{gguf.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads")
+    return _Written(name, tensor, heads)
 
 
 def _hugging_face_name(gguf: GgufFile, name: str) -> str:
@@ -187,26 +237,22 @@ def _hugging_face_name(gguf: GgufFile, name: str) -> str:
     raise GgufError(f"{gguf.path}: tensor {name} belongs to no supported family")
 
 
-def _write_tensor(gguf: GgufFile, config: dict[str, Any], tensor: Tensor, file: BinaryIO) -> None:
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
-    for part, count in heads.items():
-        if f".{part}." in tensor.name and gguf.metadata["general.architecture"] in _REORDERED:
-            file.write(_to_bf16(_halves_apart(gguf, tensor, count)))
-            return
+def _write_tensor(gguf: GgufFile, written: _Written, file: BinaryIO) -> None:
+    tensor = written.tensor
+    if written.heads:
+        file.write(_to_bf16(_halves_apart(gguf.values(tensor.name), written.heads)))
+        return
     rows = tensor.shape[0]
-    step = rows if len(tensor.shape) == 1 else max(1, _CHUNK_VALUES // math.prod(tensor.shape[1:]))
+    step = rows if len(tensor.shape) == 1 else max(1, _CHUNK_VALUES // tensor.shape[1])
     for first in range(0, rows, step):
         file.write(_to_bf16(gguf.values(tensor.name, first, first + step)))
 
 
-def _halves_apart(gguf: GgufFile, tensor: Tensor, heads: int) -> np.ndarray:
+def _halves_apart(values: np.ndarray, heads: int) -> np.ndarray:
     """Undo the file's order of q and k rows.
 
     GGUF rotates neighbours (0,1)(2,3)…, Hugging Face the two halves of a head: (0,h)(1,h+1)…
     """
-    values = gguf.values(tensor.name)
-    if values.shape[0] % (2 * heads):
-        raise GgufError(f"{gguf.path}: {tensor.name} has {values.shape[0]} rows for {heads} heads")
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from models.gguf import GgufError, GgufFile
@@ -12,6 +13,8 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 _SPACE = "▁"
 # Longer tokens are nothing that text is merged into, and looking at all their cuts would take for ever.
 _MAX_MERGED = 512
+# Llama 2 has 1.9 ways to join a token of two others, Gemma 2.3. Tokens that are all runs of one letter have hundreds.
+_MERGES_A_TOKEN = 8
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -45,7 +48,7 @@ _COMPOSED = ("qwen2",)
 def tokenizer_json(gguf: GgufFile) -> dict[str, Any]:
     """The whole tokenizer.json, special tokens added."""
     model = gguf.metadata.get("tokenizer.ggml.model")
-    if model not in _MODELS:
+    if not isinstance(model, str) or model not in _MODELS:
         raise GgufError(f"{gguf.path}: tokenizer model {model!r} is not read; {' and '.join(_MODELS)} are")
     tokens = _strings(gguf, "tokenizer.ggml.tokens")
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -64,7 +67,7 @@ def _byte_pairs(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, Any]:
     """BPE over bytes, as GPT-2 began it: the file has the merges, and the name of how text is cut."""
     entries = gguf.metadata
     pre = entries.get("tokenizer.ggml.pre", "default")
-    if pre not in _PRE_TOKENIZERS:
+    if not isinstance(pre, str) or pre not in _PRE_TOKENIZERS:
         raise GgufError(f"{gguf.path}: pre-tokenizer {pre!r} is unknown; known are {', '.join(_PRE_TOKENIZERS)}")
     merges = [merge.split(" ", 1) for merge in _strings(gguf, "tokenizer.ggml.merges")]
     for merge in merges:
@@ -102,7 +105,7 @@ def _sentence_pieces(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, An
         },
         "model": _bpe(
             vocabulary,
-            _merges_by_score(vocabulary, scores, kinds),
+            _merges_by_score(gguf, vocabulary, scores, kinds),
             unk_token=unknown,
             fuse_unk=True,
             byte_fallback=_BYTE in kinds,
@@ -110,16 +113,22 @@ def _sentence_pieces(gguf: GgufFile, vocabulary: dict[str, int]) -> dict[str, An
     }
 
 
-def _merges_by_score(vocabulary: dict[str, int], scores: list[float], kinds: list[float]) -> list[list[str]]:
+def _merges_by_score(
+    gguf: GgufFile, vocabulary: dict[str, int], scores: list[float], kinds: list[float]
+) -> list[list[str]]:
     """Every way to make a token of two others, the best score first, then the longest first part. The file has no
     merges; this order gives those that Hugging Face's folders of the same models have."""
-    found = [
+    ways = (
         (-scores[index], -cut, -len(token), index, [token[:cut], token[cut:]])
         for token, index in vocabulary.items()
         if kinds[index] == _NORMAL and len(token) <= _MAX_MERGED
         for cut in range(1, len(token))
         if token[:cut] in vocabulary and token[cut:] in vocabulary
-    ]
+    )
+    most = _MERGES_A_TOKEN * len(vocabulary)
+    found = list(islice(ways, most + 1))
+    if len(found) > most:
+        raise GgufError(f"{gguf.path}: tokenizer.ggml.tokens can be joined in more than {most} ways")
     return [merge for *_, merge in sorted(found)]
 
 
@@ -149,6 +158,14 @@ def _numbers(gguf: GgufFile, key: str, count: int) -> list[float]:
     return found
 
 
+def _kinds(gguf: GgufFile) -> list[Any]:
+    """Of the tokens; a file may say nothing of them."""
+    found = gguf.metadata.get("tokenizer.ggml.token_type", [])
+    if not isinstance(found, list):
+        raise GgufError(f"{gguf.path}: tokenizer.ggml.token_type is no list")
+    return found
+
+
 def _strings(gguf: GgufFile, key: str) -> list[str]:
     found = gguf.metadata.get(key)
     if not isinstance(found, list) or not found or not isinstance(found[0], str):
@@ -157,7 +174,7 @@ def _strings(gguf: GgufFile, key: str) -> list[str]:
 
 
 def _added_tokens(gguf: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
-    kinds = gguf.metadata.get("tokenizer.ggml.token_type") or []
+    kinds = _kinds(gguf)
     return [
         {
             "id": index,
@@ -176,7 +193,9 @@ def _added_tokens(gguf: GgufFile, tokens: list[str]) -> list[dict[str, Any]]:
 def _begin_with(tokens: list[str], entries: dict[str, Any], *, by_default: bool) -> dict[str, Any] | None:
     """A post-processor that puts the bos token first, for models that want it."""
     bos = entries.get("tokenizer.ggml.bos_token_id")
-    if not entries.get("tokenizer.ggml.add_bos_token", by_default) or not isinstance(bos, int) or bos >= len(tokens):
+    if not entries.get("tokenizer.ggml.add_bos_token", by_default):
+        return None
+    if not isinstance(bos, int) or not 0 <= bos < len(tokens):
         return None
     special, first, second = (
         {"SpecialToken": {"id": tokens[bos], "type_id": 0}},
@@ -203,7 +222,7 @@ def tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
     }
     for role, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")):
         index = entries.get(f"tokenizer.ggml.{key}_token_id")
-        if isinstance(index, int) and index < len(tokens):
+        if isinstance(index, int) and 0 <= index < len(tokens):
             config[f"{role}_token"] = tokens[index]
     if isinstance(entries.get("tokenizer.chat_template"), str):
         config["chat_template"] = entries["tokenizer.chat_template"]
@@ -214,10 +233,10 @@ def end_token_ids(gguf: GgufFile) -> list[int]:
     """Tokens that end an answer: eos, end of turn, end of message, and <|endoftext|> where it is one."""
     entries = gguf.metadata
     tokens = _strings(gguf, "tokenizer.ggml.tokens")
-    kinds = entries.get("tokenizer.ggml.token_type") or []
+    kinds = _kinds(gguf)
     ids = [entries.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     # GGUF names one eos; a chat model ends its documents and its turns with different tokens.
     for index, kind in enumerate(kinds[: len(tokens)]):
         if kind == _CONTROL and tokens[index] in ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>"):
             ids.append(index)
-    return list(dict.fromkeys(i for i in ids if isinstance(i, int) and i < len(tokens)))
+    return list(dict.fromkeys(i for i in ids if isinstance(i, int) and 0 <= i < len(tokens)))

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.bounded_json import parsed
 from models.errors import ModelError as ModelError
 from models.registry import FAMILIES
 from models.tensor_headers import file_size, read_headers
@@ -54,8 +55,8 @@ MODEL_NAMES: tuple[str, ...] = tuple(_WHEELS)
 # Raised when the converter's output changes, so that folders of an older converter are made anew.
 _CONVERTER = 1
 _SPARE_BYTES = 64 << 20
-# Tokenizers of large vocabularies have 30 MB.
-_MAX_JSON_BYTES = 256 << 20
+# Tokenizers of large vocabularies have 30 MB, indexes of many tensors 15.
+_MAX_JSON_BYTES = 64 << 20
 _FROM_HUB = ["*.json", "*.jinja", "*.safetensors"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -205,8 +206,6 @@ def _from_gguf(path: Path, cache: Path, progress: Progress | None) -> Path:
         return place
     with _locked(cache, name, progress):
         if not _is_current(place, origin):
-            # bfloat16 is at most 4.5 times as large as the 4-bit blocks it came from.
-            _check_disk(cache, facts.st_size * 9 // 2)
             with _scratch(place) as scratch:
                 _convert_into(path, place, scratch, origin, progress)
     return place
@@ -214,12 +213,14 @@ def _from_gguf(path: Path, cache: Path, progress: Progress | None) -> Path:
 
 def _convert_into(gguf: Path, place: Path, scratch: Path, origin: str, progress: Progress | None) -> None:
     from models.gguf import GgufError, GgufFile
-    from models.gguf_folder import convert
+    from models.gguf_folder import Conversion
 
     made = scratch / "folder"
     made.mkdir()
     try:
-        convert(GgufFile(gguf), made, progress)
+        conversion = Conversion(GgufFile(gguf))
+        _check_disk(place.parent, conversion.bytes)
+        conversion.write(made, progress)
     except GgufError as error:
         raise ModelError(str(error), "fetch the file again, or take one of a supported family and type") from error
     (made / _MARK).write_text(json.dumps({"converter": _CONVERTER, "origin": origin}))
@@ -329,7 +330,7 @@ def read_json(path: Path) -> dict[str, object]:
         size = file_size(path)
         if size > _MAX_JSON_BYTES:
             raise ModelError(f"{path} has {size >> 20} MB", f"at most {_MAX_JSON_BYTES >> 20} MB are read")
-        value = json.loads(path.read_bytes())
+        value = parsed(path.read_bytes())
     except FileNotFoundError:
         raise ModelError(f"{path} is missing", "fetch the folder again, whole") from None
     except (OSError, ValueError, RecursionError) as error:

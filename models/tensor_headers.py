@@ -8,7 +8,6 @@ Bytes from outside: nothing here trusts a number before it has been held against
 from __future__ import annotations
 
 import errno
-import json
 import math
 import stat
 import struct
@@ -16,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from models.bounded_json import parsed
 from models.errors import ModelError
 
-MAX_HEADER_BYTES = 100 << 20
+# About 150 bytes a tensor: the largest files have a few MB.
+MAX_HEADER_BYTES = 16 << 20
 MAX_DIMENSIONS = 8
 MAX_DIMENSION = 1 << 40
 _BITS = {
@@ -78,7 +79,7 @@ def _entries(raw: bytes, path: Path) -> dict[str, Any]:
         return found
 
     try:
-        entries = json.loads(raw, object_pairs_hook=once)
+        entries = parsed(raw, object_pairs_hook=once)
         if not isinstance(entries, dict):
             raise ValueError("it is no JSON object")
     except (ValueError, RecursionError) as error:
