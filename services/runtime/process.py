@@ -22,7 +22,6 @@ import importlib
 import logging
 import os
 import signal
-import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.health_server import HealthServer
 from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import INTROSPECTION, Figures, Introspection
+from services.runtime.own_folder import make_own_folder
 from services.runtime.preload import WarmParent, tell_parent
 from services.runtime.process_metrics import ProcessMetrics
 
@@ -439,10 +439,7 @@ def security_of(settings: Settings, role: str, instance: str) -> FolderSecurity 
 
 def make_run_dir(folder: Path) -> None:
     """Whoever can write there can pretend to be any role: it is ours alone or we don't start."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{folder} can be changed by others: chmod 700 it, or choose another --run-dir")
+    make_own_folder(folder, "chmod 700 it, or choose another --run-dir")
 
 
 _security = security_of

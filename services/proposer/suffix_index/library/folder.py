@@ -32,6 +32,7 @@ from pathlib import Path
 from services.proposer.suffix_index.library.journal import files_of, path_of, sync_folder
 from services.proposer.suffix_index.library.manifest import Manifest, ManifestDamaged, decode, encode
 from services.proposer.suffix_index.owners import owner_of
+from services.runtime.own_folder import is_own, make_own_folder
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class LibraryFolder:
         self.root = folder / f"{_FORMAT}-{self.vocabulary.hex()}"
         self.journals, self.building, self._spaces = (self.root / one for one in ("journals", "building", "spaces"))
         for each in (folder, self.root, self.journals, self.building, self._spaces):
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_own_folder(each, "chmod 700 it, or choose another --store-dir (store_dir)")
         self._numbers = itertools.count(1)
         self._held: dict[str, int] = {}
         self._live()
@@ -260,9 +261,7 @@ def private_folder(max_bytes: int) -> tuple[Path, int]:
             place = memory
     for left in place.glob(f"{_PRIVATE}*"):
         with suppress(OSError):
-            if (file := _lock(left / "lives")) is not None:
-                shutil.rmtree(left, ignore_errors=True)
-                os.close(file)
+            _remove_left(left)
     # It gets its name once it is locked, or it would be taken for one that was left.
     fresh = Path(tempfile.mkdtemp(prefix=".specmesh-", dir=place))
     lock = _lock(fresh / "lives")
@@ -270,6 +269,17 @@ def private_folder(max_bytes: int) -> tuple[Path, int]:
     folder = place / f"{_PRIVATE}{secrets.token_hex(8)}"
     fresh.rename(folder)
     return folder, lock
+
+
+def _remove_left(folder: Path) -> None:
+    """Of a killed process of this user. Others may write where it is: what they put there is left alone."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if is_own(os.fstat(opened)) and (lock := _lock("lives", opened)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+    finally:
+        os.close(opened)
 
 
 def sync_file(path: Path) -> None:
@@ -280,9 +290,9 @@ def sync_file(path: Path) -> None:
         os.close(file)
 
 
-def _lock(path: Path) -> int | None:
-    """Held until the file is closed. None: another process holds it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _lock(path: Path | str, folder: int | None = None) -> int | None:
+    """Held until the file is closed. None: another process holds it. `folder`: an open one that the path is in."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
