@@ -68,6 +68,7 @@ _GAUGES = (
     ("store_namespaces", "namespaces", "Namespaces with learned text or corpora"),
     ("store_corpora", "corpora", "Corpora"),
     ("store_learning_tokens", "learning_tokens", "Tokens learned by this process that are not in a segment yet"),
+    ("store_unwritable", "unwritable", "1 while writes to the store fail, 0 otherwise"),
     ("store_unwritten_seconds", "unwritten_seconds", "Age of the oldest learned token that is not on disk, in seconds"),
 )
 _COUNTERS = (
@@ -76,7 +77,7 @@ _COUNTERS = (
     ("store_evicted_tokens", "evicted_tokens", "Tokens in evicted segments"),
     ("store_dropped_tokens", "dropped_tokens", "Tokens not learned because they came faster than they could be stored"),
     ("store_damaged_files", "damaged", "Files ignored because they were damaged"),
-    ("store_failures", "failures", "Failed writes to the store; they are retried"),
+    ("store_failures", "failures", "Failed writes to the store; they are retried after 1 to 30 seconds"),
     ("store_merges", "merges", "Segments made by merging others"),
 )
 

@@ -25,7 +25,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class LibraryFolder:
             log.error("the manifest of namespace %s is damaged, its segments are lost: %s", space, error)
             return Manifest()
 
-    def commit(self, space: str, change: Callable[[Manifest], None], bring: Iterable[str] = ()) -> Manifest:
+    def commit(self, space: str, change: Callable[[Manifest], None], bring: Sequence[str] = ()) -> Manifest:
         """Changes a manifest, on disk when this returns. `bring`: files of `building` that it names from now on; files
         that it no longer names are removed."""
         home = self._spaces / space
@@ -105,13 +105,21 @@ class LibraryFolder:
             change(manifest)
             living = self._known_instances()
             manifest.covered = {one: below for one, below in manifest.covered.items() if one in living}
-            for name in bring:
-                sync_file(self.building / name)
-                os.replace(self.building / name, home / name)
-            self._write(home, manifest)
-            for name in before - manifest.files():
-                (home / name).unlink(missing_ok=True)
+            try:
+                for name in bring:
+                    sync_file(self.building / name)
+                    os.replace(self.building / name, home / name)
+                self._write(home, manifest)
+            except OSError:
+                # A full disk: what isn't named would stay until the next sweep, and more with each attempt.
+                self._remove(home, set(bring) - self.read(space).files())
+                raise
+            self._remove(home, before - manifest.files())
         return manifest
+
+    def _remove(self, home: Path, names: set[str]) -> None:
+        for name in names:
+            (home / name).unlink(missing_ok=True)
 
     def drop(self, space: str) -> None:
         """With all its files."""
@@ -135,8 +143,7 @@ class LibraryFolder:
             for space in os.listdir(self._spaces):
                 home = self._spaces / space
                 named = {_MANIFEST, *self.read(space).files()}
-                for name in set(os.listdir(home)) - named:
-                    (home / name).unlink(missing_ok=True)
+                self._remove(home, set(os.listdir(home)) - named)
                 if not os.listdir(home):
                     home.rmdir()
 

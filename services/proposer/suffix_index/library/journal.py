@@ -21,6 +21,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -74,16 +75,33 @@ class Journal:
         """On disk when this returns. OSError: some of them may be; they may be appended again."""
         if not records:
             return
+        for some in self._in_files(records):
+            self._append(some)
+        os.fsync(self._file)
+
+    def _append(self, records: list[bytes]) -> None:
         try:
-            for some in self._in_files(records):
-                _write(self._file, some)
-                self._size += len(some)
-                self.files[self.number] = self._size
-            os.fsync(self._file)
+            _write(self._file, b"".join(records))
         except OSError:
-            # Nothing is written behind half a record: the next one starts another file.
-            self.finish()
+            self._cut_to_whole(records)
             raise
+        self._grow(sum(map(len, records)))
+
+    def _cut_to_whole(self, records: list[bytes]) -> None:
+        """The disk took a part of them. Those that are whole stay, as others may have read them; nothing is written
+        behind half a one."""
+        try:
+            taken = os.lseek(self._file, 0, os.SEEK_CUR) - self._size
+            whole = max(each for each in accumulate(map(len, records), initial=0) if each <= taken)
+            os.ftruncate(self._file, self._size + whole)
+            os.lseek(self._file, self._size + whole, os.SEEK_SET)
+            self._grow(whole)
+        except OSError:
+            self.finish()
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        self.files[self.number] = self._size
 
     def finish(self) -> None:
         """The next record starts another file."""
@@ -100,35 +118,42 @@ class Journal:
     def held_bytes(self) -> int:
         return sum(self.files.values())
 
-    def _in_files(self, records: list[Record]) -> Iterator[bytes]:
-        """In pieces; the file of a piece is open when it is yielded."""
-        pieces: list[bytes] = []
+    def _in_files(self, records: list[Record]) -> Iterator[list[bytes]]:
+        """In pieces of whole records; the file of a piece is open when it is yielded."""
+        piece: list[bytes] = []
         waiting = 0
         for record in records:
             if self._file < 0 or self._size + waiting >= self._file_bytes:
-                if pieces:
-                    yield b"".join(pieces)
-                    pieces, waiting = [], 0
+                if piece:
+                    yield piece
+                    piece, waiting = [], 0
                 self._begin()
             for body in _bodies(record):
-                place = self._size + waiting
-                pieces += [_RECORD.pack(_MARK, len(body), _check(self._salt, place, body)), body]
-                waiting += _RECORD.size + len(body)
-        yield b"".join(pieces)
+                piece.append(_RECORD.pack(_MARK, len(body), _check(self._salt, self._size + waiting, body)) + body)
+                waiting += len(piece[-1])
+        yield piece
 
     def _begin(self) -> None:
         if self._file >= 0:
             os.fsync(self._file)
             self.finish()
+        # No number is used twice: a reader may have read the head of a file that is removed here.
         self.number += 1
         self._salt = secrets.token_bytes(16)
         head = _HEAD.pack(_MAGIC, self._vocabulary, bytes.fromhex(self._instance), self.number, self._salt)
         head += _check(b"", 0, head)
         path = path_of(self._folder, self._instance, self.number)
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _write(file, head)
+            sync_folder(self._folder)
+        except OSError:
+            # A full disk would get another file at each attempt.
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+        self._file = file
         self._size = self.files[self.number] = len(head)
-        _write(self._file, head)
-        sync_folder(self._folder)
 
 
 class Tail:

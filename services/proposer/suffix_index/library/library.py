@@ -43,6 +43,8 @@ _WRITE_EVERY = 0.5  # seconds: so that a slow disk still has each second's
 _LOOK_EVERY = 1.0
 _SWEEP_EVERY = 600.0
 _PATIENCE = 10.0
+# After an error of the disk a step waits, and after each further one twice as long.
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Stats:
     evicted_namespaces: int
     damaged: int
     failures: int
+    # 1 while a step fails with an error of the disk.
+    unwritable: int
     seals: int
     merges: int
 
@@ -98,8 +102,10 @@ class Library:
         self._stopping = threading.Event()
         self._builder = Builder(self._folder, self._state, self._stopping.is_set)
         self._swept_at = float("-inf")
-        # Steps of `work` whose last attempt failed.
+        # Steps whose last attempt failed with an exception of ours.
         self._failing: set[str] = set()
+        # Steps that the disk refuses: seconds until the next attempt, and its time.
+        self._waits: dict[str, tuple[float, float]] = {}
         # Before the constructor returns, so that `recent` is complete.
         self._builder.look()
         self._journals.follow()
@@ -273,20 +279,41 @@ class Library:
                 self._do(step)
             more = self._state.counts.merges > before
 
-    def _do(self, step: Callable[[], None]) -> None:
+    def _do(self, step: Callable[[], None], at_once: bool = False) -> None:
+        """An exception is counted, and logged unless the last attempt had one, too."""
         name = step.__name__.strip("_")
+        _, again_at = self._waits.get(name, (0.0, 0.0))
+        if self._clock() < again_at and not at_once:
+            return
         try:
             step()
-            self._failing.discard(name)
         except Stopped:
-            pass
+            return
+        except OSError as error:
+            self._refused(name, error)
         except Exception:
-            with self._state.lock:
-                self._state.counts.failures += 1
-            # A full disk would be logged every second.
+            self._count_failure()
             if name not in self._failing:
                 self._failing.add(name)
                 log.exception("step %s of the library failed and will be tried again", name)
+        else:
+            self._failing.discard(name)
+            if self._waits.pop(name, None) and not self._waits:
+                log.info("the store can be written again")
+
+    def _refused(self, name: str, error: OSError) -> None:
+        """The disk is full or broken: all steps fail, and one line is enough."""
+        self._count_failure()
+        wait, _ = self._waits.get(name, (0.0, 0.0))
+        wait = min(2 * wait or _FIRST_WAIT, _LONGEST_WAIT)
+        if not self._waits:
+            what = "step %s of the library: %s; what is learned stays in memory, and each step is tried again"
+            log.error(f"the store can't be written, {what} after %g to %g s", name, error, _FIRST_WAIT, _LONGEST_WAIT)
+        self._waits[name] = wait, self._clock() + wait
+
+    def _count_failure(self) -> None:
+        with self._state.lock:
+            self._state.counts.failures += 1
 
     def _make_room_to_learn(self) -> None:
         with self._state.lock:
@@ -335,6 +362,7 @@ class Library:
                 evicted_namespaces=counts.evicted_namespaces,
                 damaged=counts.damaged,
                 failures=counts.failures,
+                unwritable=int(bool(self._waits)),
                 seals=counts.seals,
                 merges=counts.merges,
             )
@@ -343,7 +371,7 @@ class Library:
         """Writes what was learned and used. No segment may be read afterwards."""
         self._stopping.set()
         stopped = [thread.stop(_PATIENCE) for thread in self._threads]
-        self._do(self.write)
+        self._do(self.write, at_once=True)
         self._do(self._builder.tell_all_use)
         if not all(stopped):
             log.warning("a thread of the library didn't stop in time; it ends with the process")

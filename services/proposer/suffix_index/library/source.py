@@ -28,6 +28,9 @@ def write(path: Path, texts: Sequence[array[int]]) -> int:
             while left:
                 left = left[os.write(file, left) :]
         os.fsync(file)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     finally:
         os.close(file)
     return len(head) + len(body)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 from array import array
 
@@ -151,16 +152,74 @@ def test_another_vocabularys_journal_is_not_read(journal, tmp_path):
     assert Tail(tmp_path, ME, b"\1" * 16).read() == []
 
 
-def test_behind_an_error_of_the_disk_it_goes_on_in_another_file(journal, tmp_path, monkeypatch):
+def test_behind_an_error_of_the_disk_it_goes_on_in_the_same_file(journal, tmp_path, monkeypatch):
     journal.append([record(1, [1])])
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", _fails)
         with pytest.raises(OSError, match="full"):
             journal.append([record(2, [2])])
     journal.append([record(2, [2])])
-    assert len(journal.files) == 2
+    assert len(journal.files) == 1
     assert [one.text for one in tail(tmp_path).read()] == [1, 2, 2]
 
 
 def _fails(_file):
+    raise OSError("the disk is full")
+
+
+def test_a_full_disk_gets_no_second_file_and_every_reader_reads_on(journal, tmp_path, monkeypatch):
+    """Whatever part of a piece the disk takes: a reader has read whole records of it, and no more is left there."""
+    source, room, write = random.Random(3), 0, os.write
+    reader, read, texts = tail(tmp_path), {}, {}
+
+    def limited(file, data):
+        nonlocal room
+        if not room:
+            raise OSError(28, "No space left on device")
+        written = write(file, bytes(data)[:room])
+        room -= written
+        return written
+
+    monkeypatch.setattr("os.write", limited)
+    for _ in range(300):
+        room = source.choice((0, 1, 30, 100, 200, 10_000))
+        for text in range(1, 4):
+            texts.setdefault(text, []).extend(source.randrange(9) for _ in range(source.randrange(4)))
+        records = [record(text, tokens[read.get(text, 0) :], at=read.get(text, 0)) for text, tokens in texts.items()]
+        before = len(files_of(tmp_path).get(ME, []))
+        try:
+            journal.append(records)
+        except OSError:
+            assert len(files_of(tmp_path).get(ME, [])) <= before + 1
+            written = False
+        else:
+            written = True
+        assert journal.held_bytes() == sum(path_of(tmp_path, ME, each).stat().st_size for each in journal.files)
+        assert sorted(journal.files) == files_of(tmp_path).get(ME, [])
+        for one in reader.read():
+            assert list(one.tokens) == texts[one.text][one.at : one.at + len(one.tokens)]
+        if written:
+            read = {text: len(tokens) for text, tokens in texts.items()}
+    assert reader.damaged == 0
+    assert tail(tmp_path).damaged == 0
+    whole = {}
+    for one in tail(tmp_path).read():
+        whole[one.text] = whole.get(one.text, [])[: one.at] + list(one.tokens)
+    assert {text: tokens[: read[text]] for text, tokens in whole.items()} == {
+        text: tokens[: read[text]] for text, tokens in texts.items()
+    }
+
+
+def test_a_full_disk_that_takes_nothing_leaves_no_file(journal, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("os.write", _full)
+        for _ in range(20):
+            with pytest.raises(OSError, match="full"):
+                journal.append([record(1, [1])])
+    assert files_of(tmp_path) == {}
+    journal.append([record(1, [1])])
+    assert [one.text for one in tail(tmp_path).read()] == [1]
+
+
+def _full(_file, _data):
     raise OSError("the disk is full")
