@@ -38,6 +38,12 @@ class ProposerMetrics:
         self._failures = Counter(
             "specmesh:proposer_failures", "Batches without drafts, by reason", ["reason"], registry=registry
         )
+        self._refused = Counter(
+            "specmesh:corpora_refused",
+            "Parts of corpora refused, by reason: invalid, or overloaded where the caller's quota or the store is full",
+            ["reason"],
+            registry=registry,
+        )
         Gauge("specmesh:proposer_sequences", "Sequences followed", registry=registry).set_function(lambda: len(texts))
         Gauge("specmesh:proposer_text_tokens", "Tokens of text in memory", registry=registry).set_function(
             lambda: texts.tokens
@@ -55,6 +61,9 @@ class ProposerMetrics:
     def unknown(self, count: int) -> None:
         if count:
             self._unknown.inc(count)
+
+    def corpus_refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
 
     def failed(self, reason: str) -> None:
         self._failures.labels(reason).inc()
