@@ -82,6 +82,8 @@ def _folder(file: str) -> Path | None:
 def digest(path: Path) -> str:
     """Of a file, of all it imports from here, and of what compiles them."""
     found = hashlib.sha256(f"numba {numba.__version__}, llvmlite {llvmlite.__version__}".encode())
+    if numba.config.BOUNDSCHECK:  # NUMBA_BOUNDSCHECK=1: a build for tests
+        found.update(b"bounds")
     for source in sorted(_sources(path)):
         found.update(source.name.encode() + b"\0" + hashlib.sha256(source.read_bytes()).digest())
     return found.hexdigest()[:16]

@@ -124,3 +124,9 @@ def test_a_digest_is_of_all_that_a_module_imports_of_the_kernels() -> None:
     sources = cpu_cache._sources(PACKAGE / "linear" / "cpu.py")
     assert {PACKAGE / "cpu_vectors.py", PACKAGE / "cpu_program.py", PACKAGE / "linear" / "tiles.py"} <= sources
     assert PACKAGE / "paged_attention" / "cpu_ops.py" not in sources
+
+
+def test_code_that_checks_bounds_is_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = cpu_cache.digest(PACKAGE / "cpu_cache.py")
+    monkeypatch.setattr(cpu_cache.numba.config, "BOUNDSCHECK", 1)
+    assert cpu_cache.digest(PACKAGE / "cpu_cache.py") != plain
