@@ -466,6 +466,13 @@ def cache_dir(settings: Settings) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh"
 
 
+def store_dir(settings: Settings) -> Path | None:
+    """Where what proposers learn is kept; None: in memory. Not created here."""
+    if settings.store_dir == "none":
+        return None
+    return Path(settings.store_dir) if settings.store_dir else cache_dir(settings) / "store"
+
+
 def instance_name(settings: Settings, role: str) -> str:
     return settings.instance or f"{role}-{os.getpid()}"
 

@@ -10,10 +10,11 @@ import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from services.api.settings import Settings, cache_dir, run_dir
+from services.api.settings import Settings, cache_dir, run_dir, store_dir
 from services.cli.doctor.finding import Finding, bad, ok, warn
 from services.runtime.descriptors import hard_limit, room_for
 from services.runtime.memory import available_bytes
+from services.runtime.own_folder import is_own
 
 MB = 1 << 20
 # What a fetched default model and its download take at most.
@@ -67,6 +68,21 @@ def disk(settings: Settings) -> list[Finding]:
     cache, runs = cache_dir(settings), run_dir(settings)
     model_room = LOG_ROOM if (cache / "models" / settings.model.lower()).is_dir() else MODEL_ROOM
     return [_room("cache_dir", cache, model_room), _room("run_dir", runs, MB)]
+
+
+def store(settings: Settings) -> list[Finding]:
+    """What proposers learn is kept where this user alone can write."""
+    folder = store_dir(settings)
+    if folder is None or not folder.is_dir():
+        return [ok("store_dir", "kept in memory" if folder is None else f"{folder} is not there yet; a start makes it")]
+    facts = folder.stat()
+    if is_own(facts):
+        return [ok("store_dir", f"{folder}: only you can change it")]
+    if facts.st_uid != os.geteuid():
+        what, fix = f"{folder} belongs to user {facts.st_uid}", "start with --store-dir and a folder of your own"
+    else:
+        what, fix = f"{folder} can be written by others", f"chmod 700 {folder}"
+    return [bad("store_dir", f"{what}: nothing learned is kept", fix)]
 
 
 def _room(setting: str, folder: Path, needed: int) -> Finding:

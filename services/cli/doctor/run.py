@@ -22,6 +22,7 @@ Check = Callable[[Settings], list[Finding]]
 CHECKS: dict[str, Check] = {
     "model": machine.model,
     "disk": machine.disk,
+    "store_dir": machine.store,
     "memory": machine.memory,
     "open files": machine.open_files,
     "shared memory": machine.shared_memory,

@@ -23,10 +23,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
-from pathlib import Path
 
 from services.api.drafter import NO_DRAFT, Draft, DraftRequest, Text
-from services.api.settings import Settings, cache_dir
+from services.api.settings import Settings, store_dir
 from services.proposer.suffix_index import compiling
 from services.proposer.suffix_index.automaton.memory import POOL
 from services.proposer.suffix_index.corpora import Corpora
@@ -36,7 +35,6 @@ from services.proposer.suffix_index.namespaces import Namespace
 from services.proposer.suffix_index.segments.segment import Segment
 from services.proposer.suffix_index.texts import Rule, Texts
 
-IN_MEMORY = "none"
 # Ended texts that wait to be indexed; further ones are in the journal only.
 MAX_WAITING = 4096
 _BATCH = 32
@@ -83,7 +81,7 @@ class SuffixIndex:
         """Compiling begins, unless no method needs it; until it is done there are no drafts."""
         if settings.method != "naive":
             compiling.start()
-        folder = None if settings.store_dir == IN_MEMORY else store_dir(settings)
+        folder = store_dir(settings)
         bounds = Bounds(max_bytes=settings.store_mb << 20, max_tokens=settings.store_tokens)
         return cls(
             Texts.of(settings),
@@ -250,7 +248,3 @@ class SuffixIndex:
         self._libraries.wait()
         self._opened()
         self._libraries.close()
-
-
-def store_dir(settings: Settings) -> Path:
-    return Path(settings.store_dir) if settings.store_dir else cache_dir(settings) / "store"

@@ -508,3 +508,25 @@ def test_the_exit_code_says_whether_something_is_bad(
     assert main(["doctor", f"--model={tmp_path}/none", "--json", *common]) == 1
     findings = json.loads(capsys.readouterr().out)
     assert [finding["name"] for finding in findings if finding["level"] == "bad"] == ["model"]
+
+
+# Store
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_store_of_this_user_is_fine_also_before_it_is_made(settings: Settings, tmp_path: Path, made: bool) -> None:
+    if made:
+        (tmp_path / "cache" / "store").mkdir(parents=True, mode=0o700)
+    assert one(machine.store(settings), "ok")
+
+
+def test_a_store_that_others_may_write_is_bad(settings: Settings, tmp_path: Path) -> None:
+    folder = tmp_path / "learned"
+    folder.mkdir()
+    folder.chmod(0o775)
+    finding = one(machine.store(settings.replaced(store_dir=str(folder))), "bad")
+    assert str(folder) in finding.what and finding.fix == f"chmod 700 {folder}"
+
+
+def test_a_store_in_memory_is_fine(settings: Settings) -> None:
+    assert one(machine.store(settings.replaced(store_dir="none")), "ok")
