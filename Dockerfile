@@ -14,22 +14,18 @@ FROM base AS build
 RUN python3 -c 'import ensurepip' 2>/dev/null \
     || { apt-get update && apt-get install -y --no-install-recommends python3-venv \
          && rm -rf /var/lib/apt/lists/*; }
-# A further index for torch: that of its CPU builds keeps several GB of CUDA out. Empty: the usual one alone.
+# The index that torch comes from: that of its CPU builds keeps several GB of CUDA out. Empty: the usual one.
 ARG TORCH_INDEX=
-# Extras of pyproject.toml, with brackets: [gpu]
-ARG EXTRAS=
+# 1: torch may be a build whose hash isn't in deploy/locks.
+ARG TORCH_UNVERIFIED=
 WORKDIR /src
+ENV PIP_NO_CACHE_DIR=1
+# Dependencies first, and pip refuses what has another hash than in deploy/locks: this layer lasts until a pin changes.
 COPY deploy/wheels /wheels
-COPY pyproject.toml constraints.txt ./
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
-# Dependencies first, against an empty package: this layer lasts until pyproject.toml or a pin changes.
-RUN python3 -m venv /opt/specmesh \
-    && echo > README.md && echo > LICENSE \
-    && if ls /wheels/*.whl >/dev/null 2>&1; then index="--no-index --find-links /wheels"; \
-       else index="${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}}"; fi \
-    && echo "${index}" > /tmp/index \
-    && /opt/specmesh/bin/pip install ${index} ".${EXTRAS}" setuptools \
-    && /opt/specmesh/bin/pip uninstall -y specmesh
+COPY deploy/venv.py deploy/
+COPY deploy/locks deploy/locks
+COPY pyproject.toml ./
+RUN python3 deploy/venv.py --venv /opt/specmesh --wheels /wheels --no-project
 COPY README.md LICENSE ./
 COPY mesh mesh
 COPY kernels kernels
@@ -37,7 +33,7 @@ COPY models models
 COPY services services
 COPY loadtest loadtest
 # Compiled loops are found by the time of their source. Layers keep whole seconds of it, so that is what it is here.
-RUN /opt/specmesh/bin/pip install --no-deps --no-build-isolation $(cat /tmp/index) . \
+RUN /opt/specmesh/bin/pip install --no-index --no-deps --no-build-isolation . \
     && find /opt/specmesh/lib/python3*/site-packages -path '*/services/proposer/*.py' \
          -exec sh -c 'for file; do touch -d "@$(stat -c %Y "$file")" "$file"; done' _ {} +
 

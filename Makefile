@@ -1,5 +1,5 @@
 # Everything a developer types. `make` lists it.
-# deploy/venv.py keeps .venv in step with pyproject.toml and constraints.txt; it returns at once when nothing changed.
+# deploy/venv.py keeps .venv in step with pyproject.toml and deploy/locks/; it returns at once when nothing changed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,6 +16,7 @@ help: ## list these targets
 	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws',"
 	@echo "  make bench ARGS=full (the long form, hours), make bench ARGS='engine --dtype int8'."
 	@echo "  TORCH_INDEX=URL takes torch from that index (the one of its CPU builds: no CUDA packages)."
+	@echo "  TORCH_UNVERIFIED=1 lets torch be a build whose hash isn't in deploy/locks/."
 
 venv:
 	@$(PYTHON) deploy/venv.py

@@ -115,12 +115,14 @@ base_images() {
 
 wheels() {
     local wanted
-    wanted=$(cat pyproject.toml constraints.txt | sha256sum)
+    wanted=$(cat deploy/locks/*.txt | sha256sum)
     [ "$(cat "$WORK/wheels.of" 2>/dev/null)" != "$wanted" ] || return 0
     say "gathering wheels"
     rm -rf "$WORK/wheels"
-    "$PYTHON" -m pip download -q --disable-pip-version-check -c constraints.txt -d "$WORK/wheels" setuptools \
-        "$WORK/context" >"$WORK/wheels.log" 2>&1 || { tail -20 "$WORK/wheels.log"; return 1; }
+    local download=("$PYTHON" -m pip download -q --disable-pip-version-check --require-hashes --no-deps -d "$WORK/wheels")
+    { "${download[@]}" -r deploy/locks/run.txt && {
+        "${download[@]}" -r deploy/locks/torch-cpu.txt || "${download[@]}" -r deploy/locks/torch.txt -r deploy/locks/cuda.txt
+    }; } >"$WORK/wheels.log" 2>&1 || { tail -20 "$WORK/wheels.log"; return 1; }
     echo "$wanted" >"$WORK/wheels.of"
 }
 

@@ -1,4 +1,9 @@
-"""Creates .venv and keeps it up to date with pyproject.toml and constraints.txt. Standard library only.
+"""Creates .venv and keeps it up to date with pyproject.toml and deploy/locks/. Standard library only.
+
+pip installs only files whose hashes are in deploy/locks/ (deploy/lock.py writes them) and resolves nothing; then the
+project itself, without its dependencies. torch's CPU build is taken where pip is offered one, else the ordinary build.
+TORCH_INDEX=URL names the index that torch comes from. Other builds, for another CUDA say, have no hash in the locks:
+TORCH_UNVERIFIED=1 installs them all the same.
 
 A stamp in .venv holds the digest of the installation, so a second call returns at once. The stamp is written last, and
 everything runs under a lock: an interrupted call is repeated, and concurrent calls do the work once. Knows nothing of
@@ -11,6 +16,7 @@ import argparse
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,14 +26,18 @@ from pathlib import Path
 from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ROOT / "deploy" / "locks"
 LOCK = ROOT / ".venv.lock"
 OLDEST = (3, 11)
+# No file without a known hash: no dependency that isn't listed, and no source, whose build downloads more.
+VERIFIED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+NOT_OFFERED = "No matching distribution found for torch=="
 # First words of pip's output lines, and the text shown instead.
 PHASES = {
     "Collecting": "finding",
     "Downloading": "downloading",
     "Building": "building",
-    "Installing collected": "installing packages (torch takes a while)",
+    "Installing collected": "installing",
 }
 
 
@@ -35,16 +45,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dev", action="store_true", help="also what the tests, linters and oracles need")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv)")
+    parser.add_argument("--no-project", action="store_true", help="the packages it needs, not specmesh itself")
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="use no index if this folder has wheels")
     options = parser.parse_args()
     if sys.version_info < OLDEST:
         print(f"specmesh needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11 ...")
         return 2
+    wheels = options.wheels if options.wheels and any(options.wheels.glob("*.whl")) else None
     with LOCK.open("w") as lock:
         _wait_for(lock)
-        return install(options.venv.absolute(), dev=options.dev)
+        return install(options.venv.absolute(), dev=options.dev, project=not options.no_project, wheels=wheels)
 
 
-def install(venv: Path, *, dev: bool) -> int:
+def install(venv: Path, *, dev: bool, project: bool = True, wheels: Path | None = None) -> int:
     digest = fingerprint(venv)
     with_dev, without = venv / ".installed-dev", venv / ".installed"
     # An installation for developers also suffices for users.
@@ -53,28 +66,57 @@ def install(venv: Path, *, dev: bool) -> int:
     started = time.monotonic()
     create(venv)
     log = venv / "pip.log"
-    target = f"{ROOT}[dev]" if dev else str(ROOT)
-    command = [venv / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    command += ["-c", ROOT / "constraints.txt"]
-    if index := os.environ.get("TORCH_INDEX"):
-        command += ["--extra-index-url", index]
-    code = run_pip([*map(str, command), "-e", target], log)
+    log.write_text("")
+    pip = [str(venv / "bin/python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    if wheels:
+        pip += ["--no-index", "--find-links", str(wheels)]
+    code = install_packages(pip, log, dev=dev)
+    if not code and project:
+        code = run_pip([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], log)
     if code:
         print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), file=sys.stderr)
         print(f"pip failed; all it said is in {log}", file=sys.stderr)
         return code
-    stamp = with_dev if dev else without
-    fresh = stamp.with_name(stamp.name + ".new")
-    fresh.write_text(digest)
-    fresh.replace(stamp)
+    if project:
+        stamp = with_dev if dev else without
+        fresh = stamp.with_name(stamp.name + ".new")
+        fresh.write_text(digest)
+        fresh.replace(stamp)
     print(f"installed into {venv.name} in {time.monotonic() - started:.0f} s", file=sys.stderr)
     return 0
 
 
+def install_packages(pip: list[str], log: Path, *, dev: bool) -> int:
+    """Everything but the project. pip's exit code."""
+    verified = [*pip, *VERIFIED]
+    code = run_pip([*verified, *locked("run"), *(locked("dev") if dev else [])], log)
+    if code:
+        return code
+    index = os.environ.get("TORCH_INDEX")
+    if os.environ.get("TORCH_UNVERIFIED") == "1":
+        return run_pip([*pip, *(["--extra-index-url", index] if index else []), pinned_torch()], log)
+    # From that index alone: another one would offer the ordinary build, with several GB of CUDA.
+    verified_torch = [*verified, *(["--index-url", index] if index else [])]
+    code = run_pip([*verified_torch, *locked("torch-cpu")], log)
+    if code and NOT_OFFERED in log.read_text(errors="replace"):
+        code = run_pip([*verified_torch, *locked("torch")], log) or run_pip([*verified, *locked("cuda")], log)
+    return code
+
+
+def locked(name: str) -> list[str]:
+    return ["-r", str(LOCKS / f"{name}.txt")]
+
+
+def pinned_torch() -> str:
+    found = re.search(r"^torch==[^ ]+", (LOCKS / "torch.txt").read_text(), re.MULTILINE)
+    assert found, "deploy/locks/torch.txt has no torch"
+    return found[0]
+
+
 def fingerprint(venv: Path) -> str:
-    """Digest of what decides the installation: the two files, the interpreter and the path (scripts contain it)."""
+    """Digest of what decides the installation: these files, the interpreter and the path (scripts contain it)."""
     digest = hashlib.sha256()
-    for part in (ROOT / "pyproject.toml", ROOT / "constraints.txt"):
+    for part in (ROOT / "pyproject.toml", *sorted(LOCKS.glob("*.txt"))):
         digest.update(part.read_bytes() + b"\0")
     digest.update(f"{venv}\0{ROOT}\0{sys.version}".encode())
     return digest.hexdigest()
@@ -101,12 +143,9 @@ def _has_pip(venv: Path) -> bool:
 
 
 def run_pip(command: list[str], log: Path) -> int:
-    """Runs pip with its output in `log`, and shows one status line."""
-    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    with log.open("w") as words:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        )
+    """Runs pip with its output added to `log`, and shows one status line."""
+    with log.open("a") as words:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         shown = _Line()
         assert process.stdout is not None
         try:
@@ -138,9 +177,12 @@ class _Line:
         if phase is None:
             return
         name = Path(words[1]).name if phase in ("finding", "downloading") and len(words) > 1 else ""
-        if not self._terminal and phase.startswith("installing"):
-            print(phase, file=sys.stderr, flush=True)
+        if phase == "installing":
+            names = line.partition(":")[2].split(",")
+            name = names[0].strip() if len(names) == 1 else f"{len(names)} packages"
         self._text = f"{phase} {name}".strip()
+        if not self._terminal and phase == "installing":
+            print(self._text, file=sys.stderr, flush=True)
 
     def _tick(self) -> None:
         while not self._over.wait(0.5):
