@@ -58,6 +58,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("host", "127.0.0.1", "Address of the HTTP server", roles="streamer"),
     _row("port", 8000, "Port of the HTTP server; 0: any free port", low=0, high=65535, roles="streamer"),
     _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
+    _row("api_keys_file", "", "File of further API keys, one a line or comma-separated; empty: none", kind="path", roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that a Host header may have on a server without api_keys and on the ports of /metrics, besides IP addresses, names without a dot and this machine's; a page of these hosts may send requests, too; *: any", roles="all"),
     _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
@@ -243,6 +244,8 @@ def load_settings(
         problems += wrong
         for name, (value, origin) in given.items():
             values[name], origins[name] = value, origin
+    if values["api_keys_file"]:
+        problems += _add_keys_of_file(values, origins)
     return _checked(values, origins, problems)
 
 
@@ -344,6 +347,28 @@ def _add_speculative_config(given: dict[str, tuple[Any, str]]) -> list[str]:
             continue
         given.setdefault(name, (parsed, f"{origin}, {key}"))
     return problems
+
+
+def _add_keys_of_file(values: dict[str, Any], origins: dict[str, str]) -> list[str]:
+    """The file's keys become part of api_keys. A file without keys would open the server to everyone."""
+    path, origin = values["api_keys_file"], origins["api_keys_file"]
+    try:
+        keys = keys_of(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        return [f"{origin}: {path} cannot be read ({error.strerror})"]
+    except ValueError:
+        return [f"{origin}: {path} is not text"]
+    if not keys:
+        return [f"{origin}: {path} has no key"]
+    sources = [f"file {path}"] if not values["api_keys"] else [origins["api_keys"], f"file {path}"]
+    values["api_keys"] = ",".join(dict.fromkeys([*keys_of(values["api_keys"]), *keys]))
+    origins["api_keys"] = ", ".join(sources)
+    return []
+
+
+def keys_of(text: str) -> list[str]:
+    """The API keys in `text`, comma-separated or one a line."""
+    return [key for each in text.replace("\n", ",").split(",") if (key := each.strip())]
 
 
 def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str]) -> Settings:
@@ -512,12 +537,12 @@ def served_model_name(settings: Settings) -> str:
 
 
 def to_environment(settings: Settings) -> dict[str, str]:
-    """The whole of the settings for a child process: it reads no file and finds the same values.
-    speculative_config is left out, because its rows are in."""
+    """The settings for a child process: it reads no settings file and finds the same values. Left out are secrets,
+    because an environment can be read from outside, and speculative_config, because its rows are in."""
     environment = {FILE_VARIABLE: ""}
     for name, value in settings:
         row = ROWS[name]
-        if name == "speculative_config" or value == _default(row):
+        if name == "speculative_config" or name in SECRET or value == _default(row):
             continue
         text = json.dumps(value) if row.kind == "json" else str(value)
         environment[PREFIX + name.upper()] = text

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from mesh.supervisor import Child
-from services.api.settings import FIRST_METRICS_PORT, PREFIX, ROLES, Settings, to_environment
+from services.api.settings import FIRST_METRICS_PORT, PREFIX, ROLES, Settings, keys_of, run_dir, to_environment
 from services.runtime.process import compute_environment
 
 # Drained from the streamer inwards: running streams need the other roles.
@@ -57,7 +59,9 @@ def _process(
     settings: Settings, directory_endpoint: str, role: str, instance: str, number: int, after: tuple[str, ...]
 ) -> Process:
     port = (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * number
+    keys = str(_keys_path(settings)) if role == "streamer" and keys_of(settings.api_keys) else ""
     own = settings.replaced(
+        api_keys_file=keys,
         instance=instance,
         metrics_port=port,
         directory=directory_endpoint,
@@ -74,6 +78,26 @@ def _environment(ours: Mapping[str, str], role: str, settings: Settings) -> dict
     """Our environment without SPECMESH_*: their values are in `settings`."""
     kept = {name: value for name, value in ours.items() if not name.startswith(PREFIX)}
     return {**compute_environment(role, settings), **kept, **to_environment(settings), "PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def keys_file(settings: Settings) -> Iterator[Path]:
+    """The API keys for the streamer, in a file that is ours alone while the mesh runs. No other role needs them, and an
+    environment would show them to everything that runs as this user and to whatever reports it."""
+    path = _keys_path(settings)
+    # A mesh that was killed has left its own.
+    path.unlink(missing_ok=True)
+    try:
+        if keys := keys_of(settings.api_keys):
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write("\n".join([*keys, ""]))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _keys_path(settings: Settings) -> Path:
+    return (run_dir(settings) / "api_keys").absolute()
 
 
 def with_free_port(settings: Settings) -> Settings:

@@ -31,7 +31,7 @@ from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Describe, ModelCard
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
-from services.cli.launch_plan import PortsTaken, Process, check_ports, processes_of, with_free_port
+from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.runtime import compile_ahead, output
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, configure_log, make_run_dir, mesh_codec, security_of
@@ -53,7 +53,7 @@ def main(settings: Settings) -> int:
     folder = run_dir(settings)
     try:
         make_run_dir(folder)
-        with _locked(folder):
+        with _locked(folder), keys_file(settings):
             _remove_stale_sockets(folder)
             settings = with_free_port(settings)
             processes = processes_of(settings, endpoint(settings, DIRECTORY))

@@ -273,6 +273,28 @@ def test_keys_are_not_shown() -> None:
     assert settings.api_keys == "secret"
 
 
+def test_a_file_adds_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("two\nthree, one\n\n")
+    settings = load_settings({}, {"SPECMESH_API_KEYS": "one", "SPECMESH_API_KEYS_FILE": f"{tmp_path}/keys"}, None)
+    assert settings.api_keys == "one,two,three"
+    assert "two" not in repr(settings) and settings.origin("api_keys").endswith(f"file {tmp_path}/keys")
+    # Another reading of the file could give other keys, or none.
+    (tmp_path / "keys").unlink()
+    assert settings.replaced(port=1).api_keys == "one,two,three"
+
+
+@pytest.mark.parametrize("text", [None, "", " ,\n", b"\xff\xfe"])
+def test_a_file_without_keys_ends_the_start_and_opens_nothing(tmp_path: Path, text: str | bytes | None) -> None:
+    if text is not None:
+        (tmp_path / "keys").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SettingsError, match="--api-keys-file: "):
+        load_settings({"api_keys": "one", "api_keys_file": f"{tmp_path}/keys"}, {}, None)
+
+
+def test_secrets_do_not_travel_in_an_environment() -> None:
+    assert "secret" not in str(to_environment(Settings.for_tests(api_keys="secret")))
+
+
 def test_replaced_changes_some_rows_and_checks_them() -> None:
     settings = Settings.for_tests(port=1)
     assert settings.replaced(instance="worker-2").instance == "worker-2"

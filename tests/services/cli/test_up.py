@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -20,9 +21,9 @@ from watching import gone, wait_until
 
 from bench.running_mesh import free_ports
 from services.api.messages import ModelCard
-from services.api.settings import Settings
+from services.api.settings import Settings, load_settings
 from services.cli.banner import box, curl
-from services.cli.launch_plan import PortsTaken, check_ports, processes_of, with_free_port
+from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.up import AnotherMesh, _locked, _remove_stale_sockets, main
 
 ROOT = Path(__file__).parents[3]
@@ -77,6 +78,32 @@ def test_a_child_finds_our_settings_and_nothing_of_our_own_environment(monkeypat
     assert "SPECMESH_BIND" not in env and "SPECMESH_HOST_DIRECTORY" not in env
     assert env["LANG"] == "C.UTF-8" and env["OMP_NUM_THREADS"] == "2" and env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert env["MALLOC_ARENA_MAX"] == "2"
+
+
+def test_keys_travel_to_the_streamer_in_a_file_and_in_no_environment(tmp_path: Path) -> None:
+    settings = Settings.for_tests(api_keys="one, two", run_dir=str(tmp_path))
+    with keys_file(settings) as file:
+        environments = {each.role: each.child.env for each in processes_of(settings, DIRECTORY)}
+        assert not [role for role, env in environments.items() if "two" in str(env)]
+        assert not [role for role, env in environments.items() if role != "streamer" and "API_KEYS" in str(env)]
+        assert load_settings({}, environments["streamer"], None).api_keys == "one,two"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not file.exists()
+
+
+def test_keys_of_a_mesh_that_was_killed_are_overwritten_and_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "api_keys").symlink_to(tmp_path / "mine")
+    with keys_file(Settings.for_tests(api_keys="one", run_dir=str(tmp_path))) as file:
+        assert file.read_text() == "one\n"
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_without_keys_there_is_no_file(tmp_path: Path) -> None:
+    settings = Settings.for_tests(run_dir=str(tmp_path))
+    with keys_file(settings) as file:
+        assert not file.exists()
+        assert not [each for each in processes_of(settings, DIRECTORY) if "API_KEYS" in str(each.child.env)]
 
 
 # What is refused -----------------------------------------------------------------------------------------------------
