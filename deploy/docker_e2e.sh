@@ -202,12 +202,29 @@ late = sum(time > pathlib.Path("/proc/1").stat().st_mtime for time in code)
 print(f"   compiled code of the proposer: {len(code)} files, {late} of them made by this container")
 assert code and not late'
 
+say "the streamer's figures are on the network inside alone"
+address() { docker inspect -f "{{(index .NetworkSettings.Networks \"specmesh-e2e_$1\").IPAddress}}" specmesh-e2e-streamer-1; }
+answers() { "$PYTHON" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' "$1" 2>/dev/null; }
+answers "http://$(address inside):9100/metrics" || { echo "no figures inside"; exit 1; }
+! answers "http://$(address outside):9100/metrics" || { echo "figures outside"; exit 1; }
+answers "http://$(address outside):8000/health/live" || { echo "no server outside"; exit 1; }
+
 say "a fault: the proposer stands still"
 compose pause proposer
 checks --fires ProposerDown
 compose unpause proposer
 # A proposer that was considered lost exits and is restarted.
 checks --ends ProposerDown
+
+say "API keys in a file"
+(umask 077; echo a-secret >"$WORK/keys")
+chown 10001 "$WORK/keys"
+API_KEYS_FILE=$WORK/keys compose up -d --no-build --no-deps --wait streamer
+models() { curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $1" "http://127.0.0.1:$SPECMESH_PORT/v1/models"; }
+[ "$(models a-secret) $(models another)" = "200 401" ] || { echo "keys aren't obeyed"; exit 1; }
+for role in tokenizer proposer worker streamer; do
+    ! compose exec -T "$role" cat /proc/1/environ | grep -q a-secret || { echo "$role shows the key"; exit 1; }
+done
 
 say "stopping"
 compose stop --timeout 35

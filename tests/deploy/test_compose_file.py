@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.api.settings import ROLES
+from services.api.settings import ROLES, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -53,9 +53,60 @@ def test_roles_read_the_models_and_only_the_fetch_writes_them() -> None:
     assert "outside" not in SERVICES["worker"]["networks"]
 
 
-def test_foreign_images_are_pinned() -> None:
+def default(text: str) -> str:
+    """What compose writes for ${NAME:-default} when NAME isn't set."""
+    found = re.fullmatch(r"\$\{[A-Z_]+:-(.*)\}", text)
+    assert found, f"{text} has no variable"
+    return found[1]
+
+
+def test_every_image_is_named_by_its_digest_and_may_be_another() -> None:
+    digest = r":[a-z0-9.-]*\d[a-z0-9.-]*@sha256:[0-9a-f]{64}"
     for name in ("prometheus", "grafana"):
-        assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", SERVICES[name]["image"])
+        assert re.fullmatch(rf"[a-z]+/[a-z]+{digest}", default(SERVICES[name]["image"]))
+    base = default(SERVICES["model"]["build"]["args"]["BASE_IMAGE"])
+    assert re.fullmatch(rf"debian{digest}", base)
+    assert f"ARG BASE_IMAGE={base}\n" in (ROOT / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_a_bound_on_memory_and_processes(name: str) -> None:
+    service = SERVICES[name]
+    limit = default(service["mem_limit"])
+    # More than that would be swap.
+    assert service["memswap_limit"] == service["mem_limit"]
+    tmpfs = sum(int(size) for size in re.findall(r"size=(\d+)m", str(service.get("tmpfs", ""))))
+    assert int(limit.removesuffix("g")) * 1024 >= 2 * tmpfs
+    assert 0 < service["pids_limit"] <= 512
+
+
+def test_the_workers_limit_leaves_room_for_its_pages() -> None:
+    pages = next(row.default for row in SETTINGS if row.name == "kv_cache_mb")
+    assert int(default(SERVICES["worker"]["mem_limit"]).removesuffix("g")) * 1024 >= 2 * pages
+
+
+def test_no_health_port_is_on_the_network_outside() -> None:
+    for role in ROLES:
+        host, networks = SERVICES[role]["environment"]["SPECMESH_METRICS_HOST"], SERVICES[role]["networks"]
+        if "outside" not in networks:
+            continue
+        # A name of this service that only the network inside knows.
+        assert host in networks["inside"]["aliases"]
+        assert host not in (networks["outside"] or {}).get("aliases", [])
+        assert host not in SERVICES
+    assert 'os.environ["SPECMESH_METRICS_HOST"]' in SERVICES["streamer"]["healthcheck"]["test"][-1]
+
+
+def test_only_the_streamer_is_given_api_keys() -> None:
+    assert COMPOSE["secrets"] == {"api_keys": {"file": "${API_KEYS_FILE:-/dev/null}"}}
+    assert [name for name, service in SERVICES.items() if service.get("secrets")] == ["streamer"]
+    given = SERVICES["streamer"]["environment"]["SPECMESH_API_KEYS_FILE"]
+    # Not set without the variable: a file without keys ends the start.
+    assert given == "${API_KEYS_FILE:+/run/secrets/api_keys}"
+    for name in ("model", "tokenizer", "proposer", "worker"):
+        environment = SERVICES[name]["environment"]
+        # Stronger than specmesh.env, and an empty value counts as not set.
+        assert environment["SPECMESH_API_KEYS"] == environment["SPECMESH_API_KEYS_FILE"] == ""
 
 
 def test_order_is_gated_by_health_and_never_by_the_proposers() -> None:
@@ -68,13 +119,12 @@ def test_prometheus_scrapes_each_role_where_it_serves_metrics() -> None:
     config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     scraped = {each["labels"]["role"]: each["targets"] for each in jobs["specmesh"]["static_configs"]}
-    served = {role: [f"{role}:{SERVICES[role]['environment']['SPECMESH_METRICS_PORT']}"] for role in ROLES}
-    assert scraped == served
+    environments = {role: SERVICES[role]["environment"] for role in ROLES}
+    hosts = {role: each["SPECMESH_METRICS_HOST"].replace("0.0.0.0", role) for role, each in environments.items()}
+    assert scraped == {role: [f"{hosts[role]}:{environments[role]['SPECMESH_METRICS_PORT']}"] for role in ROLES}
 
 
 def test_a_drain_ends_before_the_container_is_killed() -> None:
-    from services.api.settings import SETTINGS
-
     drain = next(row.default for row in SETTINGS if row.name == "drain_timeout")
     for role in ROLES:
         assert int(SERVICES[role]["stop_grace_period"].removesuffix("s")) > drain
