@@ -9,6 +9,7 @@ install from them, so pip refuses a file that isn't the one that was tested.
     torch-cpu.txt  torch's CPU builds
     torch.txt      torch's ordinary builds
     cuda.txt       what the ordinary builds need in addition, several GB
+    pip.txt        pip itself, for a Python without ensurepip
 
 uv resolves them (`pip install uv`), for Linux on x86-64 and aarch64 and every supported Python. It reads the index from
 its own configuration; no file here names one.
@@ -41,6 +42,7 @@ HEADS = {
     "torch-cpu": "torch's CPU builds, which have an index of their own (TORCH_INDEX).",
     "torch": "torch's ordinary builds. They need cuda.txt, too.",
     "cuda": "What torch's ordinary builds need in addition to run.txt.",
+    "pip": "pip itself, for a Python without ensurepip.",
 }
 
 
@@ -65,6 +67,7 @@ def main() -> int:
     known = {each.name for each in (*run, torch)}
     dev = [each for each in everything if each.name not in known and (each.name == "triton" or each not in cuda)]
     locks = {"run": run, "dev": dev, "torch-cpu": cpu_builds(f"{torch.version}+cpu"), "torch": [torch], "cuda": cuda}
+    locks["pip"] = parse(uv("-c", str(ROOT / "constraints.txt"), requirement="pip"))
     LOCKS.mkdir(exist_ok=True)
     for name, entries in locks.items():
         text = "\n".join(each.text() for each in sorted(entries, key=lambda each: each.name))

@@ -133,8 +133,8 @@ def create(venv: Path) -> None:
         return
     shutil.rmtree(venv, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    outer_pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q", "pip"]
-    subprocess.run(outer_pip, check=True)
+    outer_pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q"]
+    subprocess.run([*outer_pip, *VERIFIED, *locked("pip")], check=True)
 
 
 def _has_pip(venv: Path) -> bool:

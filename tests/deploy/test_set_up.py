@@ -147,6 +147,7 @@ def test_where_python_has_no_ensurepip_the_outer_pip_brings_pip(
     venv_script.create(tmp_path / "v")
     assert (tmp_path / "v" / "bin" / "python").exists()
     assert ran[-1][1:4] == ["-m", "pip", "--python"]
+    assert "--require-hashes" in ran[-1] and ran[-1][-1].endswith("pip.txt")
 
 
 def test_everything_required_directly_or_indirectly_is_pinned() -> None:
@@ -288,7 +289,7 @@ def test_torch_index_serves_torch_and_nothing_else(
 
 def test_the_locks_have_the_versions_of_the_constraints() -> None:
     pinned = pins()
-    for name, version in locked("run", "dev", "torch").items():
+    for name, version in locked("run", "dev", "torch", "pip").items():
         assert pinned[name] == version
     assert locked("torch-cpu") == {"torch": f"{pinned['torch']}+cpu"}
     assert all(re.match("nvidia|cuda|triton$", name) for name in locked("cuda"))
