@@ -1,6 +1,6 @@
 """DeepSeek-V3 and R1: multi-head latent attention, and experts behind a few dense layers.
 
-The layers behind the last that predict further tokens (num_nextn_predict_layers) are not read.
+The layer behind the last, which predicts a further token (num_nextn_predict_layers), is models/heads/mtp.py's.
 """
 
 from __future__ import annotations
@@ -20,17 +20,25 @@ def network(fields: Fields) -> Network:
     first_sparse = fields.count("first_k_dense_replace", least=0)
 
     def layer(index: int, name: str) -> Layer:
-        before_attention, before_mlp = layer_norms(sizes, name)
-        return Layer(
-            before_attention,
-            _attention(fields, sizes, f"{name}self_attn."),
-            before_mlp,
-            mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.")
-            if index < first_sparse
-            else _experts(fields, sizes, f"{name}mlp."),
-        )
+        return _layer(fields, sizes, name, sparse=index >= first_sparse)
 
     return decoder(fields, sizes, layer)
+
+
+def sparse_layer(fields: Fields, name: str) -> Layer:
+    """A layer with experts, as the block that predicts further tokens is."""
+    return _layer(fields, _read_sizes(fields), name, sparse=True)
+
+
+def _layer(fields: Fields, sizes: Sizes, name: str, *, sparse: bool) -> Layer:
+    before_attention, before_mlp = layer_norms(sizes, name)
+    wide = f"{name}mlp."
+    return Layer(
+        before_attention,
+        _attention(fields, sizes, f"{name}self_attn."),
+        before_mlp,
+        _experts(fields, sizes, wide) if sparse else mlp(sizes.hidden, fields.count("intermediate_size"), wide),
+    )
 
 
 def _refuse_what_is_not_computed(fields: Fields) -> None:

@@ -71,9 +71,10 @@ class Executor(Protocol):
     # Whether batches may have branches.
     branches: bool
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         """Compute the rows of the batch; keys and values of all rows go to their slots. Logits have the same bits
-        whatever the taps."""
+        whatever the taps. `hidden` [R, hidden_size] is for networks with an entry, in the order of the tokens of the
+        stretches, as `Output.features` are."""
         ...
 
     def copy_page(self, source: int, target: int) -> None:

@@ -148,22 +148,46 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    attention_norm: Norm
+    attention_norm: Norm | None  # None: attention reads the residual stream itself
     attention: Attention | LatentAttention
     mlp_norm: Norm
     mlp: Mlp | Experts
 
 
 @dataclass(frozen=True, slots=True)
+class Fused:
+    """x = linear([norm(embedding), norm(hidden)]), where each row comes with its `hidden`: how rows enter a network of
+    MTP or EAGLE."""
+
+    linear: Linear  # 2 · hidden_size -> hidden_size
+    embedding_norm: Norm | None = None
+    hidden_norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """x = norm(hidden), or hidden; the first layer's attention reads [norm(embedding), attention_norm(x)]: how rows enter
+    a network of EAGLE-3."""
+
+    embedding_norm: Norm
+    hidden_norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
-    """A whole decoder: x = embed; x += attention(norm x); x += mlp(norm x), for every layer; head(norm x)."""
+    """A whole decoder: x = embed; x += attention(norm x); x += mlp(norm x), for every layer; head(norm x).
+
+    With an `entry` it is a drafter's: its rows come with values that the target model, or it itself, computed before.
+    """
 
     vocab_size: int
     hidden_size: int
     embedding: str  # tensor [vocab_size, hidden_size]
     layers: tuple[Layer, ...]
-    norm: Norm
-    head: Linear  # tied: its part is named like the embedding's, without .weight
+    norm: Norm | None
+    # Tied: its part is named like the embedding's, without .weight. A drafter's may have fewer outputs than vocab_size.
+    head: Linear
     max_context: int
     eos_token_ids: tuple[int, ...]
     stored_dtype: str
+    entry: Fused | Beside | None = None

@@ -9,6 +9,7 @@ first token: such weights give such logits. Scales of quantised weights, being f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,20 @@ class Weights:
         """How the linears are stored, in a few words."""
         return self._headers.format.told
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._headers.tensors.keys()
+
     def __contains__(self, name: str) -> bool:
         return name in self._headers.tensors
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
         """The tensor as it is stored. Raises `ModelError` when it is missing, of another shape or no float."""
         return self._get(Wanted(name, (shape,), FLOATS))
+
+    def take_ids(self, name: str, count: int) -> torch.Tensor:
+        """A tensor of `count` int64. Raises `ModelError`."""
+        return self._get(Wanted(name, ((count,),), ("I64",)))
 
     def linear(self, linear: spec.Linear) -> StoredLinear:
         """The weights of all parts. Raises `ModelError` that names the tensor or the field that is wrong."""

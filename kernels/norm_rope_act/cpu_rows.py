@@ -54,6 +54,13 @@ def rms_norm(x, x_bfloat16, weight, epsilon, width, to, to_bfloat16):
         v.store_part(to, i, value, width - i, to_bfloat16)
 
 
+@numba.njit(error_model="numpy")
+def copy_row(x, width, to, to_bfloat16):
+    """to = x, float32."""
+    for i in range(0, width, LANES):
+        v.store_part(to, i, v.load_part(x, i, width - i, False), width - i, to_bfloat16)
+
+
 @op
 def norm_rows(args, step, chunk, thread):
     width, bfloat16 = v.word(args, WIDTH), v.word(args, OUT_BFLOAT16) != 0
@@ -61,11 +68,12 @@ def norm_rows(args, step, chunk, thread):
     rows = v.word(step, WANTED_COUNT) if wanted else v.word(step, ROWS)
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, rows)):
         source = v.word(v.word(step, WANTED), row) if wanted else row
-        to = v.word(args, OUT) + row * width * (2 if bfloat16 else 4)
-        rms_norm(
-            v.word(args, RESIDUAL) + source * width * 4, False, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)),
-            width, to, bfloat16,
-        )  # fmt: skip
+        x = v.word(args, RESIDUAL) + source * width * 4
+        to = v.word(args, OUT) + row * v.word(args, OUT_STRIDE)
+        if v.word(args, WEIGHT) != 0:
+            rms_norm(x, False, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)), width, to, bfloat16)
+        else:
+            copy_row(x, width, to, bfloat16)
         if v.word(args, BYTES) != 0:
             scale = quantize_row(to, bfloat16, width, v.word(args, BYTES) + row * width)
             v.store_f32(v.word(args, SCALES), row, scale)
@@ -81,8 +89,15 @@ def tap_rows(args, step, chunk, thread):
         if v.word(args, WEIGHT) != 0:
             rms_norm(x, False, v.word(args, WEIGHT), v.float_in(v.word(args, EPSILON)), width, to, bfloat16)
         else:
-            for i in range(0, width, LANES):
-                v.store_part(to, i, v.load_part(x, i, width - i, False), width - i, bfloat16)
+            copy_row(x, width, to, bfloat16)
+
+
+@op
+def take_rows(args, step, chunk, thread):
+    width = v.word(args, WIDTH)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
+        place = np.int64(v.load_i32(v.word(step, FEATURE_ROWS), row))
+        copy_row(v.word(args, TABLE) + place * width * 4, width, v.word(args, RESIDUAL) + row * width * 4, False)
 
 
 def embed(table: torch.Tensor, residual: int) -> Op:
@@ -93,22 +108,35 @@ def embed(table: torch.Tensor, residual: int) -> Op:
     return Op(embed_rows, rows_chunks, words, (table,))
 
 
+def take(source: int, residual: int, width: int) -> Op:
+    """residual[row] = source[feature row], float32."""
+    words = [0] * _WORDS
+    words[TABLE], words[RESIDUAL], words[WIDTH] = source, residual, width
+    return Op(take_rows, rows_chunks, words)
+
+
 def norm(
     residual: int,
-    weight: torch.Tensor,  # [width] float32
+    width: int,
+    weight: torch.Tensor | None,  # [width] float32
     epsilon: float,
     out: Rows,
     dtype: torch.dtype,
     quantized: Rows | None = None,
     wanted_only: bool = False,
 ) -> Op:
-    """out = RMSNorm(residual) in `dtype`, and as bytes where `quantized`; of the wanted rows, packed, or of all."""
+    """out = RMSNorm(residual), or without a weight the residual, in `dtype`, and as bytes where `quantized`; of the
+    wanted rows, packed, or of all."""
     words = [0] * _WORDS
-    words[RESIDUAL], words[WIDTH], words[WEIGHT] = residual, len(weight), weight.data_ptr()
-    words[EPSILON], words[WANTED_ONLY] = v.bits_of_float(epsilon), int(wanted_only)
+    words[RESIDUAL], words[WIDTH] = residual, width
+    words[WANTED_ONLY], words[OUT_STRIDE] = int(wanted_only), out.stride
     words[OUT], words[OUT_BFLOAT16] = out.address, int(dtype == torch.bfloat16)
     if quantized is not None:
         words[BYTES], words[SCALES] = quantized.address, quantized.scales
+    if weight is None:
+        return Op(norm_rows, rows_chunks, words)
+    assert len(weight) == width
+    words[WEIGHT], words[EPSILON] = weight.data_ptr(), v.bits_of_float(epsilon)
     return Op(norm_rows, rows_chunks, words, (weight,))
 
 

@@ -55,12 +55,16 @@ class Builder:
         attentions = [layer.attention for layer in network.layers]
         self.residual = self._buffer(network.hidden_size, torch.float32)
         self.normed = self._input(network.hidden_size)
+        # Of a network with an entry: what its rows come with, and two rows side by side.
+        entered = network.entry is not None
+        self.hidden = self._buffer(network.hidden_size, torch.float32) if entered else None
+        self.pair = self._input(2 * network.hidden_size) if entered else None
         grouped = [one for one in attentions if isinstance(one, spec.Attention)]
         self.qkv = self._buffer(max((one.qkv.outputs for one in grouped), default=0))
         self.attended = self._input(max(one.output.inputs for one in attentions))
         dense = [layer.mlp.shared if isinstance(layer.mlp, spec.Experts) else layer.mlp for layer in network.layers]
         self.gated = self._input(max((mlp.down.inputs for mlp in dense if mlp), default=0))
-        self.logits = self._buffer(network.vocab_size, torch.float32)
+        self.logits = self._buffer(network.head.outputs, torch.float32)
         self.features = self._buffer(network.hidden_size * len(options.taps)) if options.taps else None
 
     # Ops --------------------------------------------------------------------------------------------------
@@ -80,13 +84,28 @@ class Builder:
         rows = Rows(plain.address, width * plain.dtype.itemsize)
         return [quantize_rows(rows, plain.dtype, width, Rows(quantized.address, width, quantized.rows.scales))]
 
-    def norm(self, one: spec.Norm, wanted_only: bool = False) -> Op:
-        """From the residual to `normed`."""
+    def norm(self, one: spec.Norm | None, wanted_only: bool = False) -> Op:
+        """From the residual to `normed`; None: only the dtype changes."""
         x, quantized = self.normed
-        return norm(
-            self.residual.address, self.norm_weight(one), one.epsilon, x.rows, x.dtype,
-            None if quantized is None else quantized.rows, wanted_only,
-        )  # fmt: skip
+        rows = Rows(x.address, self.network.hidden_size * x.dtype.itemsize)
+        return self._norm(one, rows, None if quantized is None else quantized.rows, wanted_only)
+
+    def norm_residual(self, one: spec.Norm) -> Op:
+        """In place."""
+        weight, width = self.norm_weight(one), self.network.hidden_size
+        return norm(self.residual.address, width, weight, one.epsilon, self.residual.rows, torch.float32)
+
+    def half(self, one: spec.Norm | None, second: bool) -> Op:
+        """From the residual to the first or the second half of `pair`."""
+        assert self.pair is not None
+        rows = self.pair[0].rows
+        at = rows.address + second * self.network.hidden_size * self.dtype.itemsize
+        return self._norm(one, Rows(at, rows.stride))
+
+    def _norm(self, one: spec.Norm | None, out: Rows, quantized: Rows | None = None, wanted_only: bool = False) -> Op:
+        weight, epsilon = (None, 0.0) if one is None else (self.norm_weight(one), one.epsilon)
+        width = self.network.hidden_size
+        return norm(self.residual.address, width, weight, epsilon, out, self.dtype, quantized, wanted_only)
 
     def taps(self, place: Tap) -> list[Op]:
         """What is kept of the residual at this place of the network: an op if it is a tap, else none."""
@@ -99,6 +118,8 @@ class Builder:
         if place != FINAL:
             return [tap(self.residual.address, width, rows, self.dtype)]
         norm = self.network.norm
+        if norm is None:
+            return [tap(self.residual.address, width, rows, self.dtype)]
         return [tap(self.residual.address, width, rows, self.dtype, self.norm_weight(norm), norm.epsilon)]
 
     # Weights ----------------------------------------------------------------------------------------------

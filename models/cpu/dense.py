@@ -11,7 +11,7 @@ import torch
 from kernels.cpu_program import Op
 from kernels.linear.cpu import ADD, GATE, STORE, Rows
 from kernels.paged_attention.cpu_ops import Places, Shape, attention_ops
-from models.cpu.builder import Builder
+from models.cpu.builder import Builder, Input
 from models.spec import Attention, Mlp
 
 
@@ -30,8 +30,8 @@ def shape_of(attention: Attention, dtype: str, page_tokens: int) -> Shape:
     )
 
 
-def attention(builder: Builder, one: Attention, shape: Shape) -> list[Op]:
-    """From the normed rows to the residual."""
+def attention(builder: Builder, one: Attention, shape: Shape, x: Input) -> list[Op]:
+    """From the normed rows `x` to the residual."""
     keys, values = (builder.make_pages(words) for words in shape.page_words)
     cos, sin = builder.rope_tables(one.rope)
     qkv = Rows(builder.qkv.address, one.qkv.outputs * builder.dtype.itemsize)
@@ -39,7 +39,7 @@ def attention(builder: Builder, one: Attention, shape: Shape) -> list[Op]:
     places = Places(qkv.address, out, *(each.data_ptr() for each in (keys, values, cos, sin)))
     norms = builder.head_norm(one.q_norm), builder.head_norm(one.k_norm)
     return [
-        builder.linear(builder.pack(one.qkv), builder.normed, qkv, builder.dtype, STORE),
+        builder.linear(builder.pack(one.qkv), x, qkv, builder.dtype, STORE),
         *attention_ops(shape, places, builder.workspace(shape), *norms),
         *builder.quantize(builder.attended, one.output.inputs),
         builder.linear(builder.pack(one.output), builder.attended, builder.residual.rows, torch.float32, ADD),

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from kernels.cpu_program import (
     ALSO_COUNT,
@@ -63,6 +64,7 @@ class CpuExecutor:
         ops = build(builder)
         linears.follow(ops)
         self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
+        self._hidden = builder.hidden
         shapes = [page_shape(layer.attention, options) for layer in network.layers]
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
         ops.insert(0, fork_op(self._layers))
@@ -77,16 +79,20 @@ class CpuExecutor:
     def why_not(network: Network, dtype: str) -> str:
         return why_not(network, dtype)
 
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         rows, wanted = len(batch.tokens), len(batch.wanted)
         assert 1 <= rows <= self.max_rows
+        assert (hidden is None) == (self._hidden is None)
+        if hidden is not None:
+            assert self._hidden is not None
+            self._hidden.view(rows).copy_(hidden)
         # The arrays must stay where they are until the run is over.
         self._batch = batch
         step = self._program.step
         step[ROWS], step[WANTED_COUNT], step[TILE_COUNT] = rows, wanted, len(batch.tile_work)
         step[TABLE_WIDTH] = batch.table_width
         step[FORK_COUNT], step[ALSO_COUNT] = len(batch.forks) // 2, len(batch.also_rows)
-        assert self._features is None or len(batch.feature_rows) == rows
+        assert (self._features is None and hidden is None) or len(batch.feature_rows) == rows
         for word, array, dtype in (
             (TOKENS, batch.tokens, np.int32),
             (POSITIONS, batch.positions, np.int32),

@@ -12,10 +12,10 @@ from kernels.linear.cpu import STORE
 from kernels.mla_attention.cpu import LatentShape
 from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
-from models.cpu import dense, experts, latent_attention
-from models.cpu.builder import Builder, activation_dtype
+from models.cpu import dense, entry, experts, latent_attention
+from models.cpu.builder import Builder, Input, activation_dtype
 from models.executor import FINAL, Options
-from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
@@ -26,9 +26,13 @@ def build(builder: Builder) -> list[Op]:
     table = builder.weights.take(network.embedding, network.vocab_size, network.hidden_size)
     # Rows are read one at a time, so bfloat16 stays where it is mapped, also under a float32 model.
     table = table.contiguous() if table.dtype == torch.bfloat16 else table.float().contiguous()
-    ops = [embed(table, builder.residual.address)]
+    ops = [embed(table, builder.residual.address), *entry.entry(builder)]
     for index, layer in enumerate(network.layers):
-        ops += [builder.norm(layer.attention_norm), *_attention(builder, layer.attention)]
+        if index == 0 and isinstance(network.entry, Beside):
+            ops += entry.second_half(builder, layer.attention_norm)
+            ops += _attention(builder, layer.attention, builder.pair)
+        else:
+            ops += [builder.norm(layer.attention_norm), *_attention(builder, layer.attention, builder.normed)]
         ops += [builder.norm(layer.mlp_norm), *_mlp(builder, layer.mlp), *builder.taps(index)]
     ops += builder.taps(FINAL)
     head = builder.pack(network.head)
@@ -39,13 +43,13 @@ def build(builder: Builder) -> list[Op]:
     return ops
 
 
-def _attention(builder: Builder, attention: Attention | LatentAttention) -> list[Op]:
+def _attention(builder: Builder, attention: Attention | LatentAttention, x: Input | None) -> list[Op]:
     shape = shape_of(attention, builder.options)
     if isinstance(attention, LatentAttention):
-        assert isinstance(shape, LatentShape)
+        assert isinstance(shape, LatentShape) and x is builder.normed
         return latent_attention.latent_attention(builder, attention, shape)
-    assert isinstance(shape, Shape)
-    return dense.attention(builder, attention, shape)
+    assert isinstance(shape, Shape) and x is not None
+    return dense.attention(builder, attention, shape, x)
 
 
 def _mlp(builder: Builder, mlp: Mlp | Experts) -> list[Op]:

@@ -28,6 +28,7 @@ from kernels.paged_attention.plan import Sizes
 from models.batch import Batch
 from models.executor import FINAL, Options, Output, Tap, check_taps
 from models.gpu.attention import GpuAttention
+from models.gpu.entry import GpuEntry, add_norm_or_cast
 from models.gpu.graphs import BUCKETS, Graphs, bucket_of
 from models.gpu.inputs import Step, StepInputs
 from models.gpu.latent_attention import GpuLatentAttention
@@ -49,7 +50,7 @@ SLOTS = 1024
 
 @dataclass(slots=True)
 class _GpuLayer:
-    attention_norm: torch.Tensor  # [H] float32
+    attention_norm: torch.Tensor | None  # [H] float32
     attention_epsilon: float
     attention: Any
     mlp_norm: torch.Tensor
@@ -102,7 +103,9 @@ class GpuExecutor:
         table = place.weights.take(network.embedding, network.vocab_size, network.hidden_size)
         self._embedding = table.to(self._device).contiguous()
         self._layers = [self._layer(layer, place) for layer in network.layers]
-        self._norm = place.norm(network.norm)
+        self._entry = GpuEntry(network.entry, place) if network.entry else None
+        self._norm = place.norm(network.norm) if network.norm else None
+        self._epsilon = network.norm.epsilon if network.norm else 0.0
         # Always ours, and its sums stay in float32: rounded logits tie.
         (part,) = network.head.parts
         tied = f"{part.name}.weight" == network.embedding and self._embedding.dtype == self._dtype
@@ -111,8 +114,8 @@ class GpuExecutor:
 
     def _layer(self, spec: Layer, place: Place) -> _GpuLayer:
         return _GpuLayer(
-            attention_norm=place.norm(spec.attention_norm),
-            attention_epsilon=spec.attention_norm.epsilon,
+            attention_norm=place.norm(spec.attention_norm) if spec.attention_norm else None,
+            attention_epsilon=spec.attention_norm.epsilon if spec.attention_norm else 0.0,
             attention=_ATTENTION[type(spec.attention)](spec.attention, place),
             mlp_norm=place.norm(spec.mlp_norm),
             mlp_epsilon=spec.mlp_norm.epsilon,
@@ -137,9 +140,11 @@ class GpuExecutor:
         )  # fmt: skip
         # Small steps read from fixed addresses, and send little.
         self._small, self._large = make(BUCKETS[-1], fixed=True), make(MAX_ROWS, fixed=False)
-        shape = (BUCKETS[-1], self._network.vocab_size)
+        shape = (BUCKETS[-1], self._network.head.outputs)
         self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
         self._features = self._empty_features(BUCKETS[-1])
+        # Of a network with an entry: where a graph finds what the rows come with.
+        self._hidden = torch.zeros(BUCKETS[-1], self._network.hidden_size, device=self._device) if self._entry else None
 
     def _told(self) -> str:
         linears = Counter(linear.how for layer in self._layers for part in (layer.attention, layer.mlp)
@@ -151,13 +156,15 @@ class GpuExecutor:
     # Running ------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         rows = len(batch.tokens)
-        assert 1 <= rows <= self.max_rows
+        assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
         bucket = bucket_of(rows) if self._graphs else 0
         if self._graphs and bucket:
             self.steps["triton, cuda graph"] += 1
             self._fork(self._small.put(batch, bucket))
+            if hidden is not None and self._hidden is not None:
+                self._hidden[:rows].copy_(hidden)
             self._graphs.replay(bucket)
             features = None if self._features is None else self._features[:rows]
             return Output(self._logits[: len(batch.wanted)], features)
@@ -165,7 +172,8 @@ class GpuExecutor:
         inputs = self._small if rows <= BUCKETS[-1] else self._large
         step, features = inputs.put(batch, rows), self._empty_features(rows)
         self._fork(step)
-        return Output(self._run(step, len(batch.wanted), features), features)
+        given = None if hidden is None else hidden.to(self._device, torch.float32)
+        return Output(self._run(step, len(batch.wanted), features, given), features)
 
     def _fork(self, step: Step) -> None:
         """Before the step, and outside of its graph: most steps have no trees."""
@@ -174,7 +182,8 @@ class GpuExecutor:
 
     def _run_fixed(self, rows: int) -> None:
         with torch.inference_mode():
-            self._run(self._small.fixed_step(rows), rows, self._features, self._logits[:rows])
+            given = None if self._hidden is None else self._hidden[:rows]
+            self._run(self._small.fixed_step(rows), rows, self._features, given, self._logits[:rows])
 
     def _empty_features(self, rows: int) -> torch.Tensor | None:
         if not self._taps:
@@ -183,18 +192,29 @@ class GpuExecutor:
         return torch.empty(rows, width, dtype=self._dtype, device=self._device)
 
     def _run(
-        self, step: Step, wanted: int, features: torch.Tensor | None, logits: torch.Tensor | None = None
+        self,
+        step: Step,
+        wanted: int,
+        features: torch.Tensor | None,
+        hidden: torch.Tensor | None,
+        logits: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        residual, delta = embed(step.tokens, self._embedding), None
+        residual, delta, beside = embed(step.tokens, self._embedding), None, None
+        if self._entry is not None and hidden is not None:
+            residual, beside = self._entry(residual, hidden[step.feature_rows])
         for index, layer in enumerate(self._layers):
-            _, x = add_norm(residual, delta, layer.attention_norm, layer.attention_epsilon, self._dtype)
-            delta = layer.attention(x, step)
+            x = add_norm_or_cast(residual, delta, layer.attention_norm, layer.attention_epsilon, self._dtype)
+            delta = layer.attention(x if beside is None else torch.cat([beside, x], dim=1), step)
+            beside = None
             _, x = add_norm(residual, delta, layer.mlp_norm, layer.mlp_epsilon, self._dtype)
             delta = layer.mlp(x)
             self._keep(index, residual, delta, step, features)
         self._keep(FINAL, residual, delta, step, features)
-        norm = self._network.norm
-        x = norm_wanted(residual, delta, step.wanted[:wanted], self._norm, norm.epsilon, self._dtype)
+        rows = step.wanted[:wanted]
+        if self._norm is None:
+            x = (residual[rows] + delta[rows].float()).to(self._dtype)
+        else:
+            x = norm_wanted(residual, delta, rows, self._norm, self._epsilon, self._dtype)
         return gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
 
     def _keep(
@@ -206,7 +226,7 @@ class GpuExecutor:
         width = self._network.hidden_size
         out = features[:, self._taps.index(place) * width :]
         if place == FINAL:
-            tap(residual, delta, step.feature_rows, out, self._norm, self._network.norm.epsilon)
+            tap(residual, delta, step.feature_rows, out, self._norm, self._epsilon)
         else:
             tap(residual, delta, step.feature_rows, out)
 

@@ -20,9 +20,9 @@ from models.parameters import parameter_count
 from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
-from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of
+from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast
 from models.sources import ModelError
-from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Beside, Experts, Fused, LatentAttention, Layer, Mlp, Network
 from models.weights import Weights
 
 _ATTENTION: dict[type, Any] = {Attention: PlainAttention, LatentAttention: PlainLatentAttention}
@@ -48,7 +48,8 @@ class PlainExecutor:
         # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
         self._embedding = weights.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
         self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
-        self._norm = PlainNorm(network.norm, weights, options, device)
+        self._entry = _entry(network.entry, weights, options, device)
+        self._norm = norm_or_cast(network.norm, weights, options, device)
         self._head = PlainLinear(network.head, weights, options, device)
 
     @staticmethod
@@ -62,14 +63,18 @@ class PlainExecutor:
         return sum(_ATTENTION[type(layer.attention)].page_bytes(layer.attention, options) for layer in network.layers)
 
     @torch.inference_mode()
-    def forward(self, batch: Batch) -> Output:
+    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         assert 1 <= len(batch.tokens) <= self.max_rows
+        assert (hidden is None) == (self._entry is None)
+        if hidden is not None:
+            hidden = hidden.to(self._device)[torch.from_numpy(batch.feature_rows).long().to(self._device)]
         for source, target in batch.forks.reshape(-1, 2).tolist():
             self.copy_page(source, target)
         if not self.strict:
-            logits, features = self._run(batch)
+            logits, features = self._run(batch, hidden)
         else:
-            parts = [self._run(row) for row in _rows_alone(batch)]
+            rows = enumerate(_rows_alone(batch))
+            parts = [self._run(row, None if hidden is None else hidden[at : at + 1]) for at, row in rows]
             # They came in the order of the rows.
             order = torch.from_numpy(np.argsort(np.argsort(batch.wanted))).to(self._device)
             logits, features = torch.cat([each for each, _ in parts])[order], torch.cat([each for _, each in parts])
@@ -78,12 +83,14 @@ class PlainExecutor:
         places = torch.from_numpy(batch.feature_rows).long().to(self._device)
         return Output(logits, torch.empty_like(features).index_copy_(0, places, features))
 
-    def _run(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _run(self, batch: Batch, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the wanted rows, and the features of all rows in their order, [R, 0] without taps."""
-        x = self._embedding[torch.from_numpy(batch.tokens).to(self._device)].float()
+        x, beside = self._embedding[torch.from_numpy(batch.tokens).to(self._device)].float(), None
+        if self._entry is not None:
+            x, beside = self._entry(x, hidden)
         kept = {}
         for index, layer in enumerate(self._layers):
-            x = layer(x, batch)
+            x, beside = layer(x, batch, beside), None
             if index in self._taps:
                 kept[index] = x.to(self._dtype)
         if FINAL in self._taps:
@@ -106,14 +113,40 @@ class PlainExecutor:
 
 class _Layer:
     def __init__(self, spec: Layer, weights: Weights, options: Options, device: str) -> None:
-        self._attention_norm = PlainNorm(spec.attention_norm, weights, options, device)
+        self._attention_norm = norm_or_cast(spec.attention_norm, weights, options, device)
         self.attention = _ATTENTION[type(spec.attention)](spec.attention, weights, options, device)
         self._mlp_norm = PlainNorm(spec.mlp_norm, weights, options, device)
         self._mlp = _MLP[type(spec.mlp)](spec.mlp, weights, options, device)
 
-    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        x = x + self.attention(self._attention_norm(x), batch)
+    def __call__(self, x: torch.Tensor, batch: Batch, beside: torch.Tensor | None = None) -> torch.Tensor:
+        normed = self._attention_norm(x)
+        x = x + self.attention(normed if beside is None else torch.cat([beside, normed], dim=-1), batch)
         return x + self._mlp(self._mlp_norm(x))
+
+
+class _FusedEntry:
+    def __init__(self, spec: Fused, weights: Weights, options: Options, device: str) -> None:
+        self._linear = PlainLinear(spec.linear, weights, options, device)
+        self._embedding_norm = norm_or_cast(spec.embedding_norm, weights, options, device)
+        self._hidden_norm = norm_or_cast(spec.hidden_norm, weights, options, device)
+
+    def __call__(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return self._linear(torch.cat([self._embedding_norm(x), self._hidden_norm(hidden)], dim=-1)).float(), None
+
+
+class _BesideEntry:
+    def __init__(self, spec: Beside, weights: Weights, options: Options, device: str) -> None:
+        self._embedding_norm = PlainNorm(spec.embedding_norm, weights, options, device)
+        self._hidden_norm = PlainNorm(spec.hidden_norm, weights, options, device) if spec.hidden_norm else None
+
+    def __call__(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (self._hidden_norm(hidden) if self._hidden_norm else hidden).float(), self._embedding_norm(x)
+
+
+def _entry(entry: Fused | Beside | None, weights: Weights, options: Options, device: str) -> Any:
+    if entry is None:
+        return None
+    return (_FusedEntry if isinstance(entry, Fused) else _BesideEntry)(entry, weights, options, device)
 
 
 def _rows_alone(batch: Batch) -> Iterator[Batch]:

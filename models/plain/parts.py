@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 
@@ -38,6 +39,16 @@ class PlainNorm:
         x = x.float()
         scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon)
         return (x * scale * self._weight).to(self._dtype)
+
+
+def norm_or_cast(
+    spec: Norm | None, weights: Weights, options: Options, device: str
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The norm, or where there is none a change of dtype."""
+    if spec is not None:
+        return PlainNorm(spec, weights, options, device)
+    dtype = dtype_of(options)
+    return lambda x: x.to(dtype)
 
 
 class PlainMlp:

@@ -59,7 +59,7 @@ def test_norm_equals_the_reference(rows: int, width: int, dtype: torch.dtype) ->
     residual, weight = torch.randn(rows, width) * 3, torch.randn(width)
     # One row more, which nobody asked for.
     out = torch.full((rows + 1, width), torch.nan, dtype=dtype)
-    run(norm(residual.data_ptr(), weight, 1e-5, out_rows(out), dtype), rows=rows)
+    run(norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(out), dtype), rows=rows)
     expected = reference.add_norm(residual, None, weight, 1e-5)[1]
     torch.testing.assert_close(out[:rows].float(), expected, rtol=TOLERANCE[dtype], atol=1e-6)
     assert out[rows].isnan().all()
@@ -69,9 +69,9 @@ def test_norm_equals_the_reference(rows: int, width: int, dtype: torch.dtype) ->
 def test_wanted_rows_are_normed_one_behind_the_other(dtype: torch.dtype) -> None:
     residual, weight = torch.randn(9, 72), torch.randn(72)
     every, some = torch.empty(9, 72, dtype=dtype), torch.empty(6, 72, dtype=dtype)
-    run(norm(residual.data_ptr(), weight, 1e-5, out_rows(every), dtype), rows=9)
+    run(norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(every), dtype), rows=9)
     wanted = np.array([8, 0, 3, 3, 7, 1], np.int64)
-    op = norm(residual.data_ptr(), weight, 1e-5, out_rows(some), dtype, wanted_only=True)
+    op = norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(some), dtype, wanted_only=True)
     run(op, rows=9, wanted=wanted.ctypes.data, wanted_count=6)
     assert torch.equal(some, every[wanted.tolist()])
 
@@ -82,7 +82,7 @@ def test_normed_rows_are_quantized_as_the_reference_does(rows: int, width: int, 
     residual, weight = torch.randn(rows, width), torch.randn(width)
     out = torch.empty(rows, width, dtype=dtype)
     codes, scales = torch.zeros(rows, width, dtype=torch.uint8), torch.full((rows,), torch.nan)
-    op = norm(residual.data_ptr(), weight, 1e-5, out_rows(out), dtype, quantized=out_rows(codes, scales))
+    op = norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(out), dtype, quantized=out_rows(codes, scales))
     run(op, rows=rows)
     expected, expected_scales = quantize_rows(out)
     assert torch.equal(codes, expected)
@@ -93,7 +93,7 @@ def test_normed_rows_are_quantized_as_the_reference_does(rows: int, width: int, 
 def test_a_normed_row_has_the_same_bits_beside_any_number_of_others(dtype: torch.dtype) -> None:
     residual, weight = torch.randn(70, 100), torch.randn(100)
     whole = torch.empty(70, 100, dtype=dtype)
-    run(norm(residual.data_ptr(), weight, 1e-5, out_rows(whole), dtype), rows=70)
+    run(norm(residual.data_ptr(), len(weight), weight, 1e-5, out_rows(whole), dtype), rows=70)
     for rows in range(1, 70):
         out = torch.empty(rows, 100, dtype=dtype)
         start = 70 - rows

@@ -1,0 +1,47 @@
+"""How rows enter a drafter's network on a GPU: from embeddings and the hidden values that they come with."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.norm_rope_act.fused import add_norm
+from models.gpu.linears import make_linear
+from models.gpu.place import Place
+from models.spec import Beside, Fused, Norm
+
+
+def add_norm_or_cast(
+    residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor | None, epsilon: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """residual += delta; its norm, or without a weight itself, in `dtype`."""
+    if weight is not None:
+        return add_norm(residual, delta, weight, epsilon, dtype)[1]
+    if delta is not None:
+        residual += delta
+    return residual.to(dtype)
+
+
+class GpuEntry:
+    def __init__(self, spec: Fused | Beside, place: Place) -> None:
+        self._dtype = place.dtype
+        self._linear = make_linear(spec.linear, place) if isinstance(spec, Fused) else None
+        self._embedding_norm = _Norm(spec.embedding_norm, place)
+        self._hidden_norm = _Norm(spec.hidden_norm, place)
+
+    def __call__(self, embedding: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Both [R, H] float32. The residual stream, and what the first layer reads beside it."""
+        first = self._embedding_norm(embedding, self._dtype)
+        if self._linear is None:
+            # The residual is changed in place, so it is no view of what came with the rows.
+            return self._hidden_norm(hidden, torch.float32), first
+        pair = torch.cat([first, self._hidden_norm(hidden, self._dtype)], dim=1)
+        return self._linear(pair).float(), None
+
+
+class _Norm:
+    def __init__(self, spec: Norm | None, place: Place) -> None:
+        self._weight = None if spec is None else place.norm(spec)
+        self._epsilon = 0.0 if spec is None else spec.epsilon
+
+    def __call__(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return add_norm_or_cast(x, None, self._weight, self._epsilon, dtype)

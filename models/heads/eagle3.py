@@ -1,0 +1,93 @@
+"""EAGLE-3: one decoder layer that reads the embedding beside a mix of a low, a middle and a high layer of the target.
+
+Layouts: `midlayer.*` (the authors', SpecForge) or `layers.0.*` (speculators, vLLM), `fc`, `norm`, `lm_head` over the
+draft vocabulary, `d2t` (offsets to the target's ids), `t2d`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from models.config import Fields
+from models.errors import ModelError
+from models.executor import Tap
+from models.heads.fields import FOR_ANOTHER, check_sizes, named, shared_with
+from models.heads.head import Head
+from models.layers.dense import attention, layer_norms, mlp, read_sizes
+from models.spec import Attention, Beside, Layer, Linear, Network, Norm, Part
+
+
+def read(fields: Fields, names: Collection[str], target: Network) -> Head:
+    fields = _flat(fields)
+    check_sizes(fields, target)
+    sizes = read_sizes(fields)
+    layer, before = _layer(fields, named(names, "midlayer.", "layers.0."))
+    own = fields.count("draft_vocab_size", target.vocab_size, limit=1 << 24)
+    if own != target.vocab_size and "d2t" not in names:
+        raise ModelError(f"the head's vocabulary has {own} of {target.vocab_size} tokens, and no d2t", FOR_ANOTHER)
+    network = Network(
+        vocab_size=target.vocab_size,
+        hidden_size=sizes.hidden,
+        embedding="embed_tokens.weight",
+        layers=(layer,),
+        norm=Norm("norm", sizes.hidden, sizes.epsilon),
+        head=Linear((Part("lm_head", own),), sizes.hidden),
+        max_context=target.max_context,
+        eos_token_ids=target.eos_token_ids,
+        stored_dtype=fields.stored_dtype(),
+        entry=before,
+    )
+    taps = _taps(fields, len(target.layers))
+    return Head(
+        method="eagle3",
+        network=network,
+        taps=taps,
+        combine=Linear((Part("fc", sizes.hidden),), len(taps) * target.hidden_size),
+        follows=0,
+        id_offsets="d2t" if own != target.vocab_size else "",
+        shared=shared_with(target, names, "embed_tokens.weight", "lm_head"),
+    )
+
+
+def _flat(fields: Fields) -> Fields:
+    """Speculators keep the layer's fields in a section of their own."""
+    section = fields.values.get("transformer_layer_config")
+    return Fields(fields.values | section) if isinstance(section, dict) else fields
+
+
+def _layer(fields: Fields, name: str) -> tuple[Layer, Beside]:
+    sizes = read_sizes(fields)
+    biased = fields.flag("attention_bias")
+    plain = attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased)
+    # Its input is twice as wide: the embedding, then the hidden value.
+    wide = Attention(
+        heads=plain.heads,
+        kv_heads=plain.kv_heads,
+        head_dim=plain.head_dim,
+        qkv=Linear(plain.qkv.parts, 2 * sizes.hidden, plain.qkv.bias),
+        output=plain.output,
+        rope=plain.rope,
+        scale=plain.scale,
+    )
+    embedding_norm, mlp_norm = layer_norms(sizes, name)
+    hidden_norm = Norm(f"{name}hidden_norm", sizes.hidden, sizes.epsilon)
+    normed_first = fields.flag("norm_before_residual")
+    layer = Layer(
+        attention_norm=None if normed_first else hidden_norm,
+        attention=wide,
+        mlp_norm=mlp_norm,
+        mlp=mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("mlp_bias")),
+    )
+    return layer, Beside(embedding_norm, hidden_norm if normed_first else None)
+
+
+def _taps(fields: Fields, layers: int) -> tuple[Tap, ...]:
+    """The config counts layers from 1 (hidden_states); without it the authors' choice."""
+    section = fields.values.get("eagle_config")
+    ids: Any = section.get("eagle_aux_hidden_state_layer_ids") if isinstance(section, dict) else None
+    ids = ids or fields.values.get("eagle_aux_hidden_state_layer_ids") or [2, layers // 2, layers - 3]
+    whole = isinstance(ids, list) and all(isinstance(i, int) and 1 <= i <= layers for i in ids)
+    if not whole or len(set(ids)) < len(ids):
+        raise ModelError(f"the head reads layers {ids!r} of a model with {layers}", FOR_ANOTHER)
+    return tuple(i - 1 for i in ids)

@@ -1,0 +1,33 @@
+"""A drafter's network and how it hangs together with the target model's. Values only; no torch.
+
+    target model ─▶ features (taps) ─▶ combine ─▶ hidden ┐
+                                                         ├─▶ network ─▶ logits of the next draft token
+                                     the token behind it ┘      │
+                                                                └─▶ `follows`: hidden of the pass after it
+
+A draft model is a network without an entry: it reads tokens alone, and `taps` are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from models.executor import Tap
+from models.spec import Linear, Network
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    method: str
+    network: Network
+    # What it reads of the target model, in this order.
+    taps: tuple[Tap, ...] = ()
+    # From the values of the taps side by side to `hidden`; None: they are `hidden`.
+    combine: Linear | None = None
+    # The value of its own that is `hidden` of the next pass.
+    follows: Tap | None = None
+    # The int64 tensor of offsets from its token ids to the target's; "": it has the target's ids.
+    id_offsets: str = ""
+    # Its tensors that are the target's: names there.
+    shared: Mapping[str, str] = field(default_factory=dict)

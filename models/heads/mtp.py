@@ -1,0 +1,92 @@
+"""Multi-token prediction: a block trained with the model, which reads a token's embedding and the hidden value before it,
+each normed and joined by a linear.
+
+Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
+and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+from models import deepseek_v3, ernie4_5
+from models.config import Fields
+from models.errors import ModelError
+from models.executor import FINAL
+from models.heads.fields import FOR_ANOTHER, check_sizes, shared_with
+from models.heads.head import Head
+from models.layers.dense import attention, layer_norms, mlp, read_sizes
+from models.spec import Fused, Layer, Linear, Network, Norm, Part
+
+
+def read(fields: Fields, names: Collection[str], target: Network) -> Head:
+    check_sizes(fields, target)
+    count = len(target.layers)
+    if f"model.layers.{count}.eh_proj.weight" in names:
+        return _deepseek(fields, names, target, f"model.layers.{count}.")
+    if "model.mtp_linear_proj.0.weight" in names:
+        return _ernie(fields, names, target)
+    raise ModelError(
+        f"the folder has no MTP block: neither model.layers.{count}.eh_proj nor model.mtp_linear_proj.0", FOR_ANOTHER
+    )
+
+
+def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str) -> Head:
+    if f"{name}self_attn.kv_a_proj_with_mqa.weight" in names:
+        layer = deepseek_v3.sparse_layer(fields, name)
+    else:
+        layer = _dense_layer(fields, name)
+    epsilon = layer.mlp_norm.epsilon
+    hidden = target.hidden_size
+    network = Network(
+        vocab_size=target.vocab_size,
+        hidden_size=hidden,
+        embedding=f"{name}embed_tokens.weight",
+        layers=(layer,),
+        norm=Norm(f"{name}shared_head.norm", hidden, epsilon),
+        head=Linear((Part(f"{name}shared_head.head", target.vocab_size),), hidden),
+        max_context=target.max_context,
+        eos_token_ids=target.eos_token_ids,
+        stored_dtype=fields.stored_dtype(),
+        entry=Fused(
+            Linear((Part(f"{name}eh_proj", hidden),), 2 * hidden),
+            Norm(f"{name}enorm", hidden, epsilon),
+            Norm(f"{name}hnorm", hidden, epsilon),
+        ),
+    )
+    shared = shared_with(target, names, network.embedding, f"{name}shared_head.head")
+    return Head("mtp", network, taps=(FINAL,), follows=0, shared=shared)
+
+
+def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
+    fields = fields.with_defaults(ernie4_5.DEFAULTS)
+    hidden = target.hidden_size
+    layer = _dense_layer(fields, "model.mtp_block.0.", interleaved=True)
+    epsilon = layer.mlp_norm.epsilon
+    embedding, head = "model.embed_tokens.weight", "lm_head"
+    network = dataclasses.replace(
+        target,
+        embedding=embedding,
+        layers=(layer,),
+        norm=None,
+        head=Linear((Part(head, target.vocab_size),), hidden),
+        entry=Fused(
+            Linear((Part("model.mtp_linear_proj.0", hidden),), 2 * hidden),
+            Norm("model.mtp_emb_norm.0", hidden, epsilon),
+            Norm("model.mtp_hidden_norm.0", hidden, epsilon),
+        ),
+    )
+    return Head("mtp", network, taps=(FINAL,), follows=0, shared=shared_with(target, names, embedding, head))
+
+
+def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:
+    sizes = read_sizes(fields, interleaved=interleaved)
+    before_attention, before_mlp = layer_norms(sizes, name)
+    biased = fields.flag("attention_bias") or fields.flag("use_bias")
+    return Layer(
+        before_attention,
+        attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased),
+        before_mlp,
+        mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("use_bias")),
+    )

@@ -1,0 +1,156 @@
+"""Heads as their papers and published code compute them, in plain float32 torch over whole texts: no pages, no batches.
+And tiny random checkpoints under the published names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.nn.functional import linear, silu
+
+State = dict[str, torch.Tensor]
+
+HIDDEN, WIDE, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY, DRAFT_VOCABULARY = 64, 96, 4, 2, 16, 101, 40
+EPSILON, THETA = 1e-5, 10000.0
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": HIDDEN,
+    "intermediate_size": WIDE, "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+    "max_position_embeddings": 256, "rms_norm_eps": EPSILON, "rope_theta": THETA, "hidden_act": "silu",
+}  # fmt: skip
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON) * weight
+
+
+def _rotated(x: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    """x [T, heads, D] at positions 0.. ."""
+    frequencies = THETA ** (-torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
+    angles = (torch.arange(len(x))[:, None] * frequencies)[:, None]  # [T, 1, D/2]
+    pairs = x.unflatten(-1, (-1, 2)) if interleaved else x.unflatten(-1, (2, -1)).transpose(-1, -2)
+    first, second = pairs.unbind(-1)
+    turned = torch.stack(
+        [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
+    )
+    return turned.flatten(-2) if interleaved else turned.transpose(-1, -2).flatten(-2)
+
+
+def attention(state: State, name: str, x: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
+    q, k, v = (
+        linear(x, state[f"{name}{part}_proj.weight"], state.get(f"{name}{part}_proj.bias")).unflatten(-1, (-1, HEAD_DIM))
+        for part in "qkv"
+    )
+    q, k = _rotated(q, interleaved), _rotated(k, interleaved)
+    k, v = (each.repeat_interleave(HEADS // KV_HEADS, 1) for each in (k, v))
+    scores = torch.einsum("thd,shd->hts", q, k) * HEAD_DIM**-0.5
+    scores += torch.full(scores.shape[1:], float("-inf")).triu(1)
+    out = torch.einsum("hts,shd->thd", scores.softmax(-1), v).flatten(1)
+    return linear(out, state[f"{name}o_proj.weight"], state.get(f"{name}o_proj.bias"))
+
+
+def mlp(state: State, name: str, x: torch.Tensor) -> torch.Tensor:
+    gate, up = (linear(x, state[f"{name}{part}_proj.weight"]) for part in ("gate", "up"))
+    return linear(silu(gate) * up, state[f"{name}down_proj.weight"])
+
+
+def eagle3(state: State, tokens: torch.Tensor, hidden: torch.Tensor, *, name: str = "midlayer.", first: bool = False
+           ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Logits and the next hidden values of all rows. `first`: the hidden value is normed before it is the residual."""
+    normed = norm(hidden, state[f"{name}hidden_norm.weight"])
+    embedded = norm(state["embed_tokens.weight"][tokens], state[f"{name}input_layernorm.weight"])
+    x = (normed if first else hidden) + attention(state, f"{name}self_attn.", torch.cat([embedded, normed], -1))
+    x = x + mlp(state, f"{name}mlp.", norm(x, state[f"{name}post_attention_layernorm.weight"]))
+    return linear(norm(x, state["norm.weight"]), state["lm_head.weight"]), x
+
+
+def eagle(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = torch.cat([state["embed_tokens.weight"][tokens], hidden], -1)
+    x = linear(pair, state["fc.weight"], state.get("fc.bias"))
+    x = x + attention(state, "layers.0.self_attn.", x)
+    x = x + mlp(state, "layers.0.mlp.", norm(x, state["layers.0.post_attention_layernorm.weight"]))
+    return linear(x, state["lm_head.weight"]), x
+
+
+def mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """DeepSeek-V3's way in and out, around a dense layer."""
+    embedded = norm(state[f"{name}embed_tokens.weight"][tokens], state[f"{name}enorm.weight"])
+    pair = torch.cat([embedded, norm(hidden, state[f"{name}hnorm.weight"])], -1)
+    x = _block(state, name, linear(pair, state[f"{name}eh_proj.weight"]))
+    return linear(norm(x, state[f"{name}shared_head.norm.weight"]), state[f"{name}shared_head.head.weight"]), x
+
+
+def ernie_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    embedded = norm(state["model.embed_tokens.weight"][tokens], state["model.mtp_emb_norm.0.weight"])
+    pair = torch.cat([embedded, norm(hidden, state["model.mtp_hidden_norm.0.weight"])], -1)
+    x = _block(state, "model.mtp_block.0.", linear(pair, state["model.mtp_linear_proj.0.weight"]), interleaved=True)
+    return linear(x, state["lm_head.weight"]), x
+
+
+def _block(state: State, name: str, x: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
+    x = x + attention(state, f"{name}self_attn.", norm(x, state[f"{name}input_layernorm.weight"]), interleaved)
+    return x + mlp(state, f"{name}mlp.", norm(x, state[f"{name}post_attention_layernorm.weight"]))
+
+
+# Checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def layer_shapes(name: str, inputs: int = HIDDEN) -> dict[str, tuple[int, ...]]:
+    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    return {
+        f"{name}input_layernorm.weight": (HIDDEN,), f"{name}post_attention_layernorm.weight": (HIDDEN,),
+        f"{name}self_attn.q_proj.weight": (q, inputs), f"{name}self_attn.k_proj.weight": (kv, inputs),
+        f"{name}self_attn.v_proj.weight": (kv, inputs), f"{name}self_attn.o_proj.weight": (HIDDEN, q),
+        f"{name}mlp.gate_proj.weight": (WIDE, HIDDEN), f"{name}mlp.up_proj.weight": (WIDE, HIDDEN),
+        f"{name}mlp.down_proj.weight": (HIDDEN, WIDE),
+    }  # fmt: skip
+
+
+def write(folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, Any], **more: torch.Tensor) -> State:
+    """A random checkpoint; `more` are tensors of its own values."""
+    source = torch.Generator().manual_seed(len(shapes))
+    state = {
+        name: torch.randn(shape, generator=source) * (0.3 if len(shape) == 1 else 0.15) + ("norm" in name) * 1.0
+        for name, shape in shapes.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "tokenizer.json").write_text("{}")
+    save_file(state | more, folder / "model.safetensors")
+    return state
+
+
+def write_eagle3(folder: Path, name: str = "midlayer.", **config: Any) -> State:
+    shapes = layer_shapes(name, 2 * HIDDEN) | {
+        f"{name}hidden_norm.weight": (HIDDEN,), "fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,),
+        "lm_head.weight": (DRAFT_VOCABULARY, HIDDEN),
+    }  # fmt: skip
+    ids = torch.arange(DRAFT_VOCABULARY) * 2 + 1
+    used = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill(0, ids, True)
+    config = {"draft_vocab_size": DRAFT_VOCABULARY, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]} | config
+    return write(folder, shapes, config, d2t=ids - torch.arange(DRAFT_VOCABULARY), t2d=used)
+
+
+def write_eagle(folder: Path, bias: bool = True) -> State:
+    shapes = layer_shapes("layers.0.") | {"fc.weight": (HIDDEN, 2 * HIDDEN)} | ({"fc.bias": (HIDDEN,)} if bias else {})
+    del shapes["layers.0.input_layernorm.weight"]
+    return write(folder, shapes, {})
+
+
+def write_mtp(folder: Path, layers: int, shared: bool) -> State:
+    name = f"model.layers.{layers}."
+    shapes = layer_shapes(name) | {f"{name}{part}.weight": (HIDDEN,) for part in ("enorm", "hnorm", "shared_head.norm")}
+    shapes[f"{name}eh_proj.weight"] = (HIDDEN, 2 * HIDDEN)
+    if not shared:
+        own = ("embed_tokens", "shared_head.head")
+        shapes |= {f"{name}{part}.weight": (VOCABULARY, HIDDEN) for part in own}
+    return write(folder, shapes, {"num_nextn_predict_layers": 1})
+
+
+def write_ernie_mtp(folder: Path) -> State:
+    shapes = layer_shapes("model.mtp_block.0.")
+    shapes |= {f"model.mtp_{part}_norm.0.weight": (HIDDEN,) for part in ("emb", "hidden")}
+    shapes["model.mtp_linear_proj.0.weight"] = (HIDDEN, 2 * HIDDEN)
+    return write(folder, shapes, {"head_dim": HEAD_DIM, "num_nextn_predict_layers": 1})

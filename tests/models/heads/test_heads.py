@@ -1,0 +1,168 @@
+"""Every head agrees with its reference on every executor, however its rows are cut into calls, and refuses a model that
+it wasn't made for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reference
+import torch
+from reference import DRAFT_VOCABULARY, HIDDEN, VOCABULARY, State
+
+from models.batch import Stretch, make_batch
+from models.config import read_network
+from models.cpu.executor import CpuExecutor
+from models.errors import ModelError
+from models.executor import Executor, Options
+from models.gpu.executor import GpuExecutor
+from models.heads.folder import HeadWeights, read_head
+from models.heads.head import Head
+from models.plain import PlainExecutor
+from models.spec import Network
+from models.weights import Weights
+
+LENGTH, PAGE_TOKENS, PAGES = 50, 16, 12
+TARGET_LAYERS = 3
+Reference = Callable[[State, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, Weights]:
+    folder = tmp_path_factory.mktemp("target")
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
+        "lm_head.weight": (VOCABULARY, HIDDEN),
+    }  # fmt: skip
+    for layer in range(TARGET_LAYERS):
+        shapes |= reference.layer_shapes(f"model.layers.{layer}.")
+    config = {"num_hidden_layers": TARGET_LAYERS, "tie_word_embeddings": False, "eos_token_id": 0}
+    reference.write(folder, shapes, config)
+    return read_network(folder), Weights(folder)
+
+
+def _mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return reference.mtp(state, tokens, hidden, f"model.layers.{TARGET_LAYERS}.")
+
+
+def _speculators(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return reference.eagle3(state, tokens, hidden, name="layers.0.", first=True)
+
+
+LAYOUTS: dict[str, tuple[str, Callable[[Path], State], Reference]] = {
+    "eagle3": ("eagle3", reference.write_eagle3, reference.eagle3),
+    "eagle3, speculators": (
+        "eagle3", lambda folder: reference.write_eagle3(folder, "layers.0.", norm_before_residual=True), _speculators,
+    ),
+    "eagle": ("eagle", reference.write_eagle, reference.eagle),
+    "eagle without bias": ("eagle", lambda folder: reference.write_eagle(folder, bias=False), reference.eagle),
+    "mtp": ("mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=False), _mtp),
+    "mtp with the model's own head": (
+        "mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True), _mtp,
+    ),
+    "mtp, ernie": ("mtp", reference.write_ernie_mtp, reference.ernie_mtp),
+}  # fmt: skip
+
+EXECUTORS: dict[str, Callable[[Network, Any, Options], Executor]] = {
+    "plain": lambda network, weights, options: PlainExecutor(
+        network, weights, dataclasses.replace(options, strict=False)
+    ),
+    "plain, strict": PlainExecutor,
+    "compiled": lambda network, weights, options: CpuExecutor(network, weights, dataclasses.replace(options, threads=2)),
+    "gpu": lambda network, weights, options: GpuExecutor(network, weights, options, device="cpu"),
+}
+
+
+def _open(folder: Path, method: str, target: tuple[Network, Weights]) -> tuple[Head, HeadWeights]:
+    network, weights = target
+    own = Weights(folder)
+    head = read_head(method, folder, own, network)
+    return head, HeadWeights(own, weights, head.shared)
+
+
+def _with_shared(state: State, head: Head, weights: HeadWeights) -> State:
+    """What the reference reads, the tensors of the target among it."""
+    network = head.network
+    (part,) = network.head.parts
+    found = dict(state)
+    found.setdefault(network.embedding, weights.take(network.embedding, network.vocab_size, HIDDEN))
+    found.setdefault(f"{part.name}.weight", weights.take(f"{part.name}.weight", part.outputs, HIDDEN))
+    return found
+
+
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+@pytest.mark.parametrize(("method", "write", "expected"), LAYOUTS.values(), ids=LAYOUTS)
+def test_it_computes_what_the_reference_does(
+    make: Callable[..., Executor], method: str, write: Callable[[Path], State], expected: Reference,
+    target: tuple[Network, Weights], tmp_path: Path,
+) -> None:  # fmt: skip
+    state = write(tmp_path)
+    head, weights = _open(tmp_path, method, target)
+    assert head.follows is not None
+    options = Options("float32", PAGES, PAGE_TOKENS, 256, taps=(head.follows,))
+    executor = make(head.network, weights, options)
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(VOCABULARY, (LENGTH,), generator=generator)
+    hidden = torch.randn(LENGTH, HIDDEN, generator=generator)
+    logits, follows = expected(_with_shared(state, head, weights), tokens, hidden)
+    found, values = [], []
+    # A prompt in chunks, then steps of a few rows and of one.
+    for start, end in ((0, 20), (20, 33), (33, 40), (40, 41), (41, 49), (49, 50)):
+        stretch = Stretch(tokens[start:end].tolist(), start, list(range(4, 4 + LENGTH // PAGE_TOKENS + 1)), 0)
+        output = executor.forward(make_batch([stretch], PAGE_TOKENS), hidden[start:end])
+        found.append(output.logits.clone())
+        assert output.features is not None
+        values.append(output.features.clone())
+    torch.testing.assert_close(torch.cat(found), logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.cat(values).float(), follows, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+def test_hidden_values_find_their_rows_in_a_tree(
+    make: Callable[..., Executor], target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_eagle3(tmp_path)
+    head, weights = _open(tmp_path, "eagle3", target)
+    options = Options("float32", PAGES, PAGE_TOKENS, 256, branch_pages=4, taps=(0,))
+    executor = make(head.network, weights, options)
+    hidden, tokens, parents = torch.randn(5, HIDDEN), [3, 5, 6, 7, 8], [-1, -1, 0, 1]
+    tree = Stretch(tokens, 0, [0], 0, parents, [PAGES, PAGES + 1])
+    logits = executor.forward(make_batch([tree], PAGE_TOKENS), hidden).logits.clone()
+    # The path 3, 6, 8 as a chain.
+    path = [0, 2, 4]
+    chain = Stretch([tokens[row] for row in path], 0, [1], 0)
+    alone = executor.forward(make_batch([chain], PAGE_TOKENS), hidden[path]).logits
+    torch.testing.assert_close(logits[path], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reduced_vocabulary_comes_with_the_ids_of_the_model(target: tuple[Network, Weights], tmp_path: Path) -> None:
+    reference.write_eagle3(tmp_path)
+    head, _ = _open(tmp_path, "eagle3", target)
+    assert head.network.head.outputs == DRAFT_VOCABULARY and head.taps == (0, 1, 2)
+    offsets = Weights(tmp_path).take_ids(head.id_offsets, DRAFT_VOCABULARY)
+    assert (torch.arange(DRAFT_VOCABULARY) + offsets).tolist() == list(range(1, 2 * DRAFT_VOCABULARY, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": 128}, "hidden_size is 128, the model's 64"),
+        ({"vocab_size": 99}, "vocab_size is 99, the model's 101"),
+        ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, "reads layers \\[1, 2, 9\\] of a model with 3"),
+    ],
+)
+def test_a_head_for_another_model_is_refused_by_name(
+    change: dict[str, Any], said: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_eagle3(tmp_path, **change)
+    with pytest.raises(ModelError, match=said):
+        _open(tmp_path, "eagle3", target)
+
+
+def test_a_folder_without_the_block_is_refused(target: tuple[Network, Weights], tmp_path: Path) -> None:
+    reference.write_eagle(tmp_path)
+    with pytest.raises(ModelError, match="no MTP block"):
+        _open(tmp_path, "mtp", target)
