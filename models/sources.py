@@ -81,8 +81,10 @@ def _ensure(name_or_path: str, cache: Path, progress: Progress | None) -> Path:
         return path
     if path.is_file():
         return _from_gguf(path, cache, progress)
-    if _HUB_ID.fullmatch(name_or_path) and not name_or_path.startswith((".", "/", "~")):
-        return _from_hub(name_or_path, cache)
+    if is_hub_id(name_or_path):
+        folder = fetch_from_hub(name_or_path, cache)
+        check_folder(folder)
+        return folder
     raise ModelError(
         f"no model {name_or_path!r}",
         f"give {', '.join(MODEL_NAMES)}, a Hugging Face folder, a GGUF file or a hub id (owner/name)",
@@ -343,7 +345,12 @@ def read_json(path: Path) -> dict[str, object]:
 # The hub ---------------------------------------------------------------------------------------------
 
 
-def _from_hub(name: str, cache: Path) -> Path:
+def is_hub_id(name: str) -> bool:
+    return bool(_HUB_ID.fullmatch(name)) and not name.startswith((".", "/", "~"))
+
+
+def fetch_from_hub(name: str, cache: Path) -> Path:
+    """The folder of a model or of a head. Raises `ModelError`."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -360,5 +367,4 @@ def _from_hub(name: str, cache: Path) -> Path:
             f"{name} could not be fetched from the hub: {first_line}",
             "check the name, the network and HF_TOKEN, or give a local folder",
         ) from error
-    check_folder(folder)
     return folder

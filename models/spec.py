@@ -166,8 +166,8 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """x = norm(hidden), or hidden; the first layer's attention reads [norm(embedding), attention_norm(x)]: how rows enter
-    a network of EAGLE-3."""
+    """x = norm(hidden), or hidden; the first layer's attention reads [norm(embedding), attention_norm(x)]: how rows
+    enter a network of EAGLE-3."""
 
     embedding_norm: Norm
     hidden_norm: Norm | None = None

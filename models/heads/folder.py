@@ -13,24 +13,26 @@ import torch
 from models import spec
 from models.config import Fields, read_network
 from models.errors import ModelError
-from models.heads.head import Head
+from models.heads.head import DRAFT_MODEL, Head
+from models.heads.residual import ResidualHeads
 from models.quantized.stored import StoredLinear
 from models.sources import read_json
 from models.spec import Network
 from models.weights import Weights
 
-Reader = Callable[[Fields, Collection[str], Network], Head]
+Reader = Callable[[Fields, Collection[str], Network], Head | ResidualHeads]
 
 # The reader of each method's folders. A draft model is any model with the target's tokenizer.
 READERS: dict[str, str] = {
     "eagle": "models.heads.eagle:read",
     "eagle3": "models.heads.eagle3:read",
+    "hydra": "models.heads.residual:read_hydra",
+    "medusa": "models.heads.residual:read_medusa",
     "mtp": "models.heads.mtp:read",
 }
-DRAFT_MODEL = "draft_model"
 
 
-def read_head(method: str, folder: Path, weights: Weights, target: Network) -> Head:
+def read_head(method: str, folder: Path, weights: Weights, target: Network) -> Head | ResidualHeads:
     """Raises `ModelError` that says what of the folder doesn't fit the target."""
     if method == DRAFT_MODEL:
         network = read_network(folder)

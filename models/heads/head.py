@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from models.executor import Tap
 from models.spec import Linear, Network
+
+if TYPE_CHECKING:
+    from models.executor import Tap
+
+DRAFT_MODEL = "draft_model"
 
 
 @dataclass(frozen=True, slots=True)

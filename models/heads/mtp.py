@@ -1,5 +1,5 @@
-"""Multi-token prediction: a block trained with the model, which reads a token's embedding and the hidden value before it,
-each normed and joined by a linear.
+"""Multi-token prediction: a block trained with the model, which reads a token's embedding and the hidden value before
+it, each normed and joined by a linear.
 
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
 and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head).

@@ -33,6 +33,10 @@ class Method:
     gives_probs: bool = False
     # The settings that only this method reads.
     settings: tuple[str, ...] = ()
+    # Whether it computes drafts with a network of its own, whose folder the setting draft_model names.
+    has_network: bool = False
+    # The longest draft where nothing is asked for.
+    length: int = 8
     # Whether it drafts by asking other methods.
     combines: bool = False
     # Whether `auto` asks it besides its own sources.
@@ -44,6 +48,22 @@ class Method:
         """Its class, imported now."""
         module, _, name = self.drafter.partition(":")
         return getattr(import_module(module), name)
+
+
+def _with_network(name: str, drafter: str, help: str, length: int, aliases: tuple[str, ...] = ()) -> Method:
+    return Method(
+        name,
+        f"services.worker.speculation.local.{name}:{drafter}",
+        help,
+        runs="worker",
+        needs=Needs.FEATURES,
+        gives_probs=True,
+        settings=("draft_model",),
+        has_network=True,
+        length=length,
+        in_auto=False,
+        aliases=aliases,
+    )
 
 
 METHODS: dict[str, Method] = {
@@ -79,6 +99,44 @@ METHODS: dict[str, Method] = {
             "services.proposer.prediction:PredictionDrafter",
             "Continues the text that came as the request's `prediction`",
         ),
+        _with_network(
+            "draft_model",
+            "DraftModelDrafter",
+            "A smaller model with the same tokenizer drafts, one pass for each token",
+            length=5,
+            aliases=("draft",),
+        ),
+        _with_network(
+            "mtp",
+            "MtpDrafter",
+            "Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
+            length=3,
+            aliases=("deepseek_mtp", "ernie_mtp"),
+        ),
+        _with_network(
+            "eagle",
+            "EagleDrafter",
+            "EAGLE: a layer trained to continue the target model's last hidden value",
+            length=5,
+        ),
+        _with_network(
+            "eagle3",
+            "Eagle3Drafter",
+            "EAGLE-3: a layer trained to continue a mix of the target model's low, middle and high layers",
+            length=5,
+        ),
+        _with_network(
+            "medusa",
+            "MedusaDrafter",
+            "Medusa: a small head for each of the next tokens, all reading the target model's last hidden value",
+            length=4,
+        ),
+        _with_network(
+            "hydra",
+            "HydraDrafter",
+            "Hydra: Medusa's heads, each of which also reads the draft tokens before its own",
+            length=4,
+        ),
         Method(
             "hybrid",
             "services.proposer.hybrid:HybridDrafter",
@@ -107,7 +165,9 @@ def method_for(asked: str, own: str, has_prediction: bool) -> str:
 
 
 # What `hybrid` can be made of, and what it is made of by default.
-PARTS = tuple(row.name for row in METHODS.values() if not row.combines and row.name != NAIVE)
+PARTS = tuple(
+    row.name for row in METHODS.values() if not row.combines and row.name != NAIVE and row.runs == "proposer"
+)
 HYBRID_FIRST, HYBRID_THEN = "suffix", "ngram"
 
 

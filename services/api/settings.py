@@ -75,7 +75,8 @@ SETTINGS: tuple[Setting, ...] = (
     # Speculation
     _row("speculative_config", "{}", "Speculation settings as JSON with the keys of FastDeploy and vLLM: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
     _row("method", AUTO, "Drafting method of requests that name none", kind="choice", choices=tuple(METHODS)),
-    _row("num_speculative_tokens", -1, "Maximum draft length in tokens; -1: 48 for method auto, 8 for the others", low=-1, high=64),
+    _row("draft_model", "", "Hugging Face folder or hub id of the draft model or head for methods that have a network of their own; empty: mtp reads the model's own folder", roles="worker"),
+    _row("num_speculative_tokens", -1, "Maximum draft length in tokens; -1: by method: 48 for auto, 3 for mtp, 4 for medusa and hydra, 5 for draft_model, eagle and eagle3, 8 for the others", low=-1, high=64),
     _row("verify_strategy", "auto", "Rule by which draft tokens are accepted; auto: greedy at temperature 0, else target_match; typical and topp change the text", kind="choice", choices=(AUTO, *STRATEGIES)),
     _row("accept_policy", "normal", "For debugging: accept_all accepts every draft token and changes the text, reject_all accepts none", kind="choice", choices=ACCEPT_POLICIES),
     _row("allow_lossy", False, "Allow requests to name strategies and policies that change the text or its distribution; the server's own is always allowed", roles="worker"),

@@ -16,6 +16,7 @@ from services.api.strategies import STRATEGIES
 KEYS: dict[str, str] = {
     "method": "method",
     "speculate_method": "method",
+    "model": "draft_model",
     "num_speculative_tokens": "num_speculative_tokens",
     "speculate_max_draft_token_num": "num_speculative_tokens",
     "verify_strategy": "verify_strategy",
@@ -54,26 +55,18 @@ ALIASES: dict[str, dict[str, str]] = {
 
 # Methods of other servers that are not served yet, for an error that doesn't look like a typing error.
 METHODS_TO_COME = (
-    "mtp",
-    "eagle",
-    "eagle3",
-    "medusa",
-    "hydra",
-    "draft_model",
     "hybrid_mtp_ngram",
-    "deepseek_mtp",
     "mlp_speculator",
 )
 
 # Their keys that only steer what is not served yet.
 KEYS_TO_COME: dict[str, str] = {
-    "mtp_strategy": "mtp",
-    "num_model_steps": "mtp",
-    "model": "draft_model, mtp and eagle3",
-    "draft_tensor_parallel_size": "draft_model and eagle3",
+    "mtp_strategy": "drafts of mtp and ngram together",
+    "num_model_steps": "drafts of mtp and ngram together",
+    "draft_tensor_parallel_size": "tensor parallelism",
     "enable_draft_logprob": "drafters that give probabilities",
     "benchmark_mode": "the benchmark mode",
-    "quantization": "draft_model and eagle3",
+    "quantization": "draft models in another dtype than the model",
 }
 
 

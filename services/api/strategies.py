@@ -33,6 +33,8 @@ class Strategy:
     lossless: bool
     # Whether the text is, token for token.
     exact: bool = False
+    # Whether it accepts more of a draft that was sampled, given the distribution it was sampled from.
+    reads_probs: bool = False
     # What other servers call it in their speculative config.
     aliases: tuple[str, ...] = ()
 
@@ -60,6 +62,7 @@ STRATEGIES: dict[str, Strategy] = {
             "REJECTION",
             "Accepts a draft token with probability min(1, target probability / draft probability)",
             lossless=True,
+            reads_probs=True,
             aliases=("rejection_sampler", "standard", "probabilistic"),
         ),
         Strategy(
@@ -67,6 +70,7 @@ STRATEGIES: dict[str, Strategy] = {
             "BLOCK",
             "Accepts a draft by its joint probability; on average no fewer tokens than `rejection`",
             lossless=True,
+            reads_probs=True,
         ),
         Strategy(
             "typical",

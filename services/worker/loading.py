@@ -48,13 +48,15 @@ def _mock(settings: Settings) -> MockRunner:
 
 
 def _torch(settings: Settings) -> Runner:
+    from models.heads.sources import ensure_head
     from models.sources import ensure_model
     from services.worker.running.torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
-    # The model is loaded with the taps of the drafter that runs in the worker.
+    # The model is loaded with the taps, or the network, of the drafter that runs in the worker.
     method = METHODS[settings.method]
     local = method.load() if method.runs == "worker" else None
+    head = None
     wanted = Wanted(
         dtype=settings.dtype,
         executor=settings.executor,
@@ -66,8 +68,10 @@ def _torch(settings: Settings) -> Runner:
         max_context=settings.max_context,
     )
     folder = ensure_model(settings.model, cache_dir(settings))
-    model = load_torch_model(folder, wanted, getattr(local, "taps", ()))
-    drafters = {} if local is None else {method.name: local(settings, model.facts)}
+    if method.has_network:
+        head = method.name, ensure_head(method.name, settings.draft_model, folder, cache_dir(settings))
+    model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)
+    drafters = {} if local is None else {method.name: local(settings, model)}
     return TorchRunner(model, LocalDrafters(drafters))
 
 

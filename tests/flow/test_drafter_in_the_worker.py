@@ -35,8 +35,8 @@ class ToyHead:
     gives_probs = True
     taps = (0, "final")
 
-    def __init__(self, settings, facts):
-        self.vocabulary = facts.vocab_size
+    def __init__(self, settings, model):
+        self.vocabulary = model.facts.vocab_size
         self.seen = {}
         self.last = {}
 

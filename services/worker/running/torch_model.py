@@ -31,6 +31,7 @@ from models.weights import Weights
 from services.api.draft_tree import depths
 from services.runtime.memory import available_bytes
 from services.worker.cache.size import kv_cache_bytes
+from services.worker.running.head import HeadModel, ResidualModel, open_head
 from services.worker.running.verifier import Verifier, verifier
 
 GPU_ROOM = 2 << 30
@@ -78,8 +79,16 @@ class ModelFacts:
 
 
 class TorchModel:
-    def __init__(self, executor: Executor, facts: ModelFacts, verifier: Verifier, elsewhere: bool = False) -> None:
-        """`elsewhere`: whether `forward` returns before anything is computed."""
+    def __init__(
+        self,
+        executor: Executor,
+        facts: ModelFacts,
+        verifier: Verifier,
+        elsewhere: bool = False,
+        head: HeadModel | ResidualModel | None = None,
+    ) -> None:
+        """`elsewhere`: whether `forward` returns before anything is computed. `head`: what a drafter computes with."""
+        self.head = head
         self.facts = facts
         self.verifier = verifier
         self.elsewhere = elsewhere
@@ -136,6 +145,8 @@ class TorchModel:
 
     def copy_page(self, source: int, target: int) -> None:
         self._executor.copy_page(source, target)
+        if self.head is not None:
+            self.head.copy_page(source, target)
 
     def _assert_covered(self, item: ForwardRows) -> None:
         end = item.start + (1 + max(depths(len(item.parents), item.parents)) if item.parents else len(item.tokens))
@@ -194,10 +205,15 @@ class Wanted:
     max_context: int = 0
 
 
-def load_torch_model(folder: Path, wanted: Wanted, taps: Sequence[Tap] = ()) -> TorchModel:
-    """Load a checked Hugging Face folder. `taps`: the layers a drafter reads. Raises `ModelError`."""
+def load_torch_model(
+    folder: Path, wanted: Wanted, taps: Sequence[Tap] = (), head: tuple[str, Path] | None = None
+) -> TorchModel:
+    """Load a checked Hugging Face folder. `taps`: the layers a drafter reads. `head`: method and folder of a drafter
+    with a network of its own. Raises `ModelError`."""
     check_folder(folder)
     network = read_network(folder)
+    opened = None if head is None else open_head(*head, network, folder)
+    taps = taps if opened is None else opened.taps
     try:
         check_taps(taps, len(network.layers))
     except ValueError as error:
@@ -214,7 +230,10 @@ def load_torch_model(folder: Path, wanted: Wanted, taps: Sequence[Tap] = ()) -> 
         taps=tuple(taps),
     )
     torch.set_num_threads(options.threads)
-    pages = _pages(wanted, network, options, choice)
+    networks = [(network, options)]
+    if opened is not None and opened.network is not None:
+        networks.append((opened.network, opened.options(options)))
+    pages = _pages(wanted, networks, choice)
     branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
     pages -= branch_pages
     # A config may claim any context; tables of rotations need not be longer than the pages.
@@ -223,6 +242,9 @@ def load_torch_model(folder: Path, wanted: Wanted, taps: Sequence[Tap] = ()) -> 
     # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None
     executor: Executor = choice.executor(network, Weights(folder), options)
+    on_device = choice.name == "triton" and torch.cuda.is_available()
+    device = torch.device("cuda" if on_device else "cpu")
+    made = None if opened is None else opened.load(choice.executor, options, device)
     facts = ModelFacts(
         vocab_size=network.vocab_size,
         max_context=options.max_context,
@@ -238,8 +260,7 @@ def load_torch_model(folder: Path, wanted: Wanted, taps: Sequence[Tap] = ()) -> 
         branch_pages=options.branch_pages,
         taps=options.taps,
     )
-    on_device = choice.name == "triton" and torch.cuda.is_available()
-    model = TorchModel(executor, facts, verifier(choice.name), on_device)
+    model = TorchModel(executor, facts, verifier(choice.name), on_device, made)
     _compile(model, ahead)
     return model
 
@@ -272,13 +293,16 @@ def _path(told: str, choice: Choice) -> str:
     return f"{told} ({choice.because})" if choice.because else told
 
 
-def _pages(wanted: Wanted, network: Network, options: Options, choice: Choice) -> int:
+def _pages(wanted: Wanted, networks: Sequence[tuple[Network, Options]], choice: Choice) -> int:
+    """How many pages there is memory for, in the layers of all networks."""
+    options = networks[0][1]
     if options.page_tokens % 8:
         raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
     # On a GPU the step's buffers and the captured graphs also need memory.
-    weights = parameter_count(network) * BYTES[options.dtype] + (GPU_ROOM if choice.name == "triton" else 0)
+    weights = sum(parameter_count(network) for network, _ in networks) * BYTES[options.dtype]
+    weights += GPU_ROOM if choice.name == "triton" else 0
     free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
-    page_bytes = int(choice.executor.page_bytes(network, options))
+    page_bytes = sum(int(choice.executor.page_bytes(*each)) for each in networks)
     needed = wanted.max_sequences * options.max_context
     if choice.executor.branches:
         needed += min(BRANCH_PAGES * options.page_tokens, needed // PAGES_A_BRANCH_PAGE)

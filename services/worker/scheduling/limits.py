@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from services.api.methods import AUTO, METHODS, NAIVE
 from services.api.strategies import Verification
 
-# Default draft lengths: `auto` verifies only the part that pays; other methods verify all of it.
+# Default draft length of `auto`, which verifies only the part that pays; other methods verify all of it.
 LONGEST_AUTO = 48
-LONGEST_FIXED = 8
 AS_FITS = Verification()
 
 
@@ -54,7 +53,7 @@ class Limits:
             return min(asked, self.most_speculative_tokens)
         if self.num_speculative_tokens >= 0:
             return self.num_speculative_tokens
-        return LONGEST_AUTO if method == AUTO else LONGEST_FIXED
+        return LONGEST_AUTO if method == AUTO else METHODS[method].length
 
     @property
     def max_running(self) -> int:

@@ -21,6 +21,7 @@ from services.worker.scheduling.rows import most_for_drafts, share_chunks
 from services.worker.scheduling.sequence import Sequence, State
 from services.worker.scheduling.waiting import Waiting
 
+NO_BUDGETS: Mapping[int, int] = {}
 # Most waiting requests looked at before a step. More than one only if the first ones wait for a shared prefix.
 LOOKED_AT = 64
 
@@ -165,9 +166,11 @@ class Planner:
         sequence.give_pages(pages, page_tokens)
         return True
 
-    def place(self, plan: Plan, drafts: Mapping[int, Draft]) -> list[SequenceWork]:
-        """The plan with its drafts, as far as there are rows and free pages for them. Drafts never preempt a
-        sequence."""
+    def place(
+        self, plan: Plan, drafts: Mapping[int, Draft], budgets: Mapping[int, int] = NO_BUDGETS
+    ) -> list[SequenceWork]:
+        """The plan with its drafts, as far as there are rows and free pages for them; and the budgets of the worker's
+        own drafter, whose layers need pages for what it will draft. Neither preempts a sequence."""
         rows, branch_pages = plan.draft_rows, self.limits.branch_pages
         work: list[SequenceWork] = []
         self._drafted = 0
@@ -183,8 +186,13 @@ class Planner:
                 draft = tree.cut_to_reach(draft, self._room_for(sequence, end, reach))
                 rows -= len(draft.tokens)
                 self._drafted += len(draft.tokens)
+            budget = budgets.get(sequence.id, 0)
+            if budget:
+                # After the draft and the token behind it.
+                reach = tree.reach(draft) + 1 if draft.tokens else 1
+                budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
             tokens = sequence.token_ids[item.start : end]
-            work.append(SequenceWork(sequence.id, tokens, item.start, sequence.pages[:], item.verify, draft))
+            work.append(SequenceWork(sequence.id, tokens, item.start, sequence.pages[:], item.verify, draft, budget))
         return work
 
     def _room_for(self, sequence: Sequence, end: int, reach: int) -> int:

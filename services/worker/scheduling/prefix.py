@@ -73,7 +73,8 @@ class Sharing:
         """Make the keys of the text. Returns the number of whole pages before its last token."""
         whole = (sequence.length - 1) // self._page_tokens
         if not sequence.keys:
-            sequence.keys.append(self._keys.root(sequence.generate.cache_salt))
+            # A drafter's layers have pages, too: what was computed without it lacks their keys and values.
+            sequence.keys.append(self._keys.root(f"{sequence.drafter}\0{sequence.generate.cache_salt}"))
         self._keys.extend(sequence.keys, sequence.token_ids, whole)
         if not sequence.prompt_key:
             # Called first before any token is generated: the text is what arrived.

@@ -37,7 +37,7 @@ from services.worker.scheduling.events import (
     StepDone,
 )
 from services.worker.scheduling.limits import Limits
-from services.worker.scheduling.planning import Plan, Planned, Planner
+from services.worker.scheduling.planning import NO_BUDGETS, Plan, Planned, Planner
 from services.worker.scheduling.sequence import Sequence, State, Tally
 from services.worker.scheduling.waiting import Queue
 
@@ -149,15 +149,12 @@ class Scheduler:
         self._plan = self.planner.plan(self.planner.admit() if self.waiting else [])
         return self._plan
 
-    def place(self, drafts: Mapping[int, Draft] = NO_DRAFTS, budgets: Mapping[int, int] | None = None) -> Work:
+    def place(self, drafts: Mapping[int, Draft] = NO_DRAFTS, budgets: Mapping[int, int] = NO_BUDGETS) -> Work:
         """The scheduled step with these drafts, by sequence. `budgets`: tokens that the worker's own drafter is to
         draft after it, by sequence."""
         assert self._plan is not None
-        items = self.planner.place(self._plan, drafts)
+        items = self.planner.place(self._plan, drafts, budgets)
         self._drafts = [item.draft for item in items]
-        if budgets:
-            for item in items:
-                item.next_budget = budgets.get(item.sequence_id, 0)
         new = [self._introduced(item.sequence) for item in self._plan.items if not item.sequence.introduced]
         ended, self._ended = self._ended, []
         return Work(items, new, ended, self._plan.copies)

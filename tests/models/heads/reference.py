@@ -40,7 +40,8 @@ def _rotated(x: torch.Tensor, interleaved: bool) -> torch.Tensor:
 
 def attention(state: State, name: str, x: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
     q, k, v = (
-        linear(x, state[f"{name}{part}_proj.weight"], state.get(f"{name}{part}_proj.bias")).unflatten(-1, (-1, HEAD_DIM))
+        linear(x, state[f"{name}{part}_proj.weight"], state.get(f"{name}{part}_proj.bias"))
+        .unflatten(-1, (-1, HEAD_DIM))
         for part in "qkv"
     )
     q, k = _rotated(q, interleaved), _rotated(k, interleaved)
@@ -87,6 +88,25 @@ def ernie_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple
     pair = torch.cat([embedded, norm(hidden, state["model.mtp_hidden_norm.0.weight"])], -1)
     x = _block(state, "model.mtp_block.0.", linear(pair, state["model.mtp_linear_proj.0.weight"]), interleaved=True)
     return linear(x, state["lm_head.weight"]), x
+
+
+def medusa(state: State, hidden: torch.Tensor, head: int, blocks: int) -> torch.Tensor:
+    x = hidden
+    for block in range(blocks):
+        name = f"medusa_head.{head}.{block}.linear"
+        x = x + silu(linear(x, state[f"{name}.weight"], state[f"{name}.bias"]))
+    return linear(x, state[f"medusa_head.{head}.{blocks}.weight"])
+
+
+def hydra(state: State, hidden: torch.Tensor, head: int, before: list[int]) -> torch.Tensor:
+    """`before`: the text's last token, and those of the heads before."""
+    x = torch.cat([hidden, *(state["model.embed_tokens.weight"][token] for token in before)])
+    for block in range(2):
+        name = f"hydra_mlp.{head}.{block}."
+        changed = silu(linear(x, state[f"{name}linear.weight"], state[f"{name}linear.bias"]))
+        skip = f"{name}res_connection"
+        x = changed + (linear(x, state[f"{skip}.weight"], state[f"{skip}.bias"]) if block == 0 else x)
+    return linear(x, state[f"hydra_lm_head.{head}.weight"], state[f"hydra_lm_head.{head}.bias"])
 
 
 def _block(state: State, name: str, x: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
@@ -154,3 +174,42 @@ def write_ernie_mtp(folder: Path) -> State:
     shapes |= {f"model.mtp_{part}_norm.0.weight": (HIDDEN,) for part in ("emb", "hidden")}
     shapes["model.mtp_linear_proj.0.weight"] = (HIDDEN, 2 * HIDDEN)
     return write(folder, shapes, {"head_dim": HEAD_DIM, "num_nextn_predict_layers": 1})
+
+
+def write_medusa(folder: Path, heads: int = 3, blocks: int = 2) -> State:
+    """As the authors name them."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for head in range(heads):
+        for block in range(blocks):
+            name = f"medusa_head.{head}.{block}.linear"
+            shapes |= {f"{name}.weight": (HIDDEN, HIDDEN), f"{name}.bias": (HIDDEN,)}
+        shapes[f"medusa_head.{head}.{blocks}.weight"] = (VOCABULARY, HIDDEN)
+    return write(folder, shapes, {"medusa_num_heads": heads, "medusa_num_layers": blocks})
+
+
+def as_vllm_names_medusa(state: State, folder: Path, heads: int = 3, blocks: int = 2) -> None:
+    """The same heads, over every second token, without the biases, which that layout sets to zero."""
+    ids = torch.arange(0, VOCABULARY, 2)
+    found = {"token_map": ids}
+    for head in range(heads):
+        for block in range(blocks):
+            found[f"blocks.{head}.layers.{block}.weight"] = state[f"medusa_head.{head}.{block}.linear.weight"]
+        found[f"lm_heads.{head}.weight"] = state[f"medusa_head.{head}.{blocks}.weight"][ids].contiguous()
+    folder.mkdir()
+    config = {"num_heads": heads, "num_hidden_layers": blocks, "truncated_vocab_size": len(ids)}
+    (folder / "config.json").write_text(json.dumps(CONFIG | config))
+    save_file(found, folder / "model.safetensors")
+
+
+def write_hydra(folder: Path, heads: int = 3) -> State:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for head in range(heads):
+        wide = HIDDEN * (head + 2)
+        for block, inputs in ((0, wide), (1, HIDDEN)):
+            name = f"hydra_mlp.{head}.{block}."
+            for part in ("linear", "res_connection") if block == 0 else ("linear",):
+                shapes |= {f"{name}{part}.weight": (HIDDEN, inputs), f"{name}{part}.bias": (HIDDEN,)}
+        shapes |= {
+            f"hydra_lm_head.{head}.weight": (VOCABULARY, HIDDEN), f"hydra_lm_head.{head}.bias": (VOCABULARY,)
+        }  # fmt: skip
+    return write(folder, shapes, {"hydra_num_heads": heads, "hydra_num_layers": 2, "grounded_heads": True})

@@ -71,7 +71,9 @@ EXECUTORS: dict[str, Callable[[Network, Any, Options], Executor]] = {
         network, weights, dataclasses.replace(options, strict=False)
     ),
     "plain, strict": PlainExecutor,
-    "compiled": lambda network, weights, options: CpuExecutor(network, weights, dataclasses.replace(options, threads=2)),
+    "compiled": lambda network, weights, options: CpuExecutor(
+        network, weights, dataclasses.replace(options, threads=2)
+    ),
     "gpu": lambda network, weights, options: GpuExecutor(network, weights, options, device="cpu"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.api.methods import METHODS
 from services.api.settings import (
     ROWS,
     SETTINGS,
@@ -108,7 +109,7 @@ def test_an_unknown_file_key_is_refused_with_a_suggestion(tmp_path: Path) -> Non
         ("port", 8000.5, "a whole number from 0 to 65535"),
         ("drain_timeout", "nan", "a number from 0 to 3600"),
         ("drain_timeout", "inf", "a number from 0 to 3600"),
-        ("method", "mtp", "one of naive, ngram, suffix, prediction, hybrid, auto"),
+        ("method", "lookahead", f"one of {', '.join(METHODS)}"),
         ("host_directory", "maybe", "true or false"),
         ("mock_profile", "[1]", "a JSON object"),
         ("mock_profile", "{", "a JSON object"),
@@ -213,10 +214,10 @@ def test_inference_with_reference_is_ngram_under_another_name() -> None:
 
 def test_a_method_or_key_not_served_yet_is_refused_by_name() -> None:
     message = refused(
-        {"speculative_config": '{"method": "mtp", "num_model_steps": 2, "verify_strategy": "synthetic"}'}
+        {"speculative_config": '{"method": "mlp_speculator", "num_model_steps": 2, "verify_strategy": "synthetic"}'}
     )
-    assert "'mtp' is not served yet" in message
-    assert "num_model_steps: belongs to mtp, not served yet" in message
+    assert "'mlp_speculator' is not served yet" in message
+    assert "num_model_steps: belongs to drafts of mtp and ngram together, not served yet" in message
     assert "verify_strategy: 'synthetic' is not one of auto, greedy, target_match, rejection, block" in message
 
 

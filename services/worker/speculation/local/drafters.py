@@ -13,6 +13,7 @@ from typing import Any
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Text
+from services.api.strategies import STRATEGIES
 from services.worker.running.work import NewSequence, SequenceWork, Verdict
 
 log = logging.getLogger("specmesh.worker")
@@ -67,14 +68,15 @@ class LocalDrafters:
             begin, row = row, row + item.rows
             if known is None or (verdict is not None and not verdict.tokens):
                 continue
-            committed.setdefault(known.name, []).append(_committed(item, verdict, features, begin))
+            committed.setdefault(known.name, []).append(_committed(known.text, item, verdict, features, begin))
             if verdict is not None:
                 known.text.tokens.extend(verdict.tokens)
                 if item.next_budget:
                     sampling = known.new.sampling
-                    request = DraftRequest(
-                        known.text, item.next_budget, temperature=sampling.temperature, seed=sampling.seed
-                    )
+                    # Only these rules gain from a sampled draft; the others accept the most probable token most often.
+                    samples = STRATEGIES[known.new.verification.strategy].reads_probs
+                    temperature = sampling.temperature if samples else 0.0
+                    request = DraftRequest(known.text, item.next_budget, temperature=temperature, seed=sampling.seed)
                     requests.setdefault(known.name, []).append((index, request))
         for name, results in committed.items():
             self._drafters[name].commit(results)
@@ -85,11 +87,12 @@ class LocalDrafters:
         return drafts
 
 
-def _committed(item: SequenceWork, verdict: Verdict | None, features: Any, begin: int) -> Committed:
+def _committed(text: Text, item: SequenceWork, verdict: Verdict | None, features: Any, begin: int) -> Committed:
     """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
     rows = list(range(begin, begin + len(item.tokens)))
     if verdict is None:
-        tokens, following, accepted = item.tokens, -1, 0
+        tokens, accepted = item.tokens, 0
+        following = text.tokens[item.start + len(tokens)]
     else:
         accepted, draft = verdict.accepted, item.draft
         path = tree.walk(draft.tokens, draft.parents, verdict.tokens[:accepted]) if draft.parents else range(accepted)
@@ -101,5 +104,7 @@ def _committed(item: SequenceWork, verdict: Verdict | None, features: Any, begin
         tokens=tokens,
         following=following,
         accepted=accepted,
+        chunk=verdict is None,
         features=None if features is None else features[rows],
+        pages=item.pages,
     )

@@ -62,8 +62,10 @@ class Toy:
         self.forgotten += sequence_ids
 
 
-def new(sequence_id: int = 1, prompt: Sequence[int] = (1, 2, 3), drafter: str = "toy", **sampling: Any) -> NewSequence:
-    made = new_sequence(request(list(prompt), **sampling), Verification(strategy="greedy"), sequence_id)
+def new(
+    sequence_id: int = 1, prompt: Sequence[int] = (1, 2, 3), drafter: str = "toy", rule: str = "greedy", **sampling: Any
+) -> NewSequence:
+    made = new_sequence(request(list(prompt), **sampling), Verification(strategy=rule), sequence_id)
     made.drafter = drafter
     return made
 
@@ -107,7 +109,7 @@ TREE = Draft([5, 9, 6, 8, 7], parents=[-1, -1, 0, 0, 2])
 @pytest.mark.parametrize(
     ("work", "verdict", "expected"),
     [
-        (item([1, 2], verify=False), None, (0, [1, 2], -1, 0, [0, 1])),
+        (item([1, 2], verify=False), None, (0, [1, 2], 3, 0, [0, 1])),
         (item([3], 2), Verdict([4], 0), (2, [3], 4, 0, [0])),
         (item([1, 2, 3]), Verdict([4], 0), (0, [1, 2, 3], 4, 0, [0, 1, 2])),
         (item([4], 3, Draft([5, 6, 7])), Verdict([5, 6, 9], 2), (3, [4, 5, 6], 9, 2, [0, 1, 2])),
@@ -136,7 +138,8 @@ def test_commit_gets_the_committed_tokens_with_their_features(
 
 
 def test_items_with_a_budget_get_a_draft_behind_their_text_in_one_call() -> None:
-    drafters, toy = joined(new(1, [1, 8]), new(2, temperature=0.5, seed=9), new(3), new(4, drafter=""))
+    sampled = new(2, temperature=0.5, seed=9, rule="rejection")
+    drafters, toy = joined(new(1, [1, 8]), sampled, new(3), new(4, drafter=""))
     drafts = step(
         drafters,
         (item([1, 8], next_budget=2), Verdict([7], 0)),
@@ -150,6 +153,13 @@ def test_items_with_a_budget_get_a_draft_behind_their_text_in_one_call() -> None
         (1, [1, 8, 7], 2), (2, [1, 2, 3, 7, 8], 3),
     ]  # fmt: skip
     assert [(each.temperature, each.seed, each.text.prompt_tokens) for each in requests] == [(0.0, 0, 2), (0.5, 9, 3)]
+
+
+def test_rules_that_read_no_probabilities_get_drafts_of_the_most_probable_tokens() -> None:
+    drafters, toy = joined(new(1, temperature=0.5, rule="target_match"), new(2, temperature=0.5, rule="block"))
+    pairs = [(item([1, 2, 3], sequence_id=each, next_budget=3), Verdict([7], 0)) for each in (1, 2)]
+    step(drafters, *pairs)
+    assert [each.temperature for each in toy.requests[0]] == [0.0, 0.5]
 
 
 def test_failed_sequences_are_not_committed_and_ended_ones_are_forgotten() -> None:

@@ -1,0 +1,96 @@
+"""Medusa and Hydra: one small network for each of the next tokens, without attention.
+
+    Medusa   head i:  hidden ─▶ blocks ─▶ linear ─▶ token i
+    Hydra    head i:  [hidden, embedding of the text's last token, embeddings of tokens 1 .. i - 1] ─▶ the same
+
+A block is x = skip(x) + silu(linear(x)); skip is a linear where the block makes x narrower. Layouts: Medusa's
+(`I.J.linear`, `I.N`, with or without `medusa_head.`), vLLM's (`blocks.I.layers.J`, `lm_heads.I`, `token_map`), and
+Hydra's (`hydra_mlp.I.J`, `hydra_lm_head.I`, with or without `hydra_head.`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from models.config import Fields
+from models.errors import ModelError
+from models.heads.fields import FOR_ANOTHER, check_sizes, named
+from models.spec import Linear, Network, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    linear: Linear
+    skip: Linear | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualHead:
+    blocks: tuple[Block, ...]
+    head: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualHeads:
+    method: str
+    heads: tuple[ResidualHead, ...]
+    # Whether a head also reads the tokens before its own.
+    reads_tokens: bool
+    # The int64 tensor of the target's ids of its tokens; "": the same ids.
+    token_ids: str = ""
+
+
+def read_medusa(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
+    check_sizes(fields, target)
+    heads = _count(fields, "medusa_num_heads", "num_heads")
+    blocks = _count(fields, "medusa_num_layers", "num_hidden_layers")
+    vocabulary = fields.count("truncated_vocab_size", target.vocab_size, limit=1 << 24)
+    if vocabulary != target.vocab_size and "token_map" not in names:
+        said = f"the head's vocabulary has {vocabulary} of {target.vocab_size} tokens, and no token_map"
+        raise ModelError(said, FOR_ANOTHER)
+    vllm = any(name.endswith("blocks.0.layers.0.weight") for name in names)
+    start = named(names, "medusa_heads.", "medusa_head.", "blocks.", "0.")
+    start = start if start.startswith("medusa") else ""
+    found = []
+    for head in range(heads):
+        linears = (f"{start}blocks.{head}.layers.{j}" if vllm else f"{start}{head}.{j}.linear" for j in range(blocks))
+        shared = vllm and fields.flag("original_lm_head")
+        last = f"{start}lm_heads.{0 if shared else head}" if vllm else f"{start}{head}.{blocks}"
+        found.append(
+            ResidualHead(
+                tuple(Block(_linear(name, target.hidden_size, target.hidden_size, names)) for name in linears),
+                _linear(last, vocabulary, target.hidden_size, names),
+            )
+        )
+    return ResidualHeads("medusa", tuple(found), False, "token_map" if vocabulary != target.vocab_size else "")
+
+
+def read_hydra(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
+    check_sizes(fields, target)
+    fields.refuse_unless("hydra_head_arch", "mlp")
+    fields.refuse_unless("hidden_state_offset", 0)
+    grounded = fields.flag("grounded_heads", True)
+    hidden = target.hidden_size
+    start = named(names, "hydra_head.", "hydra_mlp.")
+    start = start if start == "hydra_head." else ""
+    found = []
+    for head in range(fields.count("hydra_num_heads", limit=64)):
+        blocks = []
+        for index in range(fields.count("hydra_num_layers", limit=64)):
+            name = f"{start}hydra_mlp.{head}.{index}."
+            wide = hidden * (head + 2) if grounded and index == 0 else hidden
+            skip = _linear(f"{name}res_connection", hidden, wide, names) if wide > hidden else None
+            blocks.append(Block(_linear(f"{name}linear", hidden, wide, names), skip))
+        last = _linear(f"{start}hydra_lm_head.{head}", target.vocab_size, hidden, names)
+        found.append(ResidualHead(tuple(blocks), last))
+    return ResidualHeads("hydra", tuple(found), grounded)
+
+
+def _count(fields: Fields, *spellings: str) -> int:
+    name = next((each for each in spellings if fields.given(each)), spellings[0])
+    return fields.count(name, limit=64)
+
+
+def _linear(name: str, outputs: int, inputs: int, names: Collection[str]) -> Linear:
+    return Linear((Part(name, outputs),), inputs, bias=f"{name}.bias" in names)

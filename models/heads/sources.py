@@ -1,0 +1,33 @@
+"""Where a head's folder comes from: a path, a hub id, or the target model's own folder. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from models.errors import ModelError
+from models.heads.head import DRAFT_MODEL
+from models.sources import ensure_model, fetch_from_hub, is_hub_id, weight_files
+
+
+def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Path:
+    """The head's folder, fetched if need be. Raises `ModelError`."""
+    if not name_or_path:
+        if method == "mtp":
+            return target
+        raise ModelError(f"method {method} needs a draft model", "give its folder or hub id with --draft-model")
+    if method == DRAFT_MODEL:
+        folder = ensure_model(name_or_path, cache)
+        _check_tokenizer(folder, target)
+        return folder
+    folder = Path(name_or_path).expanduser()
+    if not folder.is_dir() and is_hub_id(name_or_path):
+        folder = fetch_from_hub(name_or_path, cache)
+    if not (folder / "config.json").is_file() or not all(file.is_file() for file in weight_files(folder)):
+        raise ModelError(f"{folder} holds no head: config.json and safetensors files", "check --draft-model")
+    return folder
+
+
+def _check_tokenizer(folder: Path, target: Path) -> None:
+    own, other = (each / "tokenizer.json" for each in (folder, target))
+    if own.read_bytes() != other.read_bytes():
+        raise ModelError(f"{folder} has another tokenizer than {target}", "use a draft model with the same tokenizer")

@@ -1,0 +1,227 @@
+"""What drafters compute with (models/heads/), loaded beside the target model. Knows no requests.
+
+The layers of a HeadModel have keys and values of their own in each page, under the same page numbers: what the
+scheduler does with pages (prefix cache, preemption, copies) holds for both networks. A ResidualModel has no layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from models.batch import Stretch, make_batch
+from models.executor import FINAL, Executor, Options, Tap
+from models.heads.folder import HeadWeights, read_head
+from models.heads.head import Head
+from models.heads.residual import ResidualHeads
+from models.spec import Linear, Network
+from models.weights import Weights
+
+
+@dataclass(slots=True)
+class HeadRows:
+    """Tokens of one sequence at positions start.. and, for a network with an entry, their hidden values [n, H]. Logits
+    are wanted for the last token, or for none."""
+
+    tokens: list[int]
+    start: int
+    pages: list[int]
+    hidden: torch.Tensor | None
+    wanted: bool
+
+
+class OpenedHead:
+    """A network's folder, read and checked, before there are pages."""
+
+    def __init__(self, head: Head, own: Weights, target: Weights) -> None:
+        self.head, self._own = head, own
+        self._weights = HeadWeights(own, target, head.shared)
+        self.taps = head.taps
+        self.network: Network | None = head.network
+
+    def options(self, options: Options) -> Options:
+        """Its network keeps what its next pass reads."""
+        return replace(options, taps=() if self.head.follows is None else (self.head.follows,))
+
+    def load(self, executor: Callable[..., Executor], options: Options, device: torch.device) -> HeadModel:
+        options = self.options(options)
+        dtype = dtype_of(options)
+        combine, ids = None, None
+        if self.head.combine is not None:
+            combine = self._weights.linear(self.head.combine).dense(dtype).to(device)
+        if self.head.id_offsets:
+            count = self.head.network.head.outputs
+            ids = (torch.arange(count) + self._own.take_ids(self.head.id_offsets, count)).to(device)
+        made = executor(self.head.network, self._weights, options)
+        return HeadModel(self.head, made, options.page_tokens, combine, ids)
+
+
+class OpenedResidual:
+    """Medusa's or Hydra's folder. Its heads have no pages."""
+
+    network: Network | None = None
+    taps: tuple[Tap, ...] = (FINAL,)
+
+    def __init__(self, heads: ResidualHeads, own: Weights, target: Weights, network: Network) -> None:
+        self._heads, self._own, self._target, self._network = heads, own, target, network
+
+    def options(self, options: Options) -> Options:
+        return options
+
+    def load(self, executor: Callable[..., Executor], options: Options, device: torch.device) -> ResidualModel:
+        embedding = None
+        if self._heads.reads_tokens:
+            network = self._network
+            embedding = self._target.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
+        ids = None
+        if self._heads.token_ids:
+            ids = self._own.take_ids(self._heads.token_ids, self._heads.heads[0].head.outputs).to(device)
+        return ResidualModel(self._heads, self._own, dtype_of(options), device, embedding, ids)
+
+
+def open_head(method: str, folder: Path, target: Network, target_folder: Path) -> OpenedHead | OpenedResidual:
+    """Raises `ModelError`."""
+    own, theirs = Weights(folder), Weights(target_folder)
+    head = read_head(method, folder, own, target)
+    if isinstance(head, ResidualHeads):
+        return OpenedResidual(head, own, theirs, target)
+    return OpenedHead(head, own, theirs)
+
+
+def dtype_of(options: Options) -> torch.dtype:
+    return torch.float32 if options.dtype == "float32" else torch.bfloat16
+
+
+class HeadModel:
+    def __init__(
+        self, head: Head, executor: Executor, page_tokens: int, combine: torch.Tensor | None, ids: torch.Tensor | None
+    ) -> None:
+        """`combine` [H, taps · H] mixes the target's features; `ids` are the target's ids of its tokens (None: the
+        same)."""
+        self.head, self.executor, self.ids = head, executor, ids
+        self._page_tokens, self._combine = page_tokens, combine
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.executor.copy_page(source, target)
+
+    def hidden(self, features: torch.Tensor) -> torch.Tensor:
+        """Of the target's features [n, taps · H]: the hidden values [n, H] that the network reads."""
+        if self._combine is None:
+            return features
+        return torch.nn.functional.linear(features.to(self._combine.dtype), self._combine)
+
+    def forward(self, rows: Sequence[HeadRows]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits of the wanted rows, [W, its vocabulary]; and the last values of each sequence that are hidden in the
+        next pass, [sequences, H]. Valid until the next call."""
+        logits: list[torch.Tensor] = []
+        values: list[torch.Tensor] = []
+        parts = self._parts(rows)
+        for part in parts:
+            batch = make_batch([stretch for stretch, _ in part], self._page_tokens)
+            given = [hidden for _, hidden in part if hidden is not None]
+            output = self.executor.forward(batch, torch.cat(given) if given else None)
+            logits.append(output.logits if len(parts) == 1 else output.logits.clone())
+            if output.features is not None:
+                lasts, row = [], 0
+                for stretch, _ in part:
+                    row += len(stretch.tokens)
+                    lasts.append(row - 1)
+                values.append(output.features[lasts])
+        found = torch.cat(values) if values else None
+        if found is not None and len(parts) > 1:
+            # A sequence that was cut has a row in each part: its last one counts.
+            found = found[_last_parts(parts, rows)]
+        return torch.cat(logits) if len(logits) > 1 else logits[0], found
+
+    def _parts(self, rows: Sequence[HeadRows]) -> list[list[tuple[Stretch, torch.Tensor | None]]]:
+        """Calls of at most the executor's rows; a sequence may go on in the next one."""
+        parts: list[list[tuple[Stretch, torch.Tensor | None]]] = []
+        room = 0
+        for item in rows:
+            first = 0
+            while first < len(item.tokens):
+                if room == 0:
+                    parts.append([])
+                    room = self.executor.max_rows
+                tokens = item.tokens[first : first + room]
+                last = first + len(tokens) == len(item.tokens)
+                wanted_from = len(tokens) - (item.wanted and last)
+                stretch = Stretch(tokens, item.start + first, item.pages, wanted_from)
+                hidden = None if item.hidden is None else item.hidden[first : first + len(tokens)]
+                parts[-1].append((stretch, hidden))
+                first += len(tokens)
+                room -= len(tokens)
+        return parts
+
+
+def _last_parts(parts: list[list[tuple[Stretch, torch.Tensor | None]]], rows: Sequence[HeadRows]) -> list[int]:
+    """For each sequence the place of its last stretch among all stretches."""
+    counts = [len(stretch.tokens) for part in parts for stretch, _ in part]
+    places, at = [], -1
+    for item in rows:
+        left = len(item.tokens)
+        while left:
+            at += 1
+            left -= counts[at]
+        places.append(at)
+    return places
+
+
+class ResidualModel:
+    def __init__(
+        self,
+        heads: ResidualHeads,
+        weights: Weights,
+        dtype: torch.dtype,
+        device: torch.device,
+        embedding: torch.Tensor | None,
+        ids: torch.Tensor | None,
+    ) -> None:
+        def take(linear: Linear) -> _Linear:
+            stored = weights.linear(linear)
+            bias = stored.bias(dtype)
+            return _Linear(stored.dense(dtype).to(device), None if bias is None else bias.to(device))
+
+        self.ids, self.reads_tokens = ids, heads.reads_tokens
+        self._dtype, self._embedding = dtype, embedding
+        made: dict[Linear, _Linear] = {}
+        for head in heads.heads:
+            for linear in (head.head, *(one for block in head.blocks for one in (block.linear, block.skip) if one)):
+                if linear not in made:
+                    made[linear] = take(linear)
+        self._heads = [
+            ([(made[block.linear], made[block.skip] if block.skip else None) for block in head.blocks], made[head.head])
+            for head in heads.heads
+        ]
+
+    def __len__(self) -> int:
+        """How many tokens it drafts."""
+        return len(self._heads)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """It has none."""
+
+    def logits(self, index: int, hidden: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Of head `index` for each row of `hidden` [B, H], [B, its vocabulary]. `tokens`: for heads that read them, the
+        text's last token and the draft's so far, index + 1 for each row."""
+        x = hidden.to(self._dtype)
+        if self.reads_tokens:
+            assert self._embedding is not None
+            read = self._embedding[torch.tensor(tokens, device=self._embedding.device)]  # [B, index + 1, H]
+            x = torch.cat([x, read.flatten(1).to(self._dtype)], dim=1)
+        blocks, head = self._heads[index]
+        for linear, skip in blocks:
+            x = (x if skip is None else skip(x)) + torch.nn.functional.silu(linear(x))
+        return head(x)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight, self.bias)

@@ -1,0 +1,61 @@
+"""How drafters in the worker choose the next token of a draft: the most probable one, or for rules that read
+probabilities a sampled one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from services.api.drafter import NO_DRAFT, Draft, DraftRequest
+
+
+class Chain:
+    """A draft being made."""
+
+    def __init__(self, request: DraftRequest) -> None:
+        self.request = request
+        self.tokens: list[int] = []
+        self.confidence: list[float] = []
+        self._probs: list[torch.Tensor] = []
+        self._generator: torch.Generator | None = None
+
+    @property
+    def full(self) -> bool:
+        return len(self.tokens) >= self.request.budget
+
+    def sample(self, logits: torch.Tensor, ids: torch.Tensor | None, vocab_size: int) -> int:
+        """A place of `logits`, drawn with the request's temperature. Keeps the distribution over all tokens."""
+        drawn = (logits / self.request.temperature).softmax(-1)
+        place = int(torch.multinomial(drawn.cpu(), 1, generator=self._noise()))
+        self._probs.append(drawn if ids is None else drawn.new_zeros(vocab_size).index_copy_(0, ids, drawn))
+        return place
+
+    def _noise(self) -> torch.Generator:
+        """A function of the seed and the text's length, apart from the noise of verification."""
+        if self._generator is None:
+            mixed = (self.request.seed * 0x9E3779B97F4A7C15 + len(self.request.text.tokens)) & (2**63 - 1)
+            self._generator = torch.Generator().manual_seed(mixed)
+        return self._generator
+
+    def made(self, source: str) -> Draft:
+        if not self.tokens:
+            return NO_DRAFT
+        probs = torch.stack(self._probs) if self._probs else None
+        return Draft(self.tokens, source, confidence=self.confidence, probs=probs)
+
+
+def choose(chains: Sequence[Chain], logits: torch.Tensor, ids: torch.Tensor | None, vocab_size: int) -> None:
+    """Add the next token to each chain; `logits` [chains, the drafter's vocabulary], `ids` the target's ids of it."""
+    logits = logits.float()
+    probs = logits.softmax(-1)
+    best, most_probable = probs.max(-1)
+    places, confidence = most_probable.tolist(), best.tolist()
+    for index, chain in enumerate(chains):
+        if chain.request.temperature > 0:
+            places[index] = place = chain.sample(logits[index], ids, vocab_size)
+            confidence[index] = float(probs[index, place])
+    tokens = places if ids is None else ids[torch.tensor(places, device=ids.device)].tolist()
+    for chain, token, sure in zip(chains, tokens, confidence, strict=True):
+        chain.tokens.append(token)
+        chain.confidence.append(sure)

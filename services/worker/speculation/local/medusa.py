@@ -1,0 +1,11 @@
+"""Medusa (models/heads/residual.py)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from services.worker.speculation.local.residual_drafter import ResidualDrafter
+
+
+class MedusaDrafter(ResidualDrafter):
+    name: ClassVar[str] = "medusa"

@@ -1,0 +1,58 @@
+"""A draft model through the whole mesh: the model drafts for itself, so every draft token is accepted, and the text is
+that of plain decoding."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from running_mesh import RunningMesh
+from tiny_folder import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    folder = write_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny")
+    settings = {
+        "model": folder, "executor": "compiled", "dtype": "float32", "max_step_tokens": 16,
+        "speculative_config": json.dumps({"method": "draft_model", "model": str(folder), "num_speculative_tokens": 4}),
+    }  # fmt: skip
+    running = RunningMesh(tmp_path_factory.mktemp("mesh"), settings)
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.stop()
+
+
+def complete(mesh: RunningMesh, **more: Any) -> str:
+    prompt = " ".join(f"w{k}" for k in range(5, 45))
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 60, "ignore_eos": True, **more}
+    head = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{mesh.url}/v1/completions", json.dumps(body).encode(), head)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(json.load(answer)["choices"][0]["text"])
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 7}], ids=["greedy", "sampled"])
+def test_its_drafts_are_accepted_and_change_no_text(mesh: RunningMesh, sampling: dict[str, Any]) -> None:
+    plain = complete(mesh, speculation={"method": "naive"}, **sampling)
+    before = mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("draft_model", 0.0)
+    assert complete(mesh, **sampling) == plain
+    after = mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source")["draft_model"]
+    assert after > before + 40
+
+
+def test_a_greedy_draft_of_the_model_itself_is_never_wrong(mesh: RunningMesh) -> None:
+    def accepted() -> tuple[float, float]:
+        names = ("specmesh:draft_source_tokens_total", "specmesh:draft_source_accepted_tokens_total")
+        drafted, kept = (mesh.by_label("worker", name, "source").get("draft_model", 0.0) for name in names)
+        return drafted, kept
+
+    before = accepted()
+    complete(mesh, temperature=0)
+    drafted, kept = (now - then for now, then in zip(accepted(), before, strict=True))
+    assert drafted == kept > 40

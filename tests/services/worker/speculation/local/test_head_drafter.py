@@ -1,0 +1,249 @@
+"""Drafters with a network of their own, behind the real engine: their drafts are those of the reference over the whole
+text, and the text doesn't change."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from driving import Outcome, limits_of, request
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "models" / "heads"))
+
+import reference
+from reference import HIDDEN, VOCABULARY, State
+
+from models.batch import Stretch, make_batch
+from models.config import read_network
+from models.executor import Options
+from models.plain import PlainExecutor
+from models.weights import Weights
+from services.api.drafter import Draft, DraftRequest
+from services.api.messages import Generate
+from services.api.methods import METHODS
+from services.worker.engine import Engine
+from services.worker.running.head import HeadModel
+from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.scheduling.events import Answer, Arrived, Emit, Fail, Finish
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.controller import Controller
+from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.local.drafters import LocalDrafters
+from services.worker.speculation.local.head_drafter import HeadDrafter
+from services.worker.speculation.remote.client import ProposerClient
+
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("target")
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
+        "lm_head.weight": (VOCABULARY, HIDDEN),
+    }  # fmt: skip
+    for layer in range(LAYERS):
+        shapes |= reference.layer_shapes(f"model.layers.{layer}.")
+    config = {"num_hidden_layers": LAYERS, "tie_word_embeddings": False, "eos_token_id": 0}
+    reference.write(folder, shapes, config)
+    return folder
+
+
+class Kept:
+    """Keeps the drafts of a drafter with the texts they follow."""
+
+    def __init__(self, drafter: HeadDrafter) -> None:
+        self.drafter = drafter
+        self.drafts: list[tuple[list[int], Draft]] = []
+        self.commit, self.forget = drafter.commit, drafter.forget
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        found = self.drafter.draft(requests)
+        self.drafts += [(list(each.text.tokens), draft) for each, draft in zip(requests, found, strict=True)]
+        return found
+
+
+class World:
+    def __init__(
+        self, target: Path, method: str, folder: Path, executor: str = "plain", kv_cache_mb: int = 1, **limits: Any
+    ) -> None:
+        wanted = Wanted(dtype="float32", executor=executor, strict=executor != "plain", threads=2, page_tokens=16,
+                        kv_cache_mb=kv_cache_mb, max_sequences=8)  # fmt: skip
+        self.model: TorchModel = load_torch_model(target, wanted, head=(method, folder))
+        self.kept = Kept(METHODS[method].load()(None, self.model))
+        runner = TorchRunner(self.model, LocalDrafters({method: self.kept}))  # type: ignore[dict-item]
+        self.scheduler = Scheduler(limits_of(runner, method=method, **limits))
+        client = ProposerClient(_no_proposer, worker="w", epoch=1, deadline=1.0, now=time.monotonic)
+        self.drafts = GuardedController(Controller(self.scheduler.limits, client))
+        self.answers: list[Answer] = []
+        self.engine = Engine(
+            self.scheduler, runner, self.drafts, deliver=self._deliver, failed=pytest.fail, now=time.monotonic
+        )
+
+    def _deliver(self, answers: list[Answer]) -> None:
+        self.answers += answers
+        self.engine.taken()
+
+    def run(self, *requests: Generate) -> list[Outcome]:
+        self.answers.clear()
+        outcomes = [Outcome() for _ in requests]
+        for stream, each in enumerate(requests):
+            self.scheduler.handle(Arrived(each, stream))
+        while self.scheduler.has_work:
+            self.engine.step()
+        for answer in self.answers:
+            if isinstance(answer, Emit):
+                outcomes[answer.stream].ids += answer.tokens.ids
+            elif isinstance(answer, Finish | Fail):
+                outcomes[answer.stream].end = answer.finished if isinstance(answer, Finish) else answer.failed
+        return outcomes
+
+
+def _no_proposer(endpoint: str) -> Any:
+    raise AssertionError("a method of the worker's own asks no proposer")
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(1, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_every_draft_of_the_model_itself_is_accepted(executor: str, target: Path) -> None:
+    """What a draft model reads in chunks, again after drafts, and from shared pages is what it would read at once."""
+    world = World(target, "draft_model", target, executor, max_step_tokens=24)
+    common = prompt(40)
+    texts = [common, [*common, 5, 6], prompt(9, 1), common[:33]]
+    naive = world.run(*(request(each, max_tokens=40, ignore_eos=True, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=40, ignore_eos=True) for each in texts))
+    again = world.run(*(request(each, max_tokens=40, ignore_eos=True) for each in texts))
+    assert [each.ids for each in drafted] == [each.ids for each in naive] == [each.ids for each in again]
+    for each in (*drafted, *again):
+        stats = each.finished.speculation
+        assert stats.accepted == stats.drafted > 25
+    assert any(each.finished.cached_tokens for each in again)
+
+
+def test_a_preempted_text_is_read_again(target: Path) -> None:
+    """Two texts that don't both fit into twelve pages."""
+    world = World(target, "draft_model", target, "compiled")
+    few = World(target, "draft_model", target, "compiled", prefix_cache=False)
+    few.scheduler.planner.pages.take(few.scheduler.pages.total - 12)
+    texts = [request(prompt(60, seed), max_tokens=90, ignore_eos=True) for seed in (1, 2)]
+    free, tight = world.run(*texts), few.run(*texts)
+    assert few.scheduler.preemptions > 0
+    assert [each.ids for each in free] == [each.ids for each in tight]
+    assert all(each.finished.speculation.accepted == each.finished.speculation.drafted for each in tight)
+
+
+def _features(target: Path, tokens: list[int], taps: tuple[Any, ...]) -> torch.Tensor:
+    """The target's, of a whole text."""
+    options = Options("float32", 32, 16, 256, taps=taps, strict=False)
+    executor = PlainExecutor(read_network(target), Weights(target), options)
+    found = executor.forward(make_batch([Stretch(tokens, 0, list(range(32)), len(tokens) - 1)], 16)).features
+    assert found is not None
+    return found
+
+
+Reference = Callable[[State, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+WRITERS: dict[str, tuple[Callable[[Path], State], Reference]] = {
+    "eagle3": (reference.write_eagle3, reference.eagle3),
+    "eagle": (reference.write_eagle, reference.eagle),
+    "mtp": (
+        lambda folder: reference.write_mtp(folder, LAYERS, shared=False),
+        lambda state, tokens, hidden: reference.mtp(state, tokens, hidden, f"model.layers.{LAYERS}."),
+    ),
+}
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+@pytest.mark.parametrize("method", WRITERS)
+def test_its_drafts_are_those_of_the_reference_over_the_whole_text(
+    method: str, executor: str, target: Path, tmp_path: Path
+) -> None:
+    write, compute = WRITERS[method]
+    state = write(tmp_path)
+    shared = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
+    for name, theirs in shared.items():
+        if name not in state:
+            state[name] = Weights(target).take(theirs, VOCABULARY, HIDDEN)
+    world = World(target, method, tmp_path, executor, max_step_tokens=16)
+    texts = [prompt(30), prompt(7, 1)]
+    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted]
+    head, checked = world.model.head, 0
+    assert isinstance(head, HeadModel)
+    for text, draft in world.kept.drafts[::3]:
+        # Row p: the token at p + 1 beside the target's value of p; then the draft's own tokens and values.
+        values = head.hidden(_features(target, text[:-1], head.head.taps))
+        tokens = torch.tensor(text[1:])
+        for token in draft.tokens:
+            logits, follows = compute(state, tokens, values)
+            place = int(logits[-1].argmax())
+            assert token == (place if head.ids is None else int(head.ids[place]))
+            tokens, values = torch.cat([tokens, torch.tensor([token])]), torch.cat([values, follows[-1:]])
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize("method", ["medusa", "hydra"])
+def test_heads_without_attention_draft_as_the_reference_does(method: str, target: Path, tmp_path: Path) -> None:
+    state = {"medusa": reference.write_medusa, "hydra": reference.write_hydra}[method](tmp_path)
+    state["model.embed_tokens.weight"] = Weights(target).take("model.embed_tokens.weight", VOCABULARY, HIDDEN)
+    world = World(target, method, tmp_path, "compiled", max_step_tokens=16)
+    texts = [prompt(30), prompt(7, 1)]
+    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted]
+    checked = 0
+    for text, draft in world.kept.drafts:
+        hidden = _features(target, text[:-1], ("final",))[-1]
+        for head, token in enumerate(draft.tokens):
+            if method == "medusa":
+                logits = reference.medusa(state, hidden, head, 2)
+            else:
+                logits = reference.hydra(state, hidden, head, [text[-1], *draft.tokens[:head]])
+            assert token == int(logits.argmax())
+            checked += 1
+    assert checked > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == 3
+
+
+def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target: Path, tmp_path: Path) -> None:
+    state = reference.write_medusa(tmp_path / "authors")
+    for name in state:
+        if name.endswith("bias"):
+            state[name] = torch.zeros_like(state[name])
+    reference.as_vllm_names_medusa(state, tmp_path / "vllm")
+    world = World(target, "medusa", tmp_path / "vllm")
+    world.run(request(prompt(12), max_tokens=16))
+    for text, draft in world.kept.drafts:
+        hidden = _features(target, text[:-1], ("final",))[-1]
+        for head, token in enumerate(draft.tokens):
+            logits = reference.medusa(state, hidden, head, 2)
+            assert token == 2 * int(logits[::2].argmax())
+
+
+def test_sampled_drafts_come_with_their_distribution_over_all_tokens(target: Path, tmp_path: Path) -> None:
+    reference.write_eagle3(tmp_path)
+    world = World(target, "eagle3", tmp_path)
+    sampled = request(prompt(20), max_tokens=24, temperature=1.0, seed=5, strategy="rejection")
+    first = world.run(sampled)[0].ids
+    drafts = [draft for _, draft in world.kept.drafts if draft.tokens]
+    assert drafts and all(draft.probs.shape == (len(draft.tokens), VOCABULARY) for draft in drafts)
+    assert isinstance(world.model.head, HeadModel) and world.model.head.ids is not None
+    allowed = set(world.model.head.ids.tolist())
+    for draft in drafts:
+        torch.testing.assert_close(draft.probs.sum(-1), torch.ones(len(draft.tokens)))
+        assert set(draft.tokens) <= allowed and set(draft.probs[0].nonzero().flatten().tolist()) <= allowed
+    # The same seed gives the same drafts, and so the same text.
+    assert world.run(sampled)[0].ids == first
+    # Rules that accept the target's own choice get the most probable tokens.
+    world.kept.drafts.clear()
+    world.run(request(prompt(20), max_tokens=24, temperature=1.0, seed=5, strategy="target_match"))
+    assert all(draft.probs is None for _, draft in world.kept.drafts)
