@@ -7,11 +7,23 @@ from pathlib import Path
 from models.errors import ModelError
 from models.heads.head import DRAFT_MODEL
 from models.sources import ensure_model, fetch_from_hub, is_hub_id, weight_files
+from models.tensor_headers import read_headers
+
+OWN_FOLDER = "own"
+# Parts of tensors' names that only this method's folders have; a draft model's has none of them.
+MARKS: dict[str, tuple[str, ...]] = {
+    "eagle3": (".hidden_norm.",),
+    "hydra": ("hydra_mlp.",),
+    "medusa": ("medusa_head.", "medusa_heads.", "blocks.0.layers.", "0.0.linear.weight"),
+    "mtp": (".eh_proj.", "mtp_linear_proj."),
+    # After mtp, one of whose norms has a like name, and eagle3.
+    "eagle": ("fc.weight",),
+}
 
 
 def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Path:
     """The head's folder, fetched if need be. Raises `ModelError`."""
-    if not name_or_path:
+    if name_or_path in ("", OWN_FOLDER):
         if method == "mtp":
             return target
         raise ModelError(f"method {method} needs a draft model", "give its folder or hub id with --draft-model")
@@ -19,11 +31,28 @@ def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Pa
         folder = ensure_model(name_or_path, cache)
         _check_tokenizer(folder, target)
         return folder
-    folder = Path(name_or_path).expanduser()
-    if not folder.is_dir() and is_hub_id(name_or_path):
-        folder = fetch_from_hub(name_or_path, cache)
+    folder = _folder(name_or_path, cache)
     if not (folder / "config.json").is_file() or not all(file.is_file() for file in weight_files(folder)):
         raise ModelError(f"{folder} holds no head: config.json and safetensors files", "check --draft-model")
+    return folder
+
+
+def method_of(name_or_path: str, cache: Path) -> str:
+    """The method of a head's folder, by the names of its tensors. Raises `ModelError`."""
+    if name_or_path == OWN_FOLDER:
+        return "mtp"
+    folder = _folder(name_or_path, cache)
+    names = {name for file in weight_files(folder) for name in read_headers(file)}
+    for method, marks in MARKS.items():
+        if any(mark in name for name in names for mark in marks):
+            return method
+    return DRAFT_MODEL
+
+
+def _folder(name_or_path: str, cache: Path) -> Path:
+    folder = Path(name_or_path).expanduser()
+    if not folder.is_dir() and is_hub_id(name_or_path):
+        return fetch_from_hub(name_or_path, cache)
     return folder
 
 

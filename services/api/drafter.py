@@ -69,7 +69,8 @@ class Text:
 class DraftRequest(msgspec.Struct, frozen=True, gc=False):
     """A request for a draft of at most `budget` tokens after the text and `ahead`, which is assumed to follow it. With
     `tree` it may be a tree, whose depth is at most `budget`. `temperature` and `seed` are for drafters that sample;
-    temperature 0: the most probable token."""
+    temperature 0: the most probable token. A drafter that computes each token stops where the product of its
+    confidences falls below `floor`."""
 
     text: Text
     budget: int
@@ -77,6 +78,7 @@ class DraftRequest(msgspec.Struct, frozen=True, gc=False):
     tree: bool = False
     temperature: float = 0.0
     seed: int = 0
+    floor: float = 0.0
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

@@ -16,6 +16,8 @@ from services.api.drafter import Needs
 NAIVE = "naive"
 AUTO = "auto"
 PREDICTION = "prediction"
+# The value of the setting draft_model for the MTP block inside the model's own folder.
+OWN_FOLDER = "own"
 # Other servers' word for naive, which requests may use.
 OFF = "off"
 
@@ -58,7 +60,7 @@ def _with_network(name: str, drafter: str, help: str, length: int, aliases: tupl
         runs="worker",
         needs=Needs.FEATURES,
         gives_probs=True,
-        settings=("draft_model",),
+        settings=("draft_model", "num_model_steps"),
         has_network=True,
         length=length,
         in_auto=False,

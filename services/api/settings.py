@@ -75,7 +75,8 @@ SETTINGS: tuple[Setting, ...] = (
     # Speculation
     _row("speculative_config", "{}", "Speculation settings as JSON with the keys of FastDeploy and vLLM: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
     _row("method", AUTO, "Drafting method of requests that name none", kind="choice", choices=tuple(METHODS)),
-    _row("draft_model", "", "Hugging Face folder or hub id of the draft model or head for methods that have a network of their own; empty: mtp reads the model's own folder", roles="worker"),
+    _row("draft_model", "", "Hugging Face folder or hub id of the draft model or head for methods that have a network of their own; own: the model's own folder, for mtp (its default). With method auto: also draft with it", roles="worker"),
+    _row("num_model_steps", 0, "Maximum number of tokens that a head or draft model drafts at once; 0: as many as the draft may have, and with method auto twice its default length", low=0, high=64, roles="worker"),
     _row("num_speculative_tokens", -1, "Maximum draft length in tokens; -1: by method: 48 for auto, 3 for mtp, 4 for medusa and hydra, 5 for draft_model, eagle and eagle3, 8 for the others", low=-1, high=64),
     _row("verify_strategy", "auto", "Rule by which draft tokens are accepted; auto: greedy at temperature 0, else target_match; typical and topp change the text", kind="choice", choices=(AUTO, *STRATEGIES)),
     _row("accept_policy", "normal", "For debugging: accept_all accepts every draft token and changes the text, reject_all accepts none", kind="choice", choices=ACCEPT_POLICIES),

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from services.api.methods import METHODS
+from services.api.methods import AUTO, METHODS, OWN_FOLDER
 from services.api.strategies import STRATEGIES
 
 # Their key -> our row.
@@ -18,6 +18,7 @@ KEYS: dict[str, str] = {
     "speculate_method": "method",
     "model": "draft_model",
     "num_speculative_tokens": "num_speculative_tokens",
+    "num_model_steps": "num_model_steps",
     "speculate_max_draft_token_num": "num_speculative_tokens",
     "verify_strategy": "verify_strategy",
     "acceptance_method": "verify_strategy",
@@ -53,16 +54,16 @@ ALIASES: dict[str, dict[str, str]] = {
     "verify_strategy": {alias: strategy.name for strategy in STRATEGIES.values() for alias in strategy.aliases},
 }
 
+# FastDeploy's MTP with n-grams: `auto`, which asks the text drafters and the MTP block.
+HYBRID_MTP, WITH_NGRAM = "hybrid_mtp_ngram", "with_ngram"
+
 # Methods of other servers that are not served yet, for an error that doesn't look like a typing error.
 METHODS_TO_COME = (
-    "hybrid_mtp_ngram",
     "mlp_speculator",
 )
 
 # Their keys that only steer what is not served yet.
 KEYS_TO_COME: dict[str, str] = {
-    "mtp_strategy": "drafts of mtp and ngram together",
-    "num_model_steps": "drafts of mtp and ngram together",
     "draft_tensor_parallel_size": "tensor parallelism",
     "enable_draft_logprob": "drafters that give probabilities",
     "benchmark_mode": "the benchmark mode",
@@ -74,6 +75,15 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], li
     """Row name -> (the key it came from, value), and what is wrong with the keys."""
     rows: dict[str, tuple[str, Any]] = {}
     problems: list[str] = []
+    config = dict(config)
+    if config.get("method", config.get("speculate_method")) == HYBRID_MTP:
+        config["mtp_strategy"] = WITH_NGRAM
+    strategy = config.pop("mtp_strategy", None)
+    if strategy not in (None, "default", WITH_NGRAM):
+        problems.append(f"mtp_strategy: {strategy!r} is not one of default, {WITH_NGRAM}")
+    if strategy == WITH_NGRAM:
+        config |= {"method": AUTO, "model": config.get("model") or OWN_FOLDER}
+        config.pop("speculate_method", None)
     for key, value in config.items():
         problem = _key_problem(key) or _value_problem(key, value)
         if problem:

@@ -22,6 +22,7 @@ from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
 from services.api.messages import Describe, Failed, Generate, ModelCard, Speculation
+from services.api.methods import METHODS
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.engine import Engine, Heard, ProposerMoved
@@ -127,7 +128,9 @@ class WorkerActor(Actor):
                 max_step_tokens=settings.max_step_tokens,
                 max_waiting=settings.max_waiting,
                 method=settings.method,
-                methods=served_methods(settings),
+                methods=served_methods(runner.drafters),
+                model_steps=settings.num_model_steps,
+                head=next((name for name in runner.drafters if METHODS[name].has_network), ""),
                 num_speculative_tokens=settings.num_speculative_tokens,
                 verification=verification,
                 trees=settings.suffix_decoding_trees,

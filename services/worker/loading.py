@@ -54,8 +54,8 @@ def _torch(settings: Settings) -> Runner:
     from services.worker.running.torch_runner import TorchRunner
 
     # The model is loaded with the taps, or the network, of the drafter that runs in the worker.
-    method = METHODS[settings.method]
-    local = method.load() if method.runs == "worker" else None
+    name = _own_method(settings)
+    local = METHODS[name].load() if name else None
     head = None
     wanted = Wanted(
         dtype=settings.dtype,
@@ -68,13 +68,24 @@ def _torch(settings: Settings) -> Runner:
         max_context=settings.max_context,
     )
     folder = ensure_model(settings.model, cache_dir(settings))
-    if method.has_network:
-        head = method.name, ensure_head(method.name, settings.draft_model, folder, cache_dir(settings))
+    if name and METHODS[name].has_network:
+        head = name, ensure_head(name, settings.draft_model, folder, cache_dir(settings))
     model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)
-    drafters = {} if local is None else {method.name: local(settings, model)}
+    drafters = {} if local is None else {name: local(settings, model)}
     return TorchRunner(model, LocalDrafters(drafters))
 
 
-def served_methods(settings: Settings) -> tuple[str, ...]:
-    """Methods a request may choose: all of the proposer's, and the worker's own that is loaded."""
-    return tuple(name for name, row in METHODS.items() if row.runs == "proposer" or name == settings.method)
+def _own_method(settings: Settings) -> str:
+    """The method of the drafter that runs in this worker; "": none. Raises ModelError."""
+    if METHODS[settings.method].runs == "worker":
+        return str(settings.method)
+    if not settings.draft_model:
+        return ""
+    from models.heads.sources import method_of
+
+    return method_of(settings.draft_model, cache_dir(settings))
+
+
+def served_methods(own: tuple[str, ...]) -> tuple[str, ...]:
+    """Methods a request may choose: all of the proposer's, and the worker's own."""
+    return tuple(name for name, row in METHODS.items() if row.runs == "proposer" or name in own)

@@ -18,7 +18,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     folder = write_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny")
     settings = {
         "model": folder, "executor": "compiled", "dtype": "float32", "max_step_tokens": 16,
-        "speculative_config": json.dumps({"method": "draft_model", "model": str(folder), "num_speculative_tokens": 4}),
+        "draft_model": str(folder),
     }  # fmt: skip
     running = RunningMesh(tmp_path_factory.mktemp("mesh"), settings)
     try:
@@ -38,12 +38,14 @@ def complete(mesh: RunningMesh, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 7}], ids=["greedy", "sampled"])
-def test_its_drafts_are_accepted_and_change_no_text(mesh: RunningMesh, sampling: dict[str, Any]) -> None:
+@pytest.mark.parametrize("method", ["draft_model", "auto"])
+def test_its_drafts_are_verified_and_change_no_text(mesh: RunningMesh, method: str, sampling: dict[str, Any]) -> None:
     plain = complete(mesh, speculation={"method": "naive"}, **sampling)
     before = mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("draft_model", 0.0)
-    assert complete(mesh, **sampling) == plain
+    # `auto` has a choice: its proposer must not have learned the answer.
+    assert complete(mesh, speculation={"method": method}, cache_salt=f"{method}{sampling}", **sampling) == plain
     after = mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source")["draft_model"]
-    assert after > before + 40
+    assert after > before + (40 if method == "draft_model" else 5)
 
 
 def test_a_greedy_draft_of_the_model_itself_is_never_wrong(mesh: RunningMesh) -> None:
@@ -53,6 +55,6 @@ def test_a_greedy_draft_of_the_model_itself_is_never_wrong(mesh: RunningMesh) ->
         return drafted, kept
 
     before = accepted()
-    complete(mesh, temperature=0)
+    complete(mesh, temperature=0, speculation={"method": "draft_model", "num_speculative_tokens": 4})
     drafted, kept = (now - then for now, then in zip(accepted(), before, strict=True))
     assert drafted == kept > 40

@@ -100,6 +100,10 @@ class MockRunner:
         # In units of 2**-16.
         self._stays = int(profile.acceptance * 65536)
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return ()
+
     def launch(self, work: Work) -> None:
         profile = self.profile
         self._began, self._work = self._now(), work

@@ -40,6 +40,11 @@ class Runner(Protocol):
     @property
     def facts(self) -> Facts: ...
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Methods of the drafters that run here, behind verification."""
+        ...
+
     def launch(self, work: Work) -> None:
         """Begin a step. On a GPU it runs when this returns; on a CPU it is computed in `finish`."""
         ...

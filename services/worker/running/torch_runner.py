@@ -54,6 +54,10 @@ class TorchRunner:
         self._output: Output | None = None
         self._began = 0.0
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        return self._drafters.names
+
     def launch(self, work: Work) -> None:
         self._work = work
         for sequence_id in work.ended:
@@ -76,8 +80,9 @@ class TorchRunner:
             for item, verdict in zip(work.items, verdicts, strict=True):
                 if verdict is not None:
                     self._samplers[item.sequence_id].commit(verdict.tokens)
+            verified = time.perf_counter()
             drafts = self._drafters.step(work.items, verdicts, output.features)
-            return Result(verdicts, drafts, time.perf_counter() - self._began)
+            return Result(verdicts, drafts, verified - self._began, time.perf_counter() - verified)
 
     def _forward(self) -> Output:
         self._began = time.perf_counter()

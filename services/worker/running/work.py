@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from models.branches import branches_of
@@ -34,7 +36,8 @@ class SequenceWork(msgspec.Struct, gc=False):
                             start      [d d d]  draft: verified by the rows from the one before it
 
     `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's own
-    drafter for a draft of at most that many tokens after this step.
+    drafter for a draft of at most that many tokens after this step; it ends where the product of confidences falls
+    below `next_floor`.
     """
 
     sequence_id: int
@@ -44,6 +47,7 @@ class SequenceWork(msgspec.Struct, gc=False):
     verify: bool
     draft: Draft = NO_DRAFT
     next_budget: int = 0
+    next_floor: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -53,6 +57,13 @@ class SequenceWork(msgspec.Struct, gc=False):
     def position(self) -> int:
         """Index in the text of the first token that the step gives."""
         return self.start + len(self.tokens)
+
+
+class DraftBudget(NamedTuple):
+    """`next_budget` and `next_floor` of a sequence's work."""
+
+    tokens: int
+    floor: float = 0.0
 
 
 class Work(msgspec.Struct, gc=False):
@@ -77,11 +88,13 @@ class Verdict(msgspec.Struct, gc=False):
 
 class Result(msgspec.Struct, gc=False):
     """For each item its verdict, None if nothing was verified, and the next draft of the worker's own drafter (empty
-    list: no item asked for one). `seconds` is the time of the step; 0: unknown."""
+    list: no item asked for one). `seconds` is the time of the step without that drafter's `draft_seconds`; 0:
+    unknown."""
 
     verdicts: list[Verdict | None]
     drafts: list[Draft] = []
     seconds: float = 0.0
+    draft_seconds: float = 0.0
 
 
 def size_of(items: list[SequenceWork]) -> tuple[int, int]:

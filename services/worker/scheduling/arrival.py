@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.api import strategies as policy
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY, Failed, Generate
-from services.api.methods import METHODS, NAIVE, OFF, method_for
+from services.api.methods import AUTO, METHODS, NAIVE, OFF, method_for
 from services.api.sampling import problem, stop_ids
 from services.worker.scheduling.events import Arrived
 from services.worker.scheduling.limits import Limits
@@ -64,7 +64,7 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         verification=verification,
         draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
         trees=limits.branch_pages > 0 and (limits.trees if asked.trees is None else asked.trees),
-        drafter=method if METHODS[method].runs == "worker" else "",
+        drafter=method if METHODS[method].runs == "worker" else limits.head if method == AUTO else "",
         tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
 

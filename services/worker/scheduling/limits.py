@@ -26,6 +26,10 @@ class Limits:
     max_waiting: int = 256
     method: str = NAIVE
     methods: tuple[str, ...] = field(default_factory=lambda: tuple(METHODS))
+    # The method of the head or draft model that is loaded, which `auto` uses, too; "": none.
+    head: str = ""
+    # The most tokens it drafts at once; 0: by method.
+    model_steps: int = 0
     # -1: by method.
     num_speculative_tokens: int = -1
     verification: Verification = AS_FITS

@@ -14,14 +14,15 @@ import msgspec
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
-from services.worker.running.work import SequenceWork
+from services.worker.running.work import DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Found, Sharing
 from services.worker.scheduling.rows import most_for_drafts, share_chunks
 from services.worker.scheduling.sequence import Sequence, State
 from services.worker.scheduling.waiting import Waiting
 
-NO_BUDGETS: Mapping[int, int] = {}
+NO_BUDGET = DraftBudget(0)
+NO_BUDGETS: Mapping[int, DraftBudget] = {}
 # Most waiting requests looked at before a step. More than one only if the first ones wait for a shared prefix.
 LOOKED_AT = 64
 
@@ -167,7 +168,7 @@ class Planner:
         return True
 
     def place(
-        self, plan: Plan, drafts: Mapping[int, Draft], budgets: Mapping[int, int] = NO_BUDGETS
+        self, plan: Plan, drafts: Mapping[int, Draft], budgets: Mapping[int, DraftBudget] = NO_BUDGETS
     ) -> list[SequenceWork]:
         """The plan with its drafts, as far as there are rows and free pages for them; and the budgets of the worker's
         own drafter, whose layers need pages for what it will draft. Neither preempts a sequence."""
@@ -186,13 +187,13 @@ class Planner:
                 draft = tree.cut_to_reach(draft, self._room_for(sequence, end, reach))
                 rows -= len(draft.tokens)
                 self._drafted += len(draft.tokens)
-            budget = budgets.get(sequence.id, 0)
+            budget, floor = budgets.get(sequence.id, NO_BUDGET)
             if budget:
                 # After the draft and the token behind it.
                 reach = tree.reach(draft) + 1 if draft.tokens else 1
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
-            tokens = sequence.token_ids[item.start : end]
-            work.append(SequenceWork(sequence.id, tokens, item.start, sequence.pages[:], item.verify, draft, budget))
+            tokens, pages = sequence.token_ids[item.start : end], sequence.pages[:]
+            work.append(SequenceWork(sequence.id, tokens, item.start, pages, item.verify, draft, budget, floor))
         return work
 
     def _room_for(self, sequence: Sequence, end: int, reach: int) -> int:

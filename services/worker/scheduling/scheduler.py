@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from services.api.drafter import Draft
 from services.api.messages import Finished
-from services.worker.running.work import NewSequence, Verdict, Work
+from services.worker.running.work import DraftBudget, NewSequence, Verdict, Work
 from services.worker.scheduling.arrival import failed, make_sequence, refusal
 from services.worker.scheduling.events import (
     Arrived,
@@ -149,7 +149,7 @@ class Scheduler:
         self._plan = self.planner.plan(self.planner.admit() if self.waiting else [])
         return self._plan
 
-    def place(self, drafts: Mapping[int, Draft] = NO_DRAFTS, budgets: Mapping[int, int] = NO_BUDGETS) -> Work:
+    def place(self, drafts: Mapping[int, Draft] = NO_DRAFTS, budgets: Mapping[int, DraftBudget] = NO_BUDGETS) -> Work:
         """The scheduled step with these drafts, by sequence. `budgets`: tokens that the worker's own drafter is to
         draft after it, by sequence."""
         assert self._plan is not None

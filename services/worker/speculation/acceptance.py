@@ -61,7 +61,7 @@ class Acceptance:
         self.sources: dict[str, Rates] = {}
         # About the length of the longest recent drafts, in tokens. It starts low: nothing is known of the source.
         self.longest = float(SHORTEST_WAITED)
-        self.benefit = {"ahead": Benefit(), "waited": Benefit()}
+        self.benefit = {"ahead": Benefit(), "waited": Benefit(), "local": Benefit()}
 
     def drafted(self, count: int) -> None:
         """A draft of this length is verified."""

@@ -2,7 +2,8 @@
 
     draft      take the answer to what was asked ahead; for sequences without a draft wait once, if that pays; put as
                many tokens of each prepared draft into the step as pay (draft_rows.py)
-    ask_ahead  while the step runs, ask for what follows if its drafts are accepted
+    ask_ahead  while the step runs, ask for what follows if its drafts are accepted; behind it, the worker's own drafter
+               drafts for the sequences that it has a budget for
     commit     move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
 
 Costs and benefits are weighed for the method auto only. With another method a request gets drafts of the length it
@@ -11,12 +12,12 @@ asked for, and the proposer is asked whenever it has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
-from services.api.methods import AUTO
-from services.worker.running.work import Result, SequenceWork, Verdict, Work, size_of
+from services.api.methods import AUTO, METHODS
+from services.worker.running.work import DraftBudget, Result, SequenceWork, Verdict, Work, size_of
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
@@ -37,8 +38,12 @@ PROBE_SHARE = 0.003
 WAIT_SHARE = 0.25
 WAIT_LONGER = 8.0
 # Assumed seconds of a request before any was measured, and the window of the mean.
-FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
+FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4, "local": 1e-3}
 COST_WINDOW = 16
+# The worker's own drafter isn't run where the next tokens of a text draft are accepted this often.
+SURE, SURE_TOKENS = 0.9, 4
+# It always drafts a token whose chance is greater than this.
+MOST_FLOOR = 0.5
 
 
 class Speculating:
@@ -53,6 +58,17 @@ class Speculating:
         self.prepared: Prepared | None = None
         # Whether all of the last draft was accepted.
         self.all_accepted = True
+
+    @property
+    def asks(self) -> bool:
+        """Whether the proposer is asked for its drafts; with a fixed method of the worker's own it isn't."""
+        return self.acceptance is not None or not self.sequence.drafter
+
+    def expected(self, prepared: Prepared) -> float:
+        """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
+        if self.acceptance is None:
+            return 0.0
+        return prepared.expected(self.acceptance.rates(prepared.source).values, self.sequence.longest_draft)
 
     @property
     def enough(self) -> int:
@@ -83,6 +99,8 @@ class Controller:
         self._known: dict[int, Speculating] = {}
         # Seconds of steps since asking was last probed.
         self._since: dict[Way, float] = dict.fromkeys(FIRST_COSTS, 0.0)
+        # Seconds of the worker's own drafter for a token of each sequence.
+        self._pass_seconds = FIRST_COSTS["local"]
         # Costs of the running step.
         self._costs = Costs(0, True, [])
 
@@ -94,23 +112,51 @@ class Controller:
         known = self._known.pop(sequence.id, None)
         if known is not None:
             self._drop(known)
-            if not sequence.drafter:
+            if known.asks:
                 self.client.forget(sequence, learn)
 
     # Before a step --------------------------------------------------------------------------------------
 
-    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, int]]:
+    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's own drafter after the step."""
         self._take(self.client.look())
         known = {item.sequence.id: self._of(item.sequence) for item in plan.items if item.sequence.draft_length}
         drafting = [known[item.sequence.id] for item in plan.items if item.drafts]
         self._wait_for(drafting)
+        drafts = self._choose(drafting, plan)
+        local = [known[item.sequence.id] for item in plan.items if item.verify and item.sequence.drafter]
+        return drafts, self._budgets([each for each in local if each.sequence.longest_draft > 0], drafts)
+
+    def _budgets(self, local: list[Speculating], drafts: Mapping[int, Draft]) -> dict[int, DraftBudget]:
+        """What the worker's own drafter is to draft after the step. With `auto` only where no text draft is nearly
+        certain, and if it pays; a token is drafted as long as its chance is worth a pass."""
+        most = self._limits.model_steps or MAX_DRAFT_TOKENS
         budgets = {
-            item.sequence.id: known[item.sequence.id].sequence.longest_draft
-            for item in plan.items
-            if item.verify and item.sequence.drafter and item.sequence.id in known
+            each.sequence.id: DraftBudget(min(most, each.sequence.longest_draft))
+            for each in local
+            if each.acceptance is None
         }
-        return self._choose(drafting, plan), budgets
+        weighed = [each for each in local if each.acceptance is not None and not self._sure(each, drafts)]
+        worth = self._worth_asking("local", weighed, bool(budgets))
+        if worth:
+            value = self._costs.token_seconds * len(worth)
+            floor = min(MOST_FLOOR, self._pass_seconds / value) if value else 0.0
+            for each in worth:
+                longest = self._limits.model_steps or 2 * METHODS[each.sequence.drafter].length
+                longest = min(each.sequence.longest_draft, longest)
+                budgets[each.sequence.id] = DraftBudget(longest, floor)
+        return budgets
+
+    def _sure(self, known: Speculating, drafts: Mapping[int, Draft]) -> bool:
+        """Whether what will be left of a text draft after the step is nearly certain."""
+        prepared = known.prepared
+        if prepared is None or prepared.parents or prepared.way == "local" or known.acceptance is None:
+            return False
+        draft = drafts.get(known.sequence.id)
+        at = prepared.at + (len(draft.tokens) if draft else 0) + 1
+        values = known.acceptance.rates(prepared.source).values
+        following = [values[bucket] for bucket in prepared.buckets[at : at + SURE_TOKENS]]
+        return len(following) == SURE_TOKENS and min(following) >= SURE
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.id)
@@ -121,7 +167,7 @@ class Controller:
 
     def _wait_for(self, drafting: list[Speculating]) -> None:
         """Ask for drafts of the sequences that have none, and wait, if that pays."""
-        lacking = [each for each in drafting if each.prepared is None and not each.sequence.drafter]
+        lacking = [each for each in drafting if each.prepared is None and each.asks]
         if not lacking or not self.client.listens():
             return
         fixed = [each for each in lacking if each.acceptance is None]
@@ -207,7 +253,7 @@ class Controller:
         weighed: list[tuple[Speculating, Ask]] = []
         for item in work.items:
             known = self._known.get(item.sequence_id)
-            if known is None or not item.verify or known.sequence.drafter:
+            if known is None or not item.verify or not known.asks:
                 continue
             sequence, prepared = known.sequence, known.prepared
             ahead = tree.first_path(item.draft.tokens, item.draft.parents)
@@ -250,7 +296,7 @@ class Controller:
             prepared = prepare(draft, length - len(ahead), ahead, known.sequence.token_ids, way)
             if prepared is None:
                 self.counts.late += 1
-            elif known.prepared is None or known.prepared.left <= prepared.left:
+            elif self._better(known, prepared):
                 self._prepare(known, prepared)
                 empty.pop(sequence_id, None)
         for sequence_id in empty:
@@ -258,11 +304,21 @@ class Controller:
                 known.learn_benefit(way, 0.0)
         self._answered(answer, tokens)
 
-    def _prepare(self, known: Speculating, prepared: Prepared) -> None:
-        self._drop(known)
+    def _better(self, known: Speculating, prepared: Prepared) -> bool:
+        """Whether this draft takes the place of the one that the sequence has: if more of it is expected to be
+        accepted, or, among drafts of text, if it is as long."""
         prepared.buckets = buckets_of(
             prepared.confidence, tree.besides(prepared.parents) if prepared.parents else ()
         )
+        old = known.prepared
+        if old is None:
+            return True
+        if "local" in (old.way, prepared.way) and known.acceptance is not None:
+            return known.expected(prepared) > known.expected(old)
+        return old.left <= prepared.left
+
+    def _prepare(self, known: Speculating, prepared: Prepared) -> None:
+        self._drop(known)
         known.prepared = prepared
 
     def _possible(self, draft: Draft) -> bool:
@@ -284,12 +340,29 @@ class Controller:
             known = self._known.get(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:
                 self._follow(known, item, verdict)
+        self._take_local(work, result)
+
+    def _take_local(self, work: Work, result: Result) -> None:
+        """The drafts of the worker's own drafter."""
+        longest = 0
         for item, draft in zip(work.items, result.drafts, strict=False):
             known = self._known.get(item.sequence_id)
-            if known is not None and draft.tokens and self._possible(draft):
+            if known is None or not item.next_budget:
+                continue
+            longest = max(longest, len(draft.tokens))
+            prepared = None
+            if draft.tokens and self._possible(draft):
                 text = known.sequence.token_ids
-                if (prepared := prepare(draft, len(text), [], text, "local")) is not None:
-                    self._prepare(known, prepared)
+                prepared = prepare(draft, len(text), [], text, "local")
+            if prepared is not None and self._better(known, prepared):
+                self._prepare(known, prepared)
+            else:
+                known.learn_benefit("local", 0.0)
+        if longest:
+            seconds = result.draft_seconds
+            self.asking_seconds["local"] += (seconds - self.asking_seconds["local"]) / COST_WINDOW
+            self.counts.asking_seconds["local"] += seconds
+            self._pass_seconds += (seconds / longest - self._pass_seconds) / COST_WINDOW
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared

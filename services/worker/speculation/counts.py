@@ -34,7 +34,7 @@ class SpeculationCounts:
         self.ways = dict.fromkeys(WAYS, 0)
         # Drafts of each length.
         self.lengths = [0] * (MAX_DRAFT_TOKENS + 1)
-        self.asking_seconds: dict[Way, float] = {"ahead": 0.0, "waited": 0.0}
+        self.asking_seconds: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "local": 0.0}
         # Steps that had drafts: what they took, and what their tokens would have taken without.
         self.drafted_seconds = 0.0
         self.naive_seconds = 0.0

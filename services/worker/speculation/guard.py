@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from services.api.drafter import Draft
-from services.worker.running.work import Result, Work
+from services.worker.running.work import DraftBudget, Result, Work
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.controller import Controller
@@ -25,7 +25,7 @@ class GuardedController:
         self.controller = controller
         self.failed = False
 
-    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, int]]:
+    def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         return self._guard(({}, {}), self.controller.draft, plan)
 
     def ask_ahead(self, work: Work) -> None:

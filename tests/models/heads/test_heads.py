@@ -21,6 +21,7 @@ from models.executor import Executor, Options
 from models.gpu.executor import GpuExecutor
 from models.heads.folder import HeadWeights, read_head
 from models.heads.head import Head
+from models.heads.sources import method_of
 from models.plain import PlainExecutor
 from models.spec import Network
 from models.weights import Weights
@@ -168,3 +169,22 @@ def test_a_folder_without_the_block_is_refused(target: tuple[Network, Weights], 
     reference.write_eagle(tmp_path)
     with pytest.raises(ModelError, match="no MTP block"):
         _open(tmp_path, "mtp", target)
+
+
+def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, Weights], tmp_path: Path) -> None:
+    writers: dict[str, tuple[str, Callable[[Path], object]]] = {
+        "eagle3": ("eagle3", reference.write_eagle3),
+        "speculators": ("eagle3", lambda folder: reference.write_eagle3(folder, "layers.0.")),
+        "eagle": ("eagle", reference.write_eagle),
+        "mtp": ("mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True)),
+        "ernie": ("mtp", reference.write_ernie_mtp),
+        "medusa": ("medusa", reference.write_medusa),
+        "hydra": ("hydra", reference.write_hydra),
+    }
+    for name, (method, write) in writers.items():
+        write(tmp_path / name)
+        assert method_of(str(tmp_path / name), tmp_path) == method, name
+    reference.as_vllm_names_medusa(reference.write_medusa(tmp_path / "again"), tmp_path / "vllm")
+    assert method_of(str(tmp_path / "vllm"), tmp_path) == "medusa"
+    assert method_of(str(target[1].folder), tmp_path) == "draft_model"
+    assert method_of("own", tmp_path) == "mtp"

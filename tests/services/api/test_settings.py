@@ -214,10 +214,10 @@ def test_inference_with_reference_is_ngram_under_another_name() -> None:
 
 def test_a_method_or_key_not_served_yet_is_refused_by_name() -> None:
     message = refused(
-        {"speculative_config": '{"method": "mlp_speculator", "num_model_steps": 2, "verify_strategy": "synthetic"}'}
+        {"speculative_config": '{"method": "mlp_speculator", "quantization": "wint4", "verify_strategy": "synthetic"}'}
     )
     assert "'mlp_speculator' is not served yet" in message
-    assert "num_model_steps: belongs to drafts of mtp and ngram together, not served yet" in message
+    assert "quantization: belongs to draft models in another dtype than the model, not served yet" in message
     assert "verify_strategy: 'synthetic' is not one of auto, greedy, target_match, rejection, block" in message
 
 

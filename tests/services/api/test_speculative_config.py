@@ -94,3 +94,24 @@ def test_without_being_told_suffix_decoding_learns_in_each_namespace_and_request
     assert load_settings({"method": "suffix"}).suffix_decoding_max_cached_requests == -1
     config = '{"method": "suffix", "suffix_decoding_max_cached_requests": 0}'
     assert load_settings({"speculative_config": config}).suffix_decoding_max_cached_requests == 0
+
+
+def test_mtp_with_ngrams_is_auto_with_the_models_own_block() -> None:
+    theirs = {"method": "mtp", "num_model_steps": 2, "mtp_strategy": "with_ngram", "num_speculative_tokens": 5}
+    rows, problems = translate(theirs)
+    assert not problems
+    assert {name: value for name, (_, value) in rows.items()} == {
+        "method": "auto", "draft_model": "own", "num_model_steps": 2, "num_speculative_tokens": 5,
+    }  # fmt: skip
+    older, problems = translate({"speculate_method": "hybrid_mtp_ngram", "speculate_max_draft_token_num": 5})
+    assert not problems and older["method"][1] == "auto" and older["draft_model"][1] == "own"
+
+
+def test_mtp_alone_is_mtp_and_other_strategies_are_refused() -> None:
+    rows, problems = translate({"method": "mtp", "mtp_strategy": "default", "model": "/heads/mtp"})
+    assert not problems and {name: value for name, (_, value) in rows.items()} == {
+        "method": "mtp", "draft_model": "/heads/mtp",
+    }  # fmt: skip
+    assert translate({"method": "mtp", "mtp_strategy": "with_trees"})[1] == [
+        "mtp_strategy: 'with_trees' is not one of default, with_ngram"
+    ]

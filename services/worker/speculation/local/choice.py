@@ -17,12 +17,14 @@ class Chain:
         self.request = request
         self.tokens: list[int] = []
         self.confidence: list[float] = []
+        self.chance = 1.0  # that all of them are accepted
         self._probs: list[torch.Tensor] = []
         self._generator: torch.Generator | None = None
 
     @property
     def full(self) -> bool:
-        return len(self.tokens) >= self.request.budget
+        """Whether one more token isn't wanted, or not worth its pass."""
+        return len(self.tokens) >= self.request.budget or self.chance < self.request.floor
 
     def sample(self, logits: torch.Tensor, ids: torch.Tensor | None, vocab_size: int) -> int:
         """A place of `logits`, drawn with the request's temperature. Keeps the distribution over all tokens."""
@@ -59,3 +61,4 @@ def choose(chains: Sequence[Chain], logits: torch.Tensor, ids: torch.Tensor | No
     for chain, token, sure in zip(chains, tokens, confidence, strict=True):
         chain.tokens.append(token)
         chain.confidence.append(sure)
+        chain.chance *= sure

@@ -32,6 +32,10 @@ class LocalDrafters:
         self._drafters = dict(drafters)
         self._known: dict[int, _Local] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._drafters)
+
     def join(self, new: NewSequence) -> None:
         if new.drafter in self._drafters:
             self._known[new.sequence_id] = _Local(new)
@@ -76,7 +80,9 @@ class LocalDrafters:
                     # Only these rules gain from a sampled draft; the others accept the most probable token most often.
                     samples = STRATEGIES[known.new.verification.strategy].reads_probs
                     temperature = sampling.temperature if samples else 0.0
-                    request = DraftRequest(known.text, item.next_budget, temperature=temperature, seed=sampling.seed)
+                    request = DraftRequest(
+                        known.text, item.next_budget, temperature=temperature, seed=sampling.seed, floor=item.next_floor
+                    )
                     requests.setdefault(known.name, []).append((index, request))
         for name, results in committed.items():
             self._drafters[name].commit(results)

@@ -36,7 +36,7 @@ class ResidualDrafter:
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         chains = [Chain(each) for each in requests]
         for index in range(len(self._model)):
-            going = [chain for chain in chains if chain.request.budget > index]
+            going = [chain for chain in chains if not chain.full]
             if not going:
                 break
             hidden = torch.stack([self._hidden[chain.request.text.sequence_id] for chain in going])

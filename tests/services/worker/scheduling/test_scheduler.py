@@ -11,7 +11,7 @@ from paged_fake import EOS, VOCABULARY
 
 from services.api.drafter import Draft
 from services.api.messages import Failed, Finished, Run, Speculation, TokenLogprob, Tokens
-from services.worker.running.work import NewSequence, Verdict
+from services.worker.running.work import DraftBudget, NewSequence, Verdict
 from services.worker.scheduling.events import (
     Arrived,
     Cancelled,
@@ -268,7 +268,7 @@ def test_beside_prompts_a_quarter_of_the_rows_is_not_given_to_drafts() -> None:
 def test_the_workers_own_drafter_is_told_how_much_to_draft_next() -> None:
     scheduler = started()
     scheduler.schedule()
-    assert [item.next_budget for item in scheduler.place({}, {1: 5, 7: 9}).items] == [5]
+    assert [item.next_budget for item in scheduler.place({}, {1: DraftBudget(5), 7: DraftBudget(9)}).items] == [5]
 
 
 # Whose text may be learned from ------------------------------------------------------------------------

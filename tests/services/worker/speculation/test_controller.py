@@ -277,3 +277,83 @@ def test_a_draft_of_the_workers_own_drafter_is_used_in_the_next_step_without_the
         world.controller.commit(work, result)
     assert not world.proposer.waited and not world.proposer.ahead
     assert world.controller.counts.ways["local"] == 3
+
+
+class Head:
+    """The worker's own drafter beside `auto`: it answers a budget with what the mock will say, or with nonsense."""
+
+    def __init__(self, world: World, *, wrong: bool = False, confidence: float = 0.9, seconds: float = 1e-3) -> None:
+        self.world, self.wrong, self.confidence, self.seconds = world, wrong, confidence, seconds
+        self.budgets: list[int] = []
+        world.arrive(max_tokens=4000)
+        [sequence] = world.scheduler.waiting
+        sequence.drafter = "eagle3"
+
+    def run(self, steps: int) -> int:
+        """Returns the number of tokens that were accepted."""
+        world, accepted = self.world, 0
+        for _ in range(steps):
+            drafts, budgets = world.controller.draft(world.scheduler.schedule())
+            work = world.scheduler.place(drafts, budgets)
+            world.runner.launch(work)
+            world.controller.ask_ahead(work)
+            [verdict] = world.runner.finish().verdicts
+            [item] = work.items
+            assert verdict is not None
+            self.budgets.append(item.next_budget)
+            accepted += verdict.accepted
+            tokens = cycle(verdict.tokens[-1] + 7 * self.wrong, min(item.next_budget, 5))
+            draft = Draft(tokens, "eagle3", confidence=[self.confidence] * len(tokens))
+            result = Result([verdict], [draft], 0.01, self.seconds * len(tokens))
+            world.scheduler.handle(StepDone(result))
+            world.controller.commit(work, result)
+        return accepted
+
+
+def test_auto_uses_the_workers_own_drafter_where_text_says_nothing() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world)
+    accepted = head.run(40)
+    assert accepted > 40 * 4 and world.controller.counts.source("eagle3").accepted == accepted
+    # At most twice the method's own length.
+    assert max(head.budgets) == 10
+
+
+def test_auto_does_not_run_it_where_a_text_draft_is_nearly_certain() -> None:
+    world = World()
+    world.proposer.confidence = 0.99
+    head = Head(world)
+    head.run(80)
+    assert world.controller.counts.source("s").accepted > 80 * 8
+    assert sum(budget > 0 for budget in head.budgets[40:]) < 10
+
+
+def test_auto_stops_running_one_that_is_always_wrong_and_probes_it_now_and_then() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world, wrong=True)
+    head.run(200)
+    asked = sum(budget > 0 for budget in head.budgets[50:])
+    assert 0 < asked <= 8
+
+
+def test_of_a_text_draft_and_one_of_its_own_auto_verifies_the_one_expected_to_bring_more() -> None:
+    world = World()
+    world.proposer.wrong = True
+    world.proposer.confidence = 0.3
+    head = Head(world)
+    accepted = head.run(60)
+    assert world.controller.counts.source("eagle3").accepted == accepted > 60 * 4
+
+
+def test_a_token_is_drafted_as_long_as_its_chance_is_worth_a_pass() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world, seconds=2e-3)
+    head.run(40)
+    drafts, budgets = world.controller.draft(world.scheduler.schedule())
+    [budget] = budgets.values()
+    # A step of 10 ms gives a token; a pass takes 2 ms.
+    assert budget.tokens == 10 and budget.floor == pytest.approx(0.2, rel=0.1)
+    world.scheduler.place(drafts, budgets)
