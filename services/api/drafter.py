@@ -83,17 +83,17 @@ class DraftRequest(msgspec.Struct, frozen=True, gc=False):
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
     """What a step added to a text: the target model computed `tokens`, at positions start.. of it. `following` is the
-    next token, known but not computed yet; with `chunk` more of the text follows, so no draft will be asked for.
-    `accepted` of the tokens come from the last draft. `features` are the model's features of `tokens`,
-    [len(tokens), width], for drafters that need them. `pages` are those of the text, for drafters with layers of their
-    own, with room for the draft that will be asked for."""
+    next token, known but not computed yet; `asked` says whether a draft behind it will be asked for. `accepted` of the
+    tokens come from the last draft. `features` are the model's features of `tokens`, [len(tokens), width], for drafters
+    that need them. `pages` are those of the text, for drafters with layers of their own, with room for the draft if one
+    will be asked for."""
 
     sequence_id: int
     start: int
     tokens: list[int]
     following: int = -1
     accepted: int = 0
-    chunk: bool = False
+    asked: bool = False
     features: Any = None
     pages: list[int] = []
 

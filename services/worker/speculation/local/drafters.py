@@ -110,7 +110,7 @@ def _committed(text: Text, item: SequenceWork, verdict: Verdict | None, features
         tokens=tokens,
         following=following,
         accepted=accepted,
-        chunk=verdict is None,
+        asked=verdict is not None and item.next_budget > 0,
         features=None if features is None else features[rows],
         pages=item.pages,
     )

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from services.api.settings import Settings
     from services.worker.running.torch_model import TorchModel
 
+# Rows of a text that no draft is asked for wait until there are this many: `auto` asks only now and then.
+WAITING_ROWS = 32
+
 
 class _Following:
     """A text that the network has read."""
 
-    __slots__ = ("hidden", "logits", "pages", "position", "read")
+    __slots__ = ("hidden", "logits", "pages", "position", "read", "waiting")
 
     def __init__(self) -> None:
         self.pages: list[int] = []
@@ -38,6 +41,16 @@ class _Following:
         self.hidden: torch.Tensor | None = None
         # The last tokens that it has read: the text's last one, then those of its own draft.
         self.read: list[int] = []
+        # Rows of the text that no draft needed yet.
+        self.waiting: HeadRows | None = None
+
+    def with_waiting(self, row: HeadRows) -> HeadRows:
+        """The rows that wait, then these."""
+        before, self.waiting = self.waiting, None
+        if before is None or before.start + len(before.tokens) != row.start:
+            return row
+        hidden = None if before.hidden is None or row.hidden is None else torch.cat([before.hidden, row.hidden])
+        return HeadRows([*before.tokens, *row.tokens], before.start, row.pages, hidden, row.wanted)
 
     def next_row(self, token: int) -> HeadRows:
         """The row of a draft token."""
@@ -81,8 +94,18 @@ class HeadDrafter:
     # Text ------------------------------------------------------------------------------------------------
 
     def commit(self, results: Sequence[Committed]) -> None:
-        known = [self._known.setdefault(each.sequence_id, _Following()) for each in results]
-        rows = [self._rows(each, following) for each, following in zip(results, known, strict=True)]
+        rows: list[HeadRows] = []
+        known: list[_Following] = []
+        for each in results:
+            following = self._known.setdefault(each.sequence_id, _Following())
+            row = following.with_waiting(self._rows(each, following))
+            if each.asked or len(row.tokens) >= WAITING_ROWS:
+                rows.append(row)
+                known.append(following)
+            else:
+                following.waiting = row
+        if not rows:
+            return
         logits, values = self._model.forward(rows)
         wanted = 0
         for index, (row, following) in enumerate(zip(rows, known, strict=True)):
@@ -97,10 +120,14 @@ class HeadDrafter:
     def _rows(self, each: Committed, following: _Following) -> HeadRows:
         if self._reads_hidden:
             tokens = [*each.tokens[1:], each.following]
-            return HeadRows(tokens, each.start, each.pages, self._model.hidden(each.features), not each.chunk)
-        tokens = each.tokens if each.chunk else [*each.tokens, each.following]
+            # A copy where it waits: features are valid until the next step.
+            hidden = self._model.hidden(each.features)
+            hidden = hidden if each.asked or hidden is not each.features else hidden.clone()
+            return HeadRows(tokens, each.start, each.pages, hidden, each.asked)
+        # There is room for the row of the next token only if a draft is asked for.
+        tokens = [*each.tokens, each.following] if each.asked else each.tokens
         same = following.already_read(each, tokens)
-        return HeadRows(tokens[same:], each.start + same, each.pages, None, not each.chunk)
+        return HeadRows(tokens[same:], each.start + same, each.pages, None, each.asked)
 
     # Drafts ----------------------------------------------------------------------------------------------
 

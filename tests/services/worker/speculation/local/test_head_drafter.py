@@ -229,6 +229,34 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
             assert token == 2 * int(logits[::2].argmax())
 
 
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_text_that_no_draft_was_asked_for_is_read_when_one_is(method: str, target: Path, tmp_path: Path) -> None:
+    """Asked in one step of five, a drafter drafts there as if it had been asked in all."""
+    folder = target
+    if method == "eagle3":
+        reference.write_eagle3(tmp_path)
+        folder = tmp_path
+    always, seldom = World(target, method, folder, "compiled"), World(target, method, folder, "compiled")
+    drafts = seldom.drafts.draft
+    steps = 0
+
+    def draft(plan: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        budgets = drafts(plan)[1]
+        return {}, budgets if steps % 5 == 0 else {}
+
+    # Neither verifies its drafts, so that both go the same way.
+    seldom.drafts.draft = draft  # type: ignore[method-assign]
+    all_of_them = always.drafts.draft
+    always.drafts.draft = lambda plan: ({}, all_of_them(plan)[1])  # type: ignore[method-assign]
+    for world in (always, seldom):
+        world.run(request(prompt(40), max_tokens=60, ignore_eos=True))
+    expected = {tuple(text): draft.tokens for text, draft in always.kept.drafts}
+    assert len(seldom.kept.drafts) >= 10
+    assert all(draft.tokens == expected[tuple(text)] for text, draft in seldom.kept.drafts)
+
+
 def test_sampled_drafts_come_with_their_distribution_over_all_tokens(target: Path, tmp_path: Path) -> None:
     reference.write_eagle3(tmp_path)
     world = World(target, "eagle3", tmp_path)
