@@ -16,7 +16,8 @@ So a choice that kills every worker in its first two steps kills two, or three i
 are lost with it, but it is the first to be sent afterwards, to an empty worker. On a mesh of one worker another choice
 is never found guilty in its place: a suspect with two deaths goes first, so it runs alone.
 
-Deaths are counted by a worker's life, which ends once: connections that break while it lives on count as one.
+Deaths are counted by a worker's life, which ends once: what is sent to a dead worker, because the directory still lists
+it, is lost without blame. So are connections that break again and again while the worker makes no tokens.
 
 State and decisions only: no clock, no sockets. It knows the choices of its own streamer.
 """
@@ -32,6 +33,7 @@ Life = tuple[str, int]
 # Steps with tokens that clear a suspect.
 CLEARED_AFTER = 2
 GUILTY_ALONE, GUILTY = 2, 3
+MAX_DEAD = 64
 
 
 class Case:
@@ -68,6 +70,8 @@ class Quarantine:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._running: dict[Life, set[Case]] = {}
+        # Lives that have ended; the oldest are forgotten.
+        self._dead: dict[Life, None] = {}
         # Suspects between two attempts.
         self._suspects: set[Case] = set()
         # Who was refused by `enter` and will try again, in that order.
@@ -102,19 +106,24 @@ class Quarantine:
         if case.life is None:
             # They were read after the worker's death.
             return
+        # Only a connection had broken.
+        self._dead.pop(case.life, None)
         case.steps += 1
         if case.suspect and (last or case.steps >= CLEARED_AFTER):
             case.deaths.clear()
             self._call_next()
 
     def died(self, case: Case) -> bool:
-        """The worker of this choice has died, and all choices there are lost. False: this one has lost that life
-        before, so it is no other death."""
+        """The worker of this choice has died, and all choices there are lost. False: it was dead before this choice was
+        sent to it."""
         life = case.life
         if life is None:
             return True
-        if life in case.deaths:
+        if life in self._dead:
             return False
+        self._dead[life] = None
+        if len(self._dead) > MAX_DEAD:
+            del self._dead[next(iter(self._dead))]
         lost = self._running.pop(life)
         for each in lost:
             each.life, each.steps_before_death = None, each.steps

@@ -142,6 +142,30 @@ def test_a_life_is_lost_once() -> None:
     assert quarantine.enter(case, W2)
 
 
+def test_who_is_sent_to_a_dead_worker_is_not_to_blame() -> None:
+    """Its engine may go on refusing, or the directory still list it."""
+    quarantine = Quarantine()
+    poison, good = cases = running(quarantine, W1, 2)
+    dies(quarantine, cases)
+    assert quarantine.enter(poison, W2)
+    assert quarantine.died(poison) and poison.guilty
+    quarantine.close(poison)
+    assert quarantine.enter(good, W2)
+    assert not quarantine.died(good)
+    assert not good.guilty
+    quarantine.left(good)
+    assert quarantine.enter(good, W3)
+
+
+def test_a_life_that_made_tokens_after_its_connection_broke_can_die() -> None:
+    quarantine = Quarantine()
+    (case,) = running(quarantine, W1, 1)
+    dies(quarantine, [case])
+    assert quarantine.enter(case, W1)
+    clear(quarantine, case)
+    assert quarantine.died(case) and len(case.deaths) == 1
+
+
 def test_a_suspect_that_is_refused_goes_back_behind_nobody() -> None:
     quarantine = Quarantine()
     first, second = cases = running(quarantine, W1, 2)
