@@ -35,7 +35,7 @@ from mesh.envelope import (
     raw_frames,
     with_frames,
 )
-from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
+from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, NotReached, PeerLost, Stale, from_wire
 from mesh.outbox import Outbox
 from mesh.stream import StreamReader
 from mesh.timing import Timing
@@ -281,7 +281,7 @@ class DialledPeer:
                 self.disconnected("it has left")
         elif not self._up:
             if now - max(self._waiting_since, self._busy_since) > timing.connect:
-                self.lost(PeerLost(f"no connection to {self.name} within {timing.connect:g} s"))
+                self.lost(NotReached(f"no connection to {self.name} within {timing.connect:g} s"))
         elif self.busy:
             if now - max(self._busy_since, self._heard) > timing.silence:
                 self.lost(PeerLost(f"nothing heard from {self.name} for {timing.silence:g} s"))

@@ -7,6 +7,7 @@ MeshError
 ├── UnknownKind          the receiver has no entry for this kind of message
 ├── TooLarge             the encoded message exceeds the limit
 ├── PeerLost             the far node died, restarted or fell silent; what it did is unknown
+│   └── NotReached       no connection was made, so it did nothing
 ├── DeadlineExceeded     the time given to the call has passed
 ├── NoPeer               nobody plays the wanted role
 ├── Stale                a newer epoch of this node is known: we are the ghost
@@ -46,6 +47,10 @@ class TooLarge(MeshError):
 
 class PeerLost(MeshError):
     reason = "peer_lost"
+
+
+class NotReached(PeerLost):
+    pass
 
 
 class DeadlineExceeded(MeshError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mesh.directory.membership import Member
-from mesh.errors import DeadlineExceeded, MeshError, NoPeer, PeerLost, RemoteError, TooLarge, UnknownKind
+from mesh.errors import DeadlineExceeded, MeshError, NoPeer, NotReached, PeerLost, RemoteError, TooLarge, UnknownKind
 from mesh.ref import Ref
 from services.api.messages import (
     Failed,
@@ -166,10 +166,10 @@ class _Broken(MeshError):
 
 
 def is_death(lost: MeshError | Failed) -> bool:
-    """Whether the process of the worker is gone or ends now."""
+    """Whether a worker that may have run it is gone or ends now."""
     if isinstance(lost, Failed):
         return lost.retryable and lost.reason == "engine"
-    return isinstance(lost, PeerLost)
+    return isinstance(lost, PeerLost) and not isinstance(lost, NotReached)
 
 
 def _guilty(choice: Choice, case: Case) -> ApiError:

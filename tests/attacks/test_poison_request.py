@@ -34,10 +34,19 @@ async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_
     mesh = RunningMesh(tmp_path, {"engine": "mock"}, specmesh=UP)
     try:
         await asyncio.to_thread(mesh.wait_until_ready)
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
             expected = [each.text for each in await good_ones(session, mesh.url)]
             begun = asyncio.Event()
-            running = asyncio.create_task(good_ones(session, mesh.url, lambda answer: begun.set()))
+            late: set[int] = set()
+
+            def count(answer: Answer) -> None:
+                # In the second chunk of each: from then on none of them is as suspicious as the poison.
+                if answer.chunks > 1:
+                    late.add(id(answer))
+                if len(late) == GOOD:
+                    begun.set()
+
+            running = asyncio.create_task(good_ones(session, mesh.url, count))
             await begun.wait()
             poison = await complete(session, mesh.url, body("Once", max_tokens=9, seed=POISON))
             answers = await running

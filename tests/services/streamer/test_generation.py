@@ -14,10 +14,11 @@ from in_memory_wire import chat, choice_of
 from mesh_doubles.messages import until
 from sse_reading import streamed, text_of
 
+from mesh.errors import Busy, MeshError, NotReached, PeerLost
 from mesh.stream import StreamWriter
-from services.api.messages import Generate
+from services.api.messages import Failed, Generate
 from services.streamer.delivery import Piece
-from services.streamer.generation import MAX_BARREN, Choice, Ending, generate
+from services.streamer.generation import MAX_BARREN, Choice, Ending, generate, is_death
 from services.streamer.peers import Peers
 
 STORY = "hello the quick fox hello the world and on and on"
@@ -243,6 +244,21 @@ async def test_connections_that_break_while_the_worker_lives_are_one_death(
         mesh.network.cut("mem://worker-1")
         mesh.network.mend("mem://worker-1")
     assert text_of(await running) == STORY
+
+
+@pytest.mark.parametrize(
+    ("lost", "death"),
+    [
+        (PeerLost("the connection has ended"), True),
+        (NotReached("no connection within 1 s"), False),
+        (Busy("the outbox is full"), False),
+        (Failed(request_id="r", attempt=0, reason="engine", message="", retryable=True), True),
+        (Failed(request_id="r", attempt=0, reason="engine", message="", retryable=False), False),
+        (Failed(request_id="r", attempt=0, reason="overloaded", message="", retryable=True), False),
+    ],
+)
+def test_only_what_a_worker_may_have_run_counts_as_its_death(lost: MeshError | Failed, death: bool) -> None:
+    assert is_death(lost) is death
 
 
 class Heard:
