@@ -256,7 +256,11 @@ SPECULATION = (
         panel("Lost tokens", "ops", (rate("specmesh:store_evicted_tokens_total"), "evicted"),
               (rate("specmesh:store_dropped_tokens_total"), "dropped, came too fast")),
         panel("File errors", "short", ("sum(increase(specmesh:store_failures_total[R]))", "failed writes"),
-              ("sum(increase(specmesh:store_damaged_files_total[R]))", "damaged files")),
+              ("sum(increase(specmesh:store_damaged_files_total[R]))", "damaged files"),
+              ("max(specmesh:store_unwritable)", "1: cannot be written")),
+        panel("Refused corpora", "short",
+              ("sum(increase(specmesh:corpora_refused_total[R])) by (reason)", "{{reason}}"),
+              quiet="no part of a corpus was refused."),
     ),
 )  # fmt: skip
 

@@ -97,7 +97,7 @@ def test_a_normed_row_has_the_same_bits_beside_any_number_of_others(dtype: torch
     for rows in range(1, 70):
         out = torch.empty(rows, 100, dtype=dtype)
         start = 70 - rows
-        run(norm(residual[start:].data_ptr(), weight, 1e-5, out_rows(out), dtype), rows=rows)
+        run(norm(residual[start:].data_ptr(), len(weight), weight, 1e-5, out_rows(out), dtype), rows=rows)
         assert torch.equal(out, whole[start:])
 
 
@@ -105,7 +105,7 @@ def test_bfloat16_rounds_as_torch_does() -> None:
     values = torch.cat([torch.randn(1000), torch.tensor([1.00390625, 1.01171875, -1.00390625, 0.0])])
     # A row of ones keeps its weights: they are rounded, and nothing else.
     residual, out = torch.ones(1, len(values)), torch.empty(1, len(values), dtype=torch.bfloat16)
-    run(norm(residual.data_ptr(), values, 0.0, out_rows(out), torch.bfloat16), rows=1)
+    run(norm(residual.data_ptr(), len(values), values, 0.0, out_rows(out), torch.bfloat16), rows=1)
     assert torch.equal(out[0], values.bfloat16())
 
 

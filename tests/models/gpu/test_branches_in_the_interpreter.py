@@ -113,4 +113,4 @@ def test_large_steps_take_trees_as_small_ones_do(tmp_path: Path) -> None:
     spoiled(executor)
     step = executor._large.put(batch, 7)
     executor._fork(step)
-    assert executor._run(step, 7, None).tolist() == expected.tolist()
+    assert executor._run(step, 7, None, None).tolist() == expected.tolist()

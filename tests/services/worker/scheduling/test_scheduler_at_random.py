@@ -18,7 +18,7 @@ from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_tok
 from services.api.draft_tree import possible
 from services.api.drafter import Draft
 from services.api.messages import Failed, Finished
-from services.worker.running.work import size_of
+from services.worker.running.work import DraftBudget, size_of
 from services.worker.scheduling.events import Arrived, Cancelled, DeadlinePassed, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
@@ -116,7 +116,7 @@ class World:
         plan = scheduler.schedule()
         sequences = [item.sequence for item in plan.items]
         drafts = {each.id: self.guess(each) for each in sequences if chance.random() < 0.9}
-        work = scheduler.place(drafts, {each.id: 3 for each in sequences})
+        work = scheduler.place(drafts, {each.id: DraftBudget(3) for each in sequences})
         assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
         for item, sequence in zip(work.items, sequences, strict=True):
             assert possible(item.draft.tokens, item.draft.parents)
