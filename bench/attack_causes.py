@@ -1,8 +1,6 @@
-"""What goes wrong around a mesh and ends again: its output isn't read, descriptors run out, the disk is full. Run in a
-loop by `python -m bench attacks --minutes N`; each has the form of an attack and has ended when it returns.
-
-The clock isn't stepped here: the product has no hook for it, and stepping the machine's clock needs root and hurts
-others. Tests with a clock of their own do that (tests/mesh, tests/attacks).
+"""What goes wrong around a mesh and ends again: its output isn't read, descriptors run out, the disk is full, the clock
+is stepped. Run in a loop by `python -m bench attacks --minutes N`; each has the form of an attack and has ended when it
+returns.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from typing import Any
 
 from bench.attack_scripts import Seen
 from bench.running_mesh import RunningMesh
+from bench.stepped_clock import SteppedClock
 
 PIPE_BYTES = 4096
 DISK_MB = 128
@@ -37,7 +36,9 @@ class PipedMesh(RunningMesh):
         self.store = folder / "store"
         self._reading, writing = os.pipe()
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        super().__init__(folder, settings, stdout=writing)
+        self.clock = SteppedClock.make(folder)
+        environment = self.clock.environment if self.clock else None
+        super().__init__(folder, settings, stdout=writing, environment=environment)
         os.close(writing)
         self._reads = threading.Event()
         self._reads.set()
@@ -122,7 +123,7 @@ def few_descriptors(mesh: PipedMesh) -> Seen:
         for pid in mesh.processes().values():
             with suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-    return Seen(f"{len(held)} of 400 connections made")
+    return Seen(f"{len(held)} of 400 connections made", starves=True)
 
 
 def full_disk(mesh: PipedMesh) -> Seen:
@@ -148,6 +149,20 @@ def full_files(mesh: PipedMesh) -> Seen:
         with suppress(ProcessLookupError):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return Seen("by RLIMIT_FSIZE")
+
+
+def stepped_clock(mesh: PipedMesh) -> Seen:
+    """An hour back, then an hour ahead, and at each time roles die: their successors must be known as newer."""
+    assert mesh.clock is not None
+    before = mesh.processes()
+    for seconds in (-3600, 3600):
+        mesh.clock.step(seconds)
+        _kill(mesh)
+        time.sleep(LASTS_S)
+    mesh.clock.step(0)
+    after = mesh.processes()
+    back = [role for role in KILLED if after.get(role, before[role]) != before[role]]
+    return Seen(f"{len(back)} of {len(KILLED)} roles restarted meanwhile", killed=2 * KILLED)
 
 
 def closed_output(mesh: PipedMesh) -> Seen:

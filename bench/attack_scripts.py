@@ -21,6 +21,8 @@ from bench.running_mesh import RunningMesh
 class Seen(NamedTuple):
     said: str = ""
     killed: tuple[str, ...] = ()
+    # Whether it takes the connections that good streams need: those that fail are no fault of the mesh.
+    starves: bool = False
 
 
 Attack = Callable[[RunningMesh], Seen]

@@ -155,10 +155,11 @@ class Watch:
             workers.submit(self._sample, workers)
 
     def _sample(self, workers: ThreadPoolExecutor) -> None:
-        at = time.monotonic()
+        # First of all: a probe may take until the next attack.
+        at, pids = time.monotonic(), self._mesh.processes()
         ready = workers.submit(status, self._mesh.port, "GET", "/health/ready", None, READY_S)
         probe = probed(self._mesh.port)
-        took, pids = time.monotonic() - at, self._mesh.processes()
+        took = time.monotonic() - at
         after = status(self._mesh.port, "GET", "/health/ready", None, READY_S)
         sample = Sample(at, ready.result(), probe, took, after, pids)
         self.samples.append(sample)

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,21 +41,22 @@ class RunningMesh:
         specmesh: Sequence[str] = SPECMESH,
         root: Path = ROOT,
         stdout: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`specmesh`: the command, and `root` its repository; another checkout has both of its own. `stdout`: a
-        descriptor that gets its output instead of the file."""
+        descriptor that gets its output instead of the file. `environment`: more variables."""
         self.port = free_ports(1)
         self.metrics_base = free_ports(8)
         self.output = folder / "up.log"
         own = {"run_dir": folder / "run", "store_dir": folder / "store"}
         flags = {**own, "port": self.port, "metrics_port": self.metrics_base, **settings}
         argv = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
         with self.output.open("wb") as log:
             self.process = subprocess.Popen(
                 [*specmesh, "up", *argv],
                 stdout=log if stdout is None else stdout, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env=environment, cwd=root,
+                env={**inherited, **(environment or {})}, cwd=root,
             )  # fmt: skip
 
     @property
