@@ -9,7 +9,6 @@ first token: such weights give such logits. Scales of quantised weights, being f
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,6 @@ class Weights:
     def format(self) -> str:
         """How the linears are stored, in a few words."""
         return self._headers.format.told
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._headers.tensors.keys()
 
     def __contains__(self, name: str) -> bool:
         return name in self._headers.tensors

@@ -21,9 +21,10 @@ from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
 from models import spec
 from models.batch import TILE_ROWS
 from models.cpu.memory import Buffer
-from models.executor import FINAL, Options, Tap
+from models.executor import Options
 from models.layers.rope import rope_tables
 from models.quantized.stored import StoredPart
+from models.taps import FINAL, Tap
 from models.weights import Weights
 
 # What a linear reads, and its twin of bytes.

@@ -41,9 +41,10 @@ from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import Builder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
-from models.executor import Options, Output, check_taps
+from models.executor import Options, Output
 from models.parameters import parameter_count
 from models.spec import Network
+from models.taps import check_taps
 from models.weights import Weights
 
 MAX_ROWS = 512

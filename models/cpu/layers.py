@@ -14,8 +14,9 @@ from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
 from models.cpu import dense, entry, experts, latent_attention
 from models.cpu.builder import Builder, Input, activation_dtype
-from models.executor import FINAL, Options
+from models.executor import Options
 from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
+from models.taps import FINAL
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 

@@ -26,7 +26,7 @@ from kernels.gemm import fused as gemm
 from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
 from models.batch import Batch
-from models.executor import FINAL, Options, Output, Tap, check_taps
+from models.executor import Options, Output
 from models.gpu.attention import GpuAttention
 from models.gpu.entry import GpuEntry, add_norm_or_cast
 from models.gpu.graphs import BUCKETS, Graphs, bucket_of
@@ -39,6 +39,7 @@ from models.gpu.scratch import Scratch
 from models.parameters import parameter_count
 from models.sources import ModelError
 from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
+from models.taps import FINAL, Tap, check_taps
 from models.weights import Weights
 
 _ATTENTION: dict[type, Any] = {Attention: GpuAttention, LatentAttention: GpuLatentAttention}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from models.config import Fields
-from models.executor import FINAL
 from models.heads.fields import check_sizes, named, shared_with
 from models.heads.head import Head
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
+from models.taps import FINAL
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:

@@ -11,11 +11,11 @@ from typing import Any
 
 from models.config import Fields
 from models.errors import ModelError
-from models.executor import Tap
 from models.heads.fields import FOR_ANOTHER, check_sizes, named, shared_with
 from models.heads.head import Head
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Attention, Beside, Layer, Linear, Network, Norm, Part
+from models.taps import Tap
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from models.spec import Linear, Network
-
-if TYPE_CHECKING:
-    from models.executor import Tap
+from models.taps import Tap
 
 DRAFT_MODEL = "draft_model"
 

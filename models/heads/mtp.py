@@ -13,11 +13,11 @@ from collections.abc import Collection
 from models import deepseek_v3, ernie4_5
 from models.config import Fields
 from models.errors import ModelError
-from models.executor import FINAL
 from models.heads.fields import FOR_ANOTHER, check_sizes, shared_with
 from models.heads.head import Head
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
+from models.taps import FINAL
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:

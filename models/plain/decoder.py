@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from models.batch import Batch
-from models.executor import FINAL, Options, Output, check_taps
+from models.executor import Options, Output
 from models.parameters import parameter_count
 from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
@@ -23,6 +23,7 @@ from models.plain.latent_attention import PlainLatentAttention
 from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast
 from models.sources import ModelError
 from models.spec import Attention, Beside, Experts, Fused, LatentAttention, Layer, Mlp, Network
+from models.taps import FINAL, check_taps
 from models.weights import Weights
 
 _ATTENTION: dict[type, Any] = {Attention: PlainAttention, LatentAttention: PlainLatentAttention}

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mesh.directory import DIRECTORY, DirectoryActor
 from mesh.directory.membership import Member
@@ -29,12 +30,16 @@ from mesh.supervisor import Policy, Supervisor
 from mesh.supervisor.processes import Processes
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Describe, ModelCard
+from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.runtime import compile_ahead, output
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, configure_log, make_run_dir, mesh_codec, security_of
+
+if TYPE_CHECKING:
+    from models.spec import Network
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +146,22 @@ def _fetch_model(settings: Settings) -> None:
         bar.close()
     if settings.engine == "torch":
         # Checked once before anything is started: otherwise every role would fail and be restarted.
-        check_context(check_model(folder).network, settings.max_context)
+        network = check_model(folder).network
+        check_context(network, settings.max_context)
+        _fetch_head(settings, folder, network)
+
+
+def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
+    """The head or draft model that the worker is to draft with, checked for the same reason."""
+    from models.heads.folder import read_head
+    from models.heads.sources import ensure_head, method_of
+
+    method = settings.method
+    if not METHODS[method].has_network:
+        if not settings.draft_model:
+            return
+        method = method_of(settings.draft_model, cache_dir(settings))
+    read_head(method, ensure_head(method, settings.draft_model, folder, cache_dir(settings)), network)
 
 
 # The mesh ----------------------------------------------------------------------------------------------------------

@@ -15,9 +15,10 @@ import torch
 
 from models.batch import Stretch, make_batch, tree_slots
 from models.config import read_network
-from models.executor import FINAL, Executor, Options
+from models.executor import Executor, Options
 from models.plain import PlainExecutor
 from models.sources import ensure_model
+from models.taps import FINAL
 from models.weights import Weights
 
 pytestmark = [

@@ -21,9 +21,10 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from models.batch import Stretch, make_batch
 from models.config import read_network
 from models.cpu.executor import CpuExecutor
-from models.executor import FINAL, Executor, Options, Tap
+from models.executor import Executor, Options
 from models.plain import PlainExecutor
 from models.spec import Network
+from models.taps import FINAL, Tap
 from models.weights import Weights
 
 MakeExecutor = Callable[[Network, Weights, Options], Executor]

@@ -12,8 +12,9 @@ from transformers import LlamaConfig, Qwen3MoeConfig
 
 from models.batch import Stretch, make_batch
 from models.cpu.executor import CpuExecutor
-from models.executor import FINAL, Output, check_taps
+from models.executor import Output
 from models.plain import PlainExecutor
+from models.taps import FINAL, check_taps
 
 PAGE = parity.PAGE_TOKENS
 TAPS = (2, FINAL, 0, 1)

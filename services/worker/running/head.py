@@ -13,11 +13,13 @@ from pathlib import Path
 import torch
 
 from models.batch import Stretch, make_batch
-from models.executor import FINAL, Executor, Options, Tap
-from models.heads.folder import HeadWeights, read_head
+from models.executor import Executor, Options
+from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
+from models.heads.weights import HeadWeights
 from models.spec import Linear, Network
+from models.taps import FINAL, Tap
 from models.weights import Weights
 
 
@@ -84,8 +86,8 @@ class OpenedResidual:
 
 def open_head(method: str, folder: Path, target: Network, target_folder: Path) -> OpenedHead | OpenedResidual:
     """Raises `ModelError`."""
+    head = read_head(method, folder, target)
     own, theirs = Weights(folder), Weights(target_folder)
-    head = read_head(method, folder, own, target)
     if isinstance(head, ResidualHeads):
         return OpenedResidual(head, own, theirs, target)
     return OpenedHead(head, own, theirs)

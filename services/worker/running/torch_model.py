@@ -23,10 +23,11 @@ from models.branches import own_pages
 from models.check import check_context
 from models.choose import Choice, choose
 from models.config import read_network
-from models.executor import Executor, Options, Output, Tap, check_taps
+from models.executor import Executor, Options, Output
 from models.parameters import parameter_count
 from models.sources import ModelError, check_folder
 from models.spec import Network
+from models.taps import Tap, check_taps
 from models.weights import Weights
 from services.api.draft_tree import depths
 from services.runtime.memory import available_bytes

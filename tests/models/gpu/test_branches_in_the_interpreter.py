@@ -12,9 +12,9 @@ import torch
 
 from kernels import interpreter
 from models.batch import Stretch, make_batch, tree_slots
-from models.executor import FINAL
 from models.gpu.executor import GpuExecutor
 from models.plain import PlainExecutor
+from models.taps import FINAL
 from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

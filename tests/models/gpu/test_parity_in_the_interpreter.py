@@ -13,7 +13,8 @@ import torch
 
 from kernels import interpreter
 from models.batch import Stretch, make_batch
-from models.executor import FINAL, Executor, Options
+from models.executor import Executor, Options
+from models.taps import FINAL
 from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

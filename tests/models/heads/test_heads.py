@@ -12,6 +12,7 @@ import pytest
 import reference
 import torch
 from reference import DRAFT_VOCABULARY, HIDDEN, VOCABULARY, State
+from safetensors.torch import load_file, save_file
 
 from models.batch import Stretch, make_batch
 from models.config import read_network
@@ -19,9 +20,10 @@ from models.cpu.executor import CpuExecutor
 from models.errors import ModelError
 from models.executor import Executor, Options
 from models.gpu.executor import GpuExecutor
-from models.heads.folder import HeadWeights, read_head
+from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.sources import method_of
+from models.heads.weights import HeadWeights
 from models.plain import PlainExecutor
 from models.spec import Network
 from models.weights import Weights
@@ -81,9 +83,9 @@ EXECUTORS: dict[str, Callable[[Network, Any, Options], Executor]] = {
 
 def _open(folder: Path, method: str, target: tuple[Network, Weights]) -> tuple[Head, HeadWeights]:
     network, weights = target
-    own = Weights(folder)
-    head = read_head(method, folder, own, network)
-    return head, HeadWeights(own, weights, head.shared)
+    head = read_head(method, folder, network)
+    assert isinstance(head, Head)
+    return head, HeadWeights(Weights(folder), weights, head.shared)
 
 
 def _with_shared(state: State, head: Head, weights: HeadWeights) -> State:
@@ -188,3 +190,24 @@ def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, W
     assert method_of(str(tmp_path / "vllm"), tmp_path) == "medusa"
     assert method_of(str(target[1].folder), tmp_path) == "draft_model"
     assert method_of("own", tmp_path) == "mtp"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        ("fc.weight", None, "tensor fc.weight is missing"),
+        ("midlayer.self_attn.q_proj.weight", (64, 64), "q_proj.weight has shape \\(64, 64\\)"),
+        ("d2t", (3,), "d2t has shape \\(3,\\)"),
+    ],
+)
+def test_a_tensor_that_is_missing_or_wrong_is_named_before_anything_is_loaded(
+    name: str, shape: tuple[int, ...] | None, said: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_eagle3(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    dtype = tensors.pop(name).dtype
+    if shape is not None:
+        tensors[name] = torch.zeros(shape, dtype=dtype)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=said):
+        _open(tmp_path, "eagle3", target)

@@ -143,3 +143,12 @@ def test_memory_for_no_page_ends_the_start_at_once_by_its_numbers(tiny_model: Pa
     assert "worker-1 cannot run: what it was given is wrong" in ended.said
     assert "page" in ended.said and "starting again" not in ended.said
     assert_nothing_is_left(ended, logs=True)
+
+
+def test_a_head_for_another_model_ends_the_start_before_anything_runs(tmp_path: Path) -> None:
+    """The draft model has the tokenizer, and another vocabulary."""
+    model, draft = write_tiny_model(tmp_path / "model"), write_tiny_model(tmp_path / "draft", vocab_size=320)
+    ended = up(tmp_path, model, draft_model=draft)
+    assert "the draft model's vocabulary has 320 tokens, the model's 304" in ended.said
+    assert "fix: use a draft model with the same tokenizer" in ended.said
+    assert_nothing_is_left(ended)

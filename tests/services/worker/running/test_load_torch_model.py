@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from models.executor import FINAL, Tap
 from models.sources import ModelError
+from models.taps import FINAL, Tap
 from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
