@@ -44,7 +44,7 @@ def parser() -> Parser:
         epilog="`specmesh COMMAND --help` tells more.",
     )
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _run, _chat, _top, _corpus, _model, _keys, _config, _doctor, _load, _version):
+    for add in (_up, _run, _chat, _top, _corpus, _model, _train, _keys, _config, _doctor, _load, _version):
         add(commands)
     return root
 
@@ -177,6 +177,31 @@ def _do_model(options: argparse.Namespace) -> int:
     from services.cli.model import ACTIONS
 
     return ACTIONS[options.action or "list"](options.name or settings.model, settings)
+
+
+def _train(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "The model answers the prompts itself; a run that ended early goes on where it was."
+    sub = _add(commands, "train-drafter", "Train a head that drafts for a model", _do_train, more)
+    sub.add_argument("--head", choices=("eagle3", "medusa"), default="eagle3", help="kind of head (default eagle3)")
+    sub.add_argument("--data", nargs="+", required=True, metavar="FILE", help="prompts: one a line, or .jsonl")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder of the head")
+    sub.add_argument("--prompts", type=int, default=0, metavar="N", help="use only the first N prompts (0: all)")
+    sub.add_argument("--passes", type=int, default=1, metavar="N", help="times each answer is seen (default 1)")
+    sub.add_argument("--answer-tokens", type=int, default=256, metavar="N", help="longest answer (default 256)")
+    heat = "temperature of the answers (default 0)"
+    sub.add_argument("--answer-temperature", type=float, default=0.0, metavar="T", help=heat)
+    words = "tokens in the head's vocabulary, the most frequent ones (default 8192)"
+    sub.add_argument("--vocabulary", type=int, default=8192, metavar="N", help=words)
+    sub.add_argument("--rate", type=float, default=1e-3, metavar="R", help="learning rate (default 0.001)")
+    sub.add_argument("--train-seed", type=int, default=0, metavar="N", help="the same seed gives the same head")
+    add_settings(sub)
+
+
+def _do_train(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.training.command import main as train
+
+    return train(options, settings)
 
 
 def _keys(commands: argparse._SubParsersAction[Parser]) -> None:

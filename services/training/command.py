@@ -1,0 +1,49 @@
+"""The command `specmesh train-drafter`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.api.settings import cache_dir
+
+if TYPE_CHECKING:
+    from services.api.settings import Settings
+
+
+def main(options: argparse.Namespace, settings: Settings) -> int:
+    from services.runtime.cpu_placement import threads_of
+    from services.training.loop import Plan
+    from services.training.train import Job, check, train
+    from services.worker.running.torch_model import Wanted
+
+    threads = threads_of("worker", settings.cores, settings.threads)
+    job = Job(
+        method=options.head,
+        model=settings.model,
+        data=tuple(map(Path, options.data)),
+        out=Path(options.out),
+        cache=cache_dir(settings),
+        vocabulary=options.vocabulary,
+        max_tokens=options.answer_tokens,
+        temperature=options.answer_temperature,
+        most_prompts=options.prompts,
+        plan=Plan(passes=options.passes, seed=options.train_seed, rate=options.rate),
+        wanted=Wanted(dtype=settings.dtype, executor=settings.executor, threads=threads, kv_cache_mb=512),
+    )
+    try:
+        check(job)
+        found = train(job)
+    except ValueError as error:
+        print(f"specmesh: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        if not hasattr(error, "fix"):
+            raise
+        print(f"specmesh: {getattr(error, 'what', error)}\n  fix: {error.fix}", file=sys.stderr)
+        return 1
+    print(f"{job.out}: {found.tokens_per_step:.2f} tokens per step on {found.prompts} held-out prompts")
+    print(f"serve it: specmesh up --model {job.model} --draft-model {job.out}")
+    return 0
