@@ -64,6 +64,8 @@ class Node:
         self._accepted: dict[bytes, AcceptedPeer] = {}
         self._newest: OrderedDict[str, int] = OrderedDict()  # name -> its newest epoch
         self._stale: list[Callable[[int], None]] = []
+        # Actors whose on_start hasn't ended.
+        self._starting: set[str] = set()
         self._numbers = 0
         self._probes = 0
         self._sweep_timer: Timer | None = None
@@ -81,17 +83,20 @@ class Node:
         self._swept_at = self.clock.now()
 
     async def spawn(self, actor: Actor, name: str) -> Ref:
-        """Run an actor under a name. What its on_start raises is raised here."""
+        """Run an actor under a name. It gets calls once its on_start has ended; what that raises is raised here."""
         if name in self._cells:
             raise ValueError(f"an actor {name!r} is running already")
         actor.node = self
         actor.ref = self.ref(self.endpoint, name)
         self._cells[name] = Cell(actor, name, self)
+        self._starting.add(name)
         try:
             await actor.on_start()
         except BaseException:
             del self._cells[name]
             raise
+        finally:
+            self._starting.discard(name)
         return actor.ref
 
     def ref(self, endpoint: str, actor: str) -> Ref:
@@ -209,8 +214,8 @@ class Node:
         if self.draining:
             raise Draining(f"{self.name} takes no new work")
         cell = self._cells.get(name)
-        if cell is None:
-            raise NotRunning(f"no actor {name[:80]!r} here")
+        if cell is None or name in self._starting:
+            raise NotRunning(f"no actor {name[:80]!r} here{', yet' if cell else ''}")
         return cell
 
     def farewell_from(self, peer: AcceptedPeer) -> None:

@@ -257,6 +257,27 @@ async def test_an_actor_whose_start_fails_is_not_there(mesh: Mesh) -> None:
     assert node.actors == []
 
 
+async def test_an_actor_gets_no_call_before_its_start_has_ended(mesh: Mesh) -> None:
+    class Slow(Witness):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_start = asyncio.Event()
+
+        async def on_start(self) -> None:
+            await self.may_start.wait()
+
+    far, near = await mesh.node("far"), await mesh.node("near")
+    slow = Slow()
+    starting = asyncio.create_task(far.spawn(slow, "witness"))
+    ref = near.ref(far.endpoint, "witness")
+    with pytest.raises(NotRunning, match="yet"):
+        await ref.ask(Echo(1), timeout=5.0)
+    assert not slow.calls
+    slow.may_start.set()
+    await starting
+    assert await ref.ask(Echo(2), timeout=5.0) == Echo(2)
+
+
 async def test_a_draining_node_takes_no_new_work_and_finishes_what_runs(mesh: Mesh) -> None:
     far, near = await mesh.node("far"), await mesh.node("near")
     witness = Witness()
