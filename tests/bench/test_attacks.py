@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from bench.attack_causes import PipedMesh
 from bench.attack_scripts import ATTACKS, Seen, _at_once, _head
 from bench.attack_watch import Ended, GoodStreams, Sample, Watch, restarts
 from bench.attacks import Result, Window
+from bench.stepped_clock import SteppedClock
 
 
 def sample(at: float, ready: int = 200, probe: int = 200, probe_s: float = 0.1, after: int = -1, **pids: int) -> Sample:
@@ -108,8 +112,21 @@ def test_results_of_many_calls_are_counted() -> None:
 def test_every_attack_can_be_chosen_and_the_benchmark_is_listed() -> None:
     assert "attacks" in NAMES
     options = attacks._parser().parse_args([])
-    assert [name for name, _ in attacks._schedule(options, mounted=False)] == list(ATTACKS)
-    assert list(attacks._schedule(attacks._parser().parse_args(["--only", ""]), mounted=False)) == []
+    assert [name for name, _ in attacks._schedule(options, mounted=False, clock=False)] == list(ATTACKS)
+    assert list(attacks._schedule(attacks._parser().parse_args(["--only", ""]), mounted=False, clock=True)) == []
+
+
+def test_the_clock_of_a_process_is_stepped_and_nobody_elses(tmp_path: Path) -> None:
+    clock = SteppedClock.make(tmp_path)
+    if clock is None:
+        pytest.skip("there is no C compiler")
+    show = [sys.executable, "-c", "import time; print(time.time(), time.monotonic())"]
+    for hours in (-1, 1):
+        clock.step(3600 * hours)
+        said = subprocess.run(show, env={**os.environ, **clock.environment}, capture_output=True, text=True, check=True)
+        wall, steady = map(float, said.stdout.split())
+        # A second process takes a while to start; hours tell.
+        assert round((wall - time.time()) / 3600) == hours and round((steady - time.monotonic()) / 3600) == 0
 
 
 def test_output_breaks_when_its_reader_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +136,7 @@ def test_output_breaks_when_its_reader_has_left(tmp_path: Path, monkeypatch: pyt
         def __init__(self, command: Any, **streams: Any) -> None:
             made.append(os.dup(streams["stdout"]))
 
+    monkeypatch.setattr("bench.attack_causes.SteppedClock.make", lambda folder: None)
     monkeypatch.setattr("subprocess.Popen", Started)
     mesh = PipedMesh(tmp_path, {})
     os.set_blocking(made[0], False)
