@@ -12,12 +12,13 @@ from pathlib import Path
 
 import torch
 
-from models.batch import Stretch, make_batch
-from models.executor import Executor, Options
+from models.batch import Stretch
+from models.executor import Executor, Options, Output
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.heads.weights import HeadWeights
+from models.passes import forward
 from models.spec import Linear, Network
 from models.taps import FINAL, Tap
 from models.weights import Weights
@@ -25,14 +26,25 @@ from models.weights import Weights
 
 @dataclass(slots=True)
 class HeadRows:
-    """Tokens of one sequence at positions start.. and, for a network with an entry, their hidden values [n, H]. Logits
-    are wanted for the last token, or for none."""
+    """Tokens of one sequence at positions start.. . Logits are wanted for the last token, or for none."""
 
     tokens: list[int]
     start: int
     pages: list[int]
-    hidden: torch.Tensor | None
     wanted: bool
+
+
+@dataclass(slots=True)
+class HeadTree:
+    """The last token of a text and a tree of draft tokens behind it, as in models/batch.py: `parents` are those of the
+    draft tokens, `spare` pages for branches. Logits are wanted for tokens logits_from.. ."""
+
+    tokens: list[int]
+    parents: list[int]
+    start: int
+    pages: list[int]
+    spare: range
+    logits_from: int
 
 
 class OpenedHead:
@@ -104,7 +116,7 @@ class HeadModel:
         """`combine` [H, taps · H] mixes the target's features; `ids` are the target's ids of its tokens (None: the
         same)."""
         self.head, self.executor, self.ids = head, executor, ids
-        self._page_tokens, self._combine = page_tokens, combine
+        self.page_tokens, self._combine = page_tokens, combine
 
     def copy_page(self, source: int, target: int) -> None:
         self.executor.copy_page(source, target)
@@ -115,61 +127,28 @@ class HeadModel:
             return features
         return torch.nn.functional.linear(features.to(self._combine.dtype), self._combine)
 
-    def forward(self, rows: Sequence[HeadRows]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits of the wanted rows, [W, its vocabulary]; and the last values of each sequence that are hidden in the
-        next pass, [sequences, H]. Valid until the next call."""
-        logits: list[torch.Tensor] = []
-        values: list[torch.Tensor] = []
-        parts = self._parts(rows)
-        for part in parts:
-            batch = make_batch([stretch for stretch, _ in part], self._page_tokens)
-            given = [hidden for _, hidden in part if hidden is not None]
-            output = self.executor.forward(batch, torch.cat(given) if given else None)
-            logits.append(output.logits if len(parts) == 1 else output.logits.clone())
-            if output.features is not None:
-                lasts, row = [], 0
-                for stretch, _ in part:
-                    row += len(stretch.tokens)
-                    lasts.append(row - 1)
-                values.append(output.features[lasts])
-        found = torch.cat(values) if values else None
-        if found is not None and len(parts) > 1:
-            # A sequence that was cut has a row in each part: its last one counts.
-            found = found[_last_parts(parts, rows)]
-        return torch.cat(logits) if len(logits) > 1 else logits[0], found
+    def forward(
+        self, rows: Sequence[HeadRows], hidden: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Of all rows, with their hidden values [R, H] for a network with an entry: logits of the wanted rows [W, its
+        vocabulary], and the last values of each sequence that are hidden in the next pass, [sequences, H]. Valid until
+        the next call."""
+        stretches, ends, row = [], [], 0
+        for each in rows:
+            count = len(each.tokens)
+            stretches.append(Stretch(each.tokens, each.start, each.pages, count - each.wanted))
+            row += count
+            ends.append(row - 1)
+        output = forward(self.executor, stretches, self.page_tokens, hidden)
+        return output.logits, None if output.features is None else output.features[ends]
 
-    def _parts(self, rows: Sequence[HeadRows]) -> list[list[tuple[Stretch, torch.Tensor | None]]]:
-        """Calls of at most the executor's rows; a sequence may go on in the next one."""
-        parts: list[list[tuple[Stretch, torch.Tensor | None]]] = []
-        room = 0
-        for item in rows:
-            first = 0
-            while first < len(item.tokens):
-                if room == 0:
-                    parts.append([])
-                    room = self.executor.max_rows
-                tokens = item.tokens[first : first + room]
-                last = first + len(tokens) == len(item.tokens)
-                wanted_from = len(tokens) - (item.wanted and last)
-                stretch = Stretch(tokens, item.start + first, item.pages, wanted_from)
-                hidden = None if item.hidden is None else item.hidden[first : first + len(tokens)]
-                parts[-1].append((stretch, hidden))
-                first += len(tokens)
-                room -= len(tokens)
-        return parts
-
-
-def _last_parts(parts: list[list[tuple[Stretch, torch.Tensor | None]]], rows: Sequence[HeadRows]) -> list[int]:
-    """For each sequence the place of its last stretch among all stretches."""
-    counts = [len(stretch.tokens) for part in parts for stretch, _ in part]
-    places, at = [], -1
-    for item in rows:
-        left = len(item.tokens)
-        while left:
-            at += 1
-            left -= counts[at]
-        places.append(at)
-    return places
+    def forward_trees(self, trees: Sequence[HeadTree], hidden: torch.Tensor | None) -> Output:
+        """Logits of the wanted rows, and the values of all rows that are hidden in the next pass, in the order of the
+        trees. Valid until the next call."""
+        stretches = [
+            Stretch(each.tokens, each.start, each.pages, each.logits_from, each.parents, each.spare) for each in trees
+        ]
+        return forward(self.executor, stretches, self.page_tokens, hidden)
 
 
 class ResidualModel:

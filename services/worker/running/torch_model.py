@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +18,14 @@ import torch
 
 from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.verify.questions import Asked, Rule, gather
-from models.batch import Stretch, make_batch, tree_slots
+from models.batch import Stretch, tree_slots
 from models.branches import own_pages
 from models.check import check_context
 from models.choose import Choice, choose
 from models.config import read_network
 from models.executor import Executor, Options, Output
 from models.parameters import parameter_count
+from models.passes import forward
 from models.sources import ModelError, check_folder
 from models.spec import Network
 from models.taps import Tap, check_taps
@@ -105,19 +106,14 @@ class TorchModel:
         """
         for item in rows:
             self._assert_covered(item)
-        self._trees = self._with_branches(rows)
-        parts = _parts(rows, self._trees, self._executor.max_rows)
-        if not parts:
+        if not rows:
             return Output(torch.empty(0, self.facts.vocab_size))
-        if len(parts) == 1:
-            return self._forward(parts[0])
-        # An executor may write the output of the next call over that of the last.
-        made = [_copied(self._forward(part)) for part in parts]
-        kept = [each.features for each in made if each.features is not None]
-        return Output(torch.cat([each.logits for each in made]), torch.cat(kept) if kept else None)
-
-    def _forward(self, part: list[Stretch]) -> Output:
-        return self._executor.forward(make_batch(part, self.facts.page_tokens))
+        self._trees = self._with_branches(rows)
+        stretches = [
+            self._trees.get(index) or Stretch(item.tokens, item.start, item.pages, item.logits_from)
+            for index, item in enumerate(rows)
+        ]
+        return forward(self._executor, stretches, self.facts.page_tokens)
 
     def _with_branches(self, rows: Sequence[ForwardRows]) -> dict[int, Stretch]:
         found: dict[int, Stretch] = {}
@@ -156,36 +152,6 @@ class TorchModel:
         assert min(item.pages) >= 0 and max(item.pages) < self.facts.pages
         assert min(item.tokens) >= 0 and max(item.tokens) < self.facts.vocab_size
         assert 0 <= item.logits_from <= len(item.tokens)
-
-
-def _copied(output: Output) -> Output:
-    return Output(output.logits.clone(), None if output.features is None else output.features.clone())
-
-
-def _parts(rows: Sequence[ForwardRows], trees: Mapping[int, Stretch], limit: int) -> list[list[Stretch]]:
-    """Split the rows into calls of at most `limit`; a sequence may continue in the next call, a tree may not."""
-    parts: list[list[Stretch]] = []
-    room = 0
-    for index, item in enumerate(rows):
-        if index in trees:
-            assert len(item.tokens) <= limit
-            if room < len(item.tokens):
-                parts.append([])
-                room = limit
-            parts[-1].append(trees[index])
-            room -= len(item.tokens)
-            continue
-        first = 0
-        while first < len(item.tokens):
-            if room == 0:
-                parts.append([])
-                room = limit
-            tokens = item.tokens[first : first + room]
-            wanted_from = min(max(item.logits_from - first, 0), len(tokens))
-            parts[-1].append(Stretch(tokens, item.start + first, item.pages, wanted_from))
-            first += len(tokens)
-            room -= len(tokens)
-    return parts
 
 
 @dataclass(frozen=True, slots=True)

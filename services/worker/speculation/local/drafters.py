@@ -95,15 +95,20 @@ class LocalDrafters:
 
 def _committed(text: Text, item: SequenceWork, verdict: Verdict | None, features: Any, begin: int) -> Committed:
     """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
-    rows = list(range(begin, begin + len(item.tokens)))
+    rows: list[int] | slice
     if verdict is None:
         tokens, accepted = item.tokens, 0
         following = text.tokens[item.start + len(tokens)]
+        rows = slice(begin, begin + len(tokens))
     else:
         accepted, draft = verdict.accepted, item.draft
-        path = tree.walk(draft.tokens, draft.parents, verdict.tokens[:accepted]) if draft.parents else range(accepted)
-        rows += [begin + len(item.tokens) + place for place in path]
         tokens, following = item.tokens + verdict.tokens[:accepted], verdict.tokens[accepted]
+        # A view where the rows are adjacent.
+        rows = slice(begin, begin + len(tokens))
+        if draft.parents:
+            path = tree.walk(draft.tokens, draft.parents, verdict.tokens[:accepted])
+            first = begin + len(item.tokens)
+            rows = [*range(begin, first), *(first + place for place in path)]
     return Committed(
         sequence_id=item.sequence_id,
         start=item.start,

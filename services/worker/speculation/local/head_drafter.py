@@ -1,4 +1,5 @@
-"""Drafters with a network of their own: draft model, MTP, EAGLE, EAGLE-3. A draft is a chain, a pass for each token.
+"""Drafters with a network of their own: draft model, MTP, EAGLE, EAGLE-3. A draft is a chain, a pass for each token, or
+a tree, a pass for each level (local/tree_passes.py).
 
     text         . . . t u|                       u: the last token, not computed by the target yet
     commit       (t, hidden of .) (u, hidden of t)   ─▶ first draft token a, hidden
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 WAITING_ROWS = 32
 
 
-class _Following:
+class Following:
     """A text that the network has read."""
 
-    __slots__ = ("hidden", "logits", "pages", "position", "read", "waiting")
+    __slots__ = ("features", "hidden", "logits", "pages", "position", "read", "waiting", "waiting_from")
 
     def __init__(self) -> None:
         self.pages: list[int] = []
@@ -41,21 +42,30 @@ class _Following:
         self.hidden: torch.Tensor | None = None
         # The last tokens that it has read: the text's last one, then those of its own draft.
         self.read: list[int] = []
-        # Rows of the text that no draft needed yet.
-        self.waiting: HeadRows | None = None
+        # Tokens of the text that no draft needed yet, and the target's features of them, a tensor for each step: a
+        # step that only waits must cost next to nothing.
+        self.waiting: list[int] = []
+        self.waiting_from = 0
+        self.features: list[torch.Tensor] = []
 
-    def with_waiting(self, row: HeadRows) -> HeadRows:
-        """The rows that wait, then these."""
-        before, self.waiting = self.waiting, None
-        if before is None or before.start + len(before.tokens) != row.start:
-            return row
-        hidden = None if before.hidden is None or row.hidden is None else torch.cat([before.hidden, row.hidden])
-        return HeadRows([*before.tokens, *row.tokens], before.start, row.pages, hidden, row.wanted)
+    def wait(self, start: int, tokens: list[int], features: torch.Tensor | None) -> None:
+        if self.waiting_from + len(self.waiting) != start:
+            self.waiting, self.features = [], []
+        if not self.waiting:
+            self.waiting_from = start
+        self.waiting += tokens
+        if features is not None:
+            self.features.append(features)
+
+    def rows(self, wanted: bool) -> HeadRows:
+        """All that waited."""
+        tokens, self.waiting, self.features = self.waiting, [], []
+        self.read, self.position = tokens[-1:], self.waiting_from + len(tokens)
+        return HeadRows(tokens, self.waiting_from, self.pages, wanted)
 
     def next_row(self, token: int) -> HeadRows:
         """The row of a draft token."""
-        hidden = None if self.hidden is None else self.hidden[None]
-        row = HeadRows([token], self.position, self.pages, hidden, True)
+        row = HeadRows([token], self.position, self.pages, True)
         self.position += 1
         self.read.append(token)
         return row
@@ -85,7 +95,7 @@ class HeadDrafter:
         self._model = model.head
         self._reads_hidden = self._model.head.network.entry is not None
         self._vocab_size = model.facts.vocab_size
-        self._known: dict[int, _Following] = {}
+        self._known: dict[int, Following] = {}
 
     def forget(self, sequence_ids: Sequence[int]) -> None:
         for sequence_id in sequence_ids:
@@ -95,39 +105,40 @@ class HeadDrafter:
 
     def commit(self, results: Sequence[Committed]) -> None:
         rows: list[HeadRows] = []
-        known: list[_Following] = []
+        known: list[Following] = []
+        features: list[torch.Tensor] = []
         for each in results:
-            following = self._known.setdefault(each.sequence_id, _Following())
-            row = following.with_waiting(self._rows(each, following))
-            if each.asked or len(row.tokens) >= WAITING_ROWS:
-                rows.append(row)
+            following = self._known.setdefault(each.sequence_id, Following())
+            start, tokens = self._unread(each, following)
+            if each.asked or len(following.waiting) + len(tokens) >= WAITING_ROWS:
+                following.wait(start, tokens, each.features if self._reads_hidden else None)
+                features += following.features
+                following.pages = each.pages
+                rows.append(following.rows(each.asked))
                 known.append(following)
             else:
-                following.waiting = row
+                # A copy: features are valid until the next step.
+                following.wait(start, tokens, each.features.clone() if self._reads_hidden else None)
         if not rows:
             return
-        logits, values = self._model.forward(rows)
+        hidden = self._model.hidden(torch.cat(features)) if features else None
+        logits, values = self._model.forward(rows, hidden)
         wanted = 0
         for index, (row, following) in enumerate(zip(rows, known, strict=True)):
-            following.pages, following.read = row.pages, row.tokens[-1:]
-            following.position = row.start + len(row.tokens)
             following.hidden = None if values is None else values[index]
             following.logits = None
             if row.wanted:
                 following.logits = logits[wanted]
                 wanted += 1
 
-    def _rows(self, each: Committed, following: _Following) -> HeadRows:
+    def _unread(self, each: Committed, following: Following) -> tuple[int, list[int]]:
+        """Position and tokens of the rows that a step added."""
         if self._reads_hidden:
-            tokens = [*each.tokens[1:], each.following]
-            # A copy where it waits: features are valid until the next step.
-            hidden = self._model.hidden(each.features)
-            hidden = hidden if each.asked or hidden is not each.features else hidden.clone()
-            return HeadRows(tokens, each.start, each.pages, hidden, each.asked)
+            return each.start, [*each.tokens[1:], each.following]
         # There is room for the row of the next token only if a draft is asked for.
         tokens = [*each.tokens, each.following] if each.asked else each.tokens
         same = following.already_read(each, tokens)
-        return HeadRows(tokens[same:], each.start + same, each.pages, None, each.asked)
+        return each.start + same, tokens[same:]
 
     # Drafts ----------------------------------------------------------------------------------------------
 
@@ -142,7 +153,8 @@ class HeadDrafter:
             going = [pair for pair in going if not pair[0].full]
             if going:
                 rows = [following.next_row(chain.tokens[-1]) for chain, following in going]
-                logits, values = self._model.forward(rows)
+                before = [following.hidden for _, following in going if following.hidden is not None]
+                logits, values = self._model.forward(rows, torch.stack(before) if before else None)
                 for index, (_, following) in enumerate(going):
                     following.hidden = None if values is None else values[index]
         return [chain.made(self.name) for chain in chains]

@@ -1,0 +1,56 @@
+"""Forward passes over any number of rows: as many calls of the executor as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from models.batch import Stretch, make_batch
+from models.executor import Executor, Output
+
+
+def forward(
+    executor: Executor, stretches: Sequence[Stretch], page_tokens: int, hidden: torch.Tensor | None = None
+) -> Output:
+    """The output of all rows, in the order of the stretches. With one call it is the executor's own: the next call may
+    write over it."""
+    parts = split(stretches, executor.max_rows)
+    if len(parts) == 1:
+        return executor.forward(make_batch(parts[0], page_tokens), hidden)
+    made: list[Output] = []
+    row = 0
+    for part in parts:
+        begin, row = row, row + sum(len(each.tokens) for each in part)
+        given = None if hidden is None else hidden[begin:row]
+        output = executor.forward(make_batch(part, page_tokens), given)
+        features = None if output.features is None else output.features.clone()
+        made.append(Output(output.logits.clone(), features))
+    kept = [each.features for each in made if each.features is not None]
+    return Output(torch.cat([each.logits for each in made]), torch.cat(kept) if kept else None)
+
+
+def split(stretches: Sequence[Stretch], limit: int) -> list[list[Stretch]]:
+    """Calls of at most `limit` rows. A sequence may go on in the next call, a tree may not."""
+    parts: list[list[Stretch]] = []
+    room = 0
+    for each in stretches:
+        if each.parents:
+            assert len(each.tokens) <= limit
+            if room < len(each.tokens):
+                parts.append([])
+                room = limit
+            parts[-1].append(each)
+            room -= len(each.tokens)
+            continue
+        first = 0
+        while first < len(each.tokens):
+            if room == 0:
+                parts.append([])
+                room = limit
+            tokens = each.tokens[first : first + room]
+            wanted_from = min(max(each.logits_from - first, 0), len(tokens))
+            parts[-1].append(Stretch(tokens, each.start + first, each.pages, wanted_from))
+            first += len(tokens)
+            room -= len(tokens)
+    return parts
