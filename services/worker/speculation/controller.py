@@ -26,7 +26,7 @@ from services.worker.speculation.benefit import Benefit
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import modest
-from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of
+from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of, in_order
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
 
@@ -68,7 +68,8 @@ class Speculating:
         """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
         if self.acceptance is None:
             return 0.0
-        return prepared.expected(self.acceptance.rates(prepared.source).values, self.sequence.longest_draft)
+        rates = self.acceptance.rates(prepared.source)
+        return sum(in_order(Candidate(prepared, rates, self.sequence.longest_draft))[1])
 
     @property
     def enough(self) -> int:

@@ -59,7 +59,7 @@ def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime) -> Costs:
 
 def choose(candidates: list[Candidate], certain: int, costs: Costs) -> list[list[int]]:
     """By candidate, the places of the tokens to verify. `certain`: tokens that the step gives without drafts."""
-    places = [_in_order(each) for each in candidates]
+    places = [in_order(each) for each in candidates]
     if not costs.seconds:
         counts = modest([len(each) for each, _ in places], costs.most)
     else:
@@ -76,7 +76,7 @@ def _best(candidate: Candidate, places: list[int], values: list[float], count: i
     return candidate.prepared.best(found, count, candidate.longest)
 
 
-def _in_order(candidate: Candidate) -> tuple[list[int], list[float]]:
+def in_order(candidate: Candidate) -> tuple[list[int], list[float]]:
     """Places in falling order of the probability that the token and all before it are accepted, and that
     probability."""
     prepared, rates, longest = candidate

@@ -62,16 +62,6 @@ class Prepared:
         return Draft(self.tokens[begin:end], self.source, self.match_length, confidence=self.confidence[begin:end],
                      probs=probs)  # fmt: skip
 
-    def expected(self, values: Items[float], longest: int) -> float:
-        """Tokens that are accepted on average, by the acceptance rates of the buckets."""
-        if self.parents:
-            return sum(self.cumulated([values[bucket] for bucket in self.buckets]))
-        chance, total = 1.0, 0.0
-        for place in range(self.at, min(len(self.tokens), self.at + longest)):
-            chance *= 1.0 if place < self.certain else values[self.buckets[place]]
-            total += chance
-        return total
-
     def branched(self, places: Items[int]) -> Draft:
         """A tree of the tokens at these places."""
         tokens, parents = tree.chosen(self.tokens, self.parents, places)
