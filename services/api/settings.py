@@ -20,6 +20,7 @@ from typing import Any
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
 from services.api.speculative_config import translate
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
+from services.api.tree_shape import read_shape
 from services.runtime.cpu_placement import cores_of
 
 
@@ -77,6 +78,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("method", AUTO, "Drafting method of requests that name none", kind="choice", choices=tuple(METHODS)),
     _row("draft_model", "", "Hugging Face folder or hub id of the draft model or head for methods that have a network of their own; own: the model's own folder, for mtp (its default). With method auto: also draft with it", roles="worker"),
     _row("num_model_steps", 0, "Maximum number of tokens that a head or draft model drafts at once; 0: as many as the draft may have, and with method auto twice its default length", low=0, high=64, roles="worker"),
+    _row("draft_trees", False, "Drafts may be trees, with several tokens for one position, in requests that don't set it", roles="worker"),
+    _row("draft_tree_shape", "", "Fixed shape of the trees of learned drafters: a JSON list of paths, each of ranks, such as [[0], [1], [0, 0]]; empty: the most probable tokens", roles="worker"),
     _row("num_speculative_tokens", -1, "Maximum draft length in tokens; -1: by method: 48 for auto, 3 for mtp, 4 for medusa and hydra, 5 for draft_model, eagle and eagle3, 8 for the others", low=-1, high=64),
     _row("verify_strategy", "auto", "Rule by which draft tokens are accepted; auto: greedy at temperature 0, else target_match; typical and topp change the text", kind="choice", choices=(AUTO, *STRATEGIES)),
     _row("accept_policy", "normal", "For debugging: accept_all accepts every draft token and changes the text, reject_all accepts none", kind="choice", choices=ACCEPT_POLICIES),
@@ -93,7 +96,6 @@ SETTINGS: tuple[Setting, ...] = (
     _row("suffix_decoding_max_spec_offset", 0.0, "suffix: tokens added to that maximum", low=-64.0, high=64.0, roles="proposer"),
     _row("suffix_decoding_min_token_prob", 0.1, "suffix: a draft ends before a token that is less probable than this by its counts", low=0.0, high=1.0, roles="proposer"),
     _row("suffix_decoding_learn_prompts", False, "suffix: learn prompts too, not only answers", roles="proposer"),
-    _row("suffix_decoding_trees", False, "suffix and auto: drafts may be trees in requests that don't set it", roles="worker"),
     _row("ngram_prefers", "recent", "ngram: which continuation to draft if an n-gram occurred several times: the most recent or the most frequent one", kind="choice", choices=("recent", "frequent"), roles="proposer"),
     _row("hybrid_first", HYBRID_FIRST, "hybrid: the method that drafts first", kind="choice", choices=PARTS, roles="proposer"),
     _row("hybrid_then", HYBRID_THEN, "hybrid: the method that continues that draft, or drafts at the same place", kind="choice", choices=PARTS, roles="proposer"),
@@ -391,6 +393,10 @@ def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str
         cores_of("", values["cores"])
     except ValueError as error:
         problems.append(f"{origins['cores']}: {error}")
+    try:
+        read_shape(values["draft_tree_shape"])
+    except ValueError as error:
+        problems.append(f"{origins['draft_tree_shape']}: {error}")
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins)

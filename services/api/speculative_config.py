@@ -6,6 +6,7 @@ It knows the names that others use and their meaning here; ranges are checked by
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,9 @@ KEYS: dict[str, str] = {
     "suffix_decoding_max_spec_factor": "suffix_decoding_max_spec_factor",
     "suffix_decoding_max_spec_offset": "suffix_decoding_max_spec_offset",
     "suffix_decoding_min_token_prob": "suffix_decoding_min_token_prob",
-    "suffix_decoding_trees": "suffix_decoding_trees",
+    "draft_trees": "draft_trees",
+    "speculative_token_tree": "draft_tree_shape",
+    "medusa_choices": "draft_tree_shape",
 }
 
 # Row -> their value -> ours.
@@ -92,6 +95,8 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], li
         row = KEYS[key]
         if isinstance(value, str):
             value = ALIASES.get(row, {}).get(value, value)
+        elif row == "draft_tree_shape" and isinstance(value, list):
+            value = json.dumps(value)
         if row in rows and rows[row][1] != value:
             problems.append(f"{key}: {value!r} contradicts {rows[row][1]!r} of {rows[row][0]}")
             continue

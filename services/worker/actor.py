@@ -133,7 +133,7 @@ class WorkerActor(Actor):
                 head=next((name for name in runner.drafters if METHODS[name].has_network), ""),
                 num_speculative_tokens=settings.num_speculative_tokens,
                 verification=verification,
-                trees=settings.suffix_decoding_trees,
+                trees=settings.draft_trees or bool(settings.draft_tree_shape),
                 allow_lossy=settings.allow_lossy,
                 prefix_cache=settings.prefix_cache,
                 priority_seconds=settings.priority_seconds,

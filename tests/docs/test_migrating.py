@@ -41,7 +41,7 @@ def test_every_key_is_told_as_it_is_translated() -> None:
     told = {key: here for keys, _, here in rows("keys") for key in CODE.findall(keys)}
     assert {*KEYS_TO_COME} == {key for key, here in told.items() if here.startswith("refused")}
     # Their older names, and the names of settings themselves, are in docs/settings.md.
-    ours = {key for key in KEYS if key.startswith(("speculate_", "typical_")) or key == "suffix_decoding_trees"}
+    ours = {key for key in KEYS if key.startswith(("speculate_", "typical_")) or key == "draft_trees"}
     # It stands for several settings.
     assert "`auto`" in told.pop("mtp_strategy")
     assert {key for key, here in told.items() if not here.startswith("refused")} == {*KEYS} - ours

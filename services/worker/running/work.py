@@ -17,7 +17,7 @@ from services.api.strategies import Verification
 class NewSequence(msgspec.Struct, gc=False):
     """A sequence that is new to the runner: how its tokens are chosen, and its text so far, of which the first
     `prompt_tokens` are the prompt. From here on the runner knows the text from its own verdicts. `drafter` names the
-    drafter in the worker that drafts for it; "": none."""
+    drafter in the worker that drafts for it; "": none. `trees`: whether its drafts may be trees."""
 
     sequence_id: int
     sampling: Sampling
@@ -25,6 +25,7 @@ class NewSequence(msgspec.Struct, gc=False):
     prompt_tokens: int
     text: list[int]
     drafter: str = ""
+    trees: bool = False
 
 
 class SequenceWork(msgspec.Struct, gc=False):

@@ -163,7 +163,7 @@ class Scheduler:
         sequence.introduced = True
         return NewSequence(
             sequence.id, sequence.sampling, sequence.verification, sequence.prompt_tokens, sequence.token_ids[:],
-            sequence.drafter,
+            sequence.drafter, sequence.trees,
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:

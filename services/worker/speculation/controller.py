@@ -350,7 +350,7 @@ class Controller:
             known = self._known.get(item.sequence_id)
             if known is None or not item.next_budget:
                 continue
-            longest = max(longest, len(draft.tokens))
+            longest = max(longest, tree.reach(draft))
             prepared = None
             if draft.tokens and self._possible(draft):
                 text = known.sequence.token_ids

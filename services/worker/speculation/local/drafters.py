@@ -81,8 +81,9 @@ class LocalDrafters:
                     samples = STRATEGIES[known.new.verification.strategy].reads_probs
                     temperature = sampling.temperature if samples else 0.0
                     request = DraftRequest(
-                        known.text, item.next_budget, temperature=temperature, seed=sampling.seed, floor=item.next_floor
-                    )
+                        known.text, item.next_budget, tree=known.new.trees and temperature == 0.0,
+                        temperature=temperature, seed=sampling.seed, floor=item.next_floor,
+                    )  # fmt: skip
                     requests.setdefault(known.name, []).append((index, request))
         for name, results in committed.items():
             self._drafters[name].commit(results)

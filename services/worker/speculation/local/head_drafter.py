@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from services.api.drafter import Committed, Draft, DraftRequest, Needs
+from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import HeadModel, HeadRows
 from services.worker.speculation.local.choice import Chain, choose
+from services.worker.speculation.local.draft_tree import apart
+from services.worker.speculation.local.tree_passes import Root, draft_trees
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -32,14 +35,15 @@ WAITING_ROWS = 32
 class Following:
     """A text that the network has read."""
 
-    __slots__ = ("features", "hidden", "logits", "pages", "position", "read", "waiting", "waiting_from")
+    __slots__ = ("entered", "features", "hidden", "logits", "pages", "position", "read", "waiting", "waiting_from")
 
     def __init__(self) -> None:
         self.pages: list[int] = []
-        # Position of the next row; logits and hidden value of the last one.
+        # Position of the next row; logits and hidden value of the last one, and the hidden value that it read.
         self.position = 0
         self.logits: torch.Tensor | None = None
         self.hidden: torch.Tensor | None = None
+        self.entered: torch.Tensor | None = None
         # The last tokens that it has read: the text's last one, then those of its own draft.
         self.read: list[int] = []
         # Tokens of the text that no draft needed yet, and the target's features of them, a tensor for each step: a
@@ -74,6 +78,9 @@ class Following:
         assert self.logits is not None, "a draft is asked for behind the whole text"
         return self.logits
 
+    def root(self) -> Root:
+        return Root(self.read[-1], self.position - 1, self.pages, self.last_logits(), self.entered, self.hidden)
+
     def already_read(self, each: Committed, tokens: list[int]) -> int:
         """How many of these tokens of the text a draft model need not read again; the last one it always reads, for
         its logits."""
@@ -90,11 +97,13 @@ class HeadDrafter:
     needs: ClassVar[Needs] = Needs.FEATURES
     gives_probs: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings, model: TorchModel) -> None:
+    def __init__(self, settings: Settings | None, model: TorchModel) -> None:
         assert isinstance(model.head, HeadModel)
         self._model = model.head
         self._reads_hidden = self._model.head.network.entry is not None
         self._vocab_size = model.facts.vocab_size
+        self._branch_pages = range(model.facts.pages, model.facts.pages + model.facts.branch_pages)
+        self._shape = read_shape(settings.draft_tree_shape) if settings else Shape()
         self._known: dict[int, Following] = {}
 
     def forget(self, sequence_ids: Sequence[int]) -> None:
@@ -123,8 +132,10 @@ class HeadDrafter:
             return
         hidden = self._model.hidden(torch.cat(features)) if features else None
         logits, values = self._model.forward(rows, hidden)
-        wanted = 0
+        wanted, last = 0, -1
         for index, (row, following) in enumerate(zip(rows, known, strict=True)):
+            last += len(row.tokens)
+            following.entered = None if hidden is None else hidden[last]
             following.hidden = None if values is None else values[index]
             following.logits = None
             if row.wanted:
@@ -143,6 +154,19 @@ class HeadDrafter:
     # Drafts ----------------------------------------------------------------------------------------------
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        if any(each.tree for each in requests):
+            for each in requests:
+                # The pass of the one kind would write over the logits of the other.
+                following = self._known[each.text.sequence_id]
+                following.logits = following.last_logits().clone()
+        return apart(requests, self._draft_trees, self._draft_chains)
+
+    def _draft_trees(self, requests: list[DraftRequest]) -> list[Draft]:
+        known = [self._known[each.text.sequence_id] for each in requests]
+        trees = draft_trees(self._model, self._branch_pages, requests, [each.root() for each in known], self._shape)
+        return [tree.made(self.name) for tree in trees]
+
+    def _draft_chains(self, requests: list[DraftRequest]) -> list[Draft]:
         chains = [Chain(each) for each in requests]
         known = [self._known[each.text.sequence_id] for each in requests]
         going = [pair for pair in zip(chains, known, strict=True) if not pair[0].full]

@@ -1,4 +1,5 @@
-"""Medusa and Hydra: a head for each of the next tokens, read off the target's last hidden value. Drafts are chains."""
+"""Medusa and Hydra: a head for each of the next tokens, read off the target's last hidden value. Drafts are chains or
+trees."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from services.api.drafter import NO_DRAFT, Committed, Draft, DraftRequest, Needs
+from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import ResidualModel
 from services.worker.speculation.local.choice import Chain, choose
+from services.worker.speculation.local.draft_tree import DraftTree, apart, grow
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -21,10 +24,11 @@ class ResidualDrafter:
     needs: ClassVar[Needs] = Needs.FEATURES
     gives_probs: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings, model: TorchModel) -> None:
+    def __init__(self, settings: Settings | None, model: TorchModel) -> None:
         assert isinstance(model.head, ResidualModel)
         self._model = model.head
         self._vocab_size = model.facts.vocab_size
+        self._shape = read_shape(settings.draft_tree_shape) if settings else Shape()
         # The hidden value that the next draft is read off, by sequence.
         self._hidden: dict[int, torch.Tensor] = {}
 
@@ -34,6 +38,21 @@ class ResidualDrafter:
             self._hidden[each.sequence_id] = each.features[-1].clone()
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        return apart(requests, self._draft_trees, self._draft_chains)
+
+    def _draft_trees(self, requests: list[DraftRequest]) -> list[Draft]:
+        trees = [DraftTree(each, self._shape) for each in requests]
+        for index in range(len(self._model)):
+            going = [tree for tree in trees if tree.frontier]
+            if not going:
+                break
+            nodes = [(tree, node) for tree in going for node in tree.frontier]
+            hidden = torch.stack([self._hidden[tree.request.text.sequence_id] for tree, _ in nodes])
+            read = [[tree.request.text.tokens[-1], *tree.path_to(node)] for tree, node in nodes]
+            grow(going, self._model.logits(index, hidden, read), self._model.ids, self._shape)
+        return [tree.made(self.name) for tree in trees]
+
+    def _draft_chains(self, requests: list[DraftRequest]) -> list[Draft]:
         chains = [Chain(each) for each in requests]
         for index in range(len(self._model)):
             going = [chain for chain in chains if not chain.full]

@@ -23,9 +23,11 @@ from models.config import read_network
 from models.executor import Options
 from models.plain import PlainExecutor
 from models.weights import Weights
+from services.api.draft_tree import depths, walk
 from services.api.drafter import Draft, DraftRequest
 from services.api.messages import Generate
 from services.api.methods import METHODS
+from services.api.tree_shape import read_shape
 from services.worker.engine import Engine
 from services.worker.running.head import HeadModel
 from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
@@ -275,3 +277,101 @@ def test_sampled_drafts_come_with_their_distribution_over_all_tokens(target: Pat
     world.kept.drafts.clear()
     world.run(request(prompt(20), max_tokens=24, temperature=1.0, seed=5, strategy="target_match"))
     assert all(draft.probs is None for _, draft in world.kept.drafts)
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+@pytest.mark.parametrize("method", WRITERS)
+def test_each_node_of_a_tree_is_what_the_reference_drafts_behind_its_path(
+    method: str, executor: str, target: Path, tmp_path: Path
+) -> None:
+    write, compute = WRITERS[method]
+    state = write(tmp_path)
+    shared = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
+    for name, theirs in shared.items():
+        if name not in state:
+            state[name] = Weights(target).take(theirs, VOCABULARY, HIDDEN)
+    world = World(target, method, tmp_path, executor, max_step_tokens=16, trees=True)
+    texts = [prompt(30), prompt(13, 1)]
+    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted]
+    head, checked = world.model.head, 0
+    assert isinstance(head, HeadModel)
+    trees = [(text, draft) for text, draft in world.kept.drafts if draft.parents]
+    assert len(trees) > 5
+    for text, draft in trees[::4]:
+        values = head.hidden(_features(target, text[:-1], head.head.taps))
+        for node in range(0, len(draft.tokens), 3):
+            path = _path(draft, node)
+            tokens, hidden = torch.tensor(text[1:]), values
+            for token in path[:-1]:
+                follows = compute(state, tokens, hidden)[1]
+                tokens, hidden = torch.cat([tokens, torch.tensor([token])]), torch.cat([hidden, follows[-1:]])
+            probs = compute(state, tokens, hidden)[0][-1].softmax(-1)
+            place = path[-1] if head.ids is None else head.ids.tolist().index(path[-1])
+            assert draft.confidence[node] == pytest.approx(float(probs[place]), rel=1e-3)
+            assert float(probs[place]) >= float(probs.topk(4).values[-1]) - 1e-6
+            checked += 1
+    assert checked > 20
+
+
+def _path(draft: Draft, node: int) -> list[int]:
+    found: list[int] = []
+    while node >= 0:
+        found.append(draft.tokens[node])
+        node = draft.parents[node]
+    return found[::-1]
+
+
+def test_a_tree_of_the_model_itself_is_accepted_to_its_depth(target: Path) -> None:
+    """The first path is the model's own text, though others are computed beside it in the same pass."""
+    world = World(target, "draft_model", target, "compiled", trees=True)
+    texts = [prompt(40), prompt(9, 1)]
+    naive = world.run(*(request(each, max_tokens=40, ignore_eos=True, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=40, ignore_eos=True) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted]
+    trees = [(text, draft) for text, draft in world.kept.drafts if draft.parents]
+    assert len(trees) > 5
+    for text, draft in trees:
+        own = next(each.ids for each, start in zip(naive, texts, strict=True) if text[: len(start)] == start)
+        said = [*next(each for each in texts if text[: len(each)] == each), *own][len(text) :]
+        assert walk(draft.tokens, draft.parents, said), "the model's own next token is in its tree"
+
+
+def test_a_tree_without_pages_for_its_branches_stops_growing(target: Path, tmp_path: Path) -> None:
+    reference.write_eagle3(tmp_path)
+    world = World(target, "eagle3", tmp_path, "compiled", trees=True)
+    naive = world.run(request(prompt(30), max_tokens=16, method="naive"))[0].ids
+    drafter = world.kept.drafter
+    drafter._branch_pages = range(drafter._branch_pages.start, drafter._branch_pages.start)
+    assert world.run(request(prompt(30), max_tokens=16))[0].ids == naive
+    depths_seen = {max(depths(len(draft.tokens), draft.parents)) for _, draft in world.kept.drafts if draft.tokens}
+    assert depths_seen == {1}
+
+
+@pytest.mark.parametrize("method", ["medusa", "hydra"])
+def test_trees_of_heads_without_attention_have_what_each_head_says_behind_a_path(
+    method: str, target: Path, tmp_path: Path
+) -> None:
+    state = {"medusa": reference.write_medusa, "hydra": reference.write_hydra}[method](tmp_path)
+    state["model.embed_tokens.weight"] = Weights(target).take("model.embed_tokens.weight", VOCABULARY, HIDDEN)
+    world = World(target, method, tmp_path, "compiled", trees=True)
+    world.kept.drafter._shape = read_shape("[[0], [1], [0, 0], [1, 1], [1, 1, 0]]")
+    naive = world.run(request(prompt(30), max_tokens=24, method="naive"))
+    assert world.run(request(prompt(30), max_tokens=24))[0].ids == naive[0].ids
+    checked = 0
+    for text, draft in world.kept.drafts[::3]:
+        hidden = _features(target, text[:-1], ("final",))[-1]
+        ranks = []
+        for node in range(len(draft.tokens)):
+            path = _path(draft, node)
+            head = len(path) - 1
+            if method == "medusa":
+                logits = reference.medusa(state, hidden, head, 2)
+            else:
+                logits = reference.hydra(state, hidden, head, [text[-1], *path[:head]])
+            ranks.append(logits.topk(2).indices.tolist().index(path[-1]))
+            checked += 1
+        if len(draft.tokens) == 5:
+            assert sorted(ranks) == [0, 0, 0, 1, 1]
+    assert checked > 20
