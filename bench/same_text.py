@@ -19,7 +19,7 @@ from services.api.settings import Settings, cache_dir
 from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
-from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
 
@@ -112,15 +112,8 @@ def requests(count: int, least: int, most: int) -> list[Generate]:
 def run(runner: TorchRunner, wanted: list[Generate], pages: int = 0, drafts: int = 0, **limits: int) -> Ran:
     facts = runner.facts
     scheduler = Scheduler(
-        Limits(
-            vocab_size=facts.vocab_size,
-            max_context=facts.max_context,
-            eos_token_ids=facts.eos_token_ids,
-            page_tokens=facts.page_tokens,
-            pages=pages or facts.pages,
-            max_waiting=len(wanted),
-            method="ngram" if drafts else "naive",
-            **limits,
+        limits_of(
+            facts, pages=pages or facts.pages, max_waiting=len(wanted), method="ngram" if drafts else "naive", **limits
         )
     )
     texts: list[list[int]] = [[] for _ in wanted]

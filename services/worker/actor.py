@@ -33,7 +33,7 @@ from services.worker.outlet import Outlet
 from services.worker.running.replay import Recorder
 from services.worker.running.runner import Facts, Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
-from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.limits import Limits, limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -117,13 +117,9 @@ class WorkerActor(Actor):
             log.warning("verify_strategy %s makes draft tokens more likely in sampled text", verification.strategy)
         context = min(settings.max_context or facts.max_context, facts.max_context)
         scheduler = Scheduler(
-            Limits(
-                vocab_size=facts.vocab_size,
+            limits_of(
+                facts,
                 max_context=context,
-                eos_token_ids=tuple(facts.eos_token_ids),
-                page_tokens=facts.page_tokens,
-                pages=facts.pages,
-                branch_pages=facts.branch_pages,
                 max_sequences=settings.max_sequences,
                 max_step_tokens=settings.max_step_tokens,
                 max_waiting=settings.max_waiting,

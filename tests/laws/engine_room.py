@@ -24,7 +24,7 @@ from services.worker.engine import Engine, ProposerMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.runner import Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, Emit, Finish
-from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -110,16 +110,7 @@ class EngineRoom:
     def __init__(self, runner: Runner | None = None, guess: Guess | None = None, **limits: Any) -> None:
         """`guess` is the proposer; without it there is none."""
         self.runner = runner or MockRunner(Profile(acceptance=0.7), pages=256)
-        facts = self.runner.facts
-        self.scheduler = Scheduler(
-            Limits(
-                vocab_size=facts.vocab_size,
-                max_context=facts.max_context,
-                eos_token_ids=tuple(facts.eos_token_ids),
-                page_tokens=facts.page_tokens,
-                **{"pages": facts.pages, "branch_pages": facts.branch_pages, "method": "ngram", **limits},
-            )
-        )
+        self.scheduler = Scheduler(limits_of(self.runner.facts, **{"method": "ngram", **limits}))
         self._delivered: queue.SimpleQueue[list[Answer]] = queue.SimpleQueue()
         self.failures: list[str] = []
         # No deadline of drafts ever passes: how fast this machine is changes nothing.

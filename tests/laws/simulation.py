@@ -18,7 +18,7 @@ from services.worker.engine import Engine
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Answer, Arrived, Emit, Finish
-from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import Acceptance
@@ -168,13 +168,8 @@ class Simulation:
         self.stopped = False
         self.chance = random.Random(7)
         self.runner = PricedRunner(COSTS[cost], self.clock, stays, gpu)
-        facts = self.runner.facts
-        self.scheduler = Scheduler(
-            Limits(
-                facts.vocab_size, 8192, facts.eos_token_ids, facts.page_tokens, facts.pages,
-                method=method, max_sequences=batch, prefix_cache=False,
-            )
-        )  # fmt: skip
+        limits = {"max_context": 8192, "method": method, "max_sequences": batch, "prefix_cache": False}
+        self.scheduler = Scheduler(limits_of(self.runner.facts, **limits))
         self.namespace = namespace
         self.client = ProposerClient(
             lambda endpoint: connect(self.clock) if connect else Wire(self),

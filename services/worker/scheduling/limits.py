@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.api.methods import AUTO, METHODS, NAIVE
 from services.api.strategies import Verification
+from services.worker.running.runner import Facts
 
 # Default draft length of `auto`, which verifies only the part that pays; other methods verify all of it.
 LONGEST_AUTO = 48
@@ -63,3 +65,16 @@ class Limits:
     def max_running(self) -> int:
         """Each running sequence needs a row in every step."""
         return min(self.max_sequences, self.max_step_tokens)
+
+
+def limits_of(facts: Facts, **more: Any) -> Limits:
+    """Of a loaded model. `more` are other fields of Limits, or values in place of the model's."""
+    fixed: dict[str, Any] = {
+        "vocab_size": facts.vocab_size,
+        "max_context": facts.max_context,
+        "eos_token_ids": tuple(facts.eos_token_ids),
+        "page_tokens": facts.page_tokens,
+        "pages": facts.pages,
+        "branch_pages": facts.branch_pages,
+    }
+    return Limits(**fixed | more)

@@ -11,7 +11,7 @@ from services.api.messages import Finished, Generate, Sampling, Speculation
 from services.worker.running.runner import Runner
 from services.worker.running.work import NewSequence, Result, Verdict, Work
 from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
-from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
 
@@ -52,12 +52,6 @@ class Outcome:
     def finished(self) -> Finished:
         assert isinstance(self.end, Finished), self.end
         return self.end
-
-
-def limits_of(runner: Runner, **more: Any) -> Limits:
-    facts = runner.facts
-    fixed = ("vocab_size", "max_context", "eos_token_ids", "page_tokens", "pages", "branch_pages")
-    return Limits(**{"method": "ngram", **{name: getattr(facts, name) for name in fixed}, **more})
 
 
 def drafts_of(sequences: list[Sequence], guess: Guess | None) -> dict[int, Draft]:
@@ -104,7 +98,7 @@ def run_all(
     runner: Runner, requests: list[Generate], guess: Guess | None = None, **limits: Any
 ) -> tuple[list[Outcome], Scheduler]:
     """All arrive at once; `guess` drafts behind each text."""
-    scheduler = Scheduler(limits_of(runner, **limits))
+    scheduler = Scheduler(limits_of(runner.facts, **{"method": "ngram", **limits}))
     outcomes = [Outcome() for _ in requests]
 
     def hear(out: list[Output]) -> None:

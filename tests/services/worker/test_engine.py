@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import limits_of, request
+from driving import request
 
 from services.api.drafter import Draft
 from services.worker import engine as module
@@ -16,6 +16,7 @@ from services.worker.engine import HANDED_OVER, Engine, ProposerMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Fail, Finish
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.scheduler import Scheduler
 
@@ -27,7 +28,8 @@ class World:
 
     def __init__(self, runner: Any = None, *, eager: bool = True, drafting: bool = False, **limits: Any) -> None:
         self.runner = runner or MockRunner(Profile())
-        self.scheduler = Scheduler(limits_of(self.runner, **{"method": "ngram" if drafting else "naive", **limits}))
+        limits = {"method": "ngram" if drafting else "naive", **limits}
+        self.scheduler = Scheduler(limits_of(self.runner.facts, **limits))
         self.deliveries: list[list[Answer]] = []
         self.failures: list[str] = []
         self.moves: list[str] = []

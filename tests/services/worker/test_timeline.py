@@ -4,13 +4,14 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from driving import limits_of, one_step, request
+from driving import one_step, request
 
 from services.api.drafter import Draft
 from services.api.messages import Finished, Generate, Span, Tokens
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, SequenceWork, Verdict, Work
 from services.worker.scheduling.events import Arrived, Cancelled, Emit, Fail, Finish
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.remote.client import Answer
 from services.worker.timeline import MOST_SPANS, Timelines
@@ -22,7 +23,7 @@ def timed(**sampling: Any) -> Generate:
 
 def arrived(stream: int = 7, *, timeline: bool = True) -> Timelines:
     """A request that came at 100.0 as sequence 1, and the timelines that heard of it."""
-    scheduler = Scheduler(limits_of(MockRunner(Profile()), method="naive"))
+    scheduler = Scheduler(limits_of(MockRunner(Profile()).facts))
     event = Arrived(timed() if timeline else request(), stream, None, 100.0)
     scheduler.handle(event)
     timelines = Timelines()
@@ -115,7 +116,7 @@ def test_nothing_is_kept_of_requests_that_did_not_ask_or_are_gone() -> None:
 
 def test_steps_of_a_scheduler_give_a_prefill_and_then_numbered_verify_spans() -> None:
     runner, timelines, moment = MockRunner(Profile(acceptance=1.0)), Timelines(), 100.0
-    scheduler = Scheduler(limits_of(runner, num_speculative_tokens=4))
+    scheduler = Scheduler(limits_of(runner.facts, method="ngram", num_speculative_tokens=4))
     for stream, generate in ((1, timed(max_tokens=20)), (2, request(max_tokens=20))):
         event = Arrived(generate, stream, at=moment)
         scheduler.handle(event)

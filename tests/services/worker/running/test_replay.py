@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from driving import limits_of, one_step, repeat_what_followed, request
+from driving import one_step, repeat_what_followed, request
 from paged_fake import PagedFake
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,13 +23,14 @@ from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.work import Result, Verdict, Work
 from services.worker.scheduling.events import Arrived
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 
 
 def recorded(path: Path, runner: Runner, **limits: Any) -> list[Step]:
     """What some requests with drafts made of a runner, recorded there."""
     recorder, steps = Recorder(path), []
-    scheduler = Scheduler(limits_of(runner, **limits))
+    scheduler = Scheduler(limits_of(runner.facts, **{"method": "ngram", **limits}))
     for stream in range(6):
         prompt = [1 + token % 7 for token in range(stream % 3 * 9 + 2)]
         scheduler.handle(Arrived(request(prompt, max_tokens=30, temperature=stream % 2, seed=stream), stream))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from driving import limits_of, request
+from driving import request
 from msgspec.structs import replace
 
 from services.api.drafter import Draft
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded, StepDone
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation import controller as module
 from services.worker.speculation.acceptance import Rates
@@ -78,7 +79,7 @@ class World:
 
     def __init__(self, method: str = "auto", row_seconds: float = 0.0, acceptance: float = 1.0, **limits: Any) -> None:
         self.runner = MockRunner(Profile(acceptance=acceptance))
-        self.scheduler = Scheduler(limits_of(self.runner, **{"method": method, **limits}))
+        self.scheduler = Scheduler(limits_of(self.runner.facts, **{"method": method, **limits}))
         self.proposer = Proposer()
         self.controller = Controller(self.scheduler.limits, self.proposer)  # type: ignore[arg-type]
         self.row_seconds = row_seconds

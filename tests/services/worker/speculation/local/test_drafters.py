@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from driving import limits_of, new_sequence, request
+from driving import new_sequence, request
 from fixed_model import FixedModel
 
 from kernels.verify.questions import Answers, Questions
@@ -20,6 +20,7 @@ from services.worker.engine import Engine
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.work import NewSequence, SequenceWork, Verdict
 from services.worker.scheduling.events import Answer, Arrived, Emit, Finish
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -221,7 +222,7 @@ class World:
         monkeypatch.setitem(METHODS, "toy", row)
         self.model = Judged()
         runner = TorchRunner(self.model, LocalDrafters({"toy": toy}))
-        self.scheduler = Scheduler(limits_of(runner, method="toy"))
+        self.scheduler = Scheduler(limits_of(runner.facts, method="toy"))
         client = ProposerClient(_no_proposer, worker="w", epoch=1, deadline=0.1, now=time.monotonic)
         self.answers: list[Answer] = []
         self.engine = Engine(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from driving import Outcome, limits_of, request
+from driving import Outcome, request
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "models" / "heads"))
 
@@ -33,6 +33,7 @@ from services.worker.running.head import HeadModel
 from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Answer, Arrived, Emit, Fail, Finish
+from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -80,7 +81,7 @@ class World:
         self.model: TorchModel = load_torch_model(target, wanted, head=(method, folder))
         self.kept = Kept(METHODS[method].load()(None, self.model))
         runner = TorchRunner(self.model, LocalDrafters({method: self.kept}))  # type: ignore[dict-item]
-        self.scheduler = Scheduler(limits_of(runner, method=method, **limits))
+        self.scheduler = Scheduler(limits_of(runner.facts, method=method, **limits))
         client = ProposerClient(_no_proposer, worker="w", epoch=1, deadline=1.0, now=time.monotonic)
         self.drafts = GuardedController(Controller(self.scheduler.limits, client))
         self.answers: list[Answer] = []
