@@ -29,12 +29,14 @@ from mesh.node import Node
 from mesh.supervisor import Policy, Supervisor
 from mesh.supervisor.processes import Processes
 from mesh.transport.zmq import ZmqTransport
+from models.errors import ModelError
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
+from services.cli.refusal import refuse
 from services.runtime import compile_ahead, output
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, configure_log, make_run_dir, mesh_codec, security_of
 
@@ -73,17 +75,8 @@ def main(settings: Settings) -> int:
     except KeyboardInterrupt:
         print("\nspecmesh: stopped", file=sys.stderr)
         return 130
-    except (PortsTaken, AnotherMesh, MeshError, OSError, ValueError) as error:
-        return _refuse(str(error))
-    except Exception as error:
-        if not hasattr(error, "fix"):
-            raise
-        return _refuse(f"{getattr(error, 'what', error)}\n  fix: {error.fix}")
-
-
-def _refuse(text: str) -> int:
-    print("\n".join(f"specmesh: {line}" if line[:1] != " " else line for line in text.splitlines()), file=sys.stderr)
-    return 1
+    except (PortsTaken, AnotherMesh, ModelError, MeshError, OSError, ValueError) as error:
+        return refuse(error)
 
 
 # Before anything is started --------------------------------------------------------------------------------------
@@ -244,7 +237,7 @@ class Up:
         role = self._processes[name].role
         if role in ESSENTIAL and not self._serving:
             self._failed = True
-            _refuse(f"{name} cannot run: {reason}\n  its log: {run_dir(self._settings)}/logs/{name}.log")
+            refuse(f"{name} cannot run: {reason}\n  its log: {run_dir(self._settings)}/logs/{name}.log")
             self._stopping = True
             self._children.stop()
         else:

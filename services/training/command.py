@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.api.settings import cache_dir
+from services.cli.refusal import refuse
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
+    from models.errors import ModelError
     from services.runtime.cpu_placement import threads_of
     from services.training.loop import Plan
     from services.training.train import Job, check, train
@@ -36,14 +37,8 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
     try:
         check(job)
         found = train(job)
-    except ValueError as error:
-        print(f"specmesh: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:
-        if not hasattr(error, "fix"):
-            raise
-        print(f"specmesh: {getattr(error, 'what', error)}\n  fix: {error.fix}", file=sys.stderr)
-        return 1
+    except (ModelError, ValueError) as error:
+        return refuse(error)
     print(f"{job.out}: {found.tokens_per_step:.2f} tokens per step on {found.prompts} held-out prompts")
     print(f"serve it: specmesh up --model {job.model} --draft-model {job.out}")
     return 0
