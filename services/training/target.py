@@ -20,6 +20,7 @@ class Target:
         self.network = read_network(folder)
         self.taps = tuple(taps)
         kept = self.taps if FINAL in self.taps else (*self.taps, FINAL)
+        assert kept[-1] == FINAL
         self.model: TorchModel = load_torch_model(folder, wanted, kept)
         weights = Weights(folder)
         network = self.network
@@ -31,15 +32,9 @@ class Target:
     @torch.no_grad()
     def features(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a text: the taps side by side [T, taps · H], and the final values [T, H]; float32."""
-        size, step = self.model.facts.page_tokens, 256
-        pages = list(range(-(-len(ids) // size)))
-        parts = []
-        for start in range(0, len(ids), step):
-            rows = list(ids[start : start + step])
-            output = self.model.forward([ForwardRows(rows, start, pages[: -(-(start + len(rows)) // size)], len(rows))])
-            assert output.features is not None
-            parts.append(output.features.float().clone())
-        found, hidden = torch.cat(parts), self.network.hidden_size
-        width = len(self.taps) * hidden
-        final = found[:, self.taps.index(FINAL) * hidden :][:, :hidden] if FINAL in self.taps else found[:, width:]
-        return found[:, :width].clone(), final.clone()
+        pages = list(range(-(-len(ids) // self.model.facts.page_tokens)))
+        output = self.model.forward([ForwardRows(list(ids), 0, pages, len(ids))])
+        assert output.features is not None
+        found, hidden = output.features.float(), self.network.hidden_size
+        # The model may write the next text's values over these.
+        return found[:, : len(self.taps) * hidden].clone(), found[:, -hidden:].clone()

@@ -15,7 +15,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ import torch
 from models.config import read_network
 from models.errors import ModelError
 from models.sources import ensure_model
+from services.api.messages import Sampling
 from services.tokenizer.chat_template import ChatTemplate, read_template
 from services.tokenizer.encode import Encoder
 from services.training import answers
@@ -68,7 +69,7 @@ def train(job: Job) -> Measured:
     work.mkdir(parents=True, exist_ok=True)
     prompts, held_out = _prompts(job, folder)
     print(f"{len(prompts)} prompts to train on, {len(held_out)} held out", flush=True)
-    texts = _answered(job, folder, prompts, work / "answers.jsonl")
+    texts = _answered(job, folder, dict(enumerate(prompts)), work / "answers.jsonl")
     texts = [text for text in texts if len(text.ids) > text.prompt_tokens + 1]
     if not texts:
         raise ValueError("the model answered none of the prompts with more than a token")
@@ -86,18 +87,20 @@ def train(job: Job) -> Measured:
     return found
 
 
-def _answered(job: Job, folder: Path, prompts: Sequence[Sequence[int]], file: Path) -> list[Text]:
-    if len(answers.read(file)) < len(prompts):
+def _answered(job: Job, folder: Path, prompts: Mapping[int, Sequence[int]], file: Path) -> list[Text]:
+    """By number. Those in the file aren't made again."""
+    texts = {text.number: text for text in answers.read(file)}
+    if lacking := {number: prompt for number, prompt in prompts.items() if number not in texts}:
         runner = TorchRunner(load_torch_model(folder, job.wanted))
+        sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.plan.seed)
         made, last = 0, 0.0
-        for text in answers.make(
-            runner, prompts, file, max_tokens=job.max_tokens, temperature=job.temperature, seed=job.plan.seed
-        ):
+        for text in answers.make(runner, lacking, file, sampling):
+            texts[text.number] = text
             made += len(text.ids) - text.prompt_tokens
             if time.monotonic() - last > TOLD_EVERY_S:
                 last = time.monotonic()
-                print(f"answers: {len(answers.read(file))} of {len(prompts)}, {made} new tokens", flush=True)
-    return sorted(answers.read(file), key=lambda text: text.number)
+                print(f"answers: {len(texts)} of {len(prompts)}, {made} new tokens", flush=True)
+    return [text for _, text in sorted(texts.items())]
 
 
 def _vocabulary(texts: Sequence[Text], most: int, whole: int) -> torch.Tensor:
@@ -134,6 +137,7 @@ def _prompts(job: Job, folder: Path) -> tuple[list[list[int]], list[list[int]]]:
     encoder = Encoder.from_folder(folder)
     source = read_template(folder)
     template = None if source is None else ChatTemplate(source, 1 << 20)
+    most = min(MOST_PROMPT_TOKENS, read_network(folder).max_context - 1)
     chosen: list[list[int]] = []
     held: list[list[int]] = []
     for prompt in dict.fromkeys(_texts(job.data)):
@@ -141,7 +145,7 @@ def _prompts(job: Job, folder: Path) -> tuple[list[list[int]], list[list[int]]]:
         if template is not None:
             text = template.render([{"role": "user", "content": prompt}], True)
         ids = encoder.encode(text, add_special_tokens=template is None)
-        if not 0 < len(ids) <= MOST_PROMPT_TOKENS:
+        if not 0 < len(ids) <= most:
             continue
         out = int(hashlib.sha256(prompt.encode()).hexdigest(), 16) % HELD_OUT_OF == 0
         (held if out else chosen).append(ids)
@@ -169,11 +173,14 @@ def _texts(files: Sequence[Path]) -> Iterator[str]:
                 raise ValueError(f"{file}: a line is neither {{'prompt': ...}} nor {{'messages': ...}}") from error
 
 
-def _prompt_of(line: dict[str, object]) -> str:
+def _prompt_of(line: object) -> str:
+    if not isinstance(line, dict):
+        raise TypeError("no object")
     if isinstance(prompt := line.get("prompt"), str):
         return prompt
     messages = line["messages"]
-    assert isinstance(messages, list)
+    if not isinstance(messages, list):
+        raise TypeError("messages is no list")
     return str(next(each["content"] for each in messages if each["role"] == "user"))
 
 

@@ -16,6 +16,7 @@ import reference
 
 from models.config import read_network
 from models.weights import Weights
+from services.api.messages import Sampling
 from services.cli.main import main
 from services.training import answers
 from services.training.answers import Text
@@ -124,7 +125,10 @@ def test_answers_that_are_written_are_not_made_again(model: Path, tmp_path: Path
 
     def make(file: Path) -> list[int]:
         runner = TorchRunner(load_torch_model(model, WANTED))
-        return [each.number for each in answers.make(runner, asked, file, max_tokens=12, temperature=1.0, seed=3)]
+        done = {text.number for text in answers.read(file)}
+        lacking = {number: prompt for number, prompt in enumerate(asked) if number not in done}
+        sampling = Sampling(max_tokens=12, temperature=1.0, seed=3)
+        return [each.number for each in answers.make(runner, lacking, file, sampling)]
 
     whole = tmp_path / "whole.jsonl"
     assert sorted(make(whole)) == [0, 1, 2, 3]
@@ -135,6 +139,21 @@ def test_answers_that_are_written_are_not_made_again(model: Path, tmp_path: Path
     assert len(made) == 2
     order = lambda text: text.number  # noqa: E731
     assert sorted(answers.read(cut), key=order) == sorted(answers.read(whole), key=order)
+
+
+def test_a_prompt_that_cannot_be_answered_is_told(model: Path, tmp_path: Path) -> None:
+    """The engine refuses a prompt as long as the context."""
+    runner = TorchRunner(load_torch_model(model, WANTED))
+    with pytest.raises(ValueError, match="prompt 7 can't be answered: 256 prompt tokens"):
+        list(answers.make(runner, {3: [5, 6], 7: [5] * 256}, tmp_path / "file", Sampling(max_tokens=300)))
+
+
+@pytest.mark.parametrize("line", ['{"messages": "x"}', '{"messages": []}', "[]", "{", '{"prompt": 3}'])
+def test_a_line_that_is_no_prompt_is_refused_with_the_name_of_its_file(line: str, model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text(line + "\n")
+    with pytest.raises(ValueError, match=r"data.jsonl: a line is neither"):
+        train(Job("medusa", str(model), (data,), tmp_path / "head", tmp_path / "cache", wanted=WANTED))
 
 
 @pytest.mark.parametrize("method", ["medusa", "eagle3"])

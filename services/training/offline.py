@@ -1,0 +1,93 @@
+"""The worker's engine without a thread, sockets and a proposer: prompts run to their ends in batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import msgspec
+
+from services.api.messages import Finished, Generate, Sampling, Speculation
+from services.api.methods import NAIVE
+from services.worker.engine import Engine
+from services.worker.running.runner import Runner
+from services.worker.scheduling.events import Answer, Arrived, Emit, Fail
+from services.worker.scheduling.limits import limits_of
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.speculation.controller import Controller
+from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.remote.client import ProposerClient
+
+MAX_SEQUENCES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """`ids` is the answer to the prompt of this number."""
+
+    number: int
+    ids: list[int]
+    finished: Finished
+
+
+class OfflineEngine:
+    def __init__(self, runner: Runner, method: str = NAIVE) -> None:
+        """`method` is `naive`, or that of a drafter which the runner has."""
+        limits = limits_of(
+            runner.facts, max_sequences=MAX_SEQUENCES, max_waiting=2 * MAX_SEQUENCES, method=method
+        )
+        self._scheduler = Scheduler(limits)
+        client = ProposerClient(_never, worker="", epoch=1, deadline=1.0, now=time.monotonic)
+        self._drafts = GuardedController(Controller(limits, client))
+        self._engine = Engine(
+            self._scheduler, runner, self._drafts, deliver=self._deliver, failed=_never, now=time.monotonic
+        )
+        self._delivered: list[Answer] = []
+
+    def run(self, prompts: Mapping[int, Sequence[int]], sampling: Sampling) -> Iterator[Ended]:
+        """Answers, as they end. A prompt's seed is that of `sampling` plus its number. Raises ValueError for a prompt
+        that the engine refuses or that fails."""
+        answers: dict[int, list[int]] = {}
+        todo = iter(prompts)
+        while True:
+            while len(answers) < 2 * MAX_SEQUENCES and (number := next(todo, None)) is not None:
+                answers[number] = []
+                self._arrive(number, prompts[number], sampling)
+            if not answers:
+                return
+            if self._scheduler.has_work:
+                self._engine.step()
+            # Nothing else would tell that drafts are missing.
+            if self._drafts.failed:
+                raise RuntimeError("drafting failed")
+            delivered, self._delivered = self._delivered, []
+            for item in delivered:
+                if isinstance(item, Fail):
+                    raise ValueError(f"prompt {item.stream} can't be answered: {item.failed.message}")
+                if isinstance(item, Emit):
+                    answers[item.stream] += item.tokens.ids
+                else:
+                    yield Ended(item.stream, answers.pop(item.stream), item.finished)
+
+    def _arrive(self, number: int, prompt: Sequence[int], sampling: Sampling) -> None:
+        request = Generate(
+            request_id=str(number),
+            attempt=1,
+            token_ids=list(prompt),
+            prompt_tokens=len(prompt),
+            sampling=msgspec.structs.replace(sampling, seed=sampling.seed + number),
+            speculation=Speculation(),
+        )
+        # Not empty if the request is refused, or is to have no tokens.
+        out = self._scheduler.handle(Arrived(request, number))
+        self._delivered += [item for item in out if isinstance(item, Answer)]
+
+    def _deliver(self, answers: list[Answer]) -> None:
+        self._delivered += answers
+        self._engine.taken()
+
+
+def _never(text: str) -> NoReturn:
+    raise AssertionError(f"there is neither a thread nor a proposer: {text}")
