@@ -183,9 +183,11 @@ def _train(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "The model answers the prompts itself; a run that ended early goes on where it was."
     sub = _add(commands, "train-drafter", "Train a head that drafts for a model", _do_train, more)
     sub.add_argument("--head", choices=("eagle3", "medusa"), default="eagle3", help="kind of head (default eagle3)")
-    sub.add_argument("--data", nargs="+", required=True, metavar="FILE", help="prompts: one a line, or .jsonl")
+    sub.add_argument("--data", nargs="+", default=[], metavar="FILE", help="prompts: one a line, or .jsonl")
+    own = "sample N prompts from the model itself (default 0)"
+    sub.add_argument("--own-prompts", type=int, default=0, metavar="N", help=own)
     sub.add_argument("--out", required=True, metavar="DIR", help="folder of the head")
-    sub.add_argument("--prompts", type=int, default=0, metavar="N", help="use only the first N prompts (0: all)")
+    sub.add_argument("--prompts", type=int, default=0, metavar="N", help="use only the first N of --data (0: all)")
     sub.add_argument("--passes", type=int, default=1, metavar="N", help="times each answer is seen (default 1)")
     sub.add_argument("--answer-tokens", type=int, default=256, metavar="N", help="longest answer (default 256)")
     heat = "temperature of the answers (default 0)"

@@ -6,16 +6,15 @@ again, and training begins at its last checkpoint.
 
     OUT/config.json, model.safetensors     the head, in its published layout
     OUT/README.md                          what it was trained on, and its acceptance
-    OUT/work/                              answers and checkpoint; may be deleted afterwards
+    OUT/work/                              prompts, answers and checkpoint; may be deleted afterwards
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,20 +24,18 @@ from models.config import read_network
 from models.errors import ModelError
 from models.sources import ensure_model
 from services.api.messages import Sampling
-from services.tokenizer.chat_template import ChatTemplate, read_template
-from services.tokenizer.encode import Encoder
 from services.training import answers
 from services.training.answers import Text
 from services.training.loop import Plan, Progress, Training
 from services.training.measure import Measured, measure
 from services.training.nets import NETS, Net
+from services.training.prompts import Asking, from_files
 from services.training.target import Target
 from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 
-# One prompt of this many is held out, by the hash of its text: the same ones in every run.
-HELD_OUT_OF = 20
-MOST_PROMPT_TOKENS = 1024
+# Numbers of the model's own prompts begin here, those of the data at 0: neither depends on how many the others are.
+OWN = 1 << 30
 TOLD_EVERY_S = 10.0
 
 
@@ -54,7 +51,8 @@ class Job:
     vocabulary: int = 8192
     max_tokens: int = 256
     temperature: float = 0.0
-    most_prompts: int = 0  # 0: all
+    most_prompts: int = 0  # of the data; 0: all
+    own_prompts: int = 0  # as many are sampled, and fewer kept
     held_out: int = 40  # at most
     plan: Plan = field(default_factory=Plan)
     wanted: Wanted = field(default_factory=Wanted)
@@ -67,9 +65,7 @@ def train(job: Job) -> Measured:
     network = read_network(folder)
     work = job.out / "work"
     work.mkdir(parents=True, exist_ok=True)
-    prompts, held_out = _prompts(job, folder)
-    print(f"{len(prompts)} prompts to train on, {len(held_out)} held out", flush=True)
-    texts = _answered(job, folder, dict(enumerate(prompts)), work / "answers.jsonl")
+    texts, held_out = _texts(job, folder, work)
     texts = [text for text in texts if len(text.ids) > text.prompt_tokens + 1]
     if not texts:
         raise ValueError("the model answered none of the prompts with more than a token")
@@ -87,20 +83,51 @@ def train(job: Job) -> Measured:
     return found
 
 
-def _answered(job: Job, folder: Path, prompts: Mapping[int, Sequence[int]], file: Path) -> list[Text]:
-    """By number. Those in the file aren't made again."""
+def _texts(job: Job, folder: Path, work: Path) -> tuple[list[Text], list[list[int]]]:
+    """The model's answers, and the prompts that are held out."""
+    load = functools.cache(lambda: TorchRunner(load_torch_model(folder, job.wanted)))
+    asking = Asking(folder)
+    from_data = from_files(job.data)
+    chosen, held_out = asking.split(dict(enumerate(from_data)))
+    chosen = dict(enumerate(list(chosen.values())[: job.most_prompts or None]))
+    if job.own_prompts:
+        opening = asking.opening()
+        todo = dict.fromkeys(range(job.own_prompts), opening.ids)
+        written = _written("prompts", load, todo, work / "prompts.jsonl", opening.sampling(job.plan.seed))
+        own = asking.own(written, opening, from_data)
+        more, more_held_out = asking.split({OWN + number: text for number, text in own.items()})
+        chosen, held_out = chosen | more, held_out + more_held_out
+        print(f"{len(own)} of {len(written)} prompts of the model's own can be used", flush=True)
+    if not chosen:
+        raise ValueError("there are no prompts to train on")
+    if not held_out:
+        held_out = [list(chosen.values())[-1]]
+        if len(chosen) > 1:
+            chosen.popitem()
+    held_out = held_out[: job.held_out]
+    print(f"{len(chosen)} prompts to train on, {len(held_out)} held out", flush=True)
+    sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.plan.seed)
+    return _written("answers", load, chosen, work / "answers.jsonl", sampling), held_out
+
+
+def _written(
+    what: str,
+    load: Callable[[], TorchRunner],
+    prompts: Mapping[int, Sequence[int]],
+    file: Path,
+    sampling: Sampling,
+) -> list[Text]:
+    """What the model writes behind these prompts, by number. What is in the file isn't made again."""
     texts = {text.number: text for text in answers.read(file)}
-    if lacking := {number: prompt for number, prompt in prompts.items() if number not in texts}:
-        runner = TorchRunner(load_torch_model(folder, job.wanted))
-        sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.plan.seed)
-        made, last = 0, 0.0
-        for text in answers.make(runner, lacking, file, sampling):
-            texts[text.number] = text
-            made += len(text.ids) - text.prompt_tokens
-            if time.monotonic() - last > TOLD_EVERY_S:
-                last = time.monotonic()
-                print(f"answers: {len(texts)} of {len(prompts)}, {made} new tokens", flush=True)
-    return [text for _, text in sorted(texts.items())]
+    lacking = {number: prompt for number, prompt in prompts.items() if number not in texts}
+    made, last = 0, 0.0
+    for text in answers.make(load(), lacking, file, sampling) if lacking else ():
+        texts[text.number] = text
+        made += len(text.ids) - text.prompt_tokens
+        if time.monotonic() - last > TOLD_EVERY_S:
+            last = time.monotonic()
+            print(f"{what}: {len(texts)} of {len(prompts)}, {made} new tokens", flush=True)
+    return [texts[number] for number in sorted(prompts)]
 
 
 def _vocabulary(texts: Sequence[Text], most: int, whole: int) -> torch.Tensor:
@@ -129,75 +156,22 @@ def _teller() -> Callable[[Progress], None]:
     return tell
 
 
-# Prompts ------------------------------------------------------------------------------------------------------
-
-
-def _prompts(job: Job, folder: Path) -> tuple[list[list[int]], list[list[int]]]:
-    """To train on, and held out; as the model is asked: through its chat template where it has one."""
-    encoder = Encoder.from_folder(folder)
-    source = read_template(folder)
-    template = None if source is None else ChatTemplate(source, 1 << 20)
-    most = min(MOST_PROMPT_TOKENS, read_network(folder).max_context - 1)
-    chosen: list[list[int]] = []
-    held: list[list[int]] = []
-    for prompt in dict.fromkeys(_texts(job.data)):
-        text = prompt
-        if template is not None:
-            text = template.render([{"role": "user", "content": prompt}], True)
-        ids = encoder.encode(text, add_special_tokens=template is None)
-        if not 0 < len(ids) <= most:
-            continue
-        out = int(hashlib.sha256(prompt.encode()).hexdigest(), 16) % HELD_OUT_OF == 0
-        (held if out else chosen).append(ids)
-    if job.most_prompts:
-        chosen = chosen[: job.most_prompts]
-    if not chosen:
-        raise ValueError("the data hold no prompts")
-    if not held:
-        held, chosen = chosen[-1:], chosen[:-1] or chosen
-    return chosen, held[: job.held_out]
-
-
-def _texts(files: Sequence[Path]) -> Iterator[str]:
-    """A prompt a line: text, or JSON with `prompt` or `messages` (the first of the user counts)."""
-    for file in files:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            if not line.strip():
-                continue
-            if file.suffix != ".jsonl":
-                yield line
-                continue
-            try:
-                yield _prompt_of(json.loads(line))
-            except (ValueError, KeyError, TypeError, StopIteration) as error:
-                raise ValueError(f"{file}: a line is neither {{'prompt': ...}} nor {{'messages': ...}}") from error
-
-
-def _prompt_of(line: object) -> str:
-    if not isinstance(line, dict):
-        raise TypeError("no object")
-    if isinstance(prompt := line.get("prompt"), str):
-        return prompt
-    messages = line["messages"]
-    if not isinstance(messages, list):
-        raise TypeError("messages is no list")
-    return str(next(each["content"] for each in messages if each["role"] == "user"))
-
-
 # The card -----------------------------------------------------------------------------------------------------
 
 
 def _card(job: Job, net: Net, texts: Sequence[Text], found: Measured) -> str:
     tokens = sum(len(text.ids) - text.prompt_tokens for text in texts)
     shares = ", ".join(f"{share:.2f}" for share in found.accepted)
-    data = ", ".join(path.name for path in job.data)
+    own = sum(text.number >= OWN for text in texts)
+    sources = [f"{len(texts) - own} from {', '.join(path.name for path in job.data)}"] if job.data else []
+    sources += [f"{own} that the model wrote itself"] if job.own_prompts else []
     numbers = sum(part.numel() for part in net.parameters())
     return f"""# {job.method} head for {job.model}
 
-Made by `specmesh train-drafter --method {job.method} --model {job.model} --seed {job.plan.seed}`.
+Made by `specmesh train-drafter --head {job.method} --model {job.model} --train-seed {job.plan.seed}`.
 
-- Trained on {len(texts)} of the model's own answers ({tokens} tokens, temperature {job.temperature:g}) to prompts from
-  {data}.
+- Trained on {len(texts)} of the model's own answers ({tokens} tokens, temperature {job.temperature:g}) to prompts:
+  {", ".join(sources)}.
 - {job.plan.passes} passes, {numbers} trained numbers, a draft vocabulary of {len(net.tokens)} tokens.
 - On {found.prompts} held-out prompts (greedy, {found.tokens} tokens): {found.tokens_per_step:.2f} tokens per step;
   share of drafted tokens accepted by position: {shares}.
@@ -208,6 +182,10 @@ def check(job: Job) -> None:
     """What can be refused before anything is loaded. Raises ValueError or ModelError."""
     if job.method not in NETS:
         raise ValueError(f"{job.method} heads can't be trained; those of {', '.join(NETS)} can")
+    if job.own_prompts < 0:
+        raise ValueError(f"--own-prompts is {job.own_prompts}: give a number of 0 or more")
+    if not job.data and not job.own_prompts:
+        raise ValueError("there are no prompts: give --data FILE or --own-prompts N")
     for path in job.data:
         if not path.is_file():
             raise ModelError(f"{path} is no file", "give files with a prompt a line, or .jsonl")
