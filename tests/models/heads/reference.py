@@ -142,6 +142,17 @@ def write(folder: Path, shapes: dict[str, tuple[int, ...]], config: dict[str, An
     return state
 
 
+def write_target(folder: Path, layers: int) -> State:
+    """The model that heads are for."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
+        "lm_head.weight": (VOCABULARY, HIDDEN),
+    }  # fmt: skip
+    for layer in range(layers):
+        shapes |= layer_shapes(f"model.layers.{layer}.")
+    return write(folder, shapes, {"num_hidden_layers": layers, "tie_word_embeddings": False, "eos_token_id": 0})
+
+
 def write_eagle3(folder: Path, name: str = "midlayer.", **config: Any) -> State:
     shapes = layer_shapes(name, 2 * HIDDEN) | {
         f"{name}hidden_norm.weight": (HIDDEN,), "fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,),

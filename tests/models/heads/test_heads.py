@@ -36,14 +36,7 @@ Reference = Callable[[State, torch.Tensor, torch.Tensor], tuple[torch.Tensor, to
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Network, Weights]:
     folder = tmp_path_factory.mktemp("target")
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
-        "lm_head.weight": (VOCABULARY, HIDDEN),
-    }  # fmt: skip
-    for layer in range(TARGET_LAYERS):
-        shapes |= reference.layer_shapes(f"model.layers.{layer}.")
-    config = {"num_hidden_layers": TARGET_LAYERS, "tie_word_embeddings": False, "eos_token_id": 0}
-    reference.write(folder, shapes, config)
+    reference.write_target(folder, TARGET_LAYERS)
     return read_network(folder), Weights(folder)
 
 

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import aiohttp
 import pytest
 import uvloop
+from mesh_fixtures import http, mesh
 
-if TYPE_CHECKING:
-    from fake_mesh import FakeMesh
+__all__ = ["http", "mesh"]
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -28,20 +26,3 @@ def model_folder() -> Path:
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:
     """The door runs on uvloop, whose transports differ in places from asyncio's own."""
     return {"uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture
-async def mesh() -> AsyncIterator[FakeMesh]:
-    """A mesh with a tokenizer; the test adds targets and the door."""
-    from fake_mesh import FakeMesh
-
-    mesh = FakeMesh()
-    await mesh.start_tokenizer()
-    yield mesh
-    await mesh.close()
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session

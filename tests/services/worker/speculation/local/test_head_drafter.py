@@ -47,14 +47,7 @@ LAYERS = 3
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("target")
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCABULARY, HIDDEN), "model.norm.weight": (HIDDEN,),
-        "lm_head.weight": (VOCABULARY, HIDDEN),
-    }  # fmt: skip
-    for layer in range(LAYERS):
-        shapes |= reference.layer_shapes(f"model.layers.{layer}.")
-    config = {"num_hidden_layers": LAYERS, "tie_word_embeddings": False, "eos_token_id": 0}
-    reference.write(folder, shapes, config)
+    reference.write_target(folder, LAYERS)
     return folder
 
 
