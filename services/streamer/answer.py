@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from services.streamer import responses
+from services.streamer.bodies import JSON
 from services.streamer.delivery import Piece, join
 from services.streamer.detokenize import Vocabulary
 from services.streamer.errors import ApiError
@@ -26,7 +27,6 @@ from services.streamer.responses import WholeChoice, WrittenLists
 from services.streamer.sse import DONE, ChunkForm, EventStream, event
 from services.streamer.turns import A_SLICE, Turns
 
-JSON = "application/json"
 # Units of work (turns.py): of a choice, to begin it; of a message of tokens, whatever it holds.
 A_CHOICE = 100
 A_MESSAGE = 5
