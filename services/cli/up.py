@@ -54,7 +54,7 @@ _ROUTINE = re.compile(r"\S+ (DEBUG|INFO) ")
 
 def main(settings: Settings) -> int:
     """Runs until Ctrl-C or SIGTERM. The exit code."""
-    # The loop below restarts roles and hears signals: it must not wait for whoever reads its lines.
+    # The event loop that restarts roles and handles signals must not block when the reader of our output is slow.
     output.install()
     configure_log(settings.log_level, "up")
     folder = run_dir(settings)

@@ -34,7 +34,8 @@ def wanted() -> bool:
 
 
 def start() -> list[subprocess.Popen[bytes]]:
-    """Compile in the background. What it says is nobody's business: whoever starts without it compiles anew."""
+    """Compiles in the background. Output and errors are dropped: a process that finds nothing compiled compiles it
+    itself."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(

@@ -102,7 +102,7 @@ def _choice(request: Request, whole: WholeChoice, ending: Ending, vocabulary: Vo
 
 
 def work_of(request: Request, tokens: int) -> int:
-    """What it takes to tell of so many tokens, in units of turns.py."""
+    """The work of writing this number of tokens for the client, in the units of turns.py."""
     top = request.sampling.logprobs
     runs = request.return_provenance + 2 * request.speculation.return_drafts
     return tokens * (1 + runs + (1 + top if top >= 0 else 0))

@@ -118,7 +118,8 @@ def read_ids(value: list[Any], where: str) -> list[int]:
         raise bad_value(where, "is empty")
     check_list(value, where, MAX_IDS)
     try:
-        return msgspec.convert(value, _IDS)  # in C: a loop over so many would block the event loop
+        # In C: a Python loop over up to MAX_IDS ids would block the event loop.
+        return msgspec.convert(value, _IDS)
     except msgspec.ValidationError as error:
         index = int(str(error).rpartition("[")[2].rstrip("]`"))  # ... - at `$[index]`
         check_integer(value[index], f"{where}[{index}]", 0, MAX_TOKEN_ID)

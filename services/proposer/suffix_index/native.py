@@ -62,9 +62,9 @@ def _fetch(typing: Any, address: Any) -> Any:
 
 
 class _Words(types.Type):
-    """Numbers of one kind in memory: words[at]; or, as a table with rows of so many words, table[row, word], and
-    table[row] for a row's words. A numba array would pass its shape and owner to every function, count references, and
-    check for negative indices."""
+    """An array of numbers of one type, known by its address alone: words[at]. With `columns` it is a table:
+    table[row, column], and table[row] for the array of a row. A numba array would also pass its shape and owner to
+    every function, count references, and check for negative indices."""
 
     def __init__(self, kind: Any, columns: int) -> None:
         super().__init__(name=f"Words({kind}, {columns})")

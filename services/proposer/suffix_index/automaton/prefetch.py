@@ -33,7 +33,8 @@ AHEAD, CONTEXTS = 3, 3
 
 @loop
 def fetch_contexts(words: Longs, rows: Table, state: int, links: int) -> None:
-    """Prefetches a state that the scout will start from: so many links from the end."""
+    """Follows `links` suffix links from `state`, the end of the text, and prefetches the state reached: the scout will
+    start there."""
     for _ in range(links):
         if state > 0:
             state = link_of(rows, state)
