@@ -52,7 +52,6 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
         entry=entry,
     )
     return Head(
-        method="eagle",
         network=network,
         taps=(FINAL,),
         follows=sizes.layers - 1,

@@ -11,7 +11,7 @@ from typing import Any
 
 from models.config import Fields
 from models.errors import ModelError
-from models.heads.fields import FOR_ANOTHER, check_sizes, named, shared_with
+from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, named, shared_with
 from models.heads.head import Head
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Attention, Beside, Layer, Linear, Network, Norm, Part
@@ -23,9 +23,7 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     check_sizes(fields, target)
     sizes = read_sizes(fields)
     layer, before = _layer(fields, named(names, "midlayer.", "layers.0."))
-    own = fields.count("draft_vocab_size", target.vocab_size, limit=1 << 24)
-    if own != target.vocab_size and "d2t" not in names:
-        raise ModelError(f"the head's vocabulary has {own} of {target.vocab_size} tokens, and no d2t", FOR_ANOTHER)
+    own, id_offsets = draft_vocabulary(fields, names, target)
     network = Network(
         vocab_size=target.vocab_size,
         hidden_size=sizes.hidden,
@@ -40,12 +38,11 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     )
     taps = _taps(fields, len(target.layers))
     return Head(
-        method="eagle3",
         network=network,
         taps=taps,
         combine=Linear((Part("fc", sizes.hidden),), len(taps) * target.hidden_size),
         follows=0,
-        id_offsets="d2t" if own != target.vocab_size else "",
+        id_offsets=id_offsets,
         shared=shared_with(target, names, "embed_tokens.weight", "lm_head"),
     )
 

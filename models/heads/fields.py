@@ -24,6 +24,17 @@ def named(names: Collection[str], *candidates: str) -> str:
     return next((each for each in candidates if any(name.startswith(each) for name in names)), candidates[0])
 
 
+def draft_vocabulary(fields: Fields, names: Collection[str], target: Network) -> tuple[int, str]:
+    """How many tokens the head's vocabulary has, and the name of the offsets from its ids to the target's: "" where it
+    has the target's."""
+    own = fields.count("draft_vocab_size", target.vocab_size, limit=1 << 24)
+    if own == target.vocab_size:
+        return own, ""
+    if "d2t" not in names:
+        raise ModelError(f"the head's vocabulary has {own} of {target.vocab_size} tokens, and no d2t", FOR_ANOTHER)
+    return own, "d2t"
+
+
 def shared_with(target: Network, names: Collection[str], embedding: str, head: str) -> dict[str, str]:
     """Names of the embedding and of the head's linear, as far as the folder lacks them, with those of the target."""
     (part,) = target.head.parts

@@ -38,7 +38,7 @@ def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHead
         if network.vocab_size != target.vocab_size:
             sizes = f"{network.vocab_size} tokens, the model's {target.vocab_size}"
             raise ModelError(f"the draft model's vocabulary has {sizes}", "use a draft model with the same tokenizer")
-        head: Head | ResidualHeads = Head(method, network)
+        head: Head | ResidualHeads = Head(network)
     else:
         module, _, name = READERS[method].partition(":")
         read: Reader = getattr(import_module(module), name)

@@ -21,7 +21,6 @@ DRAFT_MODEL = "draft_model"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    method: str
     network: Network
     # What it reads of the target model, in this order.
     taps: tuple[Tap, ...] = ()

@@ -2,7 +2,8 @@
 it, each normed and joined by a linear.
 
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
-and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head).
+and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head). In the
+first one `draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection
 from models import deepseek_v3, ernie4_5
 from models.config import Fields
 from models.errors import ModelError
-from models.heads.fields import FOR_ANOTHER, check_sizes, shared_with
+from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shared_with
 from models.heads.head import Head
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
@@ -39,13 +40,14 @@ def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str
         layer = _dense_layer(fields, name)
     epsilon = layer.mlp_norm.epsilon
     hidden = target.hidden_size
+    own, id_offsets = draft_vocabulary(fields, names, target)
     network = Network(
         vocab_size=target.vocab_size,
         hidden_size=hidden,
         embedding=f"{name}embed_tokens.weight",
         layers=(layer,),
         norm=Norm(f"{name}shared_head.norm", hidden, epsilon),
-        head=Linear((Part(f"{name}shared_head.head", target.vocab_size),), hidden),
+        head=Linear((Part(f"{name}shared_head.head", own),), hidden),
         max_context=target.max_context,
         eos_token_ids=target.eos_token_ids,
         stored_dtype=fields.stored_dtype(),
@@ -56,7 +58,7 @@ def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str
         ),
     )
     shared = shared_with(target, names, network.embedding, f"{name}shared_head.head")
-    return Head("mtp", network, taps=(FINAL,), follows=0, shared=shared)
+    return Head(network, taps=(FINAL,), follows=0, id_offsets=id_offsets, shared=shared)
 
 
 def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
@@ -77,7 +79,7 @@ def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
             Norm("model.mtp_hidden_norm.0", hidden, epsilon),
         ),
     )
-    return Head("mtp", network, taps=(FINAL,), follows=0, shared=shared_with(target, names, embedding, head))
+    return Head(network, taps=(FINAL,), follows=0, shared=shared_with(target, names, embedding, head))
 
 
 def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:

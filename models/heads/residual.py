@@ -5,7 +5,8 @@
 
 A block is x = skip(x) + silu(linear(x)); skip is a linear where the block makes x narrower. Layouts: Medusa's
 (`I.J.linear`, `I.N`, with or without `medusa_head.`), vLLM's (`blocks.I.layers.J`, `lm_heads.I`, `token_map`), and
-Hydra's (`hydra_mlp.I.J`, `hydra_lm_head.I`, with or without `hydra_head.`).
+Hydra's (`hydra_mlp.I.J`, `hydra_lm_head.I`, with or without `hydra_head.`). vLLM's fields of a reduced vocabulary
+(`truncated_vocab_size`) and of one linear for all heads (`original_lm_head`) are read in Hydra's layout too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class ResidualHead:
 
 @dataclass(frozen=True, slots=True)
 class ResidualHeads:
-    method: str
     heads: tuple[ResidualHead, ...]
     # Whether a head also reads the tokens before its own.
     reads_tokens: bool
@@ -45,10 +45,7 @@ def read_medusa(fields: Fields, names: Collection[str], target: Network) -> Resi
     check_sizes(fields, target)
     heads = _count(fields, "medusa_num_heads", "num_heads")
     blocks = _count(fields, "medusa_num_layers", "num_hidden_layers")
-    vocabulary = fields.count("truncated_vocab_size", target.vocab_size, limit=1 << 24)
-    if vocabulary != target.vocab_size and "token_map" not in names:
-        said = f"the head's vocabulary has {vocabulary} of {target.vocab_size} tokens, and no token_map"
-        raise ModelError(said, FOR_ANOTHER)
+    vocabulary, token_ids = _vocabulary(fields, names, target)
     vllm = any(name.endswith("blocks.0.layers.0.weight") for name in names)
     start = named(names, "medusa_heads.", "medusa_head.", "blocks.", "0.")
     start = start if start.startswith("medusa") else ""
@@ -63,7 +60,7 @@ def read_medusa(fields: Fields, names: Collection[str], target: Network) -> Resi
                 _linear(last, vocabulary, target.hidden_size, names),
             )
         )
-    return ResidualHeads("medusa", tuple(found), False, "token_map" if vocabulary != target.vocab_size else "")
+    return ResidualHeads(tuple(found), False, token_ids)
 
 
 def read_hydra(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
@@ -71,7 +68,8 @@ def read_hydra(fields: Fields, names: Collection[str], target: Network) -> Resid
     fields.refuse_unless("hydra_head_arch", "mlp")
     fields.refuse_unless("hidden_state_offset", 0)
     grounded = fields.flag("grounded_heads", True)
-    hidden = target.hidden_size
+    hidden, shared = target.hidden_size, fields.flag("original_lm_head")
+    vocabulary, token_ids = _vocabulary(fields, names, target)
     start = named(names, "hydra_head.", "hydra_mlp.")
     start = start if start == "hydra_head." else ""
     found = []
@@ -82,9 +80,20 @@ def read_hydra(fields: Fields, names: Collection[str], target: Network) -> Resid
             wide = hidden * (head + 2) if grounded and index == 0 else hidden
             skip = _linear(f"{name}res_connection", hidden, wide, names) if wide > hidden else None
             blocks.append(Block(_linear(f"{name}linear", hidden, wide, names), skip))
-        last = _linear(f"{start}hydra_lm_head.{head}", target.vocab_size, hidden, names)
+        last = _linear(f"{start}hydra_lm_head.{0 if shared else head}", vocabulary, hidden, names)
         found.append(ResidualHead(tuple(blocks), last))
-    return ResidualHeads("hydra", tuple(found), grounded)
+    return ResidualHeads(tuple(found), grounded, token_ids)
+
+
+def _vocabulary(fields: Fields, names: Collection[str], target: Network) -> tuple[int, str]:
+    """Its size, and the name of the target's ids of it: "" for the target's own."""
+    size = fields.count("truncated_vocab_size", target.vocab_size, limit=1 << 24)
+    if size == target.vocab_size:
+        return size, ""
+    if "token_map" not in names:
+        said = f"the head's vocabulary has {size} of {target.vocab_size} tokens, and no token_map"
+        raise ModelError(said, FOR_ANOTHER)
+    return size, "token_map"
 
 
 def _count(fields: Fields, *spellings: str) -> int:

@@ -63,6 +63,7 @@ def train(job: Job) -> Measured:
     torch.manual_seed(job.plan.seed)
     folder = ensure_model(job.model, job.cache)
     network = read_network(folder)
+    NETS[job.method].check(network)
     work = job.out / "work"
     work.mkdir(parents=True, exist_ok=True)
     texts, held_out = _texts(job, folder, work)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,15 +18,17 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "models" / "heads"))
 import reference
 
 from models.config import read_network
+from models.spec import Attention, Experts, LatentAttention, Rope, RopeScaling
 from models.weights import Weights
 from services.api.messages import Sampling
 from services.cli.main import main
 from services.training import answers
 from services.training.answers import Text
 from services.training.loop import Plan, Progress, Training
-from services.training.nets import Eagle3Net, MedusaNet
+from services.training.nets import NETS, Eagle3Net, HydraNet, MtpNet, Net
 from services.training.target import Target
 from services.training.train import Job, check, train
+from services.worker.running.head import ResidualModel
 from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 
@@ -45,30 +50,40 @@ def texts(count: int = 6, length: int = 24) -> list[Text]:
     return [Text(number, 4, [source.randrange(1, 304) for _ in range(length)]) for number in range(count)]
 
 
-def net_for(model: Path, target: Target) -> Eagle3Net:
+def written(kind: type[Net], model: Path, folder: Path) -> tuple[Net, Target, dict[str, torch.Tensor]]:
+    """A net with random numbers, as it is written (in bfloat16), with the tensors of its folder."""
     torch.manual_seed(0)
-    return Eagle3Net(read_network(model), target.embedding, target.head, torch.arange(0, 304, 2))
-
-
-def test_each_round_of_eagle3_computes_what_its_drafter_will(model: Path, tmp_path: Path) -> None:
-    """Round r at position t: the text up to t with the model's values, then r tokens with the head's own."""
-    target = Target(model, Eagle3Net.taps(read_network(model)), WANTED)
-    net = net_for(model, target)
-    net.save(tmp_path)
-    state = {name: value.float() for name, value in _all(tmp_path).items() if name != "d2t"}
-    # As it is written, in bfloat16.
+    target = Target(model, kind.taps(read_network(model)), WANTED)
+    net = kind(read_network(model), target.embedding, target.head, torch.arange(0, 304, 2))
     with torch.no_grad():
         for part in net.parameters():
+            # Also those that begin as zeros or as an identity.
+            part.add_(torch.randn_like(part) * 0.1)
             part.copy_(part.to(torch.bfloat16).float())
-    state["embed_tokens.weight"] = target.embedding
+        net.draft_head.copy_(net.draft_head.to(torch.bfloat16).float())
+    net.save(folder)
+    return net, target, {name: value.float() for name, value in _all(folder).items()}
+
+
+@pytest.mark.parametrize("kind", [Eagle3Net, MtpNet])
+def test_each_round_computes_what_the_drafter_will(
+    kind: type[Eagle3Net] | type[MtpNet], model: Path, tmp_path: Path
+) -> None:
+    """Round r at position t: the text up to t with the model's values, then r tokens with the head's own."""
+    net, target, state = written(kind, model, tmp_path)
     ids = torch.tensor(texts(1)[0].ids)
     features, _ = target.features(ids.tolist())
     rounds = net.logits(ids, features)
-    hidden = torch.nn.functional.linear(features, state["fc.weight"])
+    if kind is Eagle3Net:
+        state["embed_tokens.weight"] = target.embedding
+        hidden, compute = torch.nn.functional.linear(features, state["fc.weight"]), reference.eagle3
+    else:
+        state["model.layers.2.embed_tokens.weight"] = target.embedding
+        hidden, compute = features, functools.partial(reference.mtp, name="model.layers.2.")
     for start in (0, 5, 13):
         values, tokens = hidden[: start + 1], ids[1 : start + 2]
-        for turn in range(net.ROUNDS):
-            logits, follows = _reference(state, tokens, values)
+        for turn in range(kind.ROUNDS):
+            logits, follows = _reference(compute, state, tokens, values)
             torch.testing.assert_close(rounds[turn][start], logits[-1], rtol=1e-3, atol=1e-3)
             tokens = torch.cat([tokens, ids[start + 2 + turn : start + 3 + turn]])
             values = torch.cat([values, follows[-1:]])
@@ -82,22 +97,72 @@ def _all(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _reference(
-    state: dict[str, torch.Tensor], tokens: torch.Tensor, values: torch.Tensor
+    compute: Any, state: dict[str, torch.Tensor], tokens: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"HEAD_DIM": 16, "HEADS": 4, "KV_HEADS": 2, "EPSILON": 1e-5, "THETA": 10000.0}.items():
             patch.setattr(reference, name, value)
-        return reference.eagle3(state, tokens, values)
+        found: tuple[torch.Tensor, torch.Tensor] = compute(state, tokens, values)
+        return found
+
+
+def test_each_head_of_hydra_computes_what_its_drafter_will(model: Path, tmp_path: Path) -> None:
+    net, target, _ = written(HydraNet, model, tmp_path)
+    ids = texts(1)[0].ids
+    features, _ = target.features(ids)
+    found = net.logits(torch.tensor(ids), features)
+    head = load_torch_model(model, WANTED, head=("hydra", tmp_path)).head
+    assert isinstance(head, ResidualModel) and len(head) == len(found) == 4
+    for place, logits in enumerate(found):
+        rows = len(ids) - 1 - place
+        read = [ids[row + 1 : row + place + 2] for row in range(rows)]
+        torch.testing.assert_close(logits, head.logits(place, features[:rows], read), rtol=1e-3, atol=1e-3)
+    assert head.ids is not None and head.ids.tolist() == list(range(0, 304, 2))
+
+
+def test_a_head_with_the_whole_vocabulary_shares_the_head_of_the_model(model: Path, tmp_path: Path) -> None:
+    target = Target(model, MtpNet.taps(read_network(model)), WANTED)
+    MtpNet(read_network(model), target.embedding, target.head, torch.arange(304)).save(tmp_path)
+    assert not any("shared_head.head" in name or name == "d2t" for name in _all(tmp_path))
+    assert load_torch_model(model, WANTED, head=("mtp", tmp_path)).head is not None
+
+
+@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+def test_a_head_has_a_plain_rope_whatever_the_rope_of_the_model_is(method: str, model: Path) -> None:
+    """Its config says no scaling, so it isn't trained with one."""
+    target = Target(model, ("final",), WANTED)
+    layer = target.network.layers[0]
+    assert isinstance(layer.attention, Attention)
+    scaled = Rope(16, 10000.0, RopeScaling("linear", 4.0), interleaved=True)
+    attention = dataclasses.replace(layer.attention, rope=scaled, scale=1.0)
+    network = dataclasses.replace(target.network, layers=(dataclasses.replace(layer, attention=attention),) * 2)
+    found = []
+    for each in (target.network, network):
+        torch.manual_seed(3)
+        net = NETS[method](each, target.embedding, target.head, torch.arange(304))
+        features = torch.ones(6, 64 * len(net.taps(each)))
+        found.append(torch.cat(net.logits(torch.arange(6), features)))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+def test_a_head_with_a_layer_is_refused_by_name_where_the_model_has_no_plain_layers(method: str, model: Path) -> None:
+    network = read_network(model)
+    latent = object.__new__(LatentAttention)
+    experts = object.__new__(Experts)
+    for change, said in (({"attention": latent}, "latent attention"), ({"mlp": experts}, "experts")):
+        layer = dataclasses.replace(network.layers[0], **change)
+        with pytest.raises(ValueError, match=said):
+            NETS[method].check(dataclasses.replace(network, layers=(layer,)))
+    NETS["medusa"].check(dataclasses.replace(network, layers=(layer,)))
 
 
 class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("kind", [MedusaNet, Eagle3Net])
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(
-    kind: type[MedusaNet] | type[Eagle3Net], model: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", NETS.values(), ids=NETS)
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(kind: type[Net], model: Path, tmp_path: Path) -> None:
     network = read_network(model)
     target = Target(model, kind.taps(network), WANTED)
     plan = Plan(passes=3, texts_a_step=2, warm_up=2, checkpoint_every=2, seed=5)
@@ -156,13 +221,13 @@ def test_a_line_that_is_no_prompt_is_refused_with_the_name_of_its_file(line: str
         train(Job("medusa", str(model), (data,), tmp_path / "head", tmp_path / "cache", wanted=WANTED))
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle3"])
+@pytest.mark.parametrize("method", NETS)
 def test_a_trained_head_drafts_what_the_model_says(method: str, model: Path, tmp_path: Path) -> None:
     data = tmp_path / "prompts.txt"
     data.write_text("\n".join(prompts(40)))
     job = Job(
         method, str(model), (data,), tmp_path / "head", tmp_path / "cache", vocabulary=304, max_tokens=40,
-        plan=Plan(passes=20 if method == "eagle3" else 2, warm_up=5), wanted=WANTED,
+        plan=Plan(passes=2 if method in ("medusa", "hydra") else 20, warm_up=5), wanted=WANTED,
     )  # fmt: skip
     found = train(job)
     # A tiny model repeats itself, which a head can learn from a few answers.
@@ -174,8 +239,8 @@ def test_a_trained_head_drafts_what_the_model_says(method: str, model: Path, tmp
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    job = Job("mtp", "no model", (tmp_path / "none.txt",), tmp_path / "out", tmp_path)
-    with pytest.raises(ValueError, match="mtp heads can't be trained"):
+    job = Job("eagle", "no model", (tmp_path / "none.txt",), tmp_path / "out", tmp_path)
+    with pytest.raises(ValueError, match="eagle heads can't be trained"):
         check(job)
 
 
