@@ -1,12 +1,14 @@
-"""EAGLE-3: one decoder layer that reads the embedding beside a mix of a low, a middle and a high layer of the target.
+"""EAGLE-3: a decoder layer that reads the embedding beside a mix of a low, a middle and a high layer of the target.
+Some heads have plain layers after it.
 
-Layouts: `midlayer.*` (the authors', SpecForge) or `layers.0.*` (speculators, vLLM), `fc`, `norm`, `lm_head` over the
-draft vocabulary, `d2t` (offsets to the target's ids), `t2d`.
+Layouts: `midlayer.*` (the authors', SpecForge) or `layers.0.*` (speculators, vLLM), `layers.1.*` ..., `fc`,
+`norm`, `lm_head` over the draft vocabulary, `d2t` (offsets to the target's ids), `t2d`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import count
 from typing import Any
 
 from models.config import Fields
@@ -23,12 +25,13 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     check_sizes(fields, target)
     sizes = read_sizes(fields)
     layer, before = _layer(fields, named(names, "midlayer.", "layers.0."))
+    layers = (layer, *_plain_layers(fields, names))
     own, id_offsets = draft_vocabulary(fields, names, target)
     network = Network(
         vocab_size=target.vocab_size,
         hidden_size=sizes.hidden,
         embedding="embed_tokens.weight",
-        layers=(layer,),
+        layers=layers,
         norm=Norm("norm", sizes.hidden, sizes.epsilon),
         head=Linear((Part("lm_head", own),), sizes.hidden),
         max_context=target.max_context,
@@ -41,7 +44,7 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
         network=network,
         taps=taps,
         combine=Linear((Part("fc", sizes.hidden),), len(taps) * target.hidden_size),
-        follows=0,
+        follows=len(layers) - 1,
         id_offsets=id_offsets,
         shared=shared_with(target, names, "embed_tokens.weight", "lm_head"),
     )
@@ -77,6 +80,22 @@ def _layer(fields: Fields, name: str) -> tuple[Layer, Beside]:
         mlp=mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("mlp_bias")),
     )
     return layer, Beside(embedding_norm, hidden_norm if normed_first else None)
+
+
+def _plain_layers(fields: Fields, names: Collection[str]) -> Iterator[Layer]:
+    """Those after the first one, which are as in any decoder."""
+    sizes, biased = read_sizes(fields), fields.flag("attention_bias")
+    for index in count(1):
+        name = f"layers.{index}."
+        if f"{name}input_layernorm.weight" not in names:
+            return
+        before_attention, before_mlp = layer_norms(sizes, name)
+        yield Layer(
+            before_attention,
+            attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased),
+            before_mlp,
+            mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("mlp_bias")),
+        )
 
 
 def _taps(fields: Fields, layers: int) -> tuple[Tap, ...]:

@@ -22,6 +22,7 @@ Reader = Callable[[Fields, Collection[str], Network], Head | ResidualHeads]
 
 # The reader of each method's folders. A draft model is any model with the target's tokenizer.
 READERS: dict[str, str] = {
+    "block": "models.heads.block:read",
     "eagle": "models.heads.eagle:read",
     "eagle3": "models.heads.eagle3:read",
     "hydra": "models.heads.residual:read_hydra",
@@ -51,6 +52,8 @@ def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHead
     if (network := head.network).embedding not in head.shared:
         headers.check_floats(network.embedding, network.vocab_size, network.hidden_size)
     _check_ids(headers, head.id_offsets, network.head.outputs)
+    if head.mask is not None:
+        headers.check_floats(head.mask.features, 1, len(head.taps) * target.hidden_size)
     return head
 
 

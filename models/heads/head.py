@@ -20,6 +20,17 @@ DRAFT_MODEL = "draft_model"
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """What rows of a draft read whose token and hidden value aren't known yet."""
+
+    token: int
+    # The tensor [1, width of the taps] in place of the target's features.
+    features: str
+    # The longest draft that it was trained for; 0: not said.
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     network: Network
     # What it reads of the target model, in this order.
@@ -32,3 +43,5 @@ class Head:
     id_offsets: str = ""
     # Its tensors that are the target's: names there.
     shared: Mapping[str, str] = field(default_factory=dict)
+    # For a head whose whole draft is one pass, over rows of this mask; it has no `follows`.
+    mask: Mask | None = None

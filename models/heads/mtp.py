@@ -2,8 +2,8 @@
 it, each normed and joined by a linear.
 
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
-and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head). In the
-first one `draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
+and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head). In
+the first one `draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from models.tensor_headers import read_headers
 OWN_FOLDER = "own"
 # Parts of tensors' names that only this method's folders have; a draft model's has none of them.
 MARKS: dict[str, tuple[str, ...]] = {
+    # Before eagle3, whose tensors it has too.
+    "block": ("mask_hidden",),
     "eagle3": (".hidden_norm.",),
     "hydra": ("hydra_mlp.",),
     "medusa": ("medusa_head.", "medusa_heads.", "blocks.0.layers.", "0.0.linear.weight"),

@@ -128,6 +128,12 @@ METHODS: dict[str, Method] = {
             length=5,
         ),
         _with_network(
+            "block",
+            "BlockDrafter",
+            "A block of tokens from one pass: EAGLE-3's layer, trained to fill masks behind the text",
+            length=5,
+        ),
+        _with_network(
             "medusa",
             "MedusaDrafter",
             "Medusa: a small head for each of the next tokens, all reading the target model's last hidden value",

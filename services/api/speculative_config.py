@@ -81,6 +81,11 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], li
     config = dict(config)
     if config.get("method", config.get("speculate_method")) == HYBRID_MTP:
         config["mtp_strategy"] = WITH_NGRAM
+    if config.pop("parallel_drafting", False):
+        # vLLM's word for a draft in one pass, with the method that the head is made of.
+        if (method := config.pop("method", "eagle3")) != "eagle3":
+            problems.append(f"parallel_drafting: is served with eagle3 heads, not with {method!r}")
+        config["method"] = "block"
     strategy = config.pop("mtp_strategy", None)
     if strategy not in (None, "default", WITH_NGRAM):
         problems.append(f"mtp_strategy: {strategy!r} is not one of default, {WITH_NGRAM}")

@@ -1,16 +1,22 @@
 """A draft model through the whole mesh: the model drafts for itself, so every draft token is accepted, and the text is
-that of plain decoding."""
+that of plain decoding. And a block drafter, whose random drafts are rejected."""
 
 from __future__ import annotations
 
 import json
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from running_mesh import RunningMesh
 from tiny_folder import write_tiny_model
+
+from models.config import read_network
+from models.weights import Weights
+from services.training.nets import BlockNet
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +30,26 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     try:
         running.wait_until_ready()
         yield running
+    finally:
+        running.stop()
+
+
+def test_a_block_drafter_changes_no_text(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "tiny")
+    network, weights = read_network(folder), Weights(folder)
+    table = weights.take(network.embedding, network.vocab_size, network.hidden_size).float()
+    BlockNet(network, table, table, torch.arange(100)).save(tmp_path / "head")
+    settings = {"model": folder, "executor": "compiled", "dtype": "float32", "draft_model": str(tmp_path / "head")}
+    (tmp_path / "mesh").mkdir()
+    running = RunningMesh(tmp_path / "mesh", settings)
+    try:
+        running.wait_until_ready()
+        plain = complete(running, temperature=0, speculation={"method": "naive"})
+        assert complete(running, temperature=0, speculation={"method": "block"}) == plain
+        assert complete(running, temperature=0, speculation={"method": "auto"}) == plain
+        drafted = running.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("block", 0.0)
+        # At least 12 steps of five draft tokens, even if all of them were accepted.
+        assert drafted >= 50
     finally:
         running.stop()
 

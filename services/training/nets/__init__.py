@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from services.training.nets.block import BlockNet
 from services.training.nets.eagle3 import Eagle3Net
 from services.training.nets.hydra import HydraNet
 from services.training.nets.medusa import MedusaNet
 from services.training.nets.mtp import MtpNet
 from services.training.nets.net import Net
 
-NETS: dict[str, type[Net]] = {"eagle3": Eagle3Net, "hydra": HydraNet, "medusa": MedusaNet, "mtp": MtpNet}
+NETS: dict[str, type[Net]] = {
+    "block": BlockNet,
+    "eagle3": Eagle3Net,
+    "hydra": HydraNet,
+    "medusa": MedusaNet,
+    "mtp": MtpNet,
+}
 
-__all__ = ["NETS", "Eagle3Net", "HydraNet", "MedusaNet", "MtpNet", "Net"]
+__all__ = ["NETS", "BlockNet", "Eagle3Net", "HydraNet", "MedusaNet", "MtpNet", "Net"]

@@ -26,12 +26,12 @@ from models.weights import Weights
 
 @dataclass(slots=True)
 class HeadRows:
-    """Tokens of one sequence at positions start.. . Logits are wanted for the last token, or for none."""
+    """Tokens of one sequence at positions start.. . Logits are wanted for the last `wanted` tokens."""
 
     tokens: list[int]
     start: int
     pages: list[int]
-    wanted: bool
+    wanted: int
 
 
 @dataclass(slots=True)
@@ -70,7 +70,11 @@ class OpenedHead:
             count = self.head.network.head.outputs
             ids = (torch.arange(count) + self._own.take_ids(self.head.id_offsets, count)).to(device)
         made = executor(self.head.network, self._weights, options)
-        return HeadModel(self.head, made, options.page_tokens, combine, ids)
+        model = HeadModel(self.head, made, options.page_tokens, combine, ids)
+        if self.head.mask is not None:
+            width = len(self.head.taps) * self.head.network.hidden_size
+            model.mask_hidden = model.hidden(self._own.take(self.head.mask.features, 1, width).to(device))
+        return model
 
 
 class OpenedResidual:
@@ -117,6 +121,8 @@ class HeadModel:
         same)."""
         self.head, self.executor, self.ids = head, executor, ids
         self.page_tokens, self._combine = page_tokens, combine
+        # The hidden value [1, H] of the rows of a mask.
+        self.mask_hidden: torch.Tensor | None = None
 
     def copy_page(self, source: int, target: int) -> None:
         self.executor.copy_page(source, target)

@@ -67,6 +67,13 @@ def eagle3(state: State, tokens: torch.Tensor, hidden: torch.Tensor, *, name: st
     return linear(norm(x, state["norm.weight"]), state["lm_head.weight"]), x
 
 
+def eagle3_deep(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two layers, the second one plain."""
+    _, x = eagle3(state, tokens, hidden, name="layers.0.")
+    x = _block(state, "layers.1.", x)
+    return linear(norm(x, state["norm.weight"]), state["lm_head.weight"]), x
+
+
 def eagle(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     pair = torch.cat([state["embed_tokens.weight"][tokens], hidden], -1)
     x = linear(pair, state["fc.weight"], state.get("fc.bias"))
@@ -153,8 +160,11 @@ def write_target(folder: Path, layers: int) -> State:
     return write(folder, shapes, {"num_hidden_layers": layers, "tie_word_embeddings": False, "eos_token_id": 0})
 
 
-def write_eagle3(folder: Path, name: str = "midlayer.", **config: Any) -> State:
-    shapes = layer_shapes(name, 2 * HIDDEN) | {
+def write_eagle3(
+    folder: Path, name: str = "midlayer.", more: dict[str, tuple[int, ...]] | None = None, **config: Any
+) -> State:
+    """`more` are shapes of further tensors."""
+    shapes = layer_shapes(name, 2 * HIDDEN) | (more or {}) | {
         f"{name}hidden_norm.weight": (HIDDEN,), "fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,),
         "lm_head.weight": (DRAFT_VOCABULARY, HIDDEN),
     }  # fmt: skip
@@ -162,6 +172,15 @@ def write_eagle3(folder: Path, name: str = "midlayer.", **config: Any) -> State:
     used = torch.zeros(VOCABULARY, dtype=torch.bool).index_fill(0, ids, True)
     config = {"draft_vocab_size": DRAFT_VOCABULARY, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]} | config
     return write(folder, shapes, config, d2t=ids - torch.arange(DRAFT_VOCABULARY), t2d=used)
+
+
+MASK_TOKEN, BLOCK = 7, 4
+
+
+def write_block(folder: Path, **config: Any) -> State:
+    """P-EAGLE's layout."""
+    said = {"parallel_drafting": True, "ptd_token_id": MASK_TOKEN, "block_size": BLOCK} | config
+    return write_eagle3(folder, more={"mask_hidden": (1, 3 * HIDDEN)}, **said)
 
 
 def write_eagle(folder: Path, bias: bool = True) -> State:

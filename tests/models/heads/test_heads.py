@@ -21,7 +21,7 @@ from models.errors import ModelError
 from models.executor import Executor, Options
 from models.gpu.executor import GpuExecutor
 from models.heads.folder import read_head
-from models.heads.head import Head
+from models.heads.head import Head, Mask
 from models.heads.sources import method_of
 from models.heads.weights import HeadWeights
 from models.plain import PlainExecutor
@@ -53,6 +53,12 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], State], Reference]] = {
     "eagle3, speculators": (
         "eagle3", lambda folder: reference.write_eagle3(folder, "layers.0.", norm_before_residual=True), _speculators,
     ),
+    "eagle3, two layers": (
+        "eagle3",
+        lambda folder: reference.write_eagle3(folder, "layers.0.", reference.layer_shapes("layers.1.")),
+        reference.eagle3_deep,
+    ),
+    "block": ("block", reference.write_block, reference.eagle3),
     "eagle": ("eagle", reference.write_eagle, reference.eagle),
     "eagle without bias": ("eagle", lambda folder: reference.write_eagle(folder, bias=False), reference.eagle),
     "mtp": ("mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=False), _mtp),
@@ -99,8 +105,9 @@ def test_it_computes_what_the_reference_does(
 ) -> None:  # fmt: skip
     state = write(tmp_path)
     head, weights = _open(tmp_path, method, target)
-    assert head.follows is not None
-    options = Options("float32", PAGES, PAGE_TOKENS, 256, taps=(head.follows,))
+    # A block drafter's values are of no further use.
+    assert (head.follows is None) == (method == "block")
+    options = Options("float32", PAGES, PAGE_TOKENS, 256, taps=() if head.follows is None else (head.follows,))
     executor = make(head.network, weights, options)
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(VOCABULARY, (LENGTH,), generator=generator)
@@ -112,10 +119,11 @@ def test_it_computes_what_the_reference_does(
         stretch = Stretch(tokens[start:end].tolist(), start, list(range(4, 4 + LENGTH // PAGE_TOKENS + 1)), 0)
         output = executor.forward(make_batch([stretch], PAGE_TOKENS), hidden[start:end])
         found.append(output.logits.clone())
-        assert output.features is not None
-        values.append(output.features.clone())
+        if output.features is not None:
+            values.append(output.features.clone())
     torch.testing.assert_close(torch.cat(found), logits, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(torch.cat(values).float(), follows, rtol=1e-4, atol=1e-4)
+    if head.follows is not None:
+        torch.testing.assert_close(torch.cat(values).float(), follows, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
@@ -169,6 +177,7 @@ def test_a_folder_without_the_block_is_refused(target: tuple[Network, Weights], 
 def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, Weights], tmp_path: Path) -> None:
     writers: dict[str, tuple[str, Callable[[Path], object]]] = {
         "eagle3": ("eagle3", reference.write_eagle3),
+        "block": ("block", reference.write_block),
         "speculators": ("eagle3", lambda folder: reference.write_eagle3(folder, "layers.0.")),
         "eagle": ("eagle", reference.write_eagle),
         "mtp": ("mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True)),
@@ -183,6 +192,23 @@ def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, W
     assert method_of(str(tmp_path / "vllm"), tmp_path) == "medusa"
     assert method_of(str(target[1].folder), tmp_path) == "draft_model"
     assert method_of("own", tmp_path) == "mtp"
+
+
+@pytest.mark.parametrize("field", ["ptd_token_id", "pard_token", "mask_token_id"])
+def test_the_mask_of_a_block_drafter_has_the_embedding_of_a_token(
+    field: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_block(tmp_path, **({"ptd_token_id": None} | {field: 100}))
+    assert _open(tmp_path, "block", target)[0].mask == Mask(100, "mask_hidden", reference.BLOCK)
+    reference.write_block(tmp_path, **({"ptd_token_id": None} | {field: VOCABULARY}))
+    with pytest.raises(ModelError, match=f"{field} is {VOCABULARY}"):
+        _open(tmp_path, "block", target)
+
+
+def test_a_block_drafter_without_its_mask_is_refused(target: tuple[Network, Weights], tmp_path: Path) -> None:
+    reference.write_eagle3(tmp_path, ptd_token_id=5)
+    with pytest.raises(ModelError, match="mask_hidden is missing"):
+        _open(tmp_path, "block", target)
 
 
 @pytest.mark.parametrize(

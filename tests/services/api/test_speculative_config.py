@@ -107,6 +107,18 @@ def test_mtp_with_ngrams_is_auto_with_the_models_own_block() -> None:
     assert not problems and older["method"][1] == "auto" and older["draft_model"][1] == "own"
 
 
+def test_eagle3_with_parallel_drafting_is_block() -> None:
+    theirs = {"method": "eagle3", "model": "/heads/p", "num_speculative_tokens": 7, "parallel_drafting": True}
+    rows, problems = translate(theirs)
+    assert not problems and {name: value for name, (_, value) in rows.items()} == {
+        "method": "block", "draft_model": "/heads/p", "num_speculative_tokens": 7,
+    }  # fmt: skip
+    assert translate(theirs | {"parallel_drafting": False})[0]["method"][1] == "eagle3"
+    assert translate(theirs | {"method": "draft_model"})[1] == [
+        "parallel_drafting: is served with eagle3 heads, not with 'draft_model'"
+    ]
+
+
 def test_mtp_alone_is_mtp_and_other_strategies_are_refused() -> None:
     rows, problems = translate({"method": "mtp", "mtp_strategy": "default", "model": "/heads/mtp"})
     assert not problems and {name: value for name, (_, value) in rows.items()} == {

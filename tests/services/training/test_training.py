@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "models" / "heads"))
 import reference
 
 from models.config import read_network
+from models.heads.folder import read_head
+from models.heads.head import Head
 from models.spec import Attention, Experts, LatentAttention, Rope, RopeScaling
 from models.weights import Weights
 from services.api.messages import Sampling
@@ -25,7 +27,7 @@ from services.cli.main import main
 from services.training import answers
 from services.training.answers import Text
 from services.training.loop import Plan, Progress, Training
-from services.training.nets import NETS, Eagle3Net, HydraNet, MtpNet, Net
+from services.training.nets import NETS, BlockNet, Eagle3Net, HydraNet, MtpNet, Net
 from services.training.target import Target
 from services.training.train import Job, check, train
 from services.worker.running.head import ResidualModel
@@ -104,6 +106,27 @@ def _reference(
             patch.setattr(reference, name, value)
         found: tuple[torch.Tensor, torch.Tensor] = compute(state, tokens, values)
         return found
+
+
+def test_each_place_of_a_block_computes_what_its_drafter_will(model: Path, tmp_path: Path) -> None:
+    """The text up to a position with the model's values, then masks, all at once."""
+    net, target, state = written(BlockNet, model, tmp_path)
+    state["embed_tokens.weight"] = target.embedding
+    ids = torch.tensor(texts(1)[0].ids)
+    features, _ = target.features(ids.tolist())
+    found = net.logits(ids, features)
+    assert len(found) == BlockNet.BLOCK
+    hidden = torch.nn.functional.linear(features, state["fc.weight"])
+    mask_hidden = torch.nn.functional.linear(state["mask_hidden"], state["fc.weight"])
+    read = read_head("block", tmp_path, target.network)
+    assert isinstance(read, Head) and read.mask is not None and read.mask.block == BlockNet.BLOCK
+    for start in (0, 5, 13):
+        masks = BlockNet.BLOCK - 1
+        tokens = torch.cat([ids[1 : start + 2], torch.full((masks,), read.mask.token)])
+        values = torch.cat([hidden[: start + 1], mask_hidden.expand(masks, -1)])
+        logits, _ = _reference(reference.eagle3, state, tokens, values)
+        for place in range(BlockNet.BLOCK):
+            torch.testing.assert_close(found[place][start], logits[start + place], rtol=1e-3, atol=1e-3)
 
 
 def test_each_head_of_hydra_computes_what_its_drafter_will(model: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Following:
         if features is not None:
             self.features.append(features)
 
-    def rows(self, wanted: bool) -> HeadRows:
+    def rows(self, wanted: int) -> HeadRows:
         """All that waited."""
         tokens, self.waiting, self.features = self.waiting, [], []
         self.read, self.position = tokens[-1:], self.waiting_from + len(tokens)

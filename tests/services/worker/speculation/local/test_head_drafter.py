@@ -188,6 +188,42 @@ def test_its_drafts_are_those_of_the_reference_over_the_whole_text(
     assert checked > 20
 
 
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, target: Path, tmp_path: Path) -> None:
+    """From a prompt in chunks, after rejections, and from shared pages: in one pass over the text and the masks."""
+    state = reference.write_block(tmp_path)
+    state["embed_tokens.weight"] = Weights(target).take("model.embed_tokens.weight", VOCABULARY, HIDDEN)
+    world = World(target, "block", tmp_path, executor, max_step_tokens=16)
+    texts = [prompt(40), prompt(7, 1), prompt(33)]
+    naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24) for each in texts))
+    again = world.run(*(request(each, max_tokens=24) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted] == [each.ids for each in again]
+    assert any(each.finished.cached_tokens for each in again)
+    assert any(each.finished.speculation.accepted < each.finished.speculation.drafted for each in drafted)
+    head = world.model.head
+    assert isinstance(head, HeadModel) and head.ids is not None and head.mask_hidden is not None
+    whole = [(text, draft) for text, draft in world.kept.drafts if len(draft.tokens) == reference.BLOCK]
+    assert len(whole) > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == reference.BLOCK
+    for text, draft in whole[::2]:
+        masks = len(draft.tokens) - 1
+        mask_hidden = state["fc.weight"] @ state["mask_hidden"][0]
+        values = head.hidden(_features(target, text[:-1], head.head.taps))
+        tokens = torch.tensor([*text[1:], *[reference.MASK_TOKEN] * masks])
+        logits, _ = reference.eagle3(state, tokens, torch.cat([values, mask_hidden.expand(masks, -1)]))
+        assert draft.tokens == head.ids[logits[-len(draft.tokens) :].argmax(-1)].tolist()
+
+
+def test_sampled_blocks_come_with_the_distributions_that_they_were_drawn_from(target: Path, tmp_path: Path) -> None:
+    reference.write_block(tmp_path)
+    world = World(target, "block", tmp_path)
+    sampled = request(prompt(20), max_tokens=24, temperature=1.0, seed=5, strategy="rejection")
+    first = world.run(sampled)[0].ids
+    drafts = [draft for _, draft in world.kept.drafts if draft.tokens]
+    assert drafts and all(draft.probs.shape == (len(draft.tokens), VOCABULARY) for draft in drafts)
+    assert world.run(sampled)[0].ids == first
+
+
 @pytest.mark.parametrize("method", ["medusa", "hydra"])
 def test_heads_without_attention_draft_as_the_reference_does(method: str, target: Path, tmp_path: Path) -> None:
     state = {"medusa": reference.write_medusa, "hydra": reference.write_hydra}[method](tmp_path)
@@ -225,12 +261,12 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
             assert token == 2 * int(logits[::2].argmax())
 
 
-@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "block"])
 def test_text_that_no_draft_was_asked_for_is_read_when_one_is(method: str, target: Path, tmp_path: Path) -> None:
     """Asked in one step of five, a drafter drafts there as if it had been asked in all."""
     folder = target
-    if method == "eagle3":
-        reference.write_eagle3(tmp_path)
+    if method != "draft_model":
+        {"eagle3": reference.write_eagle3, "block": reference.write_block}[method](tmp_path)
         folder = tmp_path
     always, seldom = World(target, method, folder, "compiled"), World(target, method, folder, "compiled")
     drafts = seldom.drafts.draft

@@ -1,0 +1,60 @@
+"""Block drafter (models/heads/block.py): a draft of k tokens from one pass over k rows.
+
+    text         . . . t u|                       u: the last token, not computed by the target yet
+    the pass     (t, hidden of .) (u, hidden of t) (mask) (mask) ...     logits of the last k rows ─▶ k tokens
+
+The rows of masks follow the text's last row, where draft tokens' rows would be, and the text's own rows overwrite them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+
+from services.api.drafter import Committed, Draft, DraftRequest
+from services.worker.running.head import HeadRows
+from services.worker.speculation.local.choice import Chain, choose
+from services.worker.speculation.local.head_drafter import Following, HeadDrafter
+
+
+class BlockDrafter(HeadDrafter):
+    name: ClassVar[str] = "block"
+
+    def commit(self, results: Sequence[Committed]) -> None:
+        """Rows of texts that a draft is asked for wait for `draft`, which comes next: it adds the masks."""
+        super().commit([each for each in results if not each.asked])
+        for each in results:
+            if each.asked:
+                following = self._known.setdefault(each.sequence_id, Following())
+                following.wait(*self._unread(each, following), each.features)
+                following.pages = each.pages
+
+    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        chains = [Chain(each) for each in requests]
+        rows: list[HeadRows] = []
+        hidden: list[torch.Tensor] = []
+        for chain in chains:
+            following = self._known[chain.request.text.sequence_id]
+            hidden.append(self._model.hidden(torch.cat(following.features)))
+            rows.append(self._with_masks(following, chain.request.budget, hidden))
+        logits, _ = self._model.forward(rows, torch.cat(hidden))
+        counts = [row.wanted for row in rows]
+        firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+        for place in range(max(counts)):
+            going = [index for index, chain in enumerate(chains) if place < counts[index] and not chain.full]
+            if going:
+                of_place = logits[[firsts[index] + place for index in going]]
+                choose([chains[index] for index in going], of_place, self._model.ids, self._vocab_size)
+        return [chain.made(self.name) for chain in chains]
+
+    def _with_masks(self, following: Following, budget: int, hidden: list[torch.Tensor]) -> HeadRows:
+        """The rows of a text that waited, and those of its draft's masks, whose hidden values join `hidden`."""
+        mask = self._model.head.mask
+        assert mask is not None and self._model.mask_hidden is not None
+        count = min(budget, mask.block or budget)
+        text = following.rows(count)
+        hidden.append(self._model.mask_hidden.expand(count - 1, -1))
+        return HeadRows([*text.tokens, *[mask.token] * (count - 1)], text.start, text.pages, count)
