@@ -23,6 +23,7 @@ import torch
 from models.config import read_network
 from models.errors import ModelError
 from models.sources import ensure_model
+from models.weights import Weights
 from services.api.messages import Sampling
 from services.training import answers
 from services.training.answers import Text
@@ -73,6 +74,7 @@ def train(job: Job) -> Measured:
     kind = NETS[job.method]
     target = Target(folder, kind.taps(network), job.wanted)
     net = kind(network, target.embedding, target.head, _vocabulary(texts, job.vocabulary, network.vocab_size))
+    net.start(Weights(folder))
     training = Training(net, target, texts, job.plan, work / f"{job.method}.safetensors")
     began = time.monotonic()
     training.run(_teller())

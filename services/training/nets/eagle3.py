@@ -12,7 +12,8 @@ from torch.nn.functional import linear
 
 from models.spec import Network
 from models.taps import Tap
-from services.training.nets.layer import DecoderLayer, Rounds, check_layer, layer_config, sizes
+from models.weights import Weights
+from services.training.nets.layer import DecoderLayer, Rounds, check_layer, layer_config, sizes, start_norm
 from services.training.nets.net import Net, write
 
 
@@ -35,6 +36,17 @@ class Eagle3Net(Net):
     def taps(network: Network) -> tuple[Tap, ...]:
         count = len(network.layers)
         return tuple(dict.fromkeys((min(1, count - 1), count // 2 - 1, max(0, count - 4))))
+
+    @torch.no_grad()
+    def start(self, weights: Weights) -> None:
+        """The hidden value begins as the model's after the highest tap, and goes on as in the model's last layer:
+        answers are few, and what the model knows needn't be learned from them."""
+        hidden = self.network.hidden_size
+        self.fc.weight.zero_()
+        self.fc.weight[:, -hidden:] = torch.eye(hidden)
+        self.midlayer.start(self.network, weights, self.midlayer.hidden_norm)
+        if self.network.norm is not None:
+            start_norm(self.norm, weights, self.network.norm)
 
     def logits(self, ids: torch.Tensor, features: torch.Tensor) -> list[torch.Tensor]:
         embedded, hidden = self.embedding[ids], self.fc(features).float()

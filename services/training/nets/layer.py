@@ -8,6 +8,7 @@ several times, in rounds: row t drafts x_t+2 in round 0, x_t+3 in round 1, and s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from torch.nn.functional import silu
 
 from models.layers.rope import rope_tables
-from models.spec import Attention, Mlp, Network, Rope
+from models.spec import Attention, Linear, Mlp, Network, Norm, Rope
+from models.weights import Weights
 
 
 def check_layer(network: Network) -> None:
@@ -133,3 +135,32 @@ class DecoderLayer(nn.Module):
         x = x + self.self_attn(normed, rounds)
         after: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return after.float()
+
+    @torch.no_grad()
+    def start(self, network: Network, weights: Weights, hidden_norm: nn.RMSNorm) -> None:
+        """Begin as the model's last layer, which already knows how to make a hidden value that the model's head reads.
+        What the attention reads before the hidden value begins at zero. `hidden_norm` is the norm of that value."""
+        last = network.layers[-1]
+        if not isinstance(last.attention, Attention) or not isinstance(last.mlp, Mlp):
+            return
+        parts = (self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj)
+        _start(parts, weights, last.attention.qkv)
+        _start((self.self_attn.o_proj,), weights, last.attention.output)
+        _start((self.mlp.gate_proj, self.mlp.up_proj), weights, last.mlp.gate_up)
+        _start((self.mlp.down_proj,), weights, last.mlp.down)
+        if last.attention_norm is not None:
+            start_norm(hidden_norm, weights, last.attention_norm)
+        start_norm(self.post_attention_layernorm, weights, last.mlp_norm)
+
+
+@torch.no_grad()
+def start_norm(norm: nn.RMSNorm, weights: Weights, theirs: Norm) -> None:
+    norm.weight.copy_(weights.take(f"{theirs.name}.weight", theirs.width))
+
+
+def _start(parts: Sequence[nn.Linear], weights: Weights, theirs: Linear) -> None:
+    """The parts of a linear, side by side; a part that reads more has the model's weights at its end."""
+    dense = weights.linear(theirs).dense(torch.float32)
+    for part, rows in zip(parts, torch.split(dense, [part.out_features for part in parts]), strict=True):
+        part.weight.zero_()
+        part.weight[:, -theirs.inputs :] = rows

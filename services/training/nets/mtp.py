@@ -11,7 +11,8 @@ from torch.nn.functional import linear
 
 from models.spec import Network
 from models.taps import FINAL, Tap
-from services.training.nets.layer import DecoderLayer, Rounds, check_layer, layer_config, sizes
+from models.weights import Weights
+from services.training.nets.layer import DecoderLayer, Rounds, check_layer, layer_config, sizes, start_norm
 from services.training.nets.net import Net, write
 
 
@@ -29,6 +30,16 @@ class MtpNet(Net):
     @staticmethod
     def taps(network: Network) -> tuple[Tap, ...]:
         return (FINAL,)
+
+    @torch.no_grad()
+    def start(self, weights: Weights) -> None:
+        """The hidden value begins as the model's and goes on as in the model's last layer."""
+        hidden = self.network.hidden_size
+        self.block.eh_proj.weight.zero_()
+        self.block.eh_proj.weight[:, -hidden:] = torch.eye(hidden)
+        self.block.start(self.network, weights, self.block.input_layernorm)
+        if self.network.norm is not None:
+            start_norm(self.block.shared_head["norm"], weights, self.network.norm)  # type: ignore[arg-type]
 
     def logits(self, ids: torch.Tensor, features: torch.Tensor) -> list[torch.Tensor]:
         embedded, hidden = self.embedding[ids], features
