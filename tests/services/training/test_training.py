@@ -168,6 +168,28 @@ def test_a_head_has_a_plain_rope_whatever_the_rope_of_the_model_is(method: str, 
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("method", ["eagle3", "block", "mtp"])
+def test_a_layer_begins_as_the_last_one_of_the_model(method: str, model: Path) -> None:
+    network, weights = read_network(model), Weights(model)
+    target = Target(model, ("final",), WANTED)
+    net = NETS[method](network, target.embedding, target.head, torch.arange(304))
+    net.start(weights)
+    layer, norm = (net.block, net.block.shared_head["norm"]) if isinstance(net, MtpNet) else (net.midlayer, net.norm)
+    theirs = {
+        name: weights.take(f"model.layers.1.{name}.weight", *shape).float()
+        for name, shape in {
+            "self_attn.q_proj": (64, 64), "self_attn.v_proj": (32, 64), "self_attn.o_proj": (64, 64),
+            "mlp.gate_proj": (128, 64), "mlp.up_proj": (128, 64), "mlp.down_proj": (64, 128),
+            "post_attention_layernorm": (64,),
+        }.items()
+    }  # fmt: skip
+    for name, weight in theirs.items():
+        own = layer.get_submodule(name).weight
+        # The hidden value comes last of what a wider one reads; the token's embedding counts nothing yet.
+        assert torch.equal(own[..., -weight.shape[-1] :], weight) and not own[..., : -weight.shape[-1]].any()
+    assert torch.equal(norm.weight, weights.take("model.norm.weight", 64).float())
+
+
 @pytest.mark.parametrize("method", ["eagle3", "mtp"])
 def test_a_head_with_a_layer_is_refused_by_name_where_the_model_has_no_plain_layers(method: str, model: Path) -> None:
     network = read_network(model)
