@@ -44,10 +44,10 @@ class BlockDrafter(HeadDrafter):
         counts = [row.wanted for row in rows]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
         for place in range(max(counts)):
-            going = [index for index, chain in enumerate(chains) if place < counts[index] and not chain.full]
-            if going:
-                of_place = logits[[firsts[index] + place for index in going]]
-                choose([chains[index] for index in going], of_place, self._model.ids, self._vocab_size)
+            # However small its chance is: the pass that a token might not be worth is made.
+            going = [index for index, count in enumerate(counts) if place < count]
+            of_place = logits[[firsts[index] + place for index in going]]
+            choose([chains[index] for index in going], of_place, self._model.ids, self._vocab_size)
         return [chain.made(self.name) for chain in chains]
 
     def _with_masks(self, following: Following, budget: int, hidden: list[torch.Tensor]) -> HeadRows:

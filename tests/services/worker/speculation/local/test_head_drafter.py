@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from driving import Outcome, request
@@ -212,6 +213,18 @@ def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, tar
         tokens = torch.tensor([*text[1:], *[reference.MASK_TOKEN] * masks])
         logits, _ = reference.eagle3(state, tokens, torch.cat([values, mask_hidden.expand(masks, -1)]))
         assert draft.tokens == head.ids[logits[-len(draft.tokens) :].argmax(-1)].tolist()
+
+
+def test_no_token_of_a_block_is_left_out_for_its_small_chance(target: Path, tmp_path: Path) -> None:
+    """The floor is what one more pass is worth, and there is none."""
+    reference.write_block(tmp_path)
+    world = World(target, "block", tmp_path)
+    draft = world.kept.draft
+    world.kept.draft = lambda asked: draft([msgspec.structs.replace(each, floor=0.9) for each in asked])  # type: ignore
+    world.run(request(prompt(20), max_tokens=24, ignore_eos=True))
+    drafts = [draft for _, draft in world.kept.drafts]
+    assert [len(each.tokens) for each in drafts[:10]] == [reference.BLOCK] * 10
+    assert min(each.confidence[0] for each in drafts) < 0.9
 
 
 def test_sampled_blocks_come_with_the_distributions_that_they_were_drawn_from(target: Path, tmp_path: Path) -> None:
