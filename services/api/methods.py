@@ -76,13 +76,14 @@ METHODS: dict[str, Method] = {
             "services.proposer.naive:NaiveDrafter",
             "No drafts: plain decoding, one token a step",
             in_auto=False,
+            aliases=("autoregressive", "None"),
         ),
         Method(
             "ngram",
             "services.proposer.ngram:NgramDrafter",
             "Prompt lookup: what followed the last few tokens earlier in the request's own prompt and output",
             settings=("max_ngram_size", "min_ngram_size", "ngram_prefers"),
-            aliases=("inference_with_reference", "[ngram]"),
+            aliases=("inference_with_reference", "ngram_match", "[ngram]"),
         ),
         Method(
             "suffix",
@@ -113,7 +114,7 @@ METHODS: dict[str, Method] = {
             "MtpDrafter",
             "Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
             length=3,
-            aliases=("deepseek_mtp", "ernie_mtp"),
+            aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp"),
         ),
         _with_network(
             "eagle",

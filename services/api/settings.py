@@ -12,13 +12,13 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
-from services.api.speculative_config import translate
+from services.api.speculative_config import FLAGS, translate
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
 from services.api.tree_shape import read_shape
 from services.runtime.cpu_placement import cores_of
@@ -318,10 +318,12 @@ def accepted(row: Setting) -> str:
 
 
 def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """One source's rows, typed; with the rows of its speculative_config."""
+    """One source's rows, typed; with the rows of its speculative_config and of other servers' flags."""
     given: dict[str, tuple[Any, str]] = {}
     problems: list[str] = []
     for key, value in layer.items():
+        if key in FLAGS:
+            continue
         name = key.removeprefix("--").replace("-", "_")
         if name not in ROWS:
             problems.append(f"{origin_of(key)}: no such setting{did_you_mean(name, ROWS)}")
@@ -331,25 +333,29 @@ def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tup
         except ValueError as error:
             problems.append(f"{origin_of(name)}: {error}")
     if "speculative_config" in given:
-        problems += _add_speculative_config(given)
+        config, origin = given["speculative_config"]
+        problems += _add_translated(given, config, lambda key: f"{origin}, {key}")
+    flags = {FLAGS[flag]: flag for flag in layer if flag in FLAGS}
+    problems += _add_translated(given, {key: layer[flag] for key, flag in flags.items()}, lambda key: f"flag {flags[key]}")
     return given, problems
 
 
-def _add_speculative_config(given: dict[str, tuple[Any, str]]) -> list[str]:
-    """Rows the JSON names count as if given beside it; two answers to one question are refused."""
-    config, origin = given["speculative_config"]
-    rows, problems = translate(config)
-    problems = [f"{origin}: {problem}" for problem in problems]
+def _add_translated(
+    given: dict[str, tuple[Any, str]], config: Mapping[str, Any], origin_of: Callable[[str], str]
+) -> list[str]:
+    """Rows that the keys name count as if given beside them; two answers to one question are refused."""
+    rows, wrong = translate(config)
+    problems = [f"{origin_of(key)}: {problem}" for key, problem in wrong]
     for name, (key, value) in rows.items():
         try:
             parsed = parse_value(ROWS[name], value)
         except ValueError as error:
-            problems.append(f"{origin}, {key}: {error}")
+            problems.append(f"{origin_of(key)}: {error}")
             continue
         if name in given and given[name][0] != parsed:
-            problems.append(f"{origin}, {key}: {parsed!r} contradicts {given[name][0]!r} of {given[name][1]}")
+            problems.append(f"{origin_of(key)}: {parsed!r} contradicts {given[name][0]!r} of {given[name][1]}")
             continue
-        given.setdefault(name, (parsed, f"{origin}, {key}"))
+        given.setdefault(name, (parsed, origin_of(key)))
     return problems
 
 

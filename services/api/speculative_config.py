@@ -1,4 +1,4 @@
-"""Translates the JSON of --speculative-config, as users of other servers write it, into settings.
+"""Translates the JSON of --speculative-config, and other servers' flags for speculation, into settings.
 
 It knows the names that others use and their meaning here; ranges are checked by the settings.
 """
@@ -18,6 +18,7 @@ KEYS: dict[str, str] = {
     "method": "method",
     "speculate_method": "method",
     "model": "draft_model",
+    "draft_model_name_or_path": "draft_model",
     "num_speculative_tokens": "num_speculative_tokens",
     "num_model_steps": "num_model_steps",
     "speculate_max_draft_token_num": "num_speculative_tokens",
@@ -60,42 +61,56 @@ ALIASES: dict[str, dict[str, str]] = {
 # FastDeploy's MTP with n-grams: `auto`, which asks the text drafters and the MTP block.
 HYBRID_MTP, WITH_NGRAM = "hybrid_mtp_ngram", "with_ngram"
 
-# Methods of other servers that are not served yet, for an error that doesn't look like a typing error.
-METHODS_TO_COME = (
-    "mlp_speculator",
-)
+# Fixed methods that read text alone: other servers take a `model` beside them, and don't read it.
+TEXT_METHODS = tuple(row.name for row in METHODS.values() if row.runs == "proposer" and not row.combines)
 
-# Their keys that only steer what is not served yet.
-KEYS_TO_COME: dict[str, str] = {
-    "draft_tensor_parallel_size": "tensor parallelism",
-    "enable_draft_logprob": "drafters that give probabilities",
-    "benchmark_mode": "the benchmark mode",
-    "quantization": "draft models in another dtype than the model",
+# Methods of other servers that are not served -> what is missing.
+METHODS_TO_COME: dict[str, str] = {
+    "mlp_speculator": "the network of MLP speculators",
+    "qwen3_next_mtp": "Qwen3-Next's linear attention",
+    "qwen3_5_mtp": "Qwen3.5's linear attention",
+    "glm4_moe_mtp": "the model family GLM-4.5",
+    "hy3_mtp": "the model family Hunyuan 3",
+    "longcat_flash_mtp": "the model family LongCat-Flash",
+}
+
+# Their keys that ask for something that isn't served -> what is missing, and the values that don't ask for it.
+KEYS_TO_COME: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "draft_tensor_parallel_size": ("a drafter that is split over several devices", (1,)),
+    "enable_draft_logprob": ("log-probabilities of draft tokens", (False,)),
+    "benchmark_mode": ("the benchmark mode", (False,)),
+    "quantization": ("quantizing the drafter alone; a folder's own format is read, and dtype int8 is for both", ("",)),
+    "draft_model_quant_type": ("quantizing the drafter alone; a folder's own format is read", ("", "None")),
+}
+
+# Their keys for what needs no choice here: drafters use the model's pages and read its hidden values anyway.
+WITHOUT_EFFECT = ("num_gpu_block_expand_ratio", "return_full_hidden_states")
+
+# Flags of LMDeploy and PaddleNLP -> the key that means the same.
+FLAGS: dict[str, str] = {
+    "--speculative-algorithm": "method",
+    "--speculative-draft-model": "model",
+    "--speculative-num-draft-tokens": "num_speculative_tokens",
+    "--speculate_method": "speculate_method",
+    "--speculate_max_draft_token_num": "speculate_max_draft_token_num",
+    "--speculate_max_ngram_size": "speculate_max_ngram_size",
+    "--speculate_verify_window": "speculate_verify_window",
+    "--speculate_max_candidate_len": "speculate_max_candidate_len",
+    "--draft_model_name_or_path": "draft_model_name_or_path",
+    "--draft_model_quant_type": "draft_model_quant_type",
+    "--return_full_hidden_states": "return_full_hidden_states",
 }
 
 
-def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """Row name -> (the key it came from, value), and what is wrong with the keys."""
+def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], list[tuple[str, str]]]:
+    """Row name -> (the key it came from, value), and what is wrong, by key."""
     rows: dict[str, tuple[str, Any]] = {}
-    problems: list[str] = []
-    config = dict(config)
-    if config.get("method", config.get("speculate_method")) == HYBRID_MTP:
-        config["mtp_strategy"] = WITH_NGRAM
-    if config.pop("parallel_drafting", False):
-        # vLLM's word for a draft in one pass, with the method that the head is made of.
-        if (method := config.pop("method", "eagle3")) != "eagle3":
-            problems.append(f"parallel_drafting: is served with eagle3 heads, not with {method!r}")
-        config["method"] = "block"
-    strategy = config.pop("mtp_strategy", None)
-    if strategy not in (None, "default", WITH_NGRAM):
-        problems.append(f"mtp_strategy: {strategy!r} is not one of default, {WITH_NGRAM}")
-    if strategy == WITH_NGRAM:
-        config |= {"method": AUTO, "model": config.get("model") or OWN_FOLDER}
-        config.pop("speculate_method", None)
+    config, problems = _meant(config)
     for key, value in config.items():
-        problem = _key_problem(key) or _value_problem(key, value)
-        if problem:
-            problems.append(problem)
+        if _asks_for_nothing(key, value):
+            continue
+        if problem := _problem(key, value):
+            problems.append((key, problem))
             continue
         row = KEYS[key]
         if isinstance(value, str):
@@ -103,22 +118,47 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], li
         elif row == "draft_tree_shape" and isinstance(value, list):
             value = json.dumps(value)
         if row in rows and rows[row][1] != value:
-            problems.append(f"{key}: {value!r} contradicts {rows[row][1]!r} of {rows[row][0]}")
+            problems.append((key, f"{value!r} contradicts {rows[row][1]!r} of {rows[row][0]}"))
             continue
         rows.setdefault(row, (key, value))
     return rows, problems
 
 
-def _key_problem(key: str) -> str:
-    if key in KEYS:
-        return ""
+def _meant(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """What keys mean together: MTP with n-grams is `auto`, and a drafter that reads text alone has no model."""
+    problems = []
+    config = dict(config)
+    if config.pop("parallel_drafting", False):
+        # vLLM's word for a draft in one pass, with the method that the head is made of.
+        if (method := config.pop("method", "eagle3")) != "eagle3":
+            problems.append(("parallel_drafting", f"is served with eagle3 heads, not with {method!r}"))
+        config["method"] = "block"
+    name = config.get("method", config.get("speculate_method"))
+    strategy = config.pop("mtp_strategy", None)
+    if strategy not in (None, "default", WITH_NGRAM):
+        problems.append(("mtp_strategy", f"{strategy!r} is not one of default, {WITH_NGRAM}"))
+    if strategy == WITH_NGRAM or name == HYBRID_MTP:
+        config |= {"method": AUTO, "model": config.get("model") or OWN_FOLDER}
+        config.pop("speculate_method", None)
+    elif isinstance(name, str) and ALIASES["method"].get(name, name) in TEXT_METHODS:
+        config = {key: value for key, value in config.items() if KEYS.get(key) != "draft_model"}
+    return config, problems
+
+
+def _asks_for_nothing(key: str, value: Any) -> bool:
+    """Null, and what is written out as off. Flags come as text."""
+    if key in WITHOUT_EFFECT or (value is None and (key in KEYS or key in KEYS_TO_COME)):
+        return True
+    nothing = KEYS_TO_COME.get(key, ("", ()))[1]
+    return any(str(value).lower() == str(each).lower() for each in nothing)
+
+
+def _problem(key: str, value: Any) -> str:
     if key in KEYS_TO_COME:
-        return f"{key}: belongs to {KEYS_TO_COME[key]}, not served yet"
-    close = difflib.get_close_matches(key, [*KEYS, *KEYS_TO_COME], n=1, cutoff=0.6)
-    return f"{key}: no such key" + (f" (did you mean {close[0]}?)" if close else "")
-
-
-def _value_problem(key: str, value: Any) -> str:
-    if KEYS[key] == "method" and value in METHODS_TO_COME:
-        return f"{key}: {value!r} is not served yet; served are {', '.join(METHODS)}"
+        return f"not served: {KEYS_TO_COME[key][0]}"
+    if key not in KEYS:
+        close = difflib.get_close_matches(key, [*KEYS, *KEYS_TO_COME, *WITHOUT_EFFECT], n=1, cutoff=0.6)
+        return "no such key" + (f" (did you mean {close[0]}?)" if close else "")
+    if KEYS[key] == "method" and isinstance(value, str) and value in METHODS_TO_COME:
+        return f"{value!r} needs {METHODS_TO_COME[value]}, which isn't served; served are {', '.join(METHODS)}"
     return ""

@@ -22,6 +22,7 @@ from services.api.settings import (
     load_settings,
     settings_file,
 )
+from services.api.speculative_config import FLAGS
 
 
 class Parser(argparse.ArgumentParser):
@@ -61,6 +62,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         title = f"settings of {'every process' if row.roles == 'all' else row.roles}"
         group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
         _add_row(group, row)
+    others = parser.add_argument_group("flags of LMDeploy and PaddleNLP, as keys of --speculative-config")
+    for flag, key in FLAGS.items():
+        others.add_argument(flag, dest=_dest(flag), metavar="VALUE", help=f"The key {key}")
 
 
 def _add_row(group: argparse._ArgumentGroup, row: Setting) -> None:
@@ -91,7 +95,8 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
 
 
 def given_flags(options: argparse.Namespace) -> dict[str, str]:
-    values = {row.name: getattr(options, _dest(row.name), None) for row in SETTINGS}
+    """By the names of rows, and other servers' by the flag."""
+    values = {name: getattr(options, _dest(name), None) for name in (*ROWS, *FLAGS)}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -13,7 +13,7 @@ from fences import ROOT
 
 from services.api.methods import METHODS
 from services.api.settings import ROWS, load_settings
-from services.api.speculative_config import KEYS, KEYS_TO_COME, METHODS_TO_COME, translate
+from services.api.speculative_config import FLAGS, KEYS, KEYS_TO_COME, METHODS_TO_COME, WITHOUT_EFFECT, translate
 from services.streamer.errors import ApiError
 from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
@@ -39,15 +39,28 @@ def rows(name: str) -> list[list[str]]:
 
 def test_every_key_is_told_as_it_is_translated() -> None:
     told = {key: here for keys, _, here in rows("keys") for key in CODE.findall(keys)}
-    assert {*KEYS_TO_COME} == {key for key, here in told.items() if here.startswith("refused")}
+    # PaddleNLP's, which are flags, are below.
+    flags = {*FLAGS.values()} - {*KEYS}
+    assert {*KEYS_TO_COME} - flags == {key for key, here in told.items() if here.startswith("refused")}
+    assert {*WITHOUT_EFFECT} - flags == {key for key, here in told.items() if here.startswith("taken")}
     # Their older names, and the names of settings themselves, are in docs/settings.md.
-    ours = {key for key in KEYS if key.startswith(("speculate_", "typical_")) or key == "draft_trees"}
+    begins = ("speculate_", "typical_", "draft_model_")
+    ours = {key for key in KEYS if key.startswith(begins) or key == "draft_trees"}
     # It stands for several settings.
     assert "`auto`" in told.pop("mtp_strategy")
-    assert {key for key, here in told.items() if not here.startswith("refused")} == {*KEYS} - ours
+    assert {key for key, here in told.items() if not here.startswith(("refused", "taken"))} == {*KEYS} - ours
     for key, here in told.items():
-        if not here.startswith(("refused", "the same")):
+        if not here.startswith(("refused", "taken", "the same")):
             assert KEYS[key] in CODE.findall(here), key
+
+
+def test_every_flag_for_speculation_is_told_as_it_is_read() -> None:
+    told = {flag: here for flags, _, here in rows("speculation flags") for flag in CODE.findall(flags)}
+    assert told.keys() == FLAGS.keys()
+    for flag, here in told.items():
+        key = FLAGS[flag]
+        first = "refused" if key in KEYS_TO_COME else "taken" if key in WITHOUT_EFFECT else f"`{KEYS[key]}`"
+        assert here.startswith(first), flag
 
 
 def test_methods_to_come_are_refused_and_the_others_taken() -> None:

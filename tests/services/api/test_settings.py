@@ -216,8 +216,8 @@ def test_a_method_or_key_not_served_yet_is_refused_by_name() -> None:
     message = refused(
         {"speculative_config": '{"method": "mlp_speculator", "quantization": "wint4", "verify_strategy": "synthetic"}'}
     )
-    assert "'mlp_speculator' is not served yet" in message
-    assert "quantization: belongs to draft models in another dtype than the model, not served yet" in message
+    assert "method: 'mlp_speculator' needs the network of MLP speculators, which isn't served" in message
+    assert "quantization: not served: quantizing the drafter alone" in message
     assert "verify_strategy: 'synthetic' is not one of auto, greedy, target_match, rejection, block" in message
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from services.api.settings import ROWS, SettingsError, load_settings
-from services.api.speculative_config import ALIASES, KEYS, KEYS_TO_COME, METHODS_TO_COME, translate
+from services.api.speculative_config import (
+    ALIASES,
+    FLAGS,
+    KEYS,
+    KEYS_TO_COME,
+    METHODS_TO_COME,
+    WITHOUT_EFFECT,
+    translate,
+)
 
 
 def rows(**config: Any) -> dict[str, Any]:
@@ -64,12 +73,13 @@ def test_a_posterior_threshold_of_0_is_refused_with_its_key_and_range() -> None:
 def test_two_names_of_one_strategy_agree_and_two_strategies_do_not() -> None:
     assert rows(verify_strategy="rejection", acceptance_method="rejection_sampler") == {"verify_strategy": "rejection"}
     _, problems = translate({"verify_strategy": "block", "rejection_sample_method": "standard"})
-    assert problems == ["rejection_sample_method: 'rejection' contradicts 'block' of verify_strategy"]
+    assert problems == [("rejection_sample_method", "'rejection' contradicts 'block' of verify_strategy")]
 
 
 def test_every_key_leads_to_a_row_and_every_alias_to_a_choice_of_it() -> None:
     assert set(KEYS.values()) <= set(ROWS)
-    assert not set(KEYS) & set(KEYS_TO_COME)
+    assert len({*KEYS, *KEYS_TO_COME, *WITHOUT_EFFECT}) == len(KEYS) + len(KEYS_TO_COME) + len(WITHOUT_EFFECT)
+    assert {*FLAGS.values()} <= {*KEYS, *KEYS_TO_COME, *WITHOUT_EFFECT}
     for row, values in ALIASES.items():
         assert set(values.values()) <= set(ROWS[row].choices)
         assert not set(values) & set(ROWS[row].choices)
@@ -125,5 +135,143 @@ def test_mtp_alone_is_mtp_and_other_strategies_are_refused() -> None:
         "method": "mtp", "draft_model": "/heads/mtp",
     }  # fmt: skip
     assert translate({"method": "mtp", "mtp_strategy": "with_trees"})[1] == [
-        "mtp_strategy: 'with_trees' is not one of default, with_ngram"
+        ("mtp_strategy", "'with_trees' is not one of default, with_ngram")
     ]
+
+
+MTP, HEAD = "/models/mtp", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+# What the pages of other servers tell their users to write -> our settings, or the name of what is missing.
+EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
+    "FastDeploy, MTP": (
+        {"method": "mtp", "num_speculative_tokens": 1, "model": MTP},
+        {"method": "mtp", "num_speculative_tokens": 1, "draft_model": MTP},
+    ),
+    "FastDeploy, MTP inside the model's folder": (
+        {"method": "mtp", "accept_policy": "accept_all", "num_speculative_tokens": 1},
+        {"method": "mtp", "accept_policy": "accept_all", "num_speculative_tokens": 1},
+    ),
+    "FastDeploy, greedy verification": (
+        {"method": "mtp", "verify_strategy": "greedy", "num_speculative_tokens": 1, "model": MTP},
+        {"method": "mtp", "verify_strategy": "greedy", "num_speculative_tokens": 1, "draft_model": MTP},
+    ),
+    "FastDeploy, MTP and n-grams": (
+        {
+            "method": "mtp", "num_model_steps": 2, "mtp_strategy": "with_ngram", "num_speculative_tokens": 5,
+            "model": MTP,
+        },
+        {"method": "auto", "num_model_steps": 2, "num_speculative_tokens": 5, "draft_model": MTP},
+    ),
+    "FastDeploy, n-grams": (
+        {"method": "ngram", "num_speculative_tokens": 1, "model": "/models/target"},
+        {"method": "ngram", "num_speculative_tokens": 1},
+    ),
+    "FastDeploy, n-grams by their older name": ({"method": "ngram_match"}, {"method": "ngram"}),
+    "FastDeploy, suffixes": (
+        {
+            "method": "suffix", "num_speculative_tokens": 4, "suffix_decoding_max_tree_depth": 32,
+            "suffix_decoding_max_cached_requests": 10000, "suffix_decoding_max_spec_factor": 2.0,
+            "suffix_decoding_min_token_prob": 0.2,
+        },
+        {
+            "method": "suffix", "num_speculative_tokens": 4, "suffix_decoding_max_tree_depth": 32,
+            "suffix_decoding_max_cached_requests": 10000, "suffix_decoding_max_spec_factor": 2.0,
+            "suffix_decoding_min_token_prob": 0.2,
+        },
+    ),
+    "FastDeploy, no drafts": (
+        {"method": "naive", "num_speculative_tokens": 1}, {"method": "naive", "num_speculative_tokens": 1},
+    ),
+    "FastDeploy, pages": (
+        {"method": "mtp", "num_gpu_block_expand_ratio": 1, "benchmark_mode": False, "quantization": None},
+        {"method": "mtp"},
+    ),
+    "FastDeploy, wint8": (
+        {"method": "mtp", "quantization": "wint8"}, "quantization: not served: quantizing the drafter alone",
+    ),
+    "FastDeploy, block_wise_fp8": (
+        {"method": "mtp", "quantization": {"quantization": "block_wise_fp8"}},
+        "quantization: not served: quantizing the drafter alone",
+    ),
+    "vLLM, EAGLE": (
+        {"model": HEAD, "draft_tensor_parallel_size": 1, "num_speculative_tokens": 2, "method": "eagle3"},
+        {"method": "eagle3", "draft_model": HEAD, "num_speculative_tokens": 2},
+    ),
+    "vLLM, over two devices": (
+        {"model": HEAD, "draft_tensor_parallel_size": 2, "method": "eagle3"},
+        "draft_tensor_parallel_size: not served: a drafter that is split over several devices",
+    ),
+    "vLLM, Qwen3-Next": (
+        {"method": "qwen3_next_mtp", "num_speculative_tokens": 2},
+        "method: 'qwen3_next_mtp' needs Qwen3-Next's linear attention, which isn't served",
+    ),
+    "LMDeploy, EAGLE-3": (
+        {
+            "--speculative-algorithm": "eagle3", "--speculative-draft-model": HEAD,
+            "--speculative-num-draft-tokens": "3",
+        },
+        {"method": "eagle3", "draft_model": HEAD, "num_speculative_tokens": 3},
+    ),
+    "LMDeploy, MTP": (
+        {"--speculative-algorithm": "deepseek_mtp", "--speculative-num-draft-tokens": "3"},
+        {"method": "mtp", "num_speculative_tokens": 3},
+    ),
+    "LMDeploy, EAGLE": ({"--speculative-algorithm": "eagle"}, {"method": "eagle"}),
+    "LMDeploy, Qwen3.5": (
+        {"--speculative-algorithm": "qwen3_5_mtp"},
+        "flag --speculative-algorithm: 'qwen3_5_mtp' needs Qwen3.5's linear attention, which isn't served",
+    ),
+    "LMDeploy, Hunyuan": (
+        {"--speculative-algorithm": "hy3_mtp"},
+        "flag --speculative-algorithm: 'hy3_mtp' needs the model family Hunyuan 3, which isn't served",
+    ),
+    "PaddleNLP, n-grams": (
+        {
+            "--speculate_method": "inference_with_reference", "--speculate_max_draft_token_num": "5",
+            "--speculate_max_ngram_size": "1",
+        },
+        {"method": "ngram", "num_speculative_tokens": 5, "max_ngram_size": 1, "min_ngram_size": 1},
+    ),
+    "PaddleNLP, MTP": (
+        {
+            "--speculate_method": "mtp", "--draft_model_name_or_path": MTP, "--speculate_max_draft_token_num": "1",
+            "--return_full_hidden_states": "1", "--draft_model_quant_type": "",
+        },
+        {"method": "mtp", "draft_model": MTP, "num_speculative_tokens": 1},
+    ),
+    "PaddleNLP, a quantized MTP": (
+        {"--speculate_method": "mtp", "--draft_model_quant_type": "weight_only_int8"},
+        "flag --draft_model_quant_type: not served: quantizing the drafter alone",
+    ),
+    "PaddleNLP, verification": (
+        {"--speculate_method": "eagle", "--speculate_verify_window": "3", "--speculate_max_candidate_len": "4"},
+        {"method": "eagle", "verify_window": 3, "max_candidate_len": 4},
+    ),
+    "PaddleNLP, hydra": ({"--speculate_method": "hydra"}, {"method": "hydra"}),
+    "PaddleNLP, draft model": (
+        {"--speculate_method": "draft_model", "--draft_model_name_or_path": "/models/small"},
+        {"method": "draft_model", "draft_model": "/models/small"},
+    ),
+    "PaddleNLP, no drafts": ({"--speculate_method": "autoregressive"}, {"method": "naive"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("theirs", "ours"), EXAMPLES.values(), ids=EXAMPLES)
+def test_what_other_servers_tell_to_write_is_served_or_says_what_is_missing(
+    theirs: dict[str, Any], ours: dict[str, Any] | str
+) -> None:
+    given = theirs if next(iter(theirs)).startswith("--") else {"speculative_config": json.dumps(theirs)}
+    if isinstance(ours, str):
+        with pytest.raises(SettingsError) as refused:
+            load_settings(given)
+        assert ours in str(refused.value)
+        return
+    settings = load_settings(given)
+    default = dict(load_settings())
+    found = {name: value for name, value in settings if value != default[name] and name != "speculative_config"}
+    assert found == {name: value for name, value in ours.items() if value != default[name]}
+
+
+def test_another_servers_flag_and_the_json_must_agree() -> None:
+    both = {"--speculative-algorithm": "eagle3", "speculative_config": '{"method": "mtp"}'}
+    with pytest.raises(SettingsError, match="flag --speculative-algorithm: 'eagle3' contradicts 'mtp' of flag"):
+        load_settings(both)

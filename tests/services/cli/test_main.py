@@ -158,6 +158,16 @@ def test_run_and_up_hand_their_settings_over(monkeypatch: pytest.MonkeyPatch) ->
 # config
 
 
+def test_flags_of_other_servers_are_told_with_their_own_names(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--speculative-algorithm", "eagle3", "--speculative-num-draft-tokens=3", "--speculate_max_ngram_size", "4"]
+    assert main(["config", "show", "--changed", "--json", *words]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "method": {"value": "eagle3", "origin": "flag --speculative-algorithm"},
+        "num_speculative_tokens": {"value": 3, "origin": "flag --speculative-num-draft-tokens"},
+        "max_ngram_size": {"value": 4, "origin": "flag --speculate_max_ngram_size"},
+    }
+
+
 def test_config_show_tells_value_and_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
