@@ -162,6 +162,8 @@ class Fused:
     linear: Linear  # 2 · hidden_size -> hidden_size
     embedding_norm: Norm | None = None
     hidden_norm: Norm | None = None
+    # The linear reads [norm(hidden), norm(embedding)].
+    hidden_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,14 @@ class Beside:
 
     embedding_norm: Norm
     hidden_norm: Norm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """x = hidden, whatever the token: how rows enter the layer that Hydra's heads read."""
+
+
+Entry = Fused | Beside | Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +195,10 @@ class Network:
     embedding: str  # tensor [vocab_size, hidden_size]
     layers: tuple[Layer, ...]
     norm: Norm | None
-    # Tied: its part is named like the embedding's, without .weight. A drafter's may have fewer outputs than vocab_size.
+    # Tied: its part is named like the embedding's, without .weight. A drafter's may have fewer outputs than vocab_size,
+    # or no part: then logits are [W, 0].
     head: Linear
     max_context: int
     eos_token_ids: tuple[int, ...]
     stored_dtype: str
-    entry: Fused | Beside | None = None
+    entry: Entry | None = None

@@ -2,6 +2,7 @@
 
     Fused:    residual(embedding) -> pair, residual(hidden) -> pair, pair -linear-> residual
     Beside:   residual(embedding) -norm-> pair, hidden -> residual; the first layer's attention reads pair
+    Given:    hidden -> residual
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from kernels.cpu_program import Op
 from kernels.linear.cpu import STORE
 from kernels.norm_rope_act.cpu_rows import take
 from models.cpu.builder import Builder
-from models.spec import Fused, Norm
+from models.spec import Fused, Given, Norm
 
 
 def entry(builder: Builder) -> list[Op]:
@@ -22,13 +23,15 @@ def entry(builder: Builder) -> list[Op]:
         return []
     assert builder.hidden is not None and builder.pair is not None
     given = take(builder.hidden.address, builder.residual.address, width)
-    first = builder.half(one.embedding_norm, second=False)
+    if isinstance(one, Given):
+        return [given]
+    first = builder.half(one.embedding_norm, second=isinstance(one, Fused) and one.hidden_first)
     if not isinstance(one, Fused):
         return [first, given, *([builder.norm_residual(one.hidden_norm)] if one.hidden_norm else [])]
     return [
         first,
         given,
-        builder.half(one.hidden_norm, second=True),
+        builder.half(one.hidden_norm, second=not one.hidden_first),
         *builder.quantize(builder.pair, 2 * width),
         builder.linear(builder.pack(one.linear), builder.pair, builder.residual.rows, torch.float32, STORE),
     ]

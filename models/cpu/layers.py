@@ -36,9 +36,10 @@ def build(builder: Builder) -> list[Op]:
             ops += [builder.norm(layer.attention_norm), *_attention(builder, layer.attention, builder.normed)]
         ops += [builder.norm(layer.mlp_norm), *_mlp(builder, layer.mlp), *builder.taps(index)]
     ops += builder.taps(FINAL)
-    head = builder.pack(network.head)
-    ops.append(builder.norm(network.norm, wanted_only=True))
-    ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))
+    if network.head.parts:
+        head = builder.pack(network.head)
+        ops.append(builder.norm(network.norm, wanted_only=True))
+        ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))
     # What no op holds by itself lives as long as the first one.
     ops[0] = Op(ops[0].run, ops[0].chunks, ops[0].words, (*ops[0].keeps, builder))
     return ops

@@ -7,7 +7,7 @@ import torch
 from kernels.norm_rope_act.fused import add_norm
 from models.gpu.linears import make_linear
 from models.gpu.place import Place
-from models.spec import Beside, Fused, Norm
+from models.spec import Entry, Fused, Given, Norm
 
 
 def add_norm_or_cast(
@@ -22,20 +22,25 @@ def add_norm_or_cast(
 
 
 class GpuEntry:
-    def __init__(self, spec: Fused | Beside, place: Place) -> None:
-        self._dtype = place.dtype
+    def __init__(self, spec: Entry, place: Place) -> None:
+        self._dtype, self._given = place.dtype, isinstance(spec, Given)
+        if isinstance(spec, Given):
+            return
         self._linear = make_linear(spec.linear, place) if isinstance(spec, Fused) else None
+        self._hidden_first = isinstance(spec, Fused) and spec.hidden_first
         self._embedding_norm = _Norm(spec.embedding_norm, place)
         self._hidden_norm = _Norm(spec.hidden_norm, place)
 
     def __call__(self, embedding: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Both [R, H] float32. The residual stream, and what the first layer reads beside it."""
+        """Both [R, H] float32, this call's own. The residual stream, and what the first layer reads beside it."""
+        if self._given:
+            return hidden, None
         first = self._embedding_norm(embedding, self._dtype)
         if self._linear is None:
             # The residual is changed in place, so it is no view of what came with the rows.
             return self._hidden_norm(hidden, torch.float32), first
-        pair = torch.cat([first, self._hidden_norm(hidden, self._dtype)], dim=1)
-        return self._linear(pair).float(), None
+        pair = [first, self._hidden_norm(hidden, self._dtype)]
+        return self._linear(torch.cat(pair[::-1] if self._hidden_first else pair, dim=1)).float(), None
 
 
 class _Norm:

@@ -108,10 +108,10 @@ class GpuExecutor:
         self._norm = place.norm(network.norm) if network.norm else None
         self._epsilon = network.norm.epsilon if network.norm else 0.0
         # Always ours, and its sums stay in float32: rounded logits tie.
-        (part,) = network.head.parts
-        tied = f"{part.name}.weight" == network.embedding and self._embedding.dtype == self._dtype
-        self._head = self._embedding if tied else place.dense(network.head)
         assert not network.head.bias
+        names = [f"{part.name}.weight" for part in network.head.parts]
+        tied = names == [network.embedding] and self._embedding.dtype == self._dtype
+        self._head = self._embedding if tied else place.dense(network.head) if names else None
 
     def _layer(self, spec: Layer, place: Place) -> _GpuLayer:
         return _GpuLayer(
@@ -212,6 +212,8 @@ class GpuExecutor:
             self._keep(index, residual, delta, step, features)
         self._keep(FINAL, residual, delta, step, features)
         rows = step.wanted[:wanted]
+        if self._head is None:
+            return residual.new_empty(len(rows), 0)
         if self._norm is None:
             x = (residual[rows] + delta[rows].float()).to(self._dtype)
         else:

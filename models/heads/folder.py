@@ -25,7 +25,7 @@ READERS: dict[str, str] = {
     "block": "models.heads.block:read",
     "eagle": "models.heads.eagle:read",
     "eagle3": "models.heads.eagle3:read",
-    "hydra": "models.heads.residual:read_hydra",
+    "hydra": "models.heads.hydra:read",
     "medusa": "models.heads.residual:read_medusa",
     "mtp": "models.heads.mtp:read",
 }

@@ -1,12 +1,12 @@
 """Medusa and Hydra: one small network for each of the next tokens, without attention.
 
-    Medusa   head i:  hidden ─▶ blocks ─▶ linear ─▶ token i
-    Hydra    head i:  [hidden, embedding of the text's last token, embeddings of tokens 1 .. i - 1] ─▶ the same
+    Medusa    head i:  hidden ─▶ blocks ─▶ linear ─▶ token i
+    Hydra     head i:  [hidden, embedding of the text's last token, embeddings of tokens 1 .. i - 1] ─▶ the same
+    Hydra++            hidden ─▶ prefix: a layer over the whole text ─▶ hidden of Hydra's heads
 
-A block is x = skip(x) + silu(linear(x)); skip is a linear where the block makes x narrower. Layouts: Medusa's
-(`I.J.linear`, `I.N`, with or without `medusa_head.`), vLLM's (`blocks.I.layers.J`, `lm_heads.I`, `token_map`), and
-Hydra's (`hydra_mlp.I.J`, `hydra_lm_head.I`, with or without `hydra_head.`). vLLM's fields of a reduced vocabulary
-(`truncated_vocab_size`) and of one linear for all heads (`original_lm_head`) are read in Hydra's layout too.
+A block is x = skip(x) + silu(linear(x)); skip is a linear where the block makes x narrower. Layouts of Medusa here: the
+authors' (`I.J.linear`, `I.N`, with or without `medusa_head.`) and vLLM's (`blocks.I.layers.J`, `lm_heads.I`,
+`token_map`). Those of Hydra: models/heads/hydra.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, named
+from models.heads.head import Head
 from models.spec import Linear, Network, Part
 
 
@@ -39,13 +40,15 @@ class ResidualHeads:
     reads_tokens: bool
     # The int64 tensor of the target's ids of its tokens; "": the same ids.
     token_ids: str = ""
+    # The network whose final values the heads read in place of the target's; it gives no logits.
+    prefix: Head | None = None
 
 
 def read_medusa(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
     check_sizes(fields, target)
     heads = _count(fields, "medusa_num_heads", "num_heads")
     blocks = _count(fields, "medusa_num_layers", "num_hidden_layers")
-    vocabulary, token_ids = _vocabulary(fields, names, target)
+    vocabulary, token_ids = vocabulary_of(fields, names, target)
     vllm = any(name.endswith("blocks.0.layers.0.weight") for name in names)
     start = named(names, "medusa_heads.", "medusa_head.", "blocks.", "0.")
     start = start if start.startswith("medusa") else ""
@@ -56,36 +59,14 @@ def read_medusa(fields: Fields, names: Collection[str], target: Network) -> Resi
         last = f"{start}lm_heads.{0 if shared else head}" if vllm else f"{start}{head}.{blocks}"
         found.append(
             ResidualHead(
-                tuple(Block(_linear(name, target.hidden_size, target.hidden_size, names)) for name in linears),
-                _linear(last, vocabulary, target.hidden_size, names),
+                tuple(Block(linear_named(name, target.hidden_size, target.hidden_size, names)) for name in linears),
+                linear_named(last, vocabulary, target.hidden_size, names),
             )
         )
     return ResidualHeads(tuple(found), False, token_ids)
 
 
-def read_hydra(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
-    check_sizes(fields, target)
-    fields.refuse_unless("hydra_head_arch", "mlp")
-    fields.refuse_unless("hidden_state_offset", 0)
-    grounded = fields.flag("grounded_heads", True)
-    hidden, shared = target.hidden_size, fields.flag("original_lm_head")
-    vocabulary, token_ids = _vocabulary(fields, names, target)
-    start = named(names, "hydra_head.", "hydra_mlp.")
-    start = start if start == "hydra_head." else ""
-    found = []
-    for head in range(fields.count("hydra_num_heads", limit=64)):
-        blocks = []
-        for index in range(fields.count("hydra_num_layers", limit=64)):
-            name = f"{start}hydra_mlp.{head}.{index}."
-            wide = hidden * (head + 2) if grounded and index == 0 else hidden
-            skip = _linear(f"{name}res_connection", hidden, wide, names) if wide > hidden else None
-            blocks.append(Block(_linear(f"{name}linear", hidden, wide, names), skip))
-        last = _linear(f"{start}hydra_lm_head.{0 if shared else head}", vocabulary, hidden, names)
-        found.append(ResidualHead(tuple(blocks), last))
-    return ResidualHeads(tuple(found), grounded, token_ids)
-
-
-def _vocabulary(fields: Fields, names: Collection[str], target: Network) -> tuple[int, str]:
+def vocabulary_of(fields: Fields, names: Collection[str], target: Network) -> tuple[int, str]:
     """Its size, and the name of the target's ids of it: "" for the target's own."""
     size = fields.count("truncated_vocab_size", target.vocab_size, limit=1 << 24)
     if size == target.vocab_size:
@@ -101,5 +82,6 @@ def _count(fields: Fields, *spellings: str) -> int:
     return fields.count(name, limit=64)
 
 
-def _linear(name: str, outputs: int, inputs: int, names: Collection[str]) -> Linear:
+def linear_named(name: str, outputs: int, inputs: int, names: Collection[str]) -> Linear:
+    """With a bias if the folder has one."""
     return Linear((Part(name, outputs),), inputs, bias=f"{name}.bias" in names)

@@ -22,7 +22,7 @@ from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
 from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast
 from models.sources import ModelError
-from models.spec import Attention, Beside, Experts, Fused, LatentAttention, Layer, Mlp, Network
+from models.spec import Attention, Beside, Entry, Experts, Fused, Given, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL, check_taps
 from models.weights import Weights
 
@@ -51,7 +51,7 @@ class PlainExecutor:
         self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
         self._entry = _entry(network.entry, weights, options, device)
         self._norm = norm_or_cast(network.norm, weights, options, device)
-        self._head = PlainLinear(network.head, weights, options, device)
+        self._head = PlainLinear(network.head, weights, options, device) if network.head.parts else None
 
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
@@ -97,7 +97,7 @@ class PlainExecutor:
         if FINAL in self._taps:
             kept[FINAL] = self._norm(x)
         wanted = torch.from_numpy(batch.wanted).to(self._device)
-        logits = self._head(self._norm(x[wanted])).float()
+        logits = self._head(self._norm(x[wanted])).float() if self._head else x.new_empty(len(wanted), 0)
         return logits, torch.cat([kept[tap] for tap in self._taps], dim=1) if kept else x[:, :0]
 
     def copy_page(self, source: int, target: int) -> None:
@@ -130,9 +130,11 @@ class _FusedEntry:
         self._linear = PlainLinear(spec.linear, weights, options, device)
         self._embedding_norm = norm_or_cast(spec.embedding_norm, weights, options, device)
         self._hidden_norm = norm_or_cast(spec.hidden_norm, weights, options, device)
+        self._hidden_first = spec.hidden_first
 
     def __call__(self, x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return self._linear(torch.cat([self._embedding_norm(x), self._hidden_norm(hidden)], dim=-1)).float(), None
+        pair = [self._embedding_norm(x), self._hidden_norm(hidden)]
+        return self._linear(torch.cat(pair[::-1] if self._hidden_first else pair, dim=-1)).float(), None
 
 
 class _BesideEntry:
@@ -144,9 +146,11 @@ class _BesideEntry:
         return (self._hidden_norm(hidden) if self._hidden_norm else hidden).float(), self._embedding_norm(x)
 
 
-def _entry(entry: Fused | Beside | None, weights: Weights, options: Options, device: str) -> Any:
+def _entry(entry: Entry | None, weights: Weights, options: Options, device: str) -> Any:
     if entry is None:
         return None
+    if isinstance(entry, Given):
+        return lambda x, hidden: (hidden.float(), None)
     return (_FusedEntry if isinstance(entry, Fused) else _BesideEntry)(entry, weights, options, device)
 
 

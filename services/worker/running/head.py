@@ -1,7 +1,8 @@
 """What drafters compute with (models/heads/), loaded beside the target model. Knows no requests.
 
 The layers of a HeadModel have keys and values of their own in each page, under the same page numbers: what the
-scheduler does with pages (prefix cache, preemption, copies) holds for both networks. A ResidualModel has no layers.
+scheduler does with pages (prefix cache, preemption, copies) holds for both networks. A ResidualModel has no layers, but
+for a prefix layer that its heads may read.
 """
 
 from __future__ import annotations
@@ -78,16 +79,17 @@ class OpenedHead:
 
 
 class OpenedResidual:
-    """Medusa's or Hydra's folder. Its heads have no pages."""
+    """Medusa's or Hydra's folder. Its heads have no pages; a prefix layer has."""
 
-    network: Network | None = None
     taps: tuple[Tap, ...] = (FINAL,)
 
     def __init__(self, heads: ResidualHeads, own: Weights, target: Weights, network: Network) -> None:
         self._heads, self._own, self._target, self._network = heads, own, target, network
+        self._prefix = None if heads.prefix is None else OpenedHead(heads.prefix, own, target)
+        self.network: Network | None = None if heads.prefix is None else heads.prefix.network
 
     def options(self, options: Options) -> Options:
-        return options
+        return options if self._prefix is None else self._prefix.options(options)
 
     def load(self, executor: Callable[..., Executor], options: Options, device: torch.device) -> ResidualModel:
         embedding = None
@@ -97,7 +99,8 @@ class OpenedResidual:
         ids = None
         if self._heads.token_ids:
             ids = self._own.take_ids(self._heads.token_ids, self._heads.heads[0].head.outputs).to(device)
-        return ResidualModel(self._heads, self._own, dtype_of(options), device, embedding, ids)
+        prefix = None if self._prefix is None else self._prefix.load(executor, options, device)
+        return ResidualModel(self._heads, self._own, dtype_of(options), device, embedding, ids, prefix)
 
 
 def open_head(method: str, folder: Path, target: Network, target_folder: Path) -> OpenedHead | OpenedResidual:
@@ -166,13 +169,14 @@ class ResidualModel:
         device: torch.device,
         embedding: torch.Tensor | None,
         ids: torch.Tensor | None,
+        prefix: HeadModel | None = None,
     ) -> None:
         def take(linear: Linear) -> _Linear:
             stored = weights.linear(linear)
             bias = stored.bias(dtype)
             return _Linear(stored.dense(dtype).to(device), None if bias is None else bias.to(device))
 
-        self.ids, self.reads_tokens = ids, heads.reads_tokens
+        self.ids, self.reads_tokens, self.prefix = ids, heads.reads_tokens, prefix
         self._dtype, self._embedding = dtype, embedding
         made: dict[Linear, _Linear] = {}
         for head in heads.heads:
@@ -189,7 +193,9 @@ class ResidualModel:
         return len(self._heads)
 
     def copy_page(self, source: int, target: int) -> None:
-        """It has none."""
+        """The heads have none."""
+        if self.prefix is not None:
+            self.prefix.copy_page(source, target)
 
     def logits(self, index: int, hidden: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Of head `index` for each row of `hidden` [B, H], [B, its vocabulary]. `tokens`: for heads that read them, the

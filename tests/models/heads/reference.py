@@ -105,15 +105,22 @@ def medusa(state: State, hidden: torch.Tensor, head: int, blocks: int) -> torch.
     return linear(x, state[f"medusa_head.{head}.{blocks}.weight"])
 
 
-def hydra(state: State, hidden: torch.Tensor, head: int, before: list[int]) -> torch.Tensor:
-    """`before`: the text's last token, and those of the heads before."""
+def hydra_prefix(state: State, hidden: torch.Tensor) -> torch.Tensor:
+    """What the heads of Hydra++ read, of all rows: a decoder over hidden values in place of embeddings."""
+    name = "prefix_embeding_layer."
+    return norm(_block(state, f"{name}layers.0.", hidden), state[f"{name}norm.weight"])
+
+
+def hydra(state: State, hidden: torch.Tensor, head: int, before: list[int], dropouts: bool = False) -> torch.Tensor:
+    """`before`: the text's last token, and those of the heads before. `dropouts`: they count as places in names."""
     x = torch.cat([hidden, *(state["model.embed_tokens.weight"][token] for token in before)])
     for block in range(2):
-        name = f"hydra_mlp.{head}.{block}."
+        name = f"hydra_mlp.{head}.{2 * block + 1 if dropouts else block}."
         changed = silu(linear(x, state[f"{name}linear.weight"], state[f"{name}linear.bias"]))
         skip = f"{name}res_connection"
         x = changed + (linear(x, state[f"{skip}.weight"], state[f"{skip}.bias"]) if block == 0 else x)
-    return linear(x, state[f"hydra_lm_head.{head}.weight"], state[f"hydra_lm_head.{head}.bias"])
+    last = f"hydra_lm_head.{head}{'.1' if dropouts else ''}"
+    return linear(x, state[f"{last}.weight"], state[f"{last}.bias"])
 
 
 def _block(state: State, name: str, x: torch.Tensor, interleaved: bool = False) -> torch.Tensor:
@@ -231,15 +238,23 @@ def as_vllm_names_medusa(state: State, folder: Path, heads: int = 3, blocks: int
     save_file(found, folder / "model.safetensors")
 
 
-def write_hydra(folder: Path, heads: int = 3) -> State:
+def write_hydra(folder: Path, heads: int = 3, prefix: bool = False) -> State:
+    """`prefix`: Hydra++, whose config repeats no sizes; its modules for training leave gaps in the names."""
     shapes: dict[str, tuple[int, ...]] = {}
     for head in range(heads):
         wide = HIDDEN * (head + 2)
         for block, inputs in ((0, wide), (1, HIDDEN)):
-            name = f"hydra_mlp.{head}.{block}."
+            name = f"hydra_mlp.{head}.{2 * block + 1 if prefix else block}."
             for part in ("linear", "res_connection") if block == 0 else ("linear",):
                 shapes |= {f"{name}{part}.weight": (HIDDEN, inputs), f"{name}{part}.bias": (HIDDEN,)}
-        shapes |= {
-            f"hydra_lm_head.{head}.weight": (VOCABULARY, HIDDEN), f"hydra_lm_head.{head}.bias": (VOCABULARY,)
-        }  # fmt: skip
-    return write(folder, shapes, {"hydra_num_heads": heads, "hydra_num_layers": 2, "grounded_heads": True})
+        last = f"hydra_lm_head.{head}{'.1' if prefix else ''}"
+        shapes |= {f"{last}.weight": (VOCABULARY, HIDDEN), f"{last}.bias": (VOCABULARY,)}
+    config: dict[str, Any] = {"hydra_num_heads": heads, "hydra_num_layers": 2, "grounded_heads": True}
+    if not prefix:
+        return write(folder, shapes, config)
+    name = "prefix_embeding_layer."
+    shapes |= layer_shapes(f"{name}layers.0.")
+    shapes |= {f"{name}norm.weight": (HIDDEN,), f"{name}embed_tokens.weight": (VOCABULARY, HIDDEN)}
+    state = write(folder, shapes, {})
+    (folder / "config.json").write_text(json.dumps(config | {"hydra_head_arch": "prefix-mlp"}))
+    return state

@@ -4,6 +4,8 @@ it wasn't made for."""
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,17 @@ from models.executor import Executor, Options
 from models.gpu.executor import GpuExecutor
 from models.heads.folder import read_head
 from models.heads.head import Head, Mask
+from models.heads.residual import ResidualHeads
 from models.heads.sources import method_of
 from models.heads.weights import HeadWeights
 from models.plain import PlainExecutor
 from models.spec import Network
+from models.taps import FINAL
 from models.weights import Weights
 
 LENGTH, PAGE_TOKENS, PAGES = 50, 16, 12
 TARGET_LAYERS = 3
+TREE = Stretch([3, 5, 6, 7, 8], 0, [0], 0, [-1, -1, 0, 1], [PAGES, PAGES + 1])
 Reference = Callable[[State, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -134,14 +139,76 @@ def test_hidden_values_find_their_rows_in_a_tree(
     head, weights = _open(tmp_path, "eagle3", target)
     options = Options("float32", PAGES, PAGE_TOKENS, 256, branch_pages=4, taps=(0,))
     executor = make(head.network, weights, options)
-    hidden, tokens, parents = torch.randn(5, HIDDEN), [3, 5, 6, 7, 8], [-1, -1, 0, 1]
-    tree = Stretch(tokens, 0, [0], 0, parents, [PAGES, PAGES + 1])
-    logits = executor.forward(make_batch([tree], PAGE_TOKENS), hidden).logits.clone()
+    hidden = torch.randn(5, HIDDEN)
+    logits = executor.forward(make_batch([TREE], PAGE_TOKENS), hidden).logits.clone()
     # The path 3, 6, 8 as a chain.
     path = [0, 2, 4]
-    chain = Stretch([tokens[row] for row in path], 0, [1], 0)
+    chain = Stretch([TREE.tokens[row] for row in path], 0, [1], 0)
     alone = executor.forward(make_batch([chain], PAGE_TOKENS), hidden[path]).logits
     torch.testing.assert_close(logits[path], alone, rtol=1e-5, atol=1e-5)
+
+
+def _prefix_of(folder: Path, target: tuple[Network, Weights], make: Callable[..., Executor]) -> Executor:
+    network, weights = target
+    heads = read_head("hydra", folder, network)
+    assert isinstance(heads, ResidualHeads) and heads.prefix is not None and heads.prefix.follows == FINAL
+    options = Options("float32", PAGES, PAGE_TOKENS, 256, branch_pages=4, taps=(FINAL,))
+    own = HeadWeights(Weights(folder), weights, heads.prefix.shared)
+    return make(heads.prefix.network, own, options)
+
+
+@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+def test_the_prefix_layer_of_hydra_reads_hidden_values_alone(
+    make: Callable[..., Executor], target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    """In chunks, in steps and in a tree, as over the whole text; tokens don't matter, and no logits are made."""
+    state = reference.write_hydra(tmp_path, prefix=True)
+    executor = _prefix_of(tmp_path, target, make)
+    hidden = torch.randn(LENGTH, HIDDEN, generator=torch.Generator().manual_seed(1))
+    values = []
+    for start, end in ((0, 20), (20, 33), (33, 40), (40, 41), (41, 49), (49, 50)):
+        stretch = Stretch([start] * (end - start), start, list(range(4, 4 + LENGTH // PAGE_TOKENS + 1)), end - start)
+        output = executor.forward(make_batch([stretch], PAGE_TOKENS), hidden[start:end])
+        assert output.logits.shape == (0, 0) and output.features is not None
+        values.append(output.features.clone())
+    torch.testing.assert_close(torch.cat(values), reference.hydra_prefix(state, hidden), rtol=1e-4, atol=1e-4)
+    found = executor.forward(make_batch([TREE], PAGE_TOKENS), hidden[:5])
+    assert found.logits.shape == (5, 0) and found.features is not None
+    path = [0, 2, 4]
+    torch.testing.assert_close(
+        found.features[path], reference.hydra_prefix(state, hidden[path]), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_blocks_of_hydra_that_are_one_module_may_be_written_once(
+    target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_hydra(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hydra_num_layers": 4}))
+    heads = read_head("hydra", tmp_path, target[0])
+    assert isinstance(heads, ResidualHeads)
+    first, *others = heads.heads[1].blocks
+    assert first.skip is not None and len(others) == 3 and len(set(others)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hydra_head_arch": "eagle-attn"}, "hydra_head_arch is 'eagle-attn'.*mlp or prefix-mlp"),
+        ({"hidden_state_offset": 1}, "hidden_state_offset is 1"),
+        ({"hydra_head_arch": "prefix-mlp"}, "prefix_embeding_layer.* is missing"),
+    ],
+)
+def test_a_kind_of_hydra_that_is_not_computed_is_refused_by_name(
+    change: dict[str, Any], said: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_hydra(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelError) as refused:
+        read_head("hydra", tmp_path, target[0])
+    assert re.search(said, f"{refused.value}")
 
 
 def test_a_reduced_vocabulary_comes_with_the_ids_of_the_model(target: tuple[Network, Weights], tmp_path: Path) -> None:
@@ -184,6 +251,7 @@ def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, W
         "ernie": ("mtp", reference.write_ernie_mtp),
         "medusa": ("medusa", reference.write_medusa),
         "hydra": ("hydra", reference.write_hydra),
+        "hydra++": ("hydra", lambda folder: reference.write_hydra(folder, prefix=True)),
     }
     for name, (method, write) in writers.items():
         write(tmp_path / name)

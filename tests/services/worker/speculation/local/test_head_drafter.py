@@ -259,6 +259,42 @@ def test_heads_without_attention_draft_as_the_reference_does(method: str, target
     assert checked > 40 and max(len(draft.tokens) for _, draft in world.kept.drafts) == 3
 
 
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_hydra_with_a_prefix_layer_drafts_as_the_reference_does(executor: str, target: Path, tmp_path: Path) -> None:
+    """Also behind texts that share pages, and where it is asked in one step of five."""
+    state = reference.write_hydra(tmp_path, prefix=True)
+    state["model.embed_tokens.weight"] = Weights(target).take("model.embed_tokens.weight", VOCABULARY, HIDDEN)
+    world = World(target, "hydra", tmp_path, executor, max_step_tokens=16)
+    _ask_in_one_step_of_five(world)
+    common = prompt(40)
+    texts = [common, prompt(7, 1), [*common[:36], 5]]
+    naive = world.run(*(request(each, max_tokens=24, ignore_eos=True, method="naive") for each in texts))
+    drafted = world.run(*(request(each, max_tokens=24, ignore_eos=True) for each in texts))
+    again = world.run(*(request(each, max_tokens=24, ignore_eos=True) for each in texts))
+    assert [each.ids for each in naive] == [each.ids for each in drafted] == [each.ids for each in again]
+    assert any(each.finished.cached_tokens for each in again)
+    checked = 0
+    for text, draft in world.kept.drafts:
+        hidden = reference.hydra_prefix(state, _features(target, text[:-1], ("final",)))[-1]
+        for head, token in enumerate(draft.tokens):
+            logits = reference.hydra(state, hidden, head, [text[-1], *draft.tokens[:head]], dropouts=True)
+            assert token == int(logits.argmax())
+            checked += 1
+    assert checked > 30
+
+
+def _ask_in_one_step_of_five(world: World) -> None:
+    drafts, steps = world.drafts.draft, 0
+
+    def draft(plan: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        found, budgets = drafts(plan)
+        return found, budgets if steps % 5 == 0 else {}
+
+    world.drafts.draft = draft  # type: ignore[method-assign]
+
+
 def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target: Path, tmp_path: Path) -> None:
     state = reference.write_medusa(tmp_path / "authors")
     for name in state:

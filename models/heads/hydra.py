@@ -1,0 +1,91 @@
+"""Hydra's heads, and the prefix layer of Hydra++: models/heads/residual.py has the picture.
+
+Layouts: `hydra_mlp.I.J`, `hydra_lm_head.I` (`hydra_head_arch` mlp); with a prefix layer (prefix-mlp) also
+`prefix_embeding_layer.layers.0.*` and `.norm` (spelled so), and a dropout before each block and head counts as a place:
+`hydra_mlp.I.2J+1`, `hydra_lm_head.I.1`. All with or without `hydra_head.` before them. vLLM's fields of a reduced
+vocabulary (`truncated_vocab_size`) and of one linear for all heads (`original_lm_head`) for Medusa are read here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from models.config import Fields
+from models.errors import ModelError
+from models.heads.fields import FOR_ANOTHER, check_sizes, named
+from models.heads.head import Head
+from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, vocabulary_of
+from models.layers.dense import Sizes, attention, layer_norms, mlp
+from models.spec import Attention, Given, Layer, Linear, Mlp, Network, Norm
+from models.taps import FINAL
+
+PREFIX_MLP = "prefix-mlp"
+
+
+def read(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
+    check_sizes(fields, target)
+    kind = fields.choice("hydra_head_arch", ("mlp", PREFIX_MLP), "mlp")
+    fields.refuse_unless("hidden_state_offset", 0)
+    grounded = fields.flag("grounded_heads", any(".res_connection." in name for name in names))
+    start = named(names, "hydra_head.", "hydra_mlp.")
+    start = start if start == "hydra_head." else ""
+    blocks, heads = fields.count("hydra_num_layers", limit=64), fields.count("hydra_num_heads", limit=64)
+    vocabulary, token_ids = vocabulary_of(fields, names, target)
+    shared = fields.flag("original_lm_head")
+    dropouts = f"{start}hydra_lm_head.0.1.weight" in names
+    found = []
+    for head in range(heads):
+        last = f"{start}hydra_lm_head.{0 if shared else head}{'.1' if dropouts else ''}"
+        places = [f"{start}hydra_mlp.{head}.{2 * j + 1 if dropouts else j}." for j in range(blocks)]
+        wide = target.hidden_size * (head + 2 if grounded else 1)
+        linear = linear_named(last, vocabulary, target.hidden_size, names)
+        found.append(ResidualHead(_blocks(places, wide, names, target.hidden_size), linear))
+    prefix = _prefix(names, target, f"{start}prefix_embeding_layer.") if kind == PREFIX_MLP else None
+    return ResidualHeads(tuple(found), grounded, token_ids, prefix)
+
+
+def _blocks(places: list[str], wide: int, names: Collection[str], hidden: int) -> tuple[Block, ...]:
+    """The authors' blocks of one width are a single module, whose tensors may have been written once."""
+    found: list[Block] = []
+    for place in places:
+        inputs = hidden if found else wide
+        once = bool(found) and f"{place}linear.weight" not in names and found[-1].linear.inputs == inputs
+        if once:
+            found.append(found[-1])
+            continue
+        skip = linear_named(f"{place}res_connection", hidden, inputs, names) if inputs > hidden else None
+        found.append(Block(linear_named(f"{place}linear", hidden, inputs, names), skip))
+    return tuple(found)
+
+
+def _prefix(names: Collection[str], target: Network, name: str) -> Head:
+    """One layer in the sizes of the target's, which the heads' config doesn't repeat, with a norm behind it."""
+    like = target.layers[0]
+    if not isinstance(like.attention, Attention) or not isinstance(like.mlp, Mlp):
+        raise ModelError("Hydra's prefix layer is like the model's first, and that one isn't dense", FOR_ANOTHER)
+    one, epsilon = like.attention, like.mlp_norm.epsilon
+    sizes = Sizes(target.hidden_size, 1, one.heads, one.kv_heads, one.head_dim, epsilon, one.rope)
+    layer = f"{name}layers.0."
+    before_attention, before_mlp = layer_norms(sizes, layer)
+    network = Network(
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        embedding=target.embedding,
+        layers=(
+            Layer(
+                before_attention,
+                attention(
+                    sizes, f"{layer}self_attn.", qkv_bias=f"{layer}self_attn.q_proj.bias" in names, window=one.window
+                ),
+                before_mlp,
+                mlp(target.hidden_size, like.mlp.down.inputs, f"{layer}mlp."),
+            ),
+        ),
+        norm=Norm(f"{name}norm", target.hidden_size, epsilon),
+        head=Linear((), target.hidden_size),
+        max_context=target.max_context,
+        eos_token_ids=target.eos_token_ids,
+        stored_dtype=target.stored_dtype,
+        entry=Given(),
+    )
+    return Head(network, taps=(FINAL,), follows=FINAL, shared={target.embedding: target.embedding})
