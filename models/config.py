@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from models.registry import FAMILIES, declaration
+from models.registry import FAMILIES, LACKING, declaration
 from models.sources import ModelError, read_json
 from models.spec import Network, Rope, RopeScaling
 
@@ -29,6 +29,8 @@ def read_network(folder: Path) -> Network:
     fields = Fields(read_json(folder / "config.json"), read_json(generation) if generation.exists() else {})
     architectures = fields.values.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
+    if isinstance(named, str) and named in LACKING:
+        raise ModelError(f"{LACKING[named]} isn't served", f"supported: {', '.join(FAMILIES)}")
     if not isinstance(named, str) or named not in FAMILIES:
         fields.refuse("architectures", f"one of {', '.join(FAMILIES)}")
     _refuse_endless(fields)

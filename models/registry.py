@@ -10,10 +10,19 @@ FAMILIES: dict[str, str] = {
     "Ernie4_5ForCausalLM": "models.ernie4_5:network",
     "Ernie4_5_MoeForCausalLM": "models.ernie4_5_moe:network",
     "LlamaForCausalLM": "models.llama:network",
+    # Qwen2's layers; its MTP block is models/heads/mtp.py's.
+    "MiMoForCausalLM": "models.qwen2:network",
     "MistralForCausalLM": "models.mistral:network",
     "Qwen2ForCausalLM": "models.qwen2:network",
     "Qwen3ForCausalLM": "models.qwen3:network",
     "Qwen3MoeForCausalLM": "models.qwen3_moe:network",
+}
+
+# Families that people ask for -> what of them isn't computed.
+LACKING: dict[str, str] = {
+    "Qwen3NextForCausalLM": "Qwen3-Next's linear attention",
+    "Qwen3_5ForConditionalGeneration": "Qwen3.5's linear attention",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3.5's linear attention",
 }
 
 # What GGUF files call the same families.
@@ -22,6 +31,7 @@ GGUF_ARCHITECTURES: dict[str, str] = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+
 
 def declaration(architecture: str) -> Any:
     """The function of an architecture of `FAMILIES`: Fields -> Network."""

@@ -2,8 +2,9 @@
 it, each normed and joined by a linear.
 
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
-and shared_head, N: the model's number of layers) and ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head). In
-the first one `draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
+and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head) and MiMo
+(`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one `draft_vocab_size` and `d2t`, as in
+EAGLE-3's layout, say that the head has fewer tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
 from models.taps import FINAL
 
+MIMO = "model.mtp_layers.0."
+
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     check_sizes(fields, target)
@@ -28,9 +31,13 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
         return _deepseek(fields, names, target, f"model.layers.{count}.")
     if "model.mtp_linear_proj.0.weight" in names:
         return _ernie(fields, names, target)
-    raise ModelError(
-        f"the folder has no MTP block: neither model.layers.{count}.eh_proj nor model.mtp_linear_proj.0", FOR_ANOTHER
-    )
+    if f"{MIMO}input_proj.weight" in names:
+        return _mimo(fields, names, target)
+    if "mtp.fc.weight" in names:
+        of = "Qwen3-Next or Qwen3.5, whose linear attention isn't served"
+        raise ModelError(f"this MTP block belongs to {of}", FOR_ANOTHER)
+    known = (f"model.layers.{count}.eh_proj", "model.mtp_linear_proj.0", f"{MIMO}input_proj")
+    raise ModelError(f"the folder has no MTP block: none of {', '.join(known)}", FOR_ANOTHER)
 
 
 def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str) -> Head:
@@ -80,6 +87,34 @@ def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
         ),
     )
     return Head(network, taps=(FINAL,), follows=0, shared=shared_with(target, names, embedding, head))
+
+
+def _mimo(fields: Fields, names: Collection[str], target: Network) -> Head:
+    sizes, hidden = read_sizes(fields), target.hidden_size
+    before_attention, before_mlp = layer_norms(sizes, MIMO)
+    biased = f"{MIMO}self_attn.q_proj.bias" in names
+    network = dataclasses.replace(
+        target,
+        embedding="model.embed_tokens.weight",
+        layers=(
+            Layer(
+                before_attention,
+                attention(sizes, f"{MIMO}self_attn.", qkv_bias=biased),
+                before_mlp,
+                mlp(hidden, fields.count("intermediate_size"), f"{MIMO}mlp."),
+            ),
+        ),
+        norm=Norm(f"{MIMO}final_layernorm", hidden, sizes.epsilon),
+        head=Linear((Part("lm_head", target.vocab_size),), hidden),
+        entry=Fused(
+            Linear((Part(f"{MIMO}input_proj", hidden),), 2 * hidden),
+            Norm(f"{MIMO}token_layernorm", hidden, sizes.epsilon),
+            Norm(f"{MIMO}hidden_layernorm", hidden, sizes.epsilon),
+            hidden_first=True,
+        ),
+    )
+    shared = shared_with(target, names, network.embedding, "lm_head")
+    return Head(network, taps=(FINAL,), follows=FINAL, shared=shared)
 
 
 def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:

@@ -17,7 +17,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "eagle3": (".hidden_norm.",),
     "hydra": ("hydra_mlp.",),
     "medusa": ("medusa_head.", "medusa_heads.", "blocks.0.layers.", "0.0.linear.weight"),
-    "mtp": (".eh_proj.", "mtp_linear_proj."),
+    "mtp": (".eh_proj.", "mtp_linear_proj.", ".mtp_layers.", "mtp.fc."),
     # After mtp, one of whose norms has a like name, and eagle3.
     "eagle": ("fc.weight",),
 }

@@ -217,6 +217,21 @@ def test_each_family_refuses_what_it_does_not_compute(
         read(tmp_path, architectures=[architecture], **{field: value})
 
 
+@pytest.mark.parametrize(
+    ("architecture", "said"),
+    [
+        ("Qwen3NextForCausalLM", "Qwen3-Next's linear attention isn't served"),
+        ("Qwen3_5ForConditionalGeneration", "Qwen3.5's linear attention isn't served"),
+    ],
+)
+def test_a_family_that_is_not_served_is_refused_with_what_it_lacks(
+    architecture: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError) as refused:
+        read(tmp_path, architectures=[architecture])
+    assert said in str(refused.value)
+
+
 def test_a_missing_field_is_named(tmp_path: Path) -> None:
     for field in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"):
         with pytest.raises(ModelError, match=field):

@@ -42,3 +42,10 @@ def test_only_later_layers_have_the_window_however_that_is_said(tmp_path: Path) 
     # Folders of older versions have no list.
     with parity.edited_config(tmp_path, layer_types=None):
         assert [layer.attention.window for layer in read_network(tmp_path).layers] == windows
+
+
+def test_mimo_is_the_same_network_under_another_name(tmp_path: Path) -> None:
+    parity.save_tiny(Qwen2Config, tmp_path)
+    qwen2 = read_network(tmp_path)
+    with parity.edited_config(tmp_path, architectures=["MiMoForCausalLM"], num_nextn_predict_layers=1):
+        assert read_network(tmp_path) == qwen2

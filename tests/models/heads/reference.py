@@ -97,6 +97,16 @@ def ernie_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple
     return linear(x, state["lm_head.weight"]), x
 
 
+def mimo_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The hidden value comes first, and what the next pass reads is normed."""
+    name = "model.mtp_layers.0."
+    embedded = norm(state["model.embed_tokens.weight"][tokens], state[f"{name}token_layernorm.weight"])
+    pair = torch.cat([norm(hidden, state[f"{name}hidden_layernorm.weight"]), embedded], -1)
+    x = _block(state, name, linear(pair, state[f"{name}input_proj.weight"]))
+    x = norm(x, state[f"{name}final_layernorm.weight"])
+    return linear(x, state["lm_head.weight"]), x
+
+
 def medusa(state: State, hidden: torch.Tensor, head: int, blocks: int) -> torch.Tensor:
     x = hidden
     for block in range(blocks):
@@ -211,6 +221,24 @@ def write_ernie_mtp(folder: Path) -> State:
     shapes |= {f"model.mtp_{part}_norm.0.weight": (HIDDEN,) for part in ("emb", "hidden")}
     shapes["model.mtp_linear_proj.0.weight"] = (HIDDEN, 2 * HIDDEN)
     return write(folder, shapes, {"head_dim": HEAD_DIM, "num_nextn_predict_layers": 1})
+
+
+def write_mimo_mtp(folder: Path) -> State:
+    name = "model.mtp_layers.0."
+    shapes = layer_shapes(name)
+    parts = ("token_layernorm", "hidden_layernorm", "final_layernorm")
+    shapes |= {f"{name}{part}.weight": (HIDDEN,) for part in parts}
+    shapes |= {f"{name}self_attn.q_proj.bias": (HEADS * HEAD_DIM,)}
+    shapes |= {f"{name}self_attn.{part}_proj.bias": (KV_HEADS * HEAD_DIM,) for part in "kv"}
+    shapes[f"{name}input_proj.weight"] = (HIDDEN, 2 * HIDDEN)
+    return write(folder, shapes, {"num_nextn_predict_layers": 1})
+
+
+def write_qwen3_next_mtp(folder: Path) -> State:
+    """Names enough to know it by."""
+    shapes: dict[str, tuple[int, ...]] = {"mtp.fc.weight": (HIDDEN, 2 * HIDDEN), "mtp.norm.weight": (HIDDEN,)}
+    shapes |= {f"mtp.pre_fc_norm_{part}.weight": (HIDDEN,) for part in ("embedding", "hidden")}
+    return write(folder, shapes, {})
 
 
 def write_medusa(folder: Path, heads: int = 3, blocks: int = 2) -> State:

@@ -71,6 +71,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], State], Reference]] = {
         "mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True), _mtp,
     ),
     "mtp, ernie": ("mtp", reference.write_ernie_mtp, reference.ernie_mtp),
+    "mtp, mimo": ("mtp", reference.write_mimo_mtp, reference.mimo_mtp),
 }  # fmt: skip
 
 EXECUTORS: dict[str, Callable[[Network, Any, Options], Executor]] = {
@@ -241,6 +242,14 @@ def test_a_folder_without_the_block_is_refused(target: tuple[Network, Weights], 
         _open(tmp_path, "mtp", target)
 
 
+def test_the_mtp_block_of_a_family_that_is_not_served_is_refused_with_what_it_lacks(
+    target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_qwen3_next_mtp(tmp_path)
+    with pytest.raises(ModelError, match=r"Qwen3-Next or Qwen3\.5, whose linear attention isn't served"):
+        _open(tmp_path, "mtp", target)
+
+
 def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, Weights], tmp_path: Path) -> None:
     writers: dict[str, tuple[str, Callable[[Path], object]]] = {
         "eagle3": ("eagle3", reference.write_eagle3),
@@ -249,6 +258,8 @@ def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, W
         "eagle": ("eagle", reference.write_eagle),
         "mtp": ("mtp", lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True)),
         "ernie": ("mtp", reference.write_ernie_mtp),
+        "mimo": ("mtp", reference.write_mimo_mtp),
+        "qwen3-next": ("mtp", reference.write_qwen3_next_mtp),
         "medusa": ("medusa", reference.write_medusa),
         "hydra": ("hydra", reference.write_hydra),
         "hydra++": ("hydra", lambda folder: reference.write_hydra(folder, prefix=True)),

@@ -148,10 +148,12 @@ def _features(target: Path, tokens: list[int], taps: tuple[Any, ...]) -> torch.T
 
 
 Reference = Callable[[State, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-WRITERS: dict[str, tuple[Callable[[Path], State], Reference]] = {
-    "eagle3": (reference.write_eagle3, reference.eagle3),
-    "eagle": (reference.write_eagle, reference.eagle),
+WRITERS: dict[str, tuple[str, Callable[[Path], State], Reference]] = {
+    "eagle3": ("eagle3", reference.write_eagle3, reference.eagle3),
+    "eagle": ("eagle", reference.write_eagle, reference.eagle),
+    "mtp, mimo": ("mtp", reference.write_mimo_mtp, reference.mimo_mtp),
     "mtp": (
+        "mtp",
         lambda folder: reference.write_mtp(folder, LAYERS, shared=False),
         lambda state, tokens, hidden: reference.mtp(state, tokens, hidden, f"model.layers.{LAYERS}."),
     ),
@@ -159,14 +161,14 @@ WRITERS: dict[str, tuple[Callable[[Path], State], Reference]] = {
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
-@pytest.mark.parametrize("method", WRITERS)
+@pytest.mark.parametrize("layout", WRITERS)
 def test_its_drafts_are_those_of_the_reference_over_the_whole_text(
-    method: str, executor: str, target: Path, tmp_path: Path
+    layout: str, executor: str, target: Path, tmp_path: Path
 ) -> None:
-    write, compute = WRITERS[method]
+    method, write, compute = WRITERS[layout]
     state = write(tmp_path)
-    shared = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-    for name, theirs in shared.items():
+    embedding = "model.embed_tokens.weight"
+    for name, theirs in (("embed_tokens.weight", embedding), (embedding, embedding), ("lm_head.weight",) * 2):
         if name not in state:
             state[name] = Weights(target).take(theirs, VOCABULARY, HIDDEN)
     world = World(target, method, tmp_path, executor, max_step_tokens=16)
