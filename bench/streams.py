@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bench.workloads import route
@@ -12,7 +13,8 @@ from bench.workloads import route
 
 class Heard(NamedTuple):
     """Times are of one clock, in seconds. From `first` on, one token is there; by `ended`, all. `steps` brought `given`
-    tokens: more than `tokens` where a stop text ended the answer within a step, or before the target heard of it."""
+    tokens: more than `tokens` where a stop text ended the answer within a step, or before the target heard of it.
+    `drafts`: all draft statistics of the answer, as the server sent them (`metrics.speculative_decoding`)."""
 
     text: str
     tokens: int
@@ -23,6 +25,7 @@ class Heard(NamedTuple):
     sent: float
     first: float
     ended: float
+    drafts: Mapping[str, Any] = {}
 
     @property
     def seconds(self) -> float:
@@ -91,4 +94,5 @@ def told(events: list[tuple[float, dict[str, Any]]], sent: float) -> Heard:
         sent,
         first,
         ended,
+        drafts,
     )

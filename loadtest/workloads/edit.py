@@ -55,6 +55,13 @@ def requests(count: int, seed: int) -> list[dict[str, Any]]:
     return found
 
 
+def renames(count: int, seed: int) -> list[dict[str, Any]]:
+    """Functions only."""
+    functions = list(RENAMES)
+    random.Random(f"edit {seed}").shuffle(functions)
+    return [_renamed(*functions[at % len(functions)], at // len(functions)) for at in range(count)]
+
+
 def _renamed(module: str, function: str, old: str, new: str, again: int) -> dict[str, Any]:
     """A revision that renames something in a function. `again`: the function's earlier uses."""
     source = _source(module, function)

