@@ -45,7 +45,10 @@ def cell(heard: Sequence[Heard], base: Sequence[Heard]) -> Figures:
         "decode_tokens_per_second": round(
             sum(each.tokens - 1 for each in heard) / sum(each.decode_seconds for each in heard), 1
         ),
-        "texts_differ": sum(differs(each, other) for each, other in zip(heard, base, strict=True)),
+        "texts_compared": sum(is_exact(each) for each in heard),
+        "texts_differ": sum(
+            is_exact(each) and each.text != other.text for each, other in zip(heard, base, strict=True)
+        ),
     }
 
 
@@ -54,10 +57,10 @@ def decode_steps(heard: Heard) -> int:
     return heard.steps - 1
 
 
-def differs(heard: Heard, base: Heard) -> bool:
-    """Strategies that keep only the distribution give another text with the same seed."""
-    strategy = heard.drafts.get("verify_strategy", "greedy")
-    return STRATEGIES[strategy].exact and heard.text != base.text
+def is_exact(heard: Heard) -> bool:
+    """Strategies that keep only the distribution give another text with the same seed. Without drafts the server names
+    no strategy: the text is the target model's own."""
+    return STRATEGIES[heard.drafts.get("verify_strategy", "greedy")].exact
 
 
 def _joined(by_kind: Mapping[str, list[Heard]]) -> list[Heard]:
@@ -82,6 +85,7 @@ def lines(head: str, tables: Mapping[str, Mapping[str, Figures]]) -> list[str]:
     for title, name, form in (
         ("tokens a step", "tokens_per_step", ".2f"),
         ("tokens/s while it is read", "decode_tokens_per_second", ".0f"),
+        ("texts compared", "texts_compared", "d"),
         ("texts that differ", "texts_differ", "d"),
     ):
         rows = {label: [format(seen[kind][name], form) for kind in kinds] for label, seen in tables.items()}

@@ -39,7 +39,9 @@ def test_without_drafts_a_step_gives_a_token() -> None:
 
 @pytest.mark.parametrize(("strategy", "differ"), [("greedy", 1), ("target_match", 1), ("rejection", 0), ("block", 0)])
 def test_texts_are_compared_where_the_strategy_keeps_them(strategy: str, differ: int) -> None:
-    assert cell([heard("other", verify_strategy=strategy)], [NAIVE])["texts_differ"] == differ
+    found = cell([heard("other", verify_strategy=strategy)], [NAIVE])
+    assert found["texts_differ"] == found["texts_compared"] == differ
+    assert cell([heard(verify_strategy=strategy)], [NAIVE])["texts_differ"] == 0
 
 
 def test_texts_that_differ_are_a_miss_and_all_kinds_are_counted_together() -> None:
