@@ -36,7 +36,7 @@ SOCKETS = {"zmq", "aiohttp", "msgpack", "mesh"}
 
 def imports_of(file: Path) -> Iterator[str]:
     """The top-level packages a file imports anywhere in it, functions and TYPE_CHECKING blocks too."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -45,7 +45,7 @@ def imports_of(file: Path) -> Iterator[str]:
 
 def modules_of(file: Path) -> Iterator[str]:
     """The modules a file imports anywhere in it, by their full names."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -125,7 +125,7 @@ def test_nothing_imports_the_inner_files_of_the_suffix_index() -> None:
             name = file.relative_to(ROOT).as_posix()
             if name.startswith(INSIDE):
                 continue
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{SUFFIX_INDEX}."):
                     found.append(f"{name} imports {node.module}")
                 if isinstance(node, ast.Import):
@@ -191,5 +191,5 @@ def test_circles_are_found() -> None:
 @pytest.mark.parametrize("package", ["mesh", "kernels", "models", "services"])
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     """Imports for the type checker alone and inside functions count, too."""
-    files = {str(file.relative_to(ROOT)): file.read_text() for file in (ROOT / package).rglob("*.py")}
+    files = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in (ROOT / package).rglob("*.py")}
     assert files and circles(edges({path: read(path, text) for path, text in files.items()})) == []

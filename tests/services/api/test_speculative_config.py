@@ -125,7 +125,7 @@ def test_eagle3_with_parallel_drafting_is_block() -> None:
     }  # fmt: skip
     assert translate(theirs | {"parallel_drafting": False})[0]["method"][1] == "eagle3"
     assert translate(theirs | {"method": "draft_model"})[1] == [
-        "parallel_drafting: is served with eagle3 heads, not with 'draft_model'"
+        ("parallel_drafting", "is served with eagle3 heads, not with 'draft_model'")
     ]
 
 

@@ -361,14 +361,14 @@ def test_sampled_drafts_come_with_their_distribution_over_all_tokens(target: Pat
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
-@pytest.mark.parametrize("method", WRITERS)
+@pytest.mark.parametrize("layout", WRITERS)
 def test_each_node_of_a_tree_is_what_the_reference_drafts_behind_its_path(
-    method: str, executor: str, target: Path, tmp_path: Path
+    layout: str, executor: str, target: Path, tmp_path: Path
 ) -> None:
-    write, compute = WRITERS[method]
+    method, write, compute = WRITERS[layout]
     state = write(tmp_path)
-    shared = {"embed_tokens.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-    for name, theirs in shared.items():
+    embedding = "model.embed_tokens.weight"
+    for name, theirs in (("embed_tokens.weight", embedding), (embedding, embedding), ("lm_head.weight",) * 2):
         if name not in state:
             state[name] = Weights(target).take(theirs, VOCABULARY, HIDDEN)
     world = World(target, method, tmp_path, executor, max_step_tokens=16, trees=True)
