@@ -41,9 +41,11 @@ from kernels.linear import cpu as linears
 from models.batch import Batch
 from models.cpu.builder import Builder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
+from models.cpu.projection import CpuProjection
 from models.executor import Options, Output
 from models.parameters import parameter_count
-from models.spec import Network
+from models.projection import Projection
+from models.spec import Linear, Network
 from models.taps import check_taps
 from models.weights import Weights
 
@@ -79,6 +81,10 @@ class CpuExecutor:
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
         return why_not(network, dtype)
+
+    @staticmethod
+    def projection(one: Linear, weights: Weights, options: Options, device: torch.device) -> Projection:
+        return CpuProjection(one, weights, options)
 
     def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         rows, wanted = len(batch.tokens), len(batch.wanted)

@@ -37,6 +37,7 @@ from models.gpu.pages import Pages
 from models.gpu.place import DTYPES, Place
 from models.gpu.scratch import Scratch
 from models.parameters import parameter_count
+from models.projection import torch_projection
 from models.sources import ModelError
 from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL, Tap, check_taps
@@ -85,6 +86,8 @@ class GpuExecutor:
         # How many steps ran which way.
         self.steps: Counter[str] = Counter()
         self.path = self._told()
+
+    projection = staticmethod(torch_projection)
 
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:

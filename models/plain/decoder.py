@@ -21,6 +21,7 @@ from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
 from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast
+from models.projection import torch_projection
 from models.sources import ModelError
 from models.spec import Attention, Beside, Entry, Experts, Fused, Given, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL, check_taps
@@ -52,6 +53,8 @@ class PlainExecutor:
         self._entry = _entry(network.entry, weights, options, device)
         self._norm = norm_or_cast(network.norm, weights, options, device)
         self._head = PlainLinear(network.head, weights, options, device) if network.head.parts else None
+
+    projection = staticmethod(torch_projection)
 
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:

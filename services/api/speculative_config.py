@@ -50,12 +50,15 @@ KEYS: dict[str, str] = {
     "draft_trees": "draft_trees",
     "speculative_token_tree": "draft_tree_shape",
     "medusa_choices": "draft_tree_shape",
+    "quantization": "draft_dtype",
+    "draft_model_quant_type": "draft_dtype",
 }
 
 # Row -> their value -> ours.
 ALIASES: dict[str, dict[str, str]] = {
     "method": {alias: method.name for method in METHODS.values() for alias in method.aliases},
     "verify_strategy": {alias: strategy.name for strategy in STRATEGIES.values() for alias in strategy.aliases},
+    "draft_dtype": {"wint8": "int8", "weight_only_int8": "int8", "": "auto", "None": "auto"},
 }
 
 # FastDeploy's MTP with n-grams: `auto`, which asks the text drafters and the MTP block.
@@ -79,8 +82,6 @@ KEYS_TO_COME: dict[str, tuple[str, tuple[Any, ...]]] = {
     "draft_tensor_parallel_size": ("a drafter that is split over several devices", (1,)),
     "enable_draft_logprob": ("log-probabilities of draft tokens", (False,)),
     "benchmark_mode": ("the benchmark mode", (False,)),
-    "quantization": ("quantizing the drafter alone; a folder's own format is read, and dtype int8 is for both", ("",)),
-    "draft_model_quant_type": ("quantizing the drafter alone; a folder's own format is read", ("", "None")),
 }
 
 # Their keys for what needs no choice here: drafters use the model's pages and read its hidden values anyway.
@@ -159,6 +160,8 @@ def _problem(key: str, value: Any) -> str:
     if key not in KEYS:
         close = difflib.get_close_matches(key, [*KEYS, *KEYS_TO_COME, *WITHOUT_EFFECT], n=1, cutoff=0.6)
         return "no such key" + (f" (did you mean {close[0]}?)" if close else "")
+    if KEYS[key] == "draft_dtype" and value not in (*ALIASES["draft_dtype"], "int8"):
+        return f"not served: making {value!r} of a drafter; int8 is, and a folder's own format is read"
     if KEYS[key] == "method" and isinstance(value, str) and value in METHODS_TO_COME:
         return f"{value!r} needs {METHODS_TO_COME[value]}, which isn't served; served are {', '.join(METHODS)}"
     return ""

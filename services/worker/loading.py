@@ -59,6 +59,7 @@ def _torch(settings: Settings) -> Runner:
     head = None
     wanted = Wanted(
         dtype=settings.dtype,
+        draft_dtype=settings.draft_dtype,
         executor=settings.executor,
         strict=settings.determinism == "strict",
         threads=threads_of("worker", settings.cores, settings.threads),

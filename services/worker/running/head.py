@@ -7,9 +7,10 @@ for a prefix layer that its heads may read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.heads.weights import HeadWeights
 from models.passes import forward
+from models.projection import Projection
 from models.spec import Linear, Network
 from models.taps import FINAL, Tap
 from models.weights import Weights
@@ -61,16 +63,16 @@ class OpenedHead:
         """Its network keeps what its next pass reads."""
         return replace(options, taps=() if self.head.follows is None else (self.head.follows,))
 
-    def load(self, executor: Callable[..., Executor], options: Options, device: torch.device) -> HeadModel:
+    def load(self, executor: Any, options: Options, device: torch.device) -> HeadModel:
+        """`executor`: one of the classes in models/choose.py."""
         options = self.options(options)
-        dtype = dtype_of(options)
         combine, ids = None, None
         if self.head.combine is not None:
-            combine = self._weights.linear(self.head.combine).dense(dtype).to(device)
+            combine = executor.projection(self.head.combine, self._weights, options, device)
         if self.head.id_offsets:
             count = self.head.network.head.outputs
             ids = (torch.arange(count) + self._own.take_ids(self.head.id_offsets, count)).to(device)
-        made = executor(self.head.network, self._weights, options)
+        made: Executor = executor(self.head.network, self._weights, options)
         model = HeadModel(self.head, made, options.page_tokens, combine, ids)
         if self.head.mask is not None:
             width = len(self.head.taps) * self.head.network.hidden_size
@@ -91,7 +93,7 @@ class OpenedResidual:
     def options(self, options: Options) -> Options:
         return options if self._prefix is None else self._prefix.options(options)
 
-    def load(self, executor: Callable[..., Executor], options: Options, device: torch.device) -> ResidualModel:
+    def load(self, executor: Any, options: Options, device: torch.device) -> ResidualModel:
         embedding = None
         if self._heads.reads_tokens:
             network = self._network
@@ -118,10 +120,9 @@ def dtype_of(options: Options) -> torch.dtype:
 
 class HeadModel:
     def __init__(
-        self, head: Head, executor: Executor, page_tokens: int, combine: torch.Tensor | None, ids: torch.Tensor | None
+        self, head: Head, executor: Executor, page_tokens: int, combine: Projection | None, ids: torch.Tensor | None
     ) -> None:
-        """`combine` [H, taps · H] mixes the target's features; `ids` are the target's ids of its tokens (None: the
-        same)."""
+        """`combine` mixes the target's features; `ids` are the target's ids of its tokens (None: the same)."""
         self.head, self.executor, self.ids = head, executor, ids
         self.page_tokens, self._combine = page_tokens, combine
         # The hidden value [1, H] of the rows of a mask.
@@ -132,9 +133,7 @@ class HeadModel:
 
     def hidden(self, features: torch.Tensor) -> torch.Tensor:
         """Of the target's features [n, taps · H]: the hidden values [n, H] that the network reads."""
-        if self._combine is None:
-            return features
-        return torch.nn.functional.linear(features.to(self._combine.dtype), self._combine)
+        return features if self._combine is None else self._combine(features)
 
     def forward(
         self, rows: Sequence[HeadRows], hidden: torch.Tensor | None

@@ -159,9 +159,11 @@ class Wanted:
     """How to run a model. 0 means: one thread per core, the model's own context.
 
     dtype: bfloat16, float32, int8, or auto (bfloat16 where the CPU or GPU has it in hardware).
+    draft_dtype: of a drafter's network; auto: int8 beside bfloat16 where compiled loops run it, else as `dtype`.
     """
 
     dtype: str = "auto"
+    draft_dtype: str = "auto"
     executor: str = "auto"
     strict: bool = True
     threads: int = 0
@@ -196,22 +198,25 @@ def load_torch_model(
         strict=wanted.strict,
         taps=tuple(taps),
     )
+    # Of what a drafter computes only the most probable tokens count.
+    drafting = replace(options, dtype=draft_dtype(wanted.draft_dtype, dtype, choice))
     torch.set_num_threads(options.threads)
     networks = [(network, options)]
     if opened is not None and opened.network is not None:
-        networks.append((opened.network, opened.options(options)))
+        networks.append((opened.network, opened.options(drafting)))
     pages = _pages(wanted, networks, choice)
     branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
     pages -= branch_pages
     # A config may claim any context; tables of rotations need not be longer than the pages.
     context = min(options.max_context, pages * options.page_tokens)
     options = replace(options, pages=pages, branch_pages=branch_pages, max_context=context)
+    drafting = replace(options, dtype=drafting.dtype)
     # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None
     executor: Executor = choice.executor(network, Weights(folder), options)
     on_device = choice.name == "triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_device else "cpu")
-    made = None if opened is None else opened.load(choice.executor, options, device)
+    made = None if opened is None else opened.load(choice.executor, drafting, device)
     facts = ModelFacts(
         vocab_size=network.vocab_size,
         max_context=options.max_context,
@@ -266,7 +271,7 @@ def _pages(wanted: Wanted, networks: Sequence[tuple[Network, Options]], choice: 
     if options.page_tokens % 8:
         raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
     # On a GPU the step's buffers and the captured graphs also need memory.
-    weights = sum(parameter_count(network) for network, _ in networks) * BYTES[options.dtype]
+    weights = sum(parameter_count(network) * BYTES[its.dtype] for network, its in networks)
     weights += GPU_ROOM if choice.name == "triton" else 0
     free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
     page_bytes = sum(int(choice.executor.page_bytes(*each)) for each in networks)
@@ -278,6 +283,12 @@ def _pages(wanted: Wanted, networks: Sequence[tuple[Network, Options]], choice: 
     except ValueError as error:
         raise ModelError(str(error), "free memory, or give --kv-cache-mb") from error
     return size // page_bytes
+
+
+def draft_dtype(name: str, dtype: str, choice: Choice) -> str:
+    if name == "auto":
+        return "int8" if choice.name == "compiled" and dtype == "bfloat16" else dtype
+    return _dtype(name)
 
 
 def _dtype(name: str) -> str:

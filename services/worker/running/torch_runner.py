@@ -82,7 +82,8 @@ class TorchRunner:
                     self._samplers[item.sequence_id].commit(verdict.tokens)
             verified = time.perf_counter()
             drafts = self._drafters.step(work.items, verdicts, output.features)
-            return Result(verdicts, drafts, verified - self._began, time.perf_counter() - verified)
+            seconds = time.perf_counter() - verified
+            return Result(verdicts, drafts, verified - self._began, seconds, self._drafters.reading_seconds)
 
     def _forward(self) -> Output:
         self._began = time.perf_counter()

@@ -90,12 +90,13 @@ class Verdict(msgspec.Struct, gc=False):
 class Result(msgspec.Struct, gc=False):
     """For each item its verdict, None if nothing was verified, and the next draft of the worker's own drafter (empty
     list: no item asked for one). `seconds` is the time of the step without that drafter's `draft_seconds`; 0:
-    unknown."""
+    unknown. The drafter spent `reading_seconds` of its time on the step's tokens, and the rest on drafts."""
 
     verdicts: list[Verdict | None]
     drafts: list[Draft] = []
     seconds: float = 0.0
     draft_seconds: float = 0.0
+    reading_seconds: float = 0.0
 
 
 def size_of(items: list[SequenceWork]) -> tuple[int, int]:

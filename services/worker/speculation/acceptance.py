@@ -3,7 +3,8 @@
 A drafter gives each token a confidence. For each bucket of confidences this measures how many tokens were accepted,
 given that all before them were; drafted tokens that weren't verified count too, if the text shows whether they were
 right. Old counts decay, so changes of a drafter are noticed. Each namespace has its own table, so that its text doesn't
-influence the drafts of another; a request without a namespace has a table of its own.
+influence the drafts of another; a request without a namespace has a table of its own. The worker's own drafter
+remembers no text: its rates, and what its drafts are worth, are learned from all requests together.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from services.worker.speculation.benefit import Benefit
+from services.worker.speculation.benefit import Benefit, Worth
 
 # Upper bounds of the buckets. They are fine near 1, because long drafts consist of such tokens.
 BUCKETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
@@ -52,16 +53,27 @@ class Rates:
             self.values[bucket] = (self._accepted[bucket] + prior) / (self._seen[bucket] + PRIOR_TOKENS)
 
 
+class OwnDrafter:
+    """Of the worker's own drafter."""
+
+    __slots__ = ("rates", "worth")
+
+    def __init__(self) -> None:
+        self.rates = Rates()
+        self.worth = Worth()
+
+
 class Acceptance:
     """For one namespace: rates by source, and the benefit of asking for drafts."""
 
-    __slots__ = ("benefit", "longest", "sources")
+    __slots__ = ("benefit", "longest", "own", "sources")
 
-    def __init__(self) -> None:
+    def __init__(self, own: OwnDrafter) -> None:
+        self.own = own
         self.sources: dict[str, Rates] = {}
         # About the length of the longest recent drafts, in tokens. It starts low: nothing is known of the source.
         self.longest = float(SHORTEST_WAITED)
-        self.benefit = {"ahead": Benefit(), "waited": Benefit(), "local": Benefit()}
+        self.benefit = {"ahead": Benefit(), "waited": Benefit()}
 
     def drafted(self, count: int) -> None:
         """A draft of this length is verified."""
@@ -83,6 +95,7 @@ class Acceptance:
 
 class AcceptanceTable:
     def __init__(self) -> None:
+        self._own = OwnDrafter()
         self._namespaces: OrderedDict[str, Acceptance] = OrderedDict()
 
     def __len__(self) -> int:
@@ -91,10 +104,10 @@ class AcceptanceTable:
     def of(self, namespace: str) -> Acceptance:
         """The table of this namespace; without a namespace a new one each time, for one request."""
         if not namespace:
-            return Acceptance()
+            return Acceptance(self._own)
         found = self._namespaces.get(namespace)
         if found is None:
-            found = self._namespaces[namespace] = Acceptance()
+            found = self._namespaces[namespace] = Acceptance(self._own)
             if len(self._namespaces) > MOST_NAMESPACES:
                 self._namespaces.popitem(last=False)
         else:

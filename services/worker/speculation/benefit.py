@@ -1,4 +1,6 @@
-"""The benefit of asking for a draft, in seconds, measured from past answers.
+"""The benefit of asking for a draft, measured from past answers.
+
+Of a proposer's drafts, in seconds (Benefit):
 
 Most answers save nothing, and a few save the time of many steps, so a few useless answers don't show that asking
 doesn't pay. The decision therefore uses the upper bound of the mean's confidence interval, from deviations above the
@@ -32,3 +34,27 @@ class Benefit:
             self._mean += off / WINDOW
             self._variance = (1.0 - 1.0 / WINDOW) * (self._variance + max(0.0, off) ** 2 / WINDOW)
         self.upper = self._mean + STANDARD_ERRORS * sqrt(self._variance / WINDOW)
+
+
+# Windows of what the worker's own drafts are worth, in drafts; and how many of other requests' drafts weigh in one that
+# begins.
+OWN_WINDOW, WEIGHT_OF_OTHERS = 32, 8
+
+
+class Worth:
+    """The worker's own drafts: mean length, and mean number of tokens expected to be accepted by measured rates. Every
+    step can have such a draft, so the mean decides; what is expected of a draft varies much less than what came of it.
+    """
+
+    __slots__ = ("_drafts", "drafted", "expected")
+
+    def __init__(self, like: Worth | None = None) -> None:
+        # None: not known yet.
+        self.expected: float | None = None if like is None else like.expected
+        self.drafted: float = 0.0 if like is None else like.drafted
+        self._drafts: int = 0 if like is None else min(like._drafts, WEIGHT_OF_OTHERS)
+
+    def learn(self, drafted: int, expected: float) -> None:
+        self._drafts = min(self._drafts + 1, OWN_WINDOW)
+        self.expected = (self.expected or 0.0) + (expected - (self.expected or 0.0)) / self._drafts
+        self.drafted += (drafted - self.drafted) / self._drafts

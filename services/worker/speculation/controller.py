@@ -13,6 +13,7 @@ asked for, and the proposer is asked whenever it has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
@@ -21,11 +22,11 @@ from services.worker.running.work import DraftBudget, Result, SequenceWork, Verd
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
-from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
-from services.worker.speculation.benefit import Benefit
+from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, Rates, buckets_of
+from services.worker.speculation.benefit import Benefit, Worth
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
-from services.worker.speculation.draft_length import modest
+from services.worker.speculation.draft_length import cumulated, modest
 from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of, in_order
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
@@ -40,22 +41,24 @@ WAIT_LONGER = 8.0
 # Assumed seconds of a request before any was measured, and the window of the mean.
 FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4, "local": 1e-3}
 COST_WINDOW = 16
-# The worker's own drafter isn't run where the next tokens of a text draft are accepted this often.
-SURE, SURE_TOKENS = 0.9, 4
-# It always drafts a token whose chance is greater than this.
-MOST_FLOOR = 0.5
+# The worker's own drafter isn't run for less than this many tokens of a sequence, and always drafts a token whose
+# chance is greater than MOST_FLOOR.
+LEAST_GAIN, MOST_FLOOR = 0.05, 0.5
 
 
 class Speculating:
     """The drafting state of one running sequence. `acceptance` is None if its drafts have a fixed length."""
 
-    __slots__ = ("acceptance", "all_accepted", "benefit", "prepared", "sequence")
+    __slots__ = ("acceptance", "all_accepted", "benefit", "own_draft", "prepared", "sequence", "worth")
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
         self.sequence = sequence
         self.acceptance = acceptance
         self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
+        self.worth = Worth(None if acceptance is None else acceptance.own.worth)
         self.prepared: Prepared | None = None
+        # Whether the worker's own drafter ran for it after the last step.
+        self.own_draft = False
         # Whether all of the last draft was accepted.
         self.all_accepted = True
 
@@ -66,15 +69,38 @@ class Speculating:
 
     def expected(self, prepared: Prepared) -> float:
         """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
-        if self.acceptance is None:
-            return 0.0
-        rates = self.acceptance.rates(prepared.source)
-        return sum(in_order(Candidate(prepared, rates, self.sequence.longest_draft))[1])
+        return 0.0 if self.acceptance is None else sum(in_order(self.candidate(prepared, self.acceptance))[1])
+
+    def candidate(self, prepared: Prepared, acceptance: Acceptance) -> Candidate:
+        return Candidate(prepared, self.rates(prepared, acceptance), self.sequence.longest_draft)
+
+    def rates(self, prepared: Prepared, acceptance: Acceptance) -> Rates:
+        return acceptance.own.rates if prepared.way == "local" else acceptance.rates(prepared.source)
+
+    def gain(self, drafted: int) -> float | None:
+        """Tokens of a draft of the worker's own that are expected to be accepted after the step, beyond those of the
+        rest of the prepared draft, of which the step verifies `drafted`. None: not known yet."""
+        worth, prepared = self.worth.expected, self.prepared
+        if worth is None or prepared is None or prepared.parents or self.acceptance is None:
+            return worth
+        values = self.rates(prepared, self.acceptance).values
+        # There is a rest if the step's draft is accepted and the token after it is as prepared.
+        at = prepared.at + drafted + 1
+        survives = prod(values[bucket] for bucket in prepared.buckets[prepared.at : at])
+        rest = prepared.buckets[at : at + self.sequence.longest_draft]
+        return worth - survives * min(worth, sum(cumulated([values[bucket] for bucket in rest])))
 
     @property
     def enough(self) -> int:
         """Tokens of a draft that a step waits for."""
         return MAX_DRAFT_TOKENS if self.acceptance is None else self.acceptance.enough
+
+    def learn_worth(self, prepared: Prepared | None) -> None:
+        """Of a draft of the worker's own; None: it gave none."""
+        if self.acceptance is not None:
+            drafted, expected = (0, 0.0) if prepared is None else (len(prepared.tokens), self.expected(prepared))
+            self.worth.learn(drafted, expected)
+            self.acceptance.own.worth.learn(drafted, expected)
 
     def learn_benefit(self, way: Way, seconds: float) -> None:
         if self.acceptance is not None and way in self.benefit:
@@ -100,8 +126,9 @@ class Controller:
         self._known: dict[int, Speculating] = {}
         # Seconds of steps since asking was last probed.
         self._since: dict[Way, float] = dict.fromkeys(FIRST_COSTS, 0.0)
-        # Seconds of the worker's own drafter for a token of each sequence.
+        # Seconds of the worker's own drafter for one more token of each sequence, and of a row of a step.
         self._pass_seconds = FIRST_COSTS["local"]
+        self._row_seconds = 0.0
         # Costs of the running step.
         self._costs = Costs(0, True, [])
 
@@ -129,35 +156,43 @@ class Controller:
         return drafts, self._budgets([each for each in local if each.sequence.longest_draft > 0], drafts)
 
     def _budgets(self, local: list[Speculating], drafts: Mapping[int, Draft]) -> dict[int, DraftBudget]:
-        """What the worker's own drafter is to draft after the step. With `auto` only where no text draft is nearly
-        certain, and if it pays; a token is drafted as long as its chance is worth a pass."""
+        """What the worker's own drafter is to draft after the step. With `auto` only if it pays, and only where the
+        rest of a prepared draft isn't as good; a token is drafted as long as its chance is worth a pass and a row."""
         most = self._limits.model_steps or MAX_DRAFT_TOKENS
         budgets = {
             each.sequence.id: DraftBudget(min(most, each.sequence.longest_draft))
             for each in local
             if each.acceptance is None
         }
-        weighed = [each for each in local if each.acceptance is not None and not self._sure(each, drafts)]
-        worth = self._worth_asking("local", weighed, bool(budgets))
+        weighed = [each for each in local if each.acceptance is not None]
+        worth = self._worth_drafting(weighed, drafts, bool(budgets))
         if worth:
-            value = self._costs.token_seconds * len(worth)
-            floor = min(MOST_FLOOR, self._pass_seconds / value) if value else 0.0
+            value = self._costs.token_seconds
+            cost = self._pass_seconds / len(worth) + self._row_seconds
+            floor = min(MOST_FLOOR, cost / value) if value else 0.0
             for each in worth:
                 longest = self._limits.model_steps or 2 * METHODS[each.sequence.drafter].length
                 longest = min(each.sequence.longest_draft, longest)
                 budgets[each.sequence.id] = DraftBudget(longest, floor)
         return budgets
 
-    def _sure(self, known: Speculating, drafts: Mapping[int, Draft]) -> bool:
-        """Whether what will be left of a text draft after the step is nearly certain."""
-        prepared = known.prepared
-        if prepared is None or prepared.parents or prepared.way == "local" or known.acceptance is None:
-            return False
-        draft = drafts.get(known.sequence.id)
-        at = prepared.at + (len(draft.tokens) if draft else 0) + 1
-        values = known.acceptance.rates(prepared.source).values
-        following = [values[bucket] for bucket in prepared.buckets[at : at + SURE_TOKENS]]
-        return len(following) == SURE_TOKENS and min(following) >= SURE
+    def _worth_drafting(
+        self, known: list[Speculating], drafts: Mapping[int, Draft], asked_anyway: bool
+    ) -> list[Speculating]:
+        """Those for whom the worker's own drafter is to run: one more sequence in its passes costs almost nothing."""
+        worth: list[Speculating] = []
+        brings = 0.0
+        for each in known:
+            gain = each.gain(len(drafts.get(each.sequence.id, NO_DRAFT).tokens))
+            if gain is None:
+                asked_anyway = True
+                worth.append(each)
+            elif gain > LEAST_GAIN:
+                brings += gain * self._costs.token_seconds - each.worth.drafted * self._row_seconds
+                worth.append(each)
+        if not worth or asked_anyway or brings > self.asking_seconds["local"]:
+            return worth
+        return worth if self._probes("local") else []
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.id)
@@ -194,12 +229,14 @@ class Controller:
             if upper is None:
                 return known
             gain += max(0.0, upper)
-        if asked_anyway or gain > self.asking_seconds[way]:
-            return known
+        return known if asked_anyway or gain > self.asking_seconds[way] or self._probes(way) else []
+
+    def _probes(self, way: Way) -> bool:
+        """Whether to ask once, although it hasn't paid."""
         if self._since[way] * PROBE_SHARE < self.asking_seconds[way]:
-            return []
+            return False
         self._since[way] = 0.0
-        return known
+        return True
 
     def _choose(self, drafting: list[Speculating], plan: Plan) -> dict[int, Draft]:
         """The part of each prepared draft that the step verifies."""
@@ -208,7 +245,7 @@ class Controller:
         for (each, prepared), longest in zip(fixed, self._fixed_lengths(fixed, plan.draft_rows), strict=True):
             drafts[each.sequence.id] = self._use(each, prepared, _first(prepared, longest))
         candidates = [
-            (each, Candidate(each.prepared, each.acceptance.rates(each.prepared.source), each.sequence.longest_draft))
+            (each, each.candidate(each.prepared, each.acceptance))
             for each in drafting
             if each.acceptance is not None and each.prepared is not None
         ]
@@ -221,6 +258,8 @@ class Controller:
         total = sum(map(len, places))
         seconds = self._costs.seconds
         a_row = (seconds[total] - seconds[0]) / total if seconds and total else 0.0
+        if total:
+            self._row_seconds = a_row
         for (each, candidate), chosen in zip(candidates, places, strict=True):
             prepared = candidate.prepared
             draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
@@ -345,25 +384,29 @@ class Controller:
 
     def _take_local(self, work: Work, result: Result) -> None:
         """The drafts of the worker's own drafter."""
-        longest = 0
+        longest, usual = 0, True
         for item, draft in zip(work.items, result.drafts, strict=False):
             known = self._known.get(item.sequence_id)
-            if known is None or not item.next_budget:
+            if known is None:
+                continue
+            if not item.next_budget:
+                known.own_draft = False
                 continue
             longest = max(longest, tree.reach(draft))
-            prepared = None
-            if draft.tokens and self._possible(draft):
-                text = known.sequence.token_ids
-                prepared = prepare(draft, len(text), [], text, "local")
-            if prepared is not None and self._better(known, prepared):
+            # Where it didn't run before it had to read more of the text, which isn't what a draft costs.
+            usual, known.own_draft = usual and known.own_draft, True
+            text = known.sequence.token_ids
+            prepared = prepare(draft, len(text), [], text, "local") if self._possible(draft) else None
+            better = prepared is not None and self._better(known, prepared)
+            known.learn_worth(prepared)
+            if prepared is not None and better:
                 self._prepare(known, prepared)
-            else:
-                known.learn_benefit("local", 0.0)
-        if longest:
+        self.counts.asking_seconds["local"] += result.draft_seconds
+        if longest and usual:
             seconds = result.draft_seconds
             self.asking_seconds["local"] += (seconds - self.asking_seconds["local"]) / COST_WINDOW
-            self.counts.asking_seconds["local"] += seconds
-            self._pass_seconds += (seconds / longest - self._pass_seconds) / COST_WINDOW
+            a_pass = (seconds - result.reading_seconds) / longest
+            self._pass_seconds += (a_pass - self._pass_seconds) / COST_WINDOW
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared
@@ -381,7 +424,7 @@ class Controller:
         if known.acceptance is not None:
             if drafted.tokens:
                 prepared.brought += accepted * self._costs.token_seconds - prepared.cost
-            rates = known.acceptance.rates(prepared.source)
+            rates = known.rates(prepared, known.acceptance)
             if compared is None:
                 seen = prepared.buckets[max(begin, prepared.certain) : prepared.at + wrong]
                 if seen:

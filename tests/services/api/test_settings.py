@@ -217,7 +217,7 @@ def test_a_method_or_key_not_served_yet_is_refused_by_name() -> None:
         {"speculative_config": '{"method": "mlp_speculator", "quantization": "wint4", "verify_strategy": "synthetic"}'}
     )
     assert "method: 'mlp_speculator' needs the network of MLP speculators, which isn't served" in message
-    assert "quantization: not served: quantizing the drafter alone" in message
+    assert "quantization: not served: making 'wint4' of a drafter" in message
     assert "verify_strategy: 'synthetic' is not one of auto, greedy, target_match, rejection, block" in message
 
 

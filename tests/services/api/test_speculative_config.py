@@ -186,11 +186,11 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
         {"method": "mtp"},
     ),
     "FastDeploy, wint8": (
-        {"method": "mtp", "quantization": "wint8"}, "quantization: not served: quantizing the drafter alone",
+        {"method": "mtp", "quantization": "wint8"}, {"method": "mtp", "draft_dtype": "int8"},
     ),
     "FastDeploy, block_wise_fp8": (
         {"method": "mtp", "quantization": {"quantization": "block_wise_fp8"}},
-        "quantization: not served: quantizing the drafter alone",
+        "quantization: not served: making {'quantization': 'block_wise_fp8'} of a drafter; int8 is",
     ),
     "vLLM, EAGLE": (
         {"model": HEAD, "draft_tensor_parallel_size": 1, "num_speculative_tokens": 2, "method": "eagle3"},
@@ -240,7 +240,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     ),
     "PaddleNLP, a quantized MTP": (
         {"--speculate_method": "mtp", "--draft_model_quant_type": "weight_only_int8"},
-        "flag --draft_model_quant_type: not served: quantizing the drafter alone",
+        {"method": "mtp", "draft_dtype": "int8"},
     ),
     "PaddleNLP, verification": (
         {"--speculate_method": "eagle", "--speculate_verify_window": "3", "--speculate_max_candidate_len": "4"},

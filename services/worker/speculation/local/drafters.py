@@ -7,6 +7,7 @@ They are listed in the table METHODS (services/api/methods.py). Knows no schedul
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ class LocalDrafters:
     def __init__(self, drafters: Mapping[str, Drafter]) -> None:
         self._drafters = dict(drafters)
         self._known: dict[int, _Local] = {}
+        # Of the last step: the time in which the drafters read its tokens.
+        self.reading_seconds = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,6 +54,7 @@ class LocalDrafters:
     def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         """Commit a step, and draft for the items that ask for it. `features` are those of all rows of the items, in
         order; None: no drafter reads any. A drafter that fails disables all drafters here, and fails no request."""
+        self.reading_seconds = 0.0
         if not self._known:
             return []
         try:
@@ -85,8 +89,10 @@ class LocalDrafters:
                         temperature=temperature, seed=sampling.seed, floor=item.next_floor,
                     )  # fmt: skip
                     requests.setdefault(known.name, []).append((index, request))
+        began = time.perf_counter()
         for name, results in committed.items():
             self._drafters[name].commit(results)
+        self.reading_seconds = time.perf_counter() - began
         drafts = [NO_DRAFT] * len(items)
         for name, asked in requests.items():
             for (index, _), draft in zip(asked, self._drafters[name].draft([each for _, each in asked]), strict=True):

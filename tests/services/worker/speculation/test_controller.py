@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -286,8 +287,15 @@ class Head:
     def __init__(self, world: World, *, wrong: bool = False, confidence: float = 0.9, seconds: float = 1e-3) -> None:
         self.world, self.wrong, self.confidence, self.seconds = world, wrong, confidence, seconds
         self.budgets: list[int] = []
-        world.arrive(max_tokens=4000)
-        [sequence] = world.scheduler.waiting
+        # By step: whether it is wrong then.
+        self.fails: Callable[[int], bool] = lambda step: self.wrong
+        # Of the next step: what it takes to read all of the text that it hasn't read.
+        self.reading_seconds = 0.0
+        self.arrive()
+
+    def arrive(self, stream: int = 1) -> None:
+        self.world.arrive(stream, max_tokens=4000)
+        [sequence] = self.world.scheduler.waiting
         sequence.drafter = "eagle3"
 
     def run(self, steps: int) -> int:
@@ -303,9 +311,11 @@ class Head:
             assert verdict is not None
             self.budgets.append(item.next_budget)
             accepted += verdict.accepted
-            tokens = cycle(verdict.tokens[-1] + 7 * self.wrong, min(item.next_budget, 5))
+            failing = self.fails(len(self.budgets))
+            tokens = cycle(verdict.tokens[-1] + 7 * failing, min(item.next_budget, 5))
             draft = Draft(tokens, "eagle3", confidence=[self.confidence] * len(tokens))
-            result = Result([verdict], [draft], 0.01, self.seconds * len(tokens))
+            reading, self.reading_seconds = self.reading_seconds, 0.0
+            result = Result([verdict], [draft], 0.01, self.seconds * len(tokens) + reading, reading)
             world.scheduler.handle(StepDone(result))
             world.controller.commit(work, result)
         return accepted
@@ -337,6 +347,37 @@ def test_auto_stops_running_one_that_is_always_wrong_and_probes_it_now_and_then(
     head.run(200)
     asked = sum(budget > 0 for budget in head.budgets[50:])
     assert 0 < asked <= 8
+
+
+def test_one_that_is_right_half_of_the_time_runs_in_every_step_although_its_first_drafts_fail() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world, confidence=0.5)
+    head.fails = lambda step: step < 4 or step % 2 == 0
+    head.run(60)
+    assert sum(budget > 0 for budget in head.budgets) == 60
+
+
+def test_a_request_begins_with_what_others_taught_of_the_workers_own_drafter() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world, wrong=True)
+    head.run(100)
+    world.end(world.scheduler.handle(Cancelled(1)))
+    head.budgets.clear()
+    head.arrive(2)
+    head.run(20)
+    assert sum(budget > 0 for budget in head.budgets) <= 1
+
+
+def test_what_it_takes_to_read_a_prompt_is_no_cost_of_drafts() -> None:
+    world = World()
+    world.proposer.silent = True
+    head = Head(world)
+    head.reading_seconds = 1.0
+    head.run(40)
+    assert world.controller.asking_seconds["local"] < 0.01
+    assert sum(budget > 0 for budget in head.budgets) == 40
 
 
 def test_of_a_text_draft_and_one_of_its_own_auto_verifies_the_one_expected_to_bring_more() -> None:
