@@ -50,6 +50,9 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
     asked = generate.speculation
     method = method_for(asked.method, limits.method, bool(generate.prediction))
     verification = policy.verification_for(asked, limits.verification, generate.sampling)
+    drafter = method if METHODS[method].runs == "worker" else limits.head if method == AUTO else ""
+    # With auto, text drafts and learned ones are verified as one tree.
+    trees = limits.trees or (method == AUTO and bool(drafter))
     return Sequence(
         id=id,
         stream=event.stream,
@@ -63,8 +66,8 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         method=method,
         verification=verification,
         draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
-        trees=limits.branch_pages > 0 and (limits.trees if asked.trees is None else asked.trees),
-        drafter=method if METHODS[method].runs == "worker" else limits.head if method == AUTO else "",
+        trees=limits.branch_pages > 0 and (trees if asked.trees is None else asked.trees),
+        drafter=drafter,
         tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
 

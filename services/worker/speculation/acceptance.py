@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from services.worker.speculation.benefit import Benefit, Worth
+from services.worker.speculation.prepared import OWN, Prepared
 
 # Upper bounds of the buckets. They are fine near 1, because long drafts consist of such tokens.
 BUCKETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
@@ -83,6 +84,32 @@ class Acceptance:
     def enough(self) -> int:
         """Tokens to ask for while a step waits: each of them takes time. The rest is asked for ahead."""
         return max(SHORTEST_WAITED, int(MARGIN * self.longest) + 1)
+
+    def chances(self, prepared: Prepared) -> list[float]:
+        """By token of a draft: how often it is accepted if all before it are."""
+        if not prepared.sources:
+            values = self._rates_of(prepared, 0).values
+            return [values[bucket] for bucket in prepared.buckets]
+        values_of = {source: self._rates_from(source).values for source in set(prepared.sources)}
+        pairs = zip(prepared.sources, prepared.buckets, strict=True)
+        return [values_of[source][bucket] for source, bucket in pairs]
+
+    def learn(self, prepared: Prepared, right: list[int], wrong: list[int]) -> None:
+        """At these places of a draft tokens were right, and at these wrong, although all before them were right."""
+        if right and not prepared.sources:
+            self._rates_of(prepared, 0).learn([prepared.buckets[place] for place in right], True)
+            right = []
+        for places, accepted in ((right, True), (wrong, False)):
+            for place in places:
+                self._rates_of(prepared, place).learn([prepared.buckets[place]], accepted)
+
+    def _rates_of(self, prepared: Prepared, place: int) -> Rates:
+        if prepared.sources:
+            return self._rates_from(prepared.sources[place])
+        return self.own.rates if prepared.way == "local" else self.rates(prepared.source)
+
+    def _rates_from(self, source: str | None) -> Rates:
+        return self.own.rates if source is OWN else self.rates(source)
 
     def rates(self, source: str) -> Rates:
         found = self.sources.get(source)

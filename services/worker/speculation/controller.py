@@ -12,7 +12,7 @@ asked for, and the proposer is asked whenever it has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 
 from services.api import draft_tree as tree
@@ -22,12 +22,13 @@ from services.worker.running.work import DraftBudget, Result, SequenceWork, Verd
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
-from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, Rates, buckets_of
+from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
 from services.worker.speculation.benefit import Benefit, Worth
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import cumulated, modest
 from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of, in_order
+from services.worker.speculation.merging import can_be_merged, merge
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
 
@@ -72,23 +73,35 @@ class Speculating:
         return 0.0 if self.acceptance is None else sum(in_order(self.candidate(prepared, self.acceptance))[1])
 
     def candidate(self, prepared: Prepared, acceptance: Acceptance) -> Candidate:
-        return Candidate(prepared, self.rates(prepared, acceptance), self.sequence.longest_draft)
+        return Candidate(prepared, acceptance.chances(prepared), self.sequence.longest_draft)
 
-    def rates(self, prepared: Prepared, acceptance: Acceptance) -> Rates:
-        return acceptance.own.rates if prepared.way == "local" else acceptance.rates(prepared.source)
+    def merges(self, prepared: Prepared) -> bool:
+        """Whether this draft and the one that it has become one tree: one of them of text, the other of the worker's
+        own."""
+        old = self.prepared
+        if old is None or self.acceptance is None or not self.sequence.trees:
+            return False
+        own, old_is_own = prepared.way == "local", old.way == "local"
+        return (own != old_is_own or (not own and bool(old.sources))) and can_be_merged(old, prepared)
+
+    def better(self, prepared: Prepared, old: Prepared) -> bool:
+        """Whether this draft takes the place of the one that it has: if more of it is expected to be accepted, or,
+        among drafts of text, if it is as long."""
+        if "local" in (old.way, prepared.way) and self.acceptance is not None:
+            return self.expected(prepared) > self.expected(old)
+        return old.left <= prepared.left
 
     def gain(self, drafted: int) -> float | None:
         """Tokens of a draft of the worker's own that are expected to be accepted after the step, beyond those of the
-        rest of the prepared draft, of which the step verifies `drafted`. None: not known yet."""
+        rest of the prepared draft, of whose first path the step verifies `drafted`. None: not known yet."""
         worth, prepared = self.worth.expected, self.prepared
-        if worth is None or prepared is None or prepared.parents or self.acceptance is None:
+        if worth is None or prepared is None or self.acceptance is None:
             return worth
-        values = self.rates(prepared, self.acceptance).values
+        chances = self.acceptance.chances(prepared)
+        path = [chances[place] for place in prepared.first_path()]
         # There is a rest if the step's draft is accepted and the token after it is as prepared.
-        at = prepared.at + drafted + 1
-        survives = prod(values[bucket] for bucket in prepared.buckets[prepared.at : at])
-        rest = prepared.buckets[at : at + self.sequence.longest_draft]
-        return worth - survives * min(worth, sum(cumulated([values[bucket] for bucket in rest])))
+        survives, rest = prod(path[: drafted + 1]), path[drafted + 1 :][: self.sequence.longest_draft]
+        return worth - survives * min(worth, sum(cumulated(rest)))
 
     @property
     def enough(self) -> int:
@@ -183,7 +196,8 @@ class Controller:
         worth: list[Speculating] = []
         brings = 0.0
         for each in known:
-            gain = each.gain(len(drafts.get(each.sequence.id, NO_DRAFT).tokens))
+            drafted = drafts.get(each.sequence.id, NO_DRAFT)
+            gain = each.gain(len(tree.first_path(drafted.tokens, drafted.parents)))
             if gain is None:
                 asked_anyway = True
                 worth.append(each)
@@ -202,8 +216,10 @@ class Controller:
         return known
 
     def _wait_for(self, drafting: list[Speculating]) -> None:
-        """Ask for drafts of the sequences that have none, and wait, if that pays."""
-        lacking = [each for each in drafting if each.prepared is None and each.asks]
+        """Ask for text drafts of the sequences that have none, and wait, if that pays."""
+        lacking = [
+            each for each in drafting if each.asks and (each.prepared is None or each.prepared.way == "local")
+        ]
         if not lacking or not self.client.listens():
             return
         fixed = [each for each in lacking if each.acceptance is None]
@@ -263,12 +279,12 @@ class Controller:
         for (each, candidate), chosen in zip(candidates, places, strict=True):
             prepared = candidate.prepared
             draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
-            prepared.cost = a_row * len(chosen)
+            prepared.cost = a_row * sum(not prepared.is_own(place) for place in chosen)
             prepared.excused |= candidate.longest <= 0 or self._costs.unknown
             drafts[each.sequence.id] = self._use(each, prepared, draft)
             if chosen and each.acceptance is not None:
                 each.acceptance.drafted(len(chosen))
-            self.counts.expected(prepared, chosen, candidate.rates)
+            self.counts.expected(draft.source, prepared, chosen, candidate.chances)
         self.counts.ways["none"] += len(drafting) - len(drafts)
         return drafts
 
@@ -336,30 +352,38 @@ class Controller:
             prepared = prepare(draft, length - len(ahead), ahead, known.sequence.token_ids, way)
             if prepared is None:
                 self.counts.late += 1
-            elif self._better(known, prepared):
-                self._prepare(known, prepared)
+            elif self._prepare(known, prepared):
                 empty.pop(sequence_id, None)
         for sequence_id in empty:
             if (known := self._known.get(sequence_id)) is not None:
                 known.learn_benefit(way, 0.0)
         self._answered(answer, tokens)
 
-    def _better(self, known: Speculating, prepared: Prepared) -> bool:
-        """Whether this draft takes the place of the one that the sequence has: if more of it is expected to be
-        accepted, or, among drafts of text, if it is as long."""
+    def _prepare(self, known: Speculating, prepared: Prepared) -> bool:
+        """Whether this draft is used: instead of the one that the sequence has, or merged with it."""
         prepared.buckets = buckets_of(
             prepared.confidence, tree.besides(prepared.parents) if prepared.parents else ()
         )
         old = known.prepared
-        if old is None:
-            return True
-        if "local" in (old.way, prepared.way) and known.acceptance is not None:
-            return known.expected(prepared) > known.expected(old)
-        return old.left <= prepared.left
+        if known.merges(prepared):
+            self._merge(known, prepared)
+        elif old is None or known.better(prepared, old):
+            self._drop(known)
+            known.prepared = prepared
+        else:
+            return False
+        return True
 
-    def _prepare(self, known: Speculating, prepared: Prepared) -> None:
-        self._drop(known)
-        known.prepared = prepared
+    def _merge(self, known: Speculating, prepared: Prepared) -> None:
+        old, acceptance = known.prepared, known.acceptance
+        assert old is not None and acceptance is not None
+        both = [(each, acceptance.chances(each)) for each in (old, prepared)]
+        if prepared.way == "local":
+            known.prepared = merge(*both[0], *both[1])
+        else:
+            # Of a merged one the older text draft ends here.
+            self._drop(known)
+            known.prepared = merge(*both[1], *both[0])
 
     def _possible(self, draft: Draft) -> bool:
         tokens = draft.tokens
@@ -397,10 +421,9 @@ class Controller:
             usual, known.own_draft = usual and known.own_draft, True
             text = known.sequence.token_ids
             prepared = prepare(draft, len(text), [], text, "local") if self._possible(draft) else None
-            better = prepared is not None and self._better(known, prepared)
-            known.learn_worth(prepared)
-            if prepared is not None and better:
+            if prepared is not None:
                 self._prepare(known, prepared)
+            known.learn_worth(prepared)
         self.counts.asking_seconds["local"] += result.draft_seconds
         if longest and usual:
             seconds = result.draft_seconds
@@ -416,21 +439,14 @@ class Controller:
             known.all_accepted = accepted >= len(first)
         if prepared is None:
             return
-        begin = prepared.at
-        compared = prepared.compared(verdict.tokens) if prepared.parents else None
-        goes_on = prepared.follow(verdict.tokens)
-        wrong = compared is None and not goes_on and prepared.at < len(prepared.tokens)
-        self.counts.dropped += wrong or (compared is not None and not goes_on and bool(compared[1]))
+        compared = prepared.compared(verdict.tokens)
         if known.acceptance is not None:
             if drafted.tokens:
-                prepared.brought += accepted * self._costs.token_seconds - prepared.cost
-            rates = known.rates(prepared, known.acceptance)
-            if compared is None:
-                seen = prepared.buckets[max(begin, prepared.certain) : prepared.at + wrong]
-                if seen:
-                    rates.learn(seen, not wrong)
-            else:
-                _learn_tree(rates.learn, *compared)
+                taken = sum(not prepared.is_own(place) for place in prepared.path(verdict.tokens)[:accepted])
+                prepared.brought += taken * self._costs.token_seconds - prepared.cost
+            known.acceptance.learn(prepared, *compared)
+        goes_on = prepared.follow(verdict.tokens)
+        self.counts.dropped += not goes_on and bool(compared[1])
         if not goes_on:
             self._drop(known)
 
@@ -448,10 +464,3 @@ def _first(prepared: Prepared, longest: int) -> Draft:
     if not prepared.parents:
         return prepared.chain(longest)
     return prepared.branched(prepared.best(prepared.cumulated(prepared.confidence), longest, longest))
-
-
-def _learn_tree(learn: Callable[[list[int], bool], None], accepted: list[int], beside: Iterable[int]) -> None:
-    if accepted:
-        learn(accepted, True)
-    for bucket in beside:
-        learn([bucket], False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 from services.worker.running.positions import Positions
 from services.worker.running.work import Result, SequenceWork, size_of
-from services.worker.speculation.acceptance import MOST_SOURCES, OTHERS, Rates
+from services.worker.speculation.acceptance import MOST_SOURCES, OTHERS
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.draft_length import cumulated
 from services.worker.speculation.prepared import Prepared, Way
@@ -52,19 +52,17 @@ class SpeculationCounts:
             found = self.sources.setdefault(name, SourceCounts())
         return found
 
-    def expected(self, prepared: Prepared, places: list[int], rates: Rates) -> None:
+    def expected(self, name: str, prepared: Prepared, places: list[int], chances: list[float]) -> None:
         """These tokens are to be verified."""
         if not places:
             return
-        source = self.source(prepared.source)
+        source = self.source(name)
         if not prepared.parents:
             begin, end = places[0], places[-1] + 1
-            measured = [rates.values[bucket] for bucket in prepared.buckets[begin:end]]
             source.claimed += sum(cumulated(prepared.confidence[begin:end]))
-            source.expected += sum(cumulated(measured))
+            source.expected += sum(cumulated(chances[begin:end]))
             return
-        claims = prepared.cumulated(prepared.confidence)
-        measures = prepared.cumulated([rates.values[bucket] for bucket in prepared.buckets])
+        claims, measures = prepared.cumulated(prepared.confidence), prepared.cumulated(chances)
         source.claimed += sum(claims[place] for place in places)
         source.expected += sum(measures[place] for place in places)
 

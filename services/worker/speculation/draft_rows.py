@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from services.worker.scheduling.planning import Plan
-from services.worker.speculation.acceptance import Rates
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.draft_length import cumulated, lengths, modest
 from services.worker.speculation.prepared import Prepared
@@ -18,10 +17,11 @@ FURTHER = 2
 
 
 class Candidate(NamedTuple):
-    """A prepared draft of which at most `longest` tokens can be verified."""
+    """A prepared draft of which at most `longest` tokens can be verified; by token, how often it is accepted if all
+    before it are."""
 
     prepared: Prepared
-    rates: Rates
+    chances: list[float]
     longest: int
 
 
@@ -79,13 +79,10 @@ def _best(candidate: Candidate, places: list[int], values: list[float], count: i
 def in_order(candidate: Candidate) -> tuple[list[int], list[float]]:
     """Places in falling order of the probability that the token and all before it are accepted, and that
     probability."""
-    prepared, rates, longest = candidate
-    values = rates.values
+    prepared, chances, longest = candidate
     if not prepared.parents:
         end = min(prepared.at + longest, len(prepared.tokens))
-        chances = [values[bucket] for bucket in prepared.buckets[prepared.at : end]]
-        return list(range(prepared.at, end)), cumulated(chances)
-    chances = [1.0] * prepared.certain + [values[bucket] for bucket in prepared.buckets[prepared.certain :]]
-    found = prepared.cumulated(chances)
+        return list(range(prepared.at, end)), cumulated(chances[prepared.at : end])
+    found = prepared.cumulated([1.0] * prepared.certain + chances[prepared.certain :])
     places = prepared.best(found, len(found), longest)
     return places, [found[place] for place in places]

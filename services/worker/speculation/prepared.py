@@ -4,18 +4,22 @@
     tokens             a b c d e f g
                              └─ left: the next drafts, without another request
 
-Of a tree only the part that follows the text is kept, and `at` stays 0. Knows no sequence and no cost.
+Of a tree only the part that follows the text is kept, and `at` stays 0. Of a draft that was merged of a text draft and
+one of the worker's own (merging.py) each token has a source. Knows no sequence and no cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from itertools import takewhile
 from typing import Literal
 
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 
 LONGEST_SOURCE = 64
+# In `sources`. No name: a proposer chooses those of its own.
+OWN = None
 # Use branches only if they are expected to add this share of the tokens of the first path.
 BRANCHING = 0.02
 
@@ -24,8 +28,8 @@ Way = Literal["ahead", "waited", "local"]
 
 
 class Prepared:
-    __slots__ = ("at", "brought", "buckets", "certain", "confidence", "cost", "excused", "match_length", "parents",
-                 "probs", "source", "tokens", "used", "way")  # fmt: skip
+    __slots__ = ("at", "brought", "buckets", "certain", "confidence", "cost", "excused", "match_length", "own_source",
+                 "parents", "probs", "source", "sources", "tokens", "used", "way")  # fmt: skip
 
     def __init__(self, draft: Draft, way: Way, certain: int = 0) -> None:
         """The first `certain` tokens, a chain, are not guesses: the drafter was given them as `ahead`."""
@@ -34,6 +38,9 @@ class Prepared:
         self.confidence = draft.confidence
         self.probs = draft.probs
         self.source = draft.source
+        # Of a merged draft: by token, the source of a text draft, or OWN; and the name of the worker's own drafter.
+        self.sources: list[str | None] = []
+        self.own_source = ""
         self.match_length = draft.match_length
         self.way = way
         self.certain = certain
@@ -57,15 +64,32 @@ class Prepared:
 
     def chain(self, count: int) -> Draft:
         """The next tokens of a chain."""
-        begin, end = self.at, self.at + count
+        begin, end = self.at, min(self.at + count, len(self.tokens))
         probs = None if self.probs is None else self.probs[begin:end]
-        return Draft(self.tokens[begin:end], self.source, self.match_length, confidence=self.confidence[begin:end],
+        source = self._source_of(range(begin, end))
+        return Draft(self.tokens[begin:end], source, self.match_length, confidence=self.confidence[begin:end],
                      probs=probs)  # fmt: skip
 
     def branched(self, places: Items[int]) -> Draft:
         """A tree of the tokens at these places."""
         tokens, parents = tree.chosen(self.tokens, self.parents, places)
-        return Draft(tokens, self.source, self.match_length, parents, [self.confidence[place] for place in places])
+        confidence = [self.confidence[place] for place in places]
+        return Draft(tokens, self._source_of(places), self.match_length, parents, confidence)
+
+    def _source_of(self, places: Items[int]) -> str:
+        """All of them, the worker's own first."""
+        if not self.sources:
+            return self.source
+        found = {self.sources[place] for place in places}
+        return "+".join([self.own_source] * (OWN in found) + sorted(each for each in found if each is not OWN))
+
+    def is_own(self, place: int) -> bool:
+        """Whether the worker's own drafter drafted this token."""
+        return self.sources[place] is OWN if self.sources else self.way == "local"
+
+    def first_path(self) -> Items[int]:
+        """The places of what is left of a chain, or of the first path of a tree."""
+        return tree.first_places(self.parents) if self.parents else range(self.at, len(self.tokens))
 
     def best(self, values: Items[float], most: int, reach: int) -> list[int]:
         """For a tree: the places of the `most` tokens of greatest value, the greatest first, none deeper than `reach`.
@@ -116,17 +140,26 @@ class Prepared:
         self.tokens = [self.tokens[place] for place in places]
         self.confidence = [self.confidence[place] for place in places]
         self.buckets = [self.buckets[place] for place in places] if self.buckets else []
+        self.sources = [self.sources[place] for place in places] if self.sources else []
+
+    def path(self, tokens: list[int]) -> list[int]:
+        """The places of what agrees with these tokens of the text."""
+        if self.parents:
+            return tree.walk(self.tokens, self.parents, tokens)
+        pairs = zip(self.tokens[self.at :], tokens, strict=False)
+        return [self.at + place for place, _ in enumerate(takewhile(lambda pair: pair[0] == pair[1], pairs))]
 
     def compared(self, tokens: list[int]) -> tuple[list[int], list[int]]:
-        """For a tree whose text continues with these tokens: the buckets of its tokens that were right, and of their
-        siblings that were wrong."""
-        path = tree.walk(self.tokens, self.parents, tokens)
+        """The text continues with these tokens: the places of guessed tokens that were right, and of those that were
+        wrong, in a tree the siblings of the right ones."""
+        path = self.path(tokens)
+        if not self.parents:
+            at = self.at + len(path)
+            wrong = [at] if len(path) < len(tokens) and self.certain <= at < len(self.tokens) else []
+            return [place for place in path if place >= self.certain], wrong
         parents = {-1, *path} if len(path) < len(tokens) else {-1, *path[:-1]}
         seen = [place for place in range(self.certain, len(self.tokens)) if self.parents[place] in parents]
-        return (
-            [self.buckets[place] for place in seen if place in path],
-            [self.buckets[place] for place in seen if place not in path],
-        )
+        return [place for place in seen if place in path], [place for place in seen if place not in path]
 
 
 def prepare(draft: Draft, begins: int, ahead: list[int], text: list[int], way: Way) -> Prepared | None:

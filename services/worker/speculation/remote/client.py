@@ -269,7 +269,8 @@ class ProposerClient:
             budget=ask.budget,
             method=sequence.method,
             ahead=ask.ahead,
-            trees=sequence.trees,
+            # A tree of the worker's own has room for little more than the best path of text.
+            trees=sequence.trees and not sequence.drafter,
         )
         if confirmed:
             return item

@@ -399,3 +399,34 @@ def test_a_token_is_drafted_as_long_as_its_chance_is_worth_a_pass() -> None:
     # A step of 10 ms gives a token; a pass takes 2 ms.
     assert budget.tokens == 10 and budget.floor == pytest.approx(0.2, rel=0.1)
     world.scheduler.place(drafts, budgets)
+
+
+def merging(head_wrong: bool, text_wrong: bool) -> World:
+    """After 60 steps with text drafts and learned ones as one tree."""
+    world = World()
+    world.proposer.wrong = text_wrong
+    # Not so certain that the head isn't asked.
+    world.proposer.confidence = 0.4
+    head = Head(world, wrong=head_wrong)
+    [sequence] = world.scheduler.waiting
+    sequence.trees = True
+    head.run(60)
+    return world
+
+
+def test_where_trees_are_allowed_both_kinds_of_drafts_are_verified_as_one() -> None:
+    world = merging(head_wrong=True, text_wrong=False)
+    sources = world.controller.counts.sources
+    assert sources["eagle3+s"].drafts > 0
+    assert sum(each.accepted for each in sources.values()) > 60 * 4, "text is right, and the head takes none of it away"
+
+
+def test_a_merged_draft_credits_text_only_with_its_own_tokens() -> None:
+    world = merging(head_wrong=False, text_wrong=True)
+    sources = world.controller.counts.sources
+    assert sum(each.accepted for each in sources.values()) > 60 * 3
+    for way in ("ahead", "waited"):
+        upper = world.known.benefit[way].upper
+        assert upper is None or upper < 1e-3
+    last = len(world.proposer.ahead) + len(world.proposer.waited)
+    assert last < 60, "useless text drafts are asked for now and then"

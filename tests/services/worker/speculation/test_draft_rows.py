@@ -40,7 +40,7 @@ def candidate(chance: float, tokens: int = 8, longest: int = 8, parents: list[in
     rates, drawn = Rates(), random.Random(1)
     for _ in range(400):
         rates.learn([prepared.buckets[0]], drawn.random() < chance)
-    return Candidate(prepared, rates, longest)
+    return Candidate(prepared, [rates.values[bucket] for bucket in prepared.buckets], longest)
 
 
 def counts(candidates: list[Candidate], plan: Plan, known: StepTime | None = None) -> list[int]:

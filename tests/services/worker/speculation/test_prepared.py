@@ -105,7 +105,7 @@ def test_a_tree_is_cut_down_to_what_follows_the_text() -> None:
     found = prepared(4, [5, 6, 9, 8, 7], parents=[-1, 0, -1, 0, 1], confidence=[0.9, 0.8, 0.3, 0.2, 0.7])
     assert found is not None and found.left == 3
     found.buckets = [1, 2, 3, 4, 5]
-    assert found.compared([5, 8, 1]) == ([1, 4], [2, 3])
+    assert found.compared([5, 8, 1]) == ([0, 3], [1, 2])
     assert found.follow([5]) and (found.tokens, found.parents) == ([6, 8, 7], [-1, -1, 0])
     assert found.confidence == [0.8, 0.2, 0.7] and found.buckets == [2, 4, 5]
     draft = found.branched([0, 2])
