@@ -28,6 +28,11 @@ class Choice:
     executor: Any  # the class
     because: str  # "": the fastest there is
 
+    def drafting_dtype(self, dtype: str) -> str:
+        """Of a drafter beside a model in this dtype. Only its most probable tokens count, and int8 reads half the
+        bytes; who asks for float32 gets it."""
+        return "int8" if self.name == "compiled" and dtype == "bfloat16" else dtype
+
 
 def choose(name: str, network: Network, dtype: str) -> Choice:
     """`name` of EXECUTORS, or auto. Raises `ModelError` when what was asked for can't be had."""

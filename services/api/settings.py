@@ -76,7 +76,7 @@ SETTINGS: tuple[Setting, ...] = (
     # Speculation
     _row("speculative_config", "{}", "Speculation settings as JSON with the keys of FastDeploy and vLLM: method, num_speculative_tokens, verify_strategy, accept_policy, max_candidate_len, verify_window, posterior_threshold/alpha, prompt_lookup_max/min, max_ngram_size/min_ngram_size, suffix_decoding_*, ...", kind="json"),
     _row("method", AUTO, "Drafting method of requests that name none", kind="choice", choices=tuple(METHODS)),
-    _row("draft_model", "", "Hugging Face folder or hub id of the draft model or head for methods that have a network of their own; own: the model's own folder, for mtp (its default). With method auto: also draft with it", roles="worker"),
+    _row("draft_model", "", "Hugging Face folder or hub id of the draft model or head for methods that have a network of their own; own: the model's own folder, for mtp (its default). With method auto: also draft with it. Empty: the head that comes with specmesh, if there is one for the model; none: no head", roles="worker"),
     _row("num_model_steps", 0, "Maximum number of tokens that a head or draft model drafts at once; 0: as many as the draft may have, and with method auto twice its default length", low=0, high=64, roles="worker"),
     _row("draft_dtype", "auto", "dtype of the draft model or head; auto: int8 where compiled loops run a model in bfloat16, else that of the model", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
     _row("draft_trees", False, "Drafts may be trees, with several tokens for one position, in requests that don't set it; with auto and a head they are anyway", roles="worker"),

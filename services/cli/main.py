@@ -197,6 +197,8 @@ def _train(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--vocabulary", type=int, default=8192, metavar="N", help=words)
     sub.add_argument("--rate", type=float, default=1e-3, metavar="R", help="learning rate (default 0.001)")
     sub.add_argument("--train-seed", type=int, default=0, metavar="N", help="the same seed gives the same head")
+    stored = "dtype of the head's linears in its folder (default bfloat16)"
+    sub.add_argument("--head-dtype", choices=("bfloat16", "int8"), default="bfloat16", help=stored)
     add_settings(sub)
 
 

@@ -147,14 +147,11 @@ def _fetch_model(settings: Settings) -> None:
 def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
     """The head or draft model that the worker is to draft with, checked for the same reason."""
     from models.heads.folder import read_head
-    from models.heads.sources import ensure_head, method_of
+    from services.worker.own_drafter import own_drafter
 
-    method = settings.method
-    if not METHODS[method].has_network:
-        if not settings.draft_model:
-            return
-        method = method_of(settings.draft_model, cache_dir(settings))
-    read_head(method, ensure_head(method, settings.draft_model, folder, cache_dir(settings)), network)
+    own = own_drafter(settings)
+    if own and METHODS[own.method].has_network:
+        read_head(own.method, own.folder(settings, folder), network)
 
 
 # The mesh ----------------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ Everything is in one folder, and a run that ended early goes on where it was: an
 again, and training begins at its last checkpoint.
 
     OUT/config.json, model.safetensors     the head, in its published layout
-    OUT/README.md                          what it was trained on, and its acceptance
+    OUT/README.md, training.json           what it was trained on, and its acceptance
     OUT/work/                              prompts, answers and checkpoint; may be deleted afterwards
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +28,16 @@ from models.weights import Weights
 from services.api.messages import Sampling
 from services.training import answers
 from services.training.answers import Text
+from services.training.card import Curve, card, told
+from services.training.eight_bits import store_in_8_bits
 from services.training.loop import Plan, Progress, Training
 from services.training.measure import Measured, measure
-from services.training.nets import NETS, Net
-from services.training.prompts import Asking, from_files
+from services.training.nets import NETS
+from services.training.prompts import OWN, Asking, from_files
 from services.training.target import Target
 from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 
-# Numbers of the model's own prompts begin here, those of the data at 0: neither depends on how many the others are.
-OWN = 1 << 30
 TOLD_EVERY_S = 10.0
 
 
@@ -54,6 +55,7 @@ class Job:
     temperature: float = 0.0
     most_prompts: int = 0  # of the data; 0: all
     own_prompts: int = 0  # as many are sampled, and fewer kept
+    eight_bits: bool = False  # how the head is stored
     held_out: int = 40  # at most
     plan: Plan = field(default_factory=Plan)
     wanted: Wanted = field(default_factory=Wanted)
@@ -77,12 +79,23 @@ def train(job: Job) -> Measured:
     net.start(Weights(folder))
     training = Training(net, target, texts, job.plan, work / f"{job.method}.safetensors")
     began = time.monotonic()
-    training.run(_teller())
+    curve = Curve(work / "curve.jsonl", training.steps)
+    tell = _teller()
+
+    def progressed(progress: Progress) -> None:
+        curve.add(progress)
+        tell(progress)
+
+    training.run(progressed)
     net.save(job.out)
+    if job.eight_bits:
+        store_in_8_bits(job.out)
     del target, training
     print(f"trained in {time.monotonic() - began:.0f} s; measuring on held-out prompts", flush=True)
     found = measure(folder, job.method, job.out, held_out, job.wanted, job.max_tokens)
-    (job.out / "README.md").write_text(_card(job, net, texts, found))
+    said = told(job, net, texts, found, curve.points())
+    (job.out / "README.md").write_text(card(job, said))
+    (job.out / "training.json").write_text(json.dumps(said, indent=1) + "\n")
     return found
 
 
@@ -157,28 +170,6 @@ def _teller() -> Callable[[Progress], None]:
             )
 
     return tell
-
-
-# The card -----------------------------------------------------------------------------------------------------
-
-
-def _card(job: Job, net: Net, texts: Sequence[Text], found: Measured) -> str:
-    tokens = sum(len(text.ids) - text.prompt_tokens for text in texts)
-    shares = ", ".join(f"{share:.2f}" for share in found.accepted)
-    own = sum(text.number >= OWN for text in texts)
-    sources = [f"{len(texts) - own} from {', '.join(path.name for path in job.data)}"] if job.data else []
-    sources += [f"{own} that the model wrote itself"] if job.own_prompts else []
-    numbers = sum(part.numel() for part in net.parameters())
-    return f"""# {job.method} head for {job.model}
-
-Made by `specmesh train-drafter --head {job.method} --model {job.model} --train-seed {job.plan.seed}`.
-
-- Trained on {len(texts)} of the model's own answers ({tokens} tokens, temperature {job.temperature:g}) to prompts:
-  {", ".join(sources)}.
-- {job.plan.passes} passes, {numbers} trained numbers, a draft vocabulary of {len(net.tokens)} tokens.
-- On {found.prompts} held-out prompts (greedy, {found.tokens} tokens): {found.tokens_per_step:.2f} tokens per step;
-  share of drafted tokens accepted by position: {shares}.
-"""
 
 
 def check(job: Job) -> None:

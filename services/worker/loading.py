@@ -48,14 +48,14 @@ def _mock(settings: Settings) -> MockRunner:
 
 
 def _torch(settings: Settings) -> Runner:
-    from models.heads.sources import ensure_head
     from models.sources import ensure_model
+    from services.worker.own_drafter import own_drafter
     from services.worker.running.torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
     # The model is loaded with the taps, or the network, of the drafter that runs in the worker.
-    name = _own_method(settings)
-    local = METHODS[name].load() if name else None
+    own = own_drafter(settings)
+    local = METHODS[own.method].load() if own else None
     head = None
     wanted = Wanted(
         dtype=settings.dtype,
@@ -69,22 +69,11 @@ def _torch(settings: Settings) -> Runner:
         max_context=settings.max_context,
     )
     folder = ensure_model(settings.model, cache_dir(settings))
-    if name and METHODS[name].has_network:
-        head = name, ensure_head(name, settings.draft_model, folder, cache_dir(settings))
+    if own and METHODS[own.method].has_network:
+        head = own.method, own.folder(settings, folder)
     model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)
-    drafters = {} if local is None else {name: local(settings, model)}
+    drafters = {own.method: local(settings, model)} if own and local else {}
     return TorchRunner(model, LocalDrafters(drafters))
-
-
-def _own_method(settings: Settings) -> str:
-    """The method of the drafter that runs in this worker; "": none. Raises ModelError."""
-    if METHODS[settings.method].runs == "worker":
-        return str(settings.method)
-    if not settings.draft_model:
-        return ""
-    from models.heads.sources import method_of
-
-    return method_of(settings.draft_model, cache_dir(settings))
 
 
 def served_methods(own: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models import choose as choosing
-from models.choose import choose
+from models.choose import Choice, choose
 from models.cpu.executor import CpuExecutor
 from models.plain import PlainExecutor
 from models.sources import ModelError
@@ -74,3 +74,10 @@ def test_a_machine_has_a_gpu_only_with_triton(monkeypatch: pytest.MonkeyPatch) -
     assert choosing._no_gpu() == "triton is not installed"
     monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
     assert choosing._no_gpu() == ""
+
+
+def test_a_drafters_network_is_in_8_bits_beside_bfloat16_on_compiled_loops() -> None:
+    compiled, plain = Choice("compiled", None, ""), Choice("plain", None, "")
+    assert compiled.drafting_dtype("bfloat16") == "int8"
+    assert compiled.drafting_dtype("float32") == "float32", "who asks for float32 gets it everywhere"
+    assert plain.drafting_dtype("bfloat16") == "bfloat16", "it has no 8 bits"

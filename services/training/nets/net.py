@@ -95,5 +95,7 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]
     kept = {name: (t.to(torch.bfloat16) if t.is_floating_point() else t).contiguous() for name, t in tensors.items()}
     fresh = folder / "model.safetensors.new"
     save_file(kept, fresh)
+    # Written for its owner alone otherwise.
+    fresh.chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     fresh.replace(folder / "model.safetensors")

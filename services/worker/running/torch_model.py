@@ -198,8 +198,8 @@ def load_torch_model(
         strict=wanted.strict,
         taps=tuple(taps),
     )
-    # Of what a drafter computes only the most probable tokens count.
-    drafting = replace(options, dtype=draft_dtype(wanted.draft_dtype, dtype, choice))
+    draft_dtype = choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
+    drafting = replace(options, dtype=draft_dtype)
     torch.set_num_threads(options.threads)
     networks = [(network, options)]
     if opened is not None and opened.network is not None:
@@ -283,12 +283,6 @@ def _pages(wanted: Wanted, networks: Sequence[tuple[Network, Options]], choice: 
     except ValueError as error:
         raise ModelError(str(error), "free memory, or give --kv-cache-mb") from error
     return size // page_bytes
-
-
-def draft_dtype(name: str, dtype: str, choice: Choice) -> str:
-    if name == "auto":
-        return "int8" if choice.name == "compiled" and dtype == "bfloat16" else dtype
-    return _dtype(name)
 
 
 def _dtype(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import random
 import sys
 from pathlib import Path
@@ -279,8 +280,37 @@ def test_a_trained_head_drafts_what_the_model_says(method: str, model: Path, tmp
     assert found.tokens_per_step > 1.3 and found.accepted[0] > 0.2
     card = (tmp_path / "head" / "README.md").read_text()
     assert f"{found.tokens_per_step:.2f} tokens per step" in card and "prompts.txt" in card
+    said = json.loads((tmp_path / "head" / "training.json").read_text())
+    assert said["tokens_per_step"] == round(found.tokens_per_step, 3) and said["method"] == method
+    tokens = [point[0] for point in said["curve"]]
+    assert tokens == sorted(tokens) and len(tokens) == len(set(tokens)) > 4 and "| tokens seen |" in card
     # Once more: everything is there already.
     assert train(job) == found
+    assert (tmp_path / "head" / "README.md").read_text() == card
+
+
+@pytest.mark.parametrize("method", ["eagle3", "medusa", "mtp"])
+def test_a_head_in_8_bits_is_half_as_large_and_drafts_as_well(method: str, model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "prompts.txt"
+    data.write_text("\n".join(prompts(40)))
+    plan = Plan(passes=2 if method == "medusa" else 20, warm_up=5)
+    job = Job(
+        method, str(model), (data,), tmp_path / "head", tmp_path / "cache", vocabulary=304, max_tokens=40,
+        plan=plan, wanted=WANTED,
+    )  # fmt: skip
+    found = train(job)
+    weights = tmp_path / "head" / "model.safetensors"
+    before, size = _all(tmp_path / "head"), weights.stat().st_size
+    small = train(dataclasses.replace(job, eight_bits=True))
+    assert weights.stat().st_size < 0.7 * size
+    assert small.tokens_per_step > 0.95 * found.tokens_per_step
+    head = read_head(method, tmp_path / "head", read_network(model))
+    stored = Weights(tmp_path / "head")
+    linear = head.network.layers[0].mlp.down if isinstance(head, Head) else head.heads[0].head
+    [part] = linear.parts
+    dense, original = stored.linear(linear).dense(torch.float32), before[f"{part.name}.weight"].float()
+    worst = original.abs().amax(1, keepdim=True) / 127
+    assert ((dense - original).abs() <= 0.51 * worst + 0.005 * original.abs()).all()
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -9,17 +9,9 @@ import pytest
 import torch
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from models.choose import Choice
 from models.sources import ModelError
 from models.taps import FINAL, Tap
-from services.worker.running.torch_model import (
-    ForwardRows,
-    TorchModel,
-    Wanted,
-    draft_dtype,
-    load_torch_model,
-    vocabulary_of,
-)
+from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
 
@@ -163,11 +155,3 @@ def test_a_family_that_the_loops_run_is_not_left_to_plain_torch(tmp_path: Path) 
     DeepseekV3ForCausalLM(config).save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     assert load(tmp_path).facts.path.startswith("compiled loops")
-
-
-def test_a_drafters_network_is_in_8_bits_beside_bfloat16_on_compiled_loops_unless_told_otherwise() -> None:
-    compiled, plain = Choice("compiled", None, ""), Choice("plain", None, "")
-    assert draft_dtype("auto", "bfloat16", compiled) == "int8"
-    assert draft_dtype("auto", "float32", compiled) == "float32", "who asks for float32 gets it everywhere"
-    assert draft_dtype("auto", "bfloat16", plain) == "bfloat16", "it has no 8 bits"
-    assert draft_dtype("bfloat16", "float32", compiled) == "bfloat16"

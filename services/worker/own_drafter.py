@@ -1,0 +1,44 @@
+"""The drafter that runs in the worker, by the settings: its method, and where its network comes from. No torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from models.heads.shipped import shipped_head
+from models.heads.sources import ensure_head, method_of
+from services.api.methods import AUTO, METHODS
+from services.api.settings import Settings, cache_dir
+
+# The setting draft_model: no head, although one comes with specmesh.
+NONE = "none"
+
+
+class OwnDrafter(NamedTuple):
+    """`source`: a folder, a hub id or "own"; "" for a drafter without a network."""
+
+    method: str
+    source: str = ""
+
+    def folder(self, settings: Settings, target: Path) -> Path:
+        """Fetched if need be. Raises ModelError."""
+        return ensure_head(self.method, self.source, target, cache_dir(settings))
+
+
+def own_drafter(settings: Settings) -> OwnDrafter | None:
+    """None: there is none. Raises ModelError."""
+    method = str(settings.method)
+    row = METHODS[method]
+    given = str(settings.draft_model)
+    if not given and (row.has_network or method == AUTO):
+        given = _shipped(settings, method)
+    if row.runs == "worker":
+        return OwnDrafter(method, given if row.has_network and given != NONE else "")
+    return None if given in ("", NONE) else OwnDrafter(method_of(given, cache_dir(settings)), given)
+
+
+def _shipped(settings: Settings, method: str) -> str:
+    """The folder of the shipped head, if it drafts by this method, or by any with auto."""
+    folder = shipped_head(str(settings.model))
+    fits = folder is not None and method in (AUTO, method_of(str(folder), cache_dir(settings)))
+    return str(folder) if fits else ""
