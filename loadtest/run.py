@@ -79,11 +79,12 @@ async def run(
     """Warms up, runs and measures. `stop`: ends the run early; what was measured before is the result. Raises
     ServerUnusable without a usable server."""
     stop = stop or asyncio.Event()
-    salt = "" if plan.shared_cache or len(plan.sides) < 2 else f"load {secrets.token_hex(4)}"
+    cold = plan.workload.cold and not plan.shared_cache
+    salt = f"load {secrets.token_hex(4)}" if cold or (len(plan.sides) > 1 and not plan.shared_cache) else ""
     clients = [Client(side.url or plan.url, api_key=plan.api_key, timeout=plan.timeout) for side in plan.each_side]
     result = Result([], [], [])
     try:
-        asks = [await _named(side.ask(plan.ask, salt), client) for side, client in _both(plan, clients)]
+        asks = [await _named(side.ask(plan.ask, salt, cold), client) for side, client in _both(plan, clients)]
         for (_, client), ask in zip(_both(plan, clients), asks, strict=True):
             await _unless(stop, _warm_up(plan, ask, client))
         first = 0

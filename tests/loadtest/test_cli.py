@@ -146,7 +146,7 @@ async def test_what_is_no_terminal_gets_a_line_now_and_then(
     async def until_it_is_said(request: web.Request, body: dict[str, Any], out: web.StreamResponse) -> None:
         if len(server.asked) == 4:
             async with asyncio.timeout(30):
-                while not (told := capsys.readouterr().err):
+                while not (told := capsys.readouterr().err):  # noqa: ASYNC110 nothing else tells of it
                     await asyncio.sleep(0.01)
             said.append(told)
         await server.whole_answer(request, body, out)
