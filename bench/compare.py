@@ -25,7 +25,7 @@ from bench.compare_blocks import Block, first_token, mesh_tokens, requests
 from bench.running_mesh import ROOT, SPECMESH, RunningMesh
 from bench.section import table
 from bench.turns import Ratio
-from bench.workloads import WORKLOADS
+from bench.workloads import LEADING, WORKLOADS
 
 HELP = "speed of the working tree against an older commit, both running, in turns, with confidence intervals"
 NAME = "measured"
@@ -49,7 +49,8 @@ class Cell(NamedTuple):
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("commit", metavar="OLD_COMMIT", help="what the working tree is compared with")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="comma-separated; empty: the mock engine only")
+    shown = f"comma-separated, of {', '.join(WORKLOADS)}; empty: the mock engine only"
+    parser.add_argument("--workloads", default=",".join(LEADING), help=shown)
     parser.add_argument("--methods", default="naive,auto", help="comma-separated")
     parser.add_argument("--concurrency", default="1,4,16", help="requests at a time, comma-separated")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer")

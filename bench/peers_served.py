@@ -26,7 +26,8 @@ LATENCIES = {"ttft_p50_ms": ("ttft_s", "p50"), "ttft_p99_ms": ("ttft_s", "p99"),
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--served", nargs="+", default=[], metavar="SIDE", help="servers, and nothing else")
-    parser.add_argument("--workloads", default="chat,edit", help="of --served")
+    shown = "of --served; edit is cold, so a server that refuses cache_salt needs cache_salt=null in its side"
+    parser.add_argument("--workloads", default="chat,edit", help=shown)
     parser.add_argument("--concurrency", default="1,4", help="of --served")
     parser.add_argument("--requests", type=int, default=12, help="of --served: a server's, for each concurrency")
 

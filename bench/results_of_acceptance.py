@@ -23,8 +23,8 @@ def acceptance(own: dict[str, list[Row]]) -> Section | None:
     section = Section("Accepted drafts on held-out prompts: methods × kinds of prompt")
     section.say(
         "One stream; each prompt goes to all methods in turn. `ngram:4` drafts at most 4 tokens, a method without a "
-        "number as many as it likes. *Tokens a step*: 1 + accepted / steps, without the step of the prompt. Nothing is "
-        "drafted from other answers.",
+        "number as many as it likes. *Tokens a step*: 1 + accepted / steps, without the step of the prompt. All is "
+        "cold: nothing is drafted from other answers.",
     )
     for row in shown:
         _say(section, row["figures"])

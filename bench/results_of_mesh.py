@@ -161,7 +161,10 @@ def faults(own: Rows) -> Section | None:
     if not shown:
         return None
     section = Section("A proposer that fails, of the speed without speculation")
-    section.say("Killed every 3 s, stopped, answers 200 ms late, or is sure of nonsense; with the interval of 95 %.")
+    section.say(
+        "Killed every 3 s, stopped, answers 200 ms late, or is sure of nonsense; with the interval of 95 %. Drafts are "
+        "warm but for `edit`: they also come from the answers to earlier requests of the cell."
+    )
     for row in shown:
         cells = row["figures"]["cells"]
         counts = list(dict.fromkeys(key.rpartition(", ")[2] for key in cells))

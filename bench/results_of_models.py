@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from bench.plot import Axis, Line, doubling
+from bench.results_in_pages import CALLED, warmth
 from bench.rows import Row
 from bench.section import Section, covering, number, percent, source, table, times
 
@@ -32,6 +33,9 @@ def speculation(own: Rows) -> Section | None:
         "How many times faster than without speculation (`naive`) in the same run, the same requests and texts. By "
         "requests at a time: all tokens in all of the time, prompts included. *While it is read*: the time from an "
         "answer's first token to its last, one request at a time, with the interval that holds 95 %.",
+        "*warm*: each pass begins with nothing learned, and drafts may come from the answers to earlier requests of "
+        "the same pass. *cold*: nothing is drafted from other answers; each request has a cache salt of its own.",
+        "\n".join(f"- `{name}`: {CALLED[name]}." for name in _named(shown)),
     )
     widest = max(shown, key=lambda row: (len(_at_a_time(row["figures"])), str(row["date"])))
     for method, (name, called) in DRAWN.items():
@@ -42,6 +46,12 @@ def speculation(own: Rows) -> Section | None:
     for row in shown:
         section.say(_speculation_table(row["figures"]), source("speculation", row, rows))
     return section
+
+
+def _named(shown: Sequence[Row]) -> list[str]:
+    """The workloads that are known by name, in their order."""
+    seen = {name for row in shown for name in row["figures"]["workloads"]}
+    return [name for name in CALLED if name in seen]
 
 
 def _cells(figures: Figures) -> set[Hashable]:
@@ -77,7 +87,8 @@ def _speculation_table(figures: Figures) -> str:
     for workload, by in figures["workloads"].items():
         for method in dict.fromkeys(method for seen in by.values() for method in seen):
             cells = [by.get(str(count), {}).get(method) for count in counts]
-            lines.append([workload, f"`{method}`", *(_speed(method, each) for each in cells), *_alone(method, cells)])
+            said = f"{workload}, {warmth(workload, figures)}"
+            lines.append([said, f"`{method}`", *(_speed(method, each) for each in cells), *_alone(method, cells)])
     return table(head, lines)
 
 
@@ -128,7 +139,10 @@ def peers(own: Rows) -> Section | None:
     for row in serving:
         section.say(_serving_table(row["figures"]), source("serving", row, own["serving"]))
     for row in served:
-        section.say("Servers under the load harness, which sends them the same requests in turns.")
+        section.say(
+            "Servers under the load harness, which sends them the same requests in turns. Ours draft warm: also from "
+            "the answers to earlier requests of the run."
+        )
         section.say(_served_table(row["figures"]), source("peers", row, rows))
     return section
 

@@ -1,4 +1,5 @@
-"""docs/results.md and its pictures, made from the rows of bench/results/ and nothing else.
+"""docs/results.md and its pictures, made from the rows of bench/results/ and nothing else, and the figures of README.md
+and docs/choosing.md (bench/results_in_pages.py).
 
     python -m bench results            makes them; the suite does so at its end
     python -m bench results --check    changes nothing, and exits 1 when they are behind the rows
@@ -7,11 +8,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import forms, rows
+from bench import forms, results_in_pages, rows
 from bench.results_of_acceptance import ACCEPTANCE
 from bench.results_of_compare import COMPARE
 from bench.results_of_gpu import GPU
@@ -48,7 +50,8 @@ def main(argv: Sequence[str], docs: Path = DOCS, results: Path = rows.RESULTS) -
     parser = argparse.ArgumentParser(prog="python -m bench results", description=HELP)
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 when it is behind")
     options = parser.parse_args(argv)
-    files = made(rows.read_all(results))
+    all_rows = rows.read_all(results)
+    files = made(all_rows) | written_by_hand(all_rows, docs)
     old = {str(path.relative_to(docs)) for path in (docs / PICTURES).glob("results-*.svg")} - set(files)
     behind = [name for name, text in files.items() if not same(docs / name, text)]
     if options.check:
@@ -59,7 +62,8 @@ def main(argv: Sequence[str], docs: Path = DOCS, results: Path = rows.RESULTS) -
         (docs / name).write_text(files[name])
     for name in old:
         (docs / name).unlink()
-    print(f"{docs / PAGE}: {len(files) - 1} pictures, {len(behind)} files were behind")
+    pictures = sum(name.endswith(".svg") for name in files)
+    print(f"{docs / PAGE}: {pictures} pictures, {len(behind)} files were behind")
     return 0
 
 
@@ -76,6 +80,16 @@ def made(all_rows: dict[str, list[Row]]) -> dict[str, str]:
         chapters.append(NO_GPU)
     files[PAGE] = "\n".join([ABOUT.format(**minutes), *chapters])
     return files
+
+
+def written_by_hand(all_rows: dict[str, list[Row]], docs: Path) -> dict[str, str]:
+    """Pages with blocks of figures: those of the machine that docs/results.md begins with."""
+    shown = machines(all_rows)[:1]
+    own = {name: [row for row in found if rows.machine(row) in shown] for name, found in all_rows.items()}
+    return {
+        os.path.relpath(page, docs): results_in_pages.filled(page.read_text(), own)
+        for page in results_in_pages.pages(docs)
+    }
 
 
 def machines(all_rows: dict[str, list[Row]]) -> list[Hardware]:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 from datetime import UTC, datetime
@@ -22,6 +23,10 @@ NOT_MEASURED = (":!bench/results", ":!docs")
 # Says which commit a copy without git is of.
 COMMIT = "BENCH_COMMIT"
 
+# In rows without a form, or of form 1, `edit` is what is called `edit-favourable` since.
+FORM = 2
+FAVOURABLE = re.compile(r"(^|, )edit(?=$|,)")
+
 Row = dict[str, Any]
 Hardware = tuple[str, int, tuple[str, ...], str]
 
@@ -29,6 +34,7 @@ Hardware = tuple[str, int, tuple[str, ...], str]
 def append(name: str, command: list[str], figures: dict[str, Any], folder: Path = RESULTS) -> Row:
     """Adds one row and returns it."""
     row: Row = {
+        "form": FORM,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _git("rev-parse", "--short=12", "HEAD") or os.environ.get(COMMIT, ""),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_MEASURED)),
@@ -47,7 +53,20 @@ def read(name: str, folder: Path = RESULTS) -> list[Row]:
     """All rows of a benchmark, the oldest first; none where it never ran."""
     path = folder / f"{name}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return sorted((json.loads(line) for line in lines if line.strip()), key=lambda row: str(row["date"]))
+    return sorted((_named(json.loads(line)) for line in lines if line.strip()), key=lambda row: str(row["date"]))
+
+
+def _named(row: Row) -> Row:
+    """The row with the names that its workloads have now; what was typed then stays as it was."""
+    return row if row.get("form", 1) >= FORM else row | {"figures": _renamed(row["figures"])}
+
+
+def _renamed(figures: Any) -> Any:
+    if isinstance(figures, dict):
+        return {_renamed(name): _renamed(each) for name, each in figures.items()}
+    if isinstance(figures, list):
+        return [_renamed(each) for each in figures]
+    return FAVOURABLE.sub(r"\1edit-favourable", figures) if isinstance(figures, str) else figures
 
 
 def read_all(folder: Path = RESULTS) -> dict[str, list[Row]]:

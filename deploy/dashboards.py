@@ -15,8 +15,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent))
 
 from grafana_json import Query, dashboard, graphs, numbers, panel  # noqa: E402
+
+from services.api.methods import LEARNED  # noqa: E402
 
 FOLDER = HERE / "grafana" / "dashboards"
 
@@ -52,6 +55,8 @@ SOURCE_ACCEPTED = "specmesh:draft_source_accepted_tokens_total"
 SOURCE_CLAIMED = "specmesh:draft_source_claimed_tokens_total"
 SOURCE_EXPECTED = "specmesh:draft_source_expected_tokens_total"
 SOURCE_AT_POSITION = "specmesh:draft_source_accepted_tokens_per_pos_total"
+# Drafts that a network in the worker made.
+OWN = f'{{source=~"{"|".join(LEARNED)}"}}'
 ASKING = "specmesh:draft_asking_seconds_total"
 STEP = "specmesh:step_seconds"
 NAIVE_SECONDS = "specmesh:spec_decode_naive_seconds_total"
@@ -160,6 +165,9 @@ SPECULATION = (
               (share(ACCEPTED, DRAFTED, "proposer, verify_strategy"), "{{proposer}} / {{verify_strategy}}")),
         panel("By source", "percentunit",
               (share(SOURCE_ACCEPTED, SOURCE_TOKENS, "source"), "{{source}}")),
+        panel("The worker's own source", "percentunit",
+              (share(SOURCE_ACCEPTED + OWN, SOURCE_TOKENS + OWN, "source"), "{{source}}"),
+              note="Acceptance of the head or draft model that is loaded.", quiet="no head or draft model is loaded."),
         panel("By position in the draft", "percentunit",
               (f"{rate(AT_POSITION, 'position')} / ignoring (position) group_left {rate(DRAFTS)}", "{{position}}"),
               note="The share of steps with a draft that accepted the token at this position."),

@@ -17,7 +17,8 @@ MAX_TOKENS = 128
 @dataclass(frozen=True, slots=True)
 class Ask:
     """None means the request's own value, or else a default. Without `path` the body decides the route. `extra` is
-    added to the body unchanged. Fields that some servers don't know are sent only if asked for.
+    added to the body unchanged. Fields that some servers don't know are sent only if asked for. `own_salt`: each
+    session gets a `cache_salt` that begins with it.
     """
 
     path: str = ""
@@ -29,6 +30,7 @@ class Ask:
     token_ids: bool = False
     speculation: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    own_salt: str = ""
 
     def shaped(self, body: Mapping[str, Any]) -> Body:
         """The body in the form of the route: messages or a prompt."""
@@ -57,6 +59,8 @@ class Ask:
             asked["return_token_ids"] = True
         if self.speculation is not None:
             asked["speculation"] = self.speculation
+        if self.own_salt:
+            asked["cache_salt"] = f"{self.own_salt} {index}"
         asked.update(self.extra)
         path = self.path or (CHAT if "messages" in asked else COMPLETIONS)
         return path, request_body({name: value for name, value in asked.items() if value is not None})
@@ -70,13 +74,15 @@ class Side:
     fields: Mapping[str, Any] = field(default_factory=dict)
     url: str = ""
 
-    def ask(self, common: Ask, salt: str) -> Ask:
+    def ask(self, common: Ask, salt: str, cold: bool = False) -> Ask:
         """Sides that set `speculation` get a `cache_salt` each, unless `salt` is empty. Otherwise the second side would
-        find the prompts in the prefix cache and draft from the first side's answers."""
+        find the prompts in the prefix cache and draft from the first side's answers. `cold`: each session gets one.
+        A `cache_salt` among the fields takes the place of both."""
+        own = f"{salt} {self.label}".strip() if salt else ""
         more = dict(self.fields)
-        if salt and "speculation" in more:
-            more = {"cache_salt": f"{salt} {self.label}", **more}
-        return replace(common, extra={**common.extra, **more})
+        if own and not cold and "speculation" in more:
+            more = {"cache_salt": own, **more}
+        return replace(common, extra={**common.extra, **more}, own_salt=own if cold else "")
 
 
 def side(text: str) -> Side:

@@ -89,6 +89,11 @@ def _with_interval(ratio: float, resampled: np.ndarray[Any, Any], count: int) ->
     }
 
 
+def no_clear_difference(row: Mapping[str, Any]) -> bool:
+    """Whether the interval of a ratio holds 1. A single pair has none, and says nothing either way."""
+    return row["low"] is not None and bool(row["low"] <= 1.0 <= row["high"])
+
+
 def _texts(pairs: Sequence[tuple[Outcome, Outcome]]) -> Figures:
     differ = [(a, b) for a, b in pairs if a.texts != b.texts]
     return {

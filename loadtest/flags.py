@@ -87,7 +87,7 @@ def _compared(flag: Flag) -> None:
     shown = "two or more sides, each name=value[;name=value]: speculation=off, speculation=ngram:5, url=..., any field"
     flag("--ab", nargs="+", default=[], metavar="SIDE", help=shown)
     flag("--ab-block", type=_at_least(0), default=0, metavar="N", help="requests per turn of a side; 0: by the load")
-    flag("--shared-cache", action="store_true", help="don't separate the sides' caches with a cache_salt")
+    flag("--shared-cache", action="store_true", help="send no cache_salt: sides share caches, and edit isn't cold")
 
 
 def _judged(flag: Flag) -> None:

@@ -1,4 +1,4 @@
-"""The live view of a run in a terminal: progress, rates and latencies so far.
+"""What a run says while it goes on: a live view in a terminal, a line now and then where there is none.
 
 Each update reads only the last second's requests, so its cost doesn't grow with the run.
 """
@@ -19,20 +19,64 @@ BARS = " ▁▂▃▄▅▆▇█"
 WIDTH, HISTORY, RECENT = 30, 40, 500
 
 
+class Counts:
+    """What was seen of a point at each look."""
+
+    def __init__(self) -> None:
+        self.history: list[float] = []  # tokens/s
+        self.failed = 0
+        self._point = -1
+        self._seen: list[int] = []
+        self._at = 0.0
+
+    def add(self, progress: Progress) -> None:
+        if progress.point != self._point:
+            self._point, self._seen, self.history = progress.point, [0] * len(progress.loads), []
+            self.failed, self._at = 0, progress.began
+        fresh = [each for load, seen in zip(progress.loads, self._seen, strict=True) for each in load.outcomes[seen:]]
+        self._seen = [len(load.outcomes) for load in progress.loads]
+        self.failed += sum(1 for each in fresh if each.error)
+        self.history.append(sum(map(tokens_of, fresh)) / max(progress.now - self._at, 1e-3))
+        self.history, self._at = self.history[-HISTORY:], progress.now
+
+    @property
+    def rate(self) -> float:
+        return self.history[-1] if self.history else 0.0
+
+    def said(self, progress: Progress) -> str:
+        ended, running = sum(len(one.outcomes) for one in progress.loads), sum(one.running for one in progress.loads)
+        return f"{ended} ended, {running} running, {self.failed} failed"
+
+
+class Lines:
+    """A line for each look: for a log, a pipe or a file."""
+
+    def __init__(self, out: TextIO = sys.stderr) -> None:
+        self._out = out
+        self._counts = Counts()
+
+    def __call__(self, progress: Progress) -> None:
+        self._counts.add(progress)
+        seconds, share = progress.now - progress.began, share_done(progress)
+        done = f" {share:.0%}," if share else ""
+        said = f"{self._counts.said(progress)}, {self._counts.rate:,.0f} tokens/s"
+        self._out.write(f"{seconds:.0f} s,{done} {described(progress.arrivals)}{point_of(progress)}: {said}\n")
+        self._out.flush()
+
+    def done(self) -> None:
+        """There is nothing to clear."""
+
+
 class Live:
     """Called with a Progress at intervals; `done` clears the view."""
 
     def __init__(self, out: TextIO = sys.stderr) -> None:
         self._out = out
         self._lines = 0
-        self._history: list[float] = []
-        self._point = -1
-        self._seen: list[int] = []
-        self._failed = 0
-        self._at = 0.0
+        self._counts = Counts()
 
     def __call__(self, progress: Progress) -> None:
-        self._count(progress)
+        self._counts.add(progress)
         lines = self.lines(progress)
         self._clear()
         self._out.write("\n".join(lines) + "\n")
@@ -44,39 +88,29 @@ class Live:
         self._out.flush()
 
     def lines(self, progress: Progress) -> list[str]:
-        ended = sum(len(load.outcomes) for load in progress.loads)
-        running = sum(load.running for load in progress.loads)
-        share = self._share(progress, ended)
         where = described(progress.arrivals)
-        point = f"  point {progress.point + 1} of {progress.points}" if progress.points > 1 else ""
-        head = f"{progress.now - progress.began:5.0f} s  {_bar(share)}  {where}{point}"
-        rate = self._history[-1] if self._history else 0.0
-        counts = f"        {ended} ended, {running} running, {self._failed} failed"
-        tokens = f"        {rate:,.0f} tokens/s  {sparks(self._history)}"
+        head = f"{progress.now - progress.began:5.0f} s  {_bar(share_done(progress))}  {where}{point_of(progress)}"
+        counts = f"        {self._counts.said(progress)}"
+        tokens = f"        {self._counts.rate:,.0f} tokens/s  {sparks(self._counts.history)}"
         return [head, counts, tokens, *(_recent(load.side.label, load.outcomes) for load in progress.loads)]
-
-    def _count(self, progress: Progress) -> None:
-        if progress.point != self._point:
-            self._point, self._seen, self._history = progress.point, [0] * len(progress.loads), []
-            self._failed, self._at = 0, progress.began
-        fresh = [each for load, seen in zip(progress.loads, self._seen, strict=True) for each in load.outcomes[seen:]]
-        self._seen = [len(load.outcomes) for load in progress.loads]
-        self._failed += sum(1 for each in fresh if each.error)
-        self._history.append(sum(map(tokens_of, fresh)) / max(progress.now - self._at, 1e-3))
-        self._history, self._at = self._history[-HISTORY:], progress.now
-
-    def _share(self, progress: Progress, ended: int) -> float:
-        arrivals = progress.arrivals
-        planned = arrivals.requests * len(progress.loads)
-        by_count = ended / planned if planned else 0.0
-        by_time = (progress.now - progress.began) / arrivals.duration if arrivals.duration else 0.0
-        return min(1.0, max(by_count, by_time))
 
     def _clear(self) -> None:
         if self._lines:
             # Move the cursor up over the last view and clear everything below.
             self._out.write(f"\x1b[{self._lines}F\x1b[J")
         self._lines = 0
+
+
+def share_done(progress: Progress) -> float:
+    arrivals, ended = progress.arrivals, sum(len(load.outcomes) for load in progress.loads)
+    planned = arrivals.requests * len(progress.loads)
+    by_count = ended / planned if planned else 0.0
+    by_time = (progress.now - progress.began) / arrivals.duration if arrivals.duration else 0.0
+    return min(1.0, max(by_count, by_time))
+
+
+def point_of(progress: Progress) -> str:
+    return f"  point {progress.point + 1} of {progress.points}" if progress.points > 1 else ""
 
 
 def described(arrivals: Arrivals) -> str:

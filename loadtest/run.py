@@ -11,8 +11,9 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import orjson
 
@@ -28,6 +29,7 @@ from loadtest.token_times import tokens_of
 from loadtest.watch import Watch
 from loadtest.workloads.session import Body, extended
 
+T = TypeVar("T")
 # Pause of a closed-loop caller after a failed connection.
 UNREACHABLE_PAUSE = 0.1
 # Number of requests generated before a run without a limit.
@@ -71,17 +73,24 @@ class Result:
 Show = Callable[[Progress], None]
 
 
-async def run(plan: Plan, show: Show | None = None, every: float = 1.0) -> Result:
-    """Warms up, runs and measures. Raises ServerUnusable without a usable server."""
-    salt = "" if plan.shared_cache or len(plan.sides) < 2 else f"load {secrets.token_hex(4)}"
+async def run(
+    plan: Plan, show: Show | None = None, every: float = 1.0, stop: asyncio.Event | None = None
+) -> Result:
+    """Warms up, runs and measures. `stop`: ends the run early; what was measured before is the result. Raises
+    ServerUnusable without a usable server."""
+    stop = stop or asyncio.Event()
+    cold = plan.workload.cold and not plan.shared_cache
+    salt = f"load {secrets.token_hex(4)}" if cold or (len(plan.sides) > 1 and not plan.shared_cache) else ""
     clients = [Client(side.url or plan.url, api_key=plan.api_key, timeout=plan.timeout) for side in plan.each_side]
     result = Result([], [], [])
     try:
-        asks = [await _named(side.ask(plan.ask, salt), client) for side, client in _both(plan, clients)]
+        asks = [await _named(side.ask(plan.ask, salt, cold), client) for side, client in _both(plan, clients)]
         for (_, client), ask in zip(_both(plan, clients), asks, strict=True):
-            await _warm_up(plan, ask, client)
+            await _unless(stop, _warm_up(plan, ask, client))
         first = 0
         for number, arrivals in enumerate(plan.at()):
+            if stop.is_set():
+                break
             loads = [
                 Load(side, ask, client, Watch(client.now))
                 for (side, client), ask in zip(_both(plan, clients), asks, strict=True)
@@ -89,16 +98,30 @@ async def run(plan: Plan, show: Show | None = None, every: float = 1.0) -> Resul
             before = await _scrape(plan.metrics_urls)
             reporter = asyncio.create_task(_report(plan, arrivals, number, loads, show, every)) if show else None
             try:
-                first = await _point(plan, arrivals, loads, first)
+                first = await _unless(stop, _point(plan, arrivals, loads, first)) or first
             finally:
                 if reporter:
                     reporter.cancel()
+            if stop.is_set() and not any(load.outcomes for load in loads):
+                break
             server = await _counted(plan.metrics_urls, before)
             _conclude(plan, arrivals, loads, server, result)
         return result
     finally:
         for client in clients:
             client.close()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The work's result; None if it was stopped in the middle. Requests that still run are hung up."""
+    working, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        working.cancel()
+        await asyncio.wait((working,))
+    return None if working.cancelled() else working.result()
 
 
 def _both(plan: Plan, clients: Sequence[Client]) -> list[tuple[Side, Client]]:

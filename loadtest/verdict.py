@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loadtest.comparison import no_clear_difference
 from loadtest.watch import saturation
 
 Figures = Mapping[str, Any]
@@ -157,6 +158,8 @@ def _faster(row: Figures) -> str:
         return f"{row['other']} cannot be compared with {row['first']}."
     what = "time of a request" if row["load"]["open_loop"] else "tokens/s"
     sure = "" if seen["low"] is None else f", 95 %: {seen['low']:.2f} to {seen['high']:.2f}"
+    if no_clear_difference(seen):
+        return f"{row['other']} beside {row['first']}: no clear difference ({what} {seen['ratio']:.2f} times{sure})."
     return f"{row['other']} is {seen['ratio']:.2f} times as fast as {row['first']} ({what}{sure})."
 
 
@@ -167,10 +170,12 @@ def crossover(rows: Sequence[Figures]) -> str:
     seen = sorted(((at, row) for at, row in points if row), key=lambda pair: pair[0])
     if not seen:
         return f"{rows[0]['other']} cannot be compared with {rows[0]['first']}."
-    listed = ", ".join(f"{row['ratio']:.2f} at {at:g}" for at, row in seen)
+    listed = ", ".join(
+        f"{row['ratio']:.2f} at {at:g}" + " (no clear difference)" * no_clear_difference(row) for at, row in seen
+    )
     slower = [at for at, row in seen if (row["ratio"] if row["high"] is None else row["high"]) < 1.0]
     if not slower:
-        end = f"nowhere slower up to {seen[-1][0]:g} {unit}"
+        end = f"nowhere clearly slower up to {seen[-1][0]:g} {unit}"
     elif slower == [at for at, _ in seen if at >= slower[0]]:
         end = f"slower from {slower[0]:g} {unit} on"
     else:

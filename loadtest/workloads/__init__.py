@@ -1,7 +1,7 @@
 """Workloads: seeded generators, one file for each kind, and requests from files. Knows no HTTP.
 
-Kinds with `requests(count, seed)` suit small models, which follow examples better than instructions; their texts are
-ours or come with Python. The other kinds combine random words without end.
+Kinds with `requests(count, seed)` have texts of ours or Python's. All but `edit` show how it is done, because small
+models follow examples better than instructions. The other kinds combine random words without end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from loadtest.workloads import agentic, chat, edit, records, retrieval, talk
+from loadtest.workloads import agentic, chat, edit, edit_favourable, records, retrieval, talk
 from loadtest.workloads.files import read_folder, read_lines
 from loadtest.workloads.session import BadWorkload, Body, Session, Turn, Workload, alone, user
 
@@ -22,12 +22,18 @@ INSTRUCTION = "Repeat the file above word for word, and correct what is wrong in
 
 
 class Kind(NamedTuple):
+    """`cold`: nothing may be drafted from other answers, so each request has a `cache_salt` of its own."""
+
     requests: Callable[[int, int], list[Body]]
     says: str
+    cold: bool = False
 
 
 REQUESTS: dict[str, Kind] = {
-    "edit": Kind(edit.requests, "a file or a text is repeated with a small change"),
+    "edit": Kind(edit.requests, "every function of some modules is repeated under another name", cold=True),
+    "edit-favourable": Kind(
+        edit_favourable.requests, "a function or a text that a small model repeats well, with a small change"
+    ),
     "agentic": Kind(agentic.requests, "plans of tool calls as JSON, turn by turn; sessions resemble each other"),
     "retrieval": Kind(retrieval.requests, "a paragraph of the prompt is quoted and then explained"),
     "chat": Kind(chat.requests, "open questions"),
@@ -73,7 +79,7 @@ def _named(name: str, seed: int, prompt: str, instruction: str, most_characters:
         generate = DRAWN[name]
         return Workload(name, lambda index: generate(random.Random(f"{name}/{seed}/{index}"), seed))
     if name in REQUESTS:
-        return Workload(name, _Listed(REQUESTS[name], seed))
+        return Workload(name, _Listed(REQUESTS[name], seed), cold=REQUESTS[name].cold)
     path = Path(name)
     if path.is_dir():
         return _shuffled(name, read_folder(path, instruction, most_characters), seed)

@@ -1,100 +1,61 @@
-"""A file and its revisions: the answer repeats the file with one name changed or with typing errors corrected. The
-files are functions and prose from Python's library.
+"""Every function at the top level of some modules of Python's library, in their order: to be repeated under another
+name.
+
+Nothing is chosen by how well a model does. The modules are listed, a function is left out for its size alone, and the
+prompt is a plain chat message that begins no answer.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import ast
+import importlib.util
 import random
 import re
-import textwrap
 from functools import cache
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
-from loadtest.workloads.prose import TOPICS, paragraphs
-
-# Module, function, a name in it and its new name. SmolLM2-135M-Instruct repeats these completely; with other functions
-# it often drifts off.
-RENAMES = (
-    ("heapq", "_siftup", "newitem", "moved_item"),
-    ("heapq", "_siftdown", "newitem", "moved_item"),
-    ("statistics", "fmean", "weights", "shares"),
-    ("statistics", "covariance", "xbar", "mean_of_x"),
-    ("shutil", "copyfileobj", "fsrc", "source_file"),
-    ("shutil", "copymode", "follow_symlinks", "through_links"),
-    ("fnmatch", "filter", "result", "matching"),
-    ("base64", "b64encode", "altchars", "other_characters"),
-    ("colorsys", "rgb_to_hls", "sumc", "total"),
-    ("colorsys", "hsv_to_rgb", "i", "sector"),
-    ("ast", "increment_lineno", "node", "tree"),
-    ("difflib", "ndiff", "linejunk", "is_junk_line"),
-    ("inspect", "cleandoc", "margin", "common_indent"),
-    ("mimetypes", "guess_extension", "strict", "only_official"),
-    ("string", "capwords", "sep", "separator"),
-    ("tokenize", "untokenize", "iterable", "tokens"),
-    ("urllib.parse", "urlunsplit", "components", "parts"),
-    ("zipfile", "is_zipfile", "filename", "path"),
+MODULES = (
+    "base64", "bisect", "calendar", "colorsys", "copy", "fnmatch", "glob", "gzip", "heapq", "shutil", "statistics",
+    "textwrap",
+)  # fmt: skip
+LEAST, MOST = 200, 1200  # characters of a function
+MAX_TOKENS = 400
+TASK = (
+    "Rename the function {old} to {new}, and change nothing else. Answer with the whole function.\n\n"
+    "```python\n{source}\n```"
 )
-EVERY_PROSE = 3
-MAX_TOKENS = 320
 
 
 def requests(count: int, seed: int) -> list[dict[str, Any]]:
-    chance = random.Random(f"edit {seed}")
-    renames, topics = list(RENAMES), list(TOPICS)
-    chance.shuffle(renames)
-    chance.shuffle(topics)
-    found = []
-    for number in range(count):
-        prose, code = number // EVERY_PROSE, number - number // EVERY_PROSE
-        if number % EVERY_PROSE == EVERY_PROSE - 1:
-            found.append(_corrected(topics[prose % len(topics)], chance))
-        else:
-            found.append(_renamed(*renames[code % len(renames)], code // len(renames)))
-    return found
-
-
-def renames(count: int, seed: int) -> list[dict[str, Any]]:
-    """Functions only."""
-    functions = list(RENAMES)
-    random.Random(f"edit {seed}").shuffle(functions)
-    return [_renamed(*functions[at % len(functions)], at // len(functions)) for at in range(count)]
-
-
-def _renamed(module: str, function: str, old: str, new: str, again: int) -> dict[str, Any]:
-    """A revision that renames something in a function. `again`: the function's earlier uses."""
-    source = _source(module, function)
-    comment, wanted = f"# From the module {module}.\n", f"{new}_{again + 1}" if again else new
-    begins = re.sub(rf"\b{old}\b", wanted, source).splitlines()[0]
-    return _revisions(
-        source, comment + source, "a comment says where it comes from", f"{old} is called {wanted}", comment + begins
-    )
+    """The seed decides with which function it begins; after the last one comes the first, under yet another name."""
+    known = functions()
+    begin = random.Random(f"edit {seed}").randrange(len(known))
+    return [_request(*known[(begin + at) % len(known)], at // len(known)) for at in range(count)]
 
 
 @cache
-def _source(module: str, function: str) -> str:
-    return textwrap.dedent(inspect.getsource(getattr(importlib.import_module(module), function)))
+def functions() -> list[tuple[str, str]]:
+    """Name and source: the first of every module, then the second, so that few requests are of many modules."""
+    by_module = [_of(module) for module in MODULES]
+    return [each for row in zip_longest(*by_module) for each in row if each is not None]
 
 
-def _corrected(topic: str, chance: random.Random) -> dict[str, Any]:
-    text = "\n\n".join(paragraphs(topic, 1200)) + "\n"
-    words = text.split(" ")
-    for at in chance.sample(range(12, len(words)), min(6, len(words) - 12)):
-        if len(words[at]) > 4 and words[at].isalpha():
-            words[at] = words[at][:2] + words[at][3] + words[at][2] + words[at][4:]
-    wrong = " ".join(words)
-    title = f"About {topic}\n\n"
-    return _revisions(
-        wrong, title + wrong, "it has a title", "typing errors are corrected", title + " ".join(words[:8])
-    )
+def _of(module: str) -> list[tuple[str, str]]:
+    """Of the file, not of the imported module: there, functions in C have taken the place of some."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    found = [(node.name, ast.get_source_segment(text, node) or "") for node in _nodes(text)]
+    return [(name, source) for name, source in found if LEAST <= len(source) <= MOST]
 
 
-def _revisions(first: str, second: str, was: str, wanted: str, begins: str) -> dict[str, Any]:
-    prompt = (
-        "A file and its revisions. Each is the whole file.\n\n"
-        f'<revision number="1">\n{first}</revision>\n\n'
-        f'<revision number="2" change="{was}">\n{second}</revision>\n\n'
-        f'<revision number="3" change="{wanted}">\n{begins}'
-    )
-    return {"prompt": prompt, "max_tokens": MAX_TOKENS, "stop": ["</revision>"], "temperature": 0}
+def _nodes(text: str) -> list[ast.FunctionDef]:
+    return [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+
+
+def _request(name: str, source: str, again: int) -> dict[str, Any]:
+    new = re.sub(r"^_*", "my_", name) + (f"_{again + 1}" if again else "")
+    content = TASK.format(old=name, new=new, source=source)
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": MAX_TOKENS, "temperature": 0}

@@ -35,11 +35,13 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`session(index)` for every integer; negative ones are for warm-up. `times`: start times of a trace."""
+    """`session(index)` for every integer; negative ones are for warm-up. `times`: start times of a trace. `cold`: no
+    session may find traces of another on the server."""
 
     name: str
     session: Callable[[int], Session]
     times: tuple[float, ...] = ()
+    cold: bool = False
 
 
 def alone(body: Mapping[str, Any]) -> Session:

@@ -182,11 +182,13 @@ HYBRID_FIRST, HYBRID_THEN = "suffix", "ngram"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a draft's tokens came from, as `Run.source` names it. `label` is its name on a screen."""
+    """Where a draft's tokens came from, as `Run.source` names it. `label` is its name on a screen. `learned`: a network
+    in the worker made them; a server has one such source at most."""
 
     name: str
     label: str
     help: str
+    learned: bool = False
 
 
 SOURCES: dict[str, Source] = {
@@ -198,5 +200,13 @@ SOURCES: dict[str, Source] = {
         Source("store", "store", "earlier answers, kept on disk"),
         Source("corpus", "corpus", "a corpus that was added"),
         Source(PREDICTION, "expected text", "the text that came with the request"),
+        Source("mtp", "MTP", "the multi-token prediction block, in the worker", learned=True),
+        Source("eagle", "EAGLE", "the EAGLE head, in the worker", learned=True),
+        Source("eagle3", "EAGLE-3", "the EAGLE-3 head, in the worker", learned=True),
+        Source("block", "block", "the head that drafts a block in one pass, in the worker", learned=True),
+        Source("medusa", "Medusa", "the Medusa heads, in the worker", learned=True),
+        Source("hydra", "Hydra", "the Hydra heads, in the worker", learned=True),
+        Source("draft_model", "draft model", "the draft model, in the worker", learned=True),
     )
 }
+LEARNED = tuple(source.name for source in SOURCES.values() if source.learned)

@@ -15,14 +15,20 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from services.api.methods import SOURCES
+from services.api.methods import LEARNED, SOURCES
 
 SHOWN = ("accepted", "all")
 RESET = "\x1b[0m"
 REJECTED = "\x1b[2;9m"  # faint and struck through
 # Underlined, each source in a colour of its own; sources the table doesn't have share OTHER_STYLE.
 COLOURS = (32, 36, 34, 35, 95, 33)
-STYLES = {name: f"\x1b[4;{colour}m" for name, colour in zip(SOURCES, cycle(COLOURS), strict=False)}
+# A server has one of the learned sources at most.
+LEARNED_STYLE = "\x1b[4;94m"
+_TEXT_SOURCES = [name for name in SOURCES if name not in LEARNED]
+STYLES = {
+    **{name: f"\x1b[4;{colour}m" for name, colour in zip(_TEXT_SOURCES, cycle(COLOURS), strict=False)},
+    **dict.fromkeys(LEARNED, LEARNED_STYLE),
+}
 OTHER_STYLE = "\x1b[4;91m"
 # Control characters that a terminal would obey, except tabs and line ends, and halves of characters, which can't be
 # printed.

@@ -1,7 +1,8 @@
 """`specmesh top`: the mesh behind a running server, live, from its /v1/mesh. The lines: services/cli/top_view.py.
 
 Uses the terminal's alternate screen. If the server doesn't answer, the first line says so above the last figures, and
-it is asked again until it is back or q is pressed.
+it is asked again until it is back or q is pressed. A server that is silent is told of after SILENT_AFTER; it may still
+answer that question within ANSWER_TIMEOUT.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from mesh.clock import Clock, SystemClock
 from services.api.settings import Settings
 from services.cli.chat import ChatError, Conversation, colours, raise_for_error, reached, server_url, session
 from services.cli.top_view import Body, screen
+from services.cli.top_window import Window
 
+SILENT_AFTER = 0.5  # s
 ANSWER_TIMEOUT = 2.0  # s
 # Rates are measured from one sample to the next.
 BETWEEN_LOOKS = 1.0  # s, of --once
@@ -61,9 +65,10 @@ async def look(server: Conversation) -> Body:
 
 async def _once(server: Conversation) -> int:
     try:
-        await look(server)
+        window, clock = Window(), SystemClock()
+        window.add(await look(server), clock.now())
         await asyncio.sleep(BETWEEN_LOOKS)
-        body = await look(server)
+        body = window.add(await look(server), clock.now())
     except ChatError as error:
         print(f"specmesh: {error}", file=sys.stderr)
         return 1
@@ -73,9 +78,20 @@ async def _once(server: Conversation) -> int:
 
 
 class Top:
-    def __init__(self, server: Conversation, every: float) -> None:
+    """`ask`: how the server is looked at."""
+
+    def __init__(
+        self,
+        server: Conversation,
+        every: float,
+        clock: Clock | None = None,
+        ask: Callable[[Conversation], Awaitable[Body]] = look,
+    ) -> None:
         self._server = server
         self._every = every
+        self._clock = clock or SystemClock()
+        self._ask = ask
+        self._window = Window()
         self._body: Body | None = None
         self._trouble = "looking"
         self._quit = asyncio.Event()
@@ -97,13 +113,20 @@ class Top:
 
     async def _look_for_ever(self) -> None:
         while True:
+            silent = self._clock.call_later(SILENT_AFTER, self._say, f"no answer for {SILENT_AFTER:g} s; q ends")
             try:
-                self._body = await look(self._server)
-                self._trouble = ""
+                self._body = self._window.add(await self._ask(self._server), self._clock.now())
+                said = ""
             except ChatError as error:
-                self._trouble = f"{error}; trying again, q ends"
-            self._draw()
-            await asyncio.sleep(self._every)
+                said = f"{error}; trying again, q ends"
+            finally:
+                silent.cancel()
+            self._say(said)
+            await self._clock.sleep(self._every)
+
+    def _say(self, trouble: str) -> None:
+        self._trouble = trouble
+        self._draw()
 
     def _key(self) -> None:
         pressed = os.read(sys.stdin.fileno(), 64)

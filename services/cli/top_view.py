@@ -85,6 +85,9 @@ def _head(body: Body | None, where: str, trouble: str) -> TableLine:
     members = [member for member in body["members"] if member["state"] != "gone"]
     bad = [member for member in members if member["state"] != "ready"]
     said = f"{len(members)} processes, all ready" if not bad else f"{len(members)} processes, {len(bad)} not ready"
+    # The column is among the first that a narrow terminal loses.
+    restarts = sum(member["restarts"] for member in members)
+    said += f", restarts {restarts}" * bool(restarts)
     demo = ", demo" if body["demo"] else ""
     return TableLine((TableCell(f"{where}: ", BOLD), TableCell(said, YELLOW if bad else ""), TableCell(demo)))
 
@@ -109,7 +112,7 @@ MEMBERS = (
     Column("QUEUE", 6, lambda m: TableCell(number(m["queue"]))),
     Column("RUNNING", 5, lambda m: _figure(m, "running")),
     Column("TOKENS/S", 8, lambda m: _figure(m, "tokens_per_s", 1)),
-    Column("RESTARTS", 3, lambda m: TableCell(number(m["restarts"]))),
+    Column("RESTARTS", 3, lambda m: TableCell(number(m["restarts"]), YELLOW if m["restarts"] else "")),
     Column("HEARD", 2, lambda m: TableCell(f"{m['heard_ago_s']:.1f}s")),
     Column("PID", 1, lambda m: TableCell(str(m["pid"]))),
     Column("WHY", 0, lambda m: TableCell("; ".join(m["reasons"])), right=False),
@@ -184,11 +187,9 @@ def paragraph(begin: str, items: Iterable[str], width: int) -> list[TableLine]:
 
 SOURCES = (
     Column("DRAFTS FROM", 9, lambda s: TableCell(s["name"]), right=False),
-    Column("ACCEPTED NOW", 8, lambda s: TableCell(share(s["accepted_lately"], s["drafted_lately"]))),
+    Column("ACCEPTED (10 s) / DRAFTED", 8, lambda s: TableCell(of(s["accepted_lately"], s["drafted_lately"]))),
     Column("", 3, lambda s: TableCell(bar(s["accepted_lately"], s["drafted_lately"]), GREEN), right=False),
-    Column("OF TOKENS", 6, lambda s: TableCell(number(s["drafted_lately"]))),
-    Column("ACCEPTED EVER", 7, lambda s: TableCell(share(s["accepted"], s["drafted"]))),
-    Column("OF TOKENS EVER", 5, lambda s: TableCell(number(s["drafted"]))),
+    Column("ACCEPTED (TOTAL) / DRAFTED", 7, lambda s: TableCell(of(s["accepted"], s["drafted"]))),
 )
 
 
@@ -237,6 +238,10 @@ def age(seconds: float) -> str:
 
 def share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "-"
+
+
+def of(part: float, whole: float) -> str:
+    return f"{number(part)} / {number(whole)} {share(part, whole):>5}"
 
 
 def bar(part: float, whole: float) -> str:

@@ -37,7 +37,10 @@ class Asset:
 def filled(text: str) -> str:
     """The text with its marks replaced by what they name."""
     drafting = [method for method in METHODS.values() if method.name != NAIVE]
-    sources = [{"id": source.name, "name": source.label, "says": source.help} for source in SOURCES.values()]
+    sources = [
+        {"id": source.name, "name": source.label, "says": source.help} | ({"learned": True} if source.learned else {})
+        for source in SOURCES.values()
+    ]
     made = {
         "<!-- made: methods -->": "\n".join(_option(method) for method in drafting),
         "<!-- made: methods without prediction -->": "\n".join(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import held_out
-from bench.held_out import KINDS, SPEC_BENCH, Sources, all_texts, lacking, prompts, sources
+from bench.held_out import EDITS, KINDS, SPEC_BENCH, Sources, all_texts, lacking, prompts, sources
 from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
 
@@ -51,7 +51,8 @@ def test_a_kind_has_the_first_turns_of_its_categories(found: Sources) -> None:
 
 
 def test_edits_rename_something_in_a_function(found: Sources) -> None:
-    assert all("is called" in text_of(body) and "def " in text_of(body) for body in prompts("edit", 40, 1, found))
+    assert all("is called" in text_of(body) for body in prompts("edit-favourable", 40, 1, found))
+    assert all("Rename the function" in text_of(body) for body in prompts("edit", 40, 1, found))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +65,7 @@ def test_the_server_takes_every_prompt(kind: str, found: Sources) -> None:
 def test_all_that_is_held_out_is_whole_files_and_later_turns(found: Sources) -> None:
     texts = set(all_texts(found, 2, 1))
     assert {"qa 19 of question?", "later 7", "def f19():\n"} <= texts
-    assert {text_of(body) for body in prompts("edit", 2, 1, found)} <= texts
+    assert {text_of(body) for kind in EDITS for body in prompts(kind, 2, 1, found)} <= texts
 
 
 def test_kinds_without_their_file_say_what_they_lack() -> None:

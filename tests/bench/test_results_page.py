@@ -22,7 +22,8 @@ WITH_GPU = CPU | {"gpu": "Some GPU"}
 
 def speculation(counts: tuple[int, ...] = (1, 8, 32), **changed: Any) -> dict[str, Any]:
     seen = {"naive": method(1.0), "ngram:5": method(1.5), "auto": method(2.25)} | changed
-    return {"workloads": {name: {str(at): seen for at in counts} for name in ("edit", "chat")}, "missed": []}
+    by_name = {name: {str(at): seen for at in counts} for name in ("edit", "chat")}
+    return {"cold": ["edit"], "workloads": by_name, "missed": []}
 
 
 PEERS = {
@@ -52,8 +53,9 @@ def test_speculation_is_a_table_by_requests_at_a_time_and_two_pictures() -> None
     files = made({"speculation": [row("speculation", speculation())]})
     text = files[PAGE]
     assert "| request | method | 1 at a time | 8 at a time | 32 at a time | while it is read | tokens a step |" in text
-    assert "| edit | `naive` | 50 tokens/s | 50 tokens/s | 50 tokens/s | 50 tokens/s | 2.5 |" in text
-    assert "| chat | `auto` | 2.25 × | 2.25 × | 2.25 × | 2.25 × (1.75–2.75) | 2.5 |" in text
+    assert "| edit, cold | `naive` | 50 tokens/s | 50 tokens/s | 50 tokens/s | 50 tokens/s | 2.5 |" in text
+    assert "| chat, warm | `auto` | 2.25 × | 2.25 × | 2.25 × | 2.25 × (1.75–2.75) | 2.5 |" in text
+    assert "- `edit`: repeat a function under another name." in text
     for name in ("auto", "ngram"):
         place = f"pictures/results-some-cpu-2-speculation-{name}.svg"
         assert f"]({place})" in text

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from bench.results_in_pages import CALLED
 from bench.speculation import Method, Seen, auto_missed, compare, method, missed, rotated
 from bench.streams import Heard, Refused, told
-from bench.workloads import WORKLOADS, from_lines, route
+from bench.workloads import LEADING, WORKLOADS, from_lines, route, salt_of
 from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
 # Three steps gave nine tokens; a stop text stood before the last two.
@@ -44,7 +45,7 @@ def test_no_request_comes_twice_and_all_are_greedy_and_of_a_usual_size(name: str
     assert len({json.dumps(body) for body in bodies}) == 32
     for body in bodies:
         text = body.get("prompt") or "".join(message["content"] for message in body["messages"])
-        assert 700 < len(text) < 6000, (name, len(text))
+        assert 300 < len(text) < 6000, (name, len(text))
         assert body["temperature"] == 0 and 100 <= body["max_tokens"] <= 400
 
 
@@ -53,6 +54,12 @@ def test_the_server_takes_every_request(name: str) -> None:
     for body in WORKLOADS[name].requests(8, 1):
         parse = parse_chat if route(body).endswith("chat/completions") else parse_completion
         parse({**body, "model": "m"}, RequestLimits())
+
+
+def test_what_leads_is_not_selected_and_a_cold_request_has_a_salt_of_its_own() -> None:
+    assert set(CALLED) == set(WORKLOADS)
+    assert LEADING[0] == "edit" and "edit-favourable" not in LEADING
+    assert [salt_of(name, "run", 3) for name in ("edit", "chat", "lines.jsonl")] == ["run 3", "run", "run"]
 
 
 def test_turns_of_a_session_hold_the_turns_before() -> None:
@@ -118,7 +125,7 @@ def test_auto_is_held_to_its_bar_and_to_the_best_of_the_others() -> None:
     def figures(**decode: float) -> dict[str, Any]:
         return {name: {"decode": [each], "throughput": each} for name, each in decode.items()}
 
-    assert auto_missed("edit", 1, figures(naive=1.0, ngram=3.1, auto=3.0)) == []
-    assert len(auto_missed("edit", 1, figures(naive=1.0, ngram=3.5, auto=2.9))) == 2
-    assert auto_missed("edit", 16, figures(naive=1.0, ngram=0.8, auto=0.99)) == []
+    assert auto_missed("edit-favourable", 1, figures(naive=1.0, ngram=3.1, auto=3.0)) == []
+    assert len(auto_missed("edit-favourable", 1, figures(naive=1.0, ngram=3.5, auto=2.9))) == 2
+    assert auto_missed("edit-favourable", 16, figures(naive=1.0, ngram=0.8, auto=0.99)) == []
     assert auto_missed("chat", 16, figures(naive=1.0, auto=0.98)) == ["is 0.98 x naive, the bar is 0.99"]

@@ -120,7 +120,7 @@ def test_who_is_stopped_is_not_waited_for(mesh: RunningMesh) -> None:
 
 def test_the_terminal_shows_the_mesh(mesh: RunningMesh) -> None:
     shown = command(mesh, "top", "--once")
-    assert all(name in shown for name in ("streamer-1", "tokenizer-1", "worker-1", "proposer-1", "ACCEPTED EVER"))
+    assert all(name in shown for name in ("streamer-1", "tokenizer-1", "worker-1", "proposer-1", "ACCEPTED (TOTAL)"))
 
 
 def test_the_terminal_shows_what_was_drafted(mesh: RunningMesh) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from aiohttp import web
 from scripted_server import ScriptedServer, chunk, event
 
-from loadtest.cli import BAD_USAGE, FAILED, NO_SERVER, OK, main
+from loadtest.cli import BAD_USAGE, FAILED, NO_SERVER, OK, STOPPED, main
 from loadtest.flags import parser, plan_of
 from loadtest.run import leaves_after
 
@@ -107,6 +109,53 @@ async def test_the_servers_counters_are_read_before_and_after(server: ScriptedSe
     flags = ["--requests=6", "--max-tokens=1", f"--metrics-url={server.url}/metrics", f"--json={file}"]
     assert await load(server.url, *flags) == OK
     assert json.loads(file.read_text())["server"]["generation_tokens_total"] == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_the_run_with_a_report_of_what_was_measured(
+    server: ScriptedServer, tmp_path: Path, number: signal.Signals
+) -> None:
+    answered = asyncio.Event()
+
+    async def five_answers(request: web.Request, body: dict[str, Any], out: web.StreamResponse) -> None:
+        if len(server.asked) <= 5:
+            await server.whole_answer(request, body, out)
+        else:
+            await out.write(chunk("a"))
+            answered.set()
+            await asyncio.sleep(60)
+
+    server.script = five_answers
+    file = tmp_path / "figures.json"
+    flags = [server.url, "--requests=100", "--max-tokens=2", f"--json={file}"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtest", *flags, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    await asyncio.wait_for(answered.wait(), 60)
+    process.send_signal(number)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == STOPPED + number
+    figures, said = json.loads(file.read_text()), out.decode()
+    assert figures["requests"]["ok"] == figures["requests"]["sent"] == 5 and figures["tokens"]["output"] == 10
+    assert "10 output" in said and f"Stopped by {number.name};" in said and "0 of 5 requests failed" in said
+
+
+async def test_what_is_no_terminal_gets_a_line_now_and_then(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def until_it_is_said(request: web.Request, body: dict[str, Any], out: web.StreamResponse) -> None:
+        if len(server.asked) == 4:
+            async with asyncio.timeout(30):
+                while not (told := capsys.readouterr().err):  # noqa: ASYNC110 nothing else tells of it
+                    await asyncio.sleep(0.01)
+            said.append(told)
+        await server.whole_answer(request, body, out)
+
+    said: list[str] = []
+    server.script = until_it_is_said
+    monkeypatch.setattr("loadtest.cli.LINES_EVERY", 0.01)
+    assert await load(server.url, "--requests=4", "--max-tokens=2") == OK
+    assert "1 at a time" in said[0] and "ended" in said[0] and "\x1b" not in said[0]
 
 
 async def test_without_a_server_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:

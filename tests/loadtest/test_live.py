@@ -8,7 +8,7 @@ from heard import heard
 
 from loadtest.arrivals import Arrivals
 from loadtest.ask import Ask, Side
-from loadtest.live import Live, sparks
+from loadtest.live import Lines, Live, sparks
 from loadtest.run import Load, Progress
 
 
@@ -51,6 +51,20 @@ def test_it_draws_over_itself_and_begins_anew_at_the_next_point() -> None:
     assert out.getvalue().endswith("\x1b[4F\x1b[J")
     view.done()
     assert out.getvalue().count("\x1b[J") == 2
+
+
+def test_without_a_terminal_every_look_is_a_line() -> None:
+    out, one = io.StringIO(), load()
+    view = Lines(out)
+    one.outcomes.append(heard([4], usage=20))
+    one.running = 2
+    view(at(10.0, one, requests=4, concurrency=2))
+    view(at(20.0, one, requests=4, concurrency=2, point=1))
+    view.done()
+    assert out.getvalue().splitlines() == [
+        "10 s, 25%, 2 at a time  point 1 of 2: 1 ended, 2 running, 0 failed, 2 tokens/s",
+        "20 s, 25%, 2 at a time  point 2 of 2: 1 ended, 2 running, 0 failed, 1 tokens/s",
+    ]
 
 
 def test_sparks_show_the_greatest_full() -> None:

@@ -41,6 +41,20 @@ async def test_what_the_server_answered_is_part_of_the_next_turn(server: Scripte
     assert [each.turn for _, each in result.records] == [0, 1, 2] and result.runs[0]["requests"]["ok"] == 3
 
 
+async def test_a_cold_workload_gives_every_request_a_salt_of_its_own(server: ScriptedServer) -> None:
+    await load(server, "--workload=edit", "--requests=3", "--warmup=1")
+    await load(server, "--workload=edit", "--requests=3", "--ab", "speculation=off", "speculation=auto")
+    salts = [body["cache_salt"] for body in server.asked]
+    assert len(set(salts)) == len(salts) == 4 + 6
+
+
+async def test_a_cold_workload_is_warm_where_it_is_told_so(server: ScriptedServer) -> None:
+    await load(server, "--workload=edit", "--requests=2", "--shared-cache")
+    await load(server, "--workload=edit", "--requests=2", "--ab", "label=a;cache_salt=null", "label=b;cache_salt=mine")
+    salts = [body.get("cache_salt") for body in server.asked]
+    assert salts[:2] == [None, None] and sorted(salts[2:], key=str) == [None, None, "mine", "mine"]
+
+
 async def test_a_pause_is_not_counted_as_latency(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "talk.jsonl").write_text('{"turns": ["one", "two"], "think": 0.05}')
     result = await load(server, f"--workload={tmp_path / 'talk.jsonl'}", "--requests=1")

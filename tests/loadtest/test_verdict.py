@@ -90,10 +90,23 @@ def test_two_sides_are_compared_with_how_sure_that_is() -> None:
     assert "2 of 10 texts differ" in verdict(sides, [row(1, 2.31, None, None, differ=2)])
 
 
+def test_an_interval_that_holds_1_is_no_clear_difference() -> None:
+    sides = [run({"concurrency": 1}, side="off"), run({"concurrency": 1}, side="auto")]
+    said = verdict(sides, [row(1, 1.02, 0.93, 1.1)])
+    assert "auto beside off: no clear difference (tokens/s 1.02 times, 95 %: 0.93 to 1.10)." in said
+    assert "times as fast" not in said
+    assert "no clear difference" not in verdict(sides, [row(1, 0.9, 0.8, 0.97)])
+    # Of a single pair nothing is known about noise.
+    assert "1.02 times as fast" in verdict(sides, [row(1, 1.02, None, None)])
+    runs = [run({"concurrency": at}, side=side) for at in (1, 4) for side in ("off", "auto")]
+    swept = verdict(runs, [row(1, 1.5, 1.3, 1.7), row(4, 1.01, 0.9, 1.1)])
+    assert "1.50 at 1, 1.01 at 4 (no clear difference) times as fast" in swept
+
+
 @pytest.mark.parametrize(
     ("high", "end"),
     [
-        ((2.2, 1.5, 1.1), "nowhere slower up to 16 at a time."),
+        ((2.2, 1.5, 1.1), "nowhere clearly slower up to 16 at a time."),
         ((2.2, 0.98, 0.9), "slower from 4 at a time on."),
         ((2.2, 0.98, 1.1), "slower at 4 at a time."),
     ],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadtest.workloads import DRAWN, NAMES, BadWorkload, Session, Workload, workload
+from loadtest.workloads import DRAWN, NAMES, BadWorkload, Session, Workload, edit, workload
 from loadtest.workloads.session import as_chat, as_completion, extended
 
 
@@ -37,7 +40,7 @@ def test_warming_up_asks_what_is_not_asked_again(name: str) -> None:
     warm = {text(made(-1 - index)) for index in range(4)}
     measured = {text(made(index)) for index in range(4)}
     # Of some kinds there are few, and all of them are asked sooner or later.
-    assert len(warm) == 4 and (name in ("edit", "retrieval", "chat") or not warm & measured)
+    assert len(warm) == 4 and (name in ("edit", "edit-favourable", "retrieval", "chat") or not warm & measured)
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -81,6 +84,34 @@ def test_json_shows_how_it_is_done_and_asks_for_what_the_sentences_say() -> None
     shown = prompt.split("JSON:\n")[1].split("\n\n")[0].splitlines()
     assert all(f"{person['name']}, {person['age']} years old" in prompt for person in map(json.loads, shown))
     assert prompt.endswith("JSON:\n") and prompt.count(" years old") == 10
+
+
+def test_edit_takes_every_function_of_its_modules_within_the_size() -> None:
+    names = [name for name, _ in edit.functions()]
+    for module in edit.MODULES:
+        for name, function in vars(importlib.import_module(module)).items():
+            if inspect.isfunction(function) and function.__module__ == module and function.__name__ == name:
+                source = inspect.getsource(function).rstrip()
+                if edit.LEAST <= len(source) <= edit.MOST and source.startswith("def "):
+                    assert name in names, (module, name)
+    assert all(edit.LEAST <= len(source) <= edit.MOST for _, source in edit.functions())
+
+
+def test_edit_asks_for_a_function_under_another_name_and_begins_no_answer() -> None:
+    bodies = edit.requests(2 * len(edit.functions()), 0)
+    for body in bodies:
+        (message,) = body["messages"]
+        assert message["role"] == "user" and message["content"].endswith("\n```")
+        ast.parse(message["content"].partition("```python\n")[2].removesuffix("```"))
+    assert len({body["messages"][0]["content"] for body in bodies}) == len(bodies)
+    known = [source for _, source in edit.functions()]
+    in_order = [body["messages"][0]["content"].partition("```python\n")[2].removesuffix("\n```") for body in bodies]
+    begin = known.index(in_order[0])
+    assert in_order[: len(known)] == known[begin:] + known[:begin]
+
+
+def test_only_edit_is_cold() -> None:
+    assert [name for name in NAMES if workload(name, 0).cold] == ["edit"]
 
 
 def test_a_fixed_prompt_is_asked_every_time() -> None:

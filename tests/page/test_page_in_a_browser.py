@@ -247,6 +247,14 @@ async def test_a_narrow_window_needs_no_sideways_scrolling(opened: Page, view: s
     assert await opened.run("document.documentElement.scrollWidth") <= 390
 
 
+async def test_on_a_phone_send_scrolls_to_the_answer(opened: Page) -> None:
+    await opened.size(390, 800)
+    await answered(opened, tokens=8)
+    top = await opened.run(f"{SHOWN}.getBoundingClientRect().top")
+    assert 0 <= top < 400
+    assert await opened.run("document.activeElement.id") != "prompt"
+
+
 async def test_dark_follows_the_system_until_somebody_chooses(opened: Page) -> None:
     theme = "document.documentElement.dataset.theme"
     assert await opened.run(theme) == "light"

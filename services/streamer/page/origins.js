@@ -4,7 +4,7 @@ import { el, whole } from "./dom.js";
 
 export const ORIGINS = [
   // made: sources
-  { id: "other", name: "another proposer", says: "one that this page has no colour for" },
+  { id: "other", name: "another source", says: "one that this page has no colour for" },
   { id: "bonus", name: "bonus", says: "the model’s own token, in a step that checked a draft" },
   { id: "plain", name: "plain", says: "the model alone: a step without a draft" },
 ];
@@ -20,11 +20,11 @@ export const nameOf = (source) => KNOWN[source]?.name ?? source.replace(":", " "
 
 export const originOfToken = ({ step, own }) => (own ? (step.drafted ? "bonus" : "plain") : originOf(step.source));
 
-// The legend, with how many tokens each gave; before there are any, all of them.
+// The legend, with how many tokens each gave; before there are any, all that every server has.
 export function legend(tokens) {
   const counts = {};
   for (const token of tokens) counts[originOfToken(token)] = (counts[originOfToken(token)] ?? 0) + 1;
-  const shown = ORIGINS.filter((origin) => (tokens.length ? counts[origin.id] : origin.id !== "other"));
+  const shown = ORIGINS.filter((origin) => (tokens.length ? counts[origin.id] : origin.id !== "other" && !origin.learned));
   return shown.map((origin) =>
     el("li", { title: origin.says },
       el("span", { class: `origin ${origin.id}` }, origin.name),

@@ -121,7 +121,10 @@ export class Playground {
     this.#painter.reset();
     this.#busy(true);
     this.#draw();
-    turn.scrollIntoView({ block: "nearest" });
+    // Where the answer stands below the form, it comes to the top, and a keyboard on the screen goes away.
+    const below = matchMedia("(max-width: 860px)").matches;
+    if (below) document.activeElement?.blur();
+    (below ? said : turn).scrollIntoView({ block: below ? "start" : "nearest" });
     return turn;
   }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, NAIVE, PARTS, SOURCES, Method
+from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, LEARNED, METHODS, NAIVE, PARTS, SOURCES, Method
 from services.api.settings import ROWS
 from services.api.speculative_config import METHODS_TO_COME
 
@@ -51,6 +51,7 @@ def test_choices_of_settings_are_the_rows() -> None:
 
 def test_every_method_of_one_source_can_be_the_source_of_a_draft() -> None:
     assert set(PARTS) <= set(SOURCES)
+    assert set(LEARNED) == {name for name, method in METHODS.items() if method.has_network}
 
 
 def test_outside_its_own_room_a_method_is_named_in_the_table_only() -> None:

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from mesh_doubles.clock import FakeClock
 from mesh_seen import BODY
 
 from services.cli.chat import ChatError, Conversation
-from services.cli.top import look
+from services.cli.top import ANSWER_TIMEOUT, SILENT_AFTER, Top, look
 
 PATIENCE = 60.0  # seconds
 
@@ -196,3 +197,33 @@ async def test_what_is_wrong_is_said_in_words(server: Server) -> None:
     await server.down()
     with pytest.raises(ChatError, match="nothing answers"):
         await look(Conversation(server.url))
+
+
+async def test_a_silent_server_is_told_of_half_a_second_after_it_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    clock, answered = FakeClock(), asyncio.Event()
+
+    async def ask(server: Conversation) -> dict[str, Any]:
+        if asked:
+            await answered.wait()
+        asked.append(server.url)
+        return BODY
+
+    def first_line() -> str:
+        drawn = capsys.readouterr().out.rpartition("\x1b[H")[2]
+        return drawn.split("\n")[0]
+
+    asked: list[str] = []
+    top = Top(Conversation("http://here"), 1.0, clock, ask)
+    looking = asyncio.create_task(top._look_for_ever())
+    await clock.advance(0.0)
+    assert "all ready" in first_line()
+    await clock.advance(1.0)
+    await clock.advance(SILENT_AFTER - 0.01)
+    assert first_line() == ""
+    await clock.advance(0.01)
+    assert f"no answer for {SILENT_AFTER:g} s" in first_line()
+    answered.set()
+    await clock.advance(0.0)
+    assert "all ready" in first_line()
+    looking.cancel()
+    assert SILENT_AFTER == 0.5 < ANSWER_TIMEOUT

@@ -20,7 +20,7 @@ def shown(body: Any = BODY, width: int = 120, height: int = 40, **more: Any) -> 
 
 def test_everyone_is_shown_in_the_order_of_a_requests_way() -> None:
     lines = shown()
-    assert lines[0] == "http://here: 3 processes, all ready"
+    assert lines[0] == "http://here: 3 processes, all ready, restarts 2"
     assert [line.split()[0] for line in lines[1:5]] == ["ROLE", "streamer", "worker", "proposer"]
     # A column nobody has a word in is left out.
     assert lines[1].split() == [*TITLES, "HEARD", "PID"]
@@ -32,9 +32,21 @@ def test_what_each_does_where_drafts_come_from_and_the_lines_between_them() -> N
     assert "worker-1    0.49 accepted a step, KV 25% used" in text
     assert "proposer-1  learned 123k tokens" in text
     suffix, ngram = (line.split() for line in text.splitlines() if line.startswith(("suffix", "ngram")))
-    assert suffix == ["suffix", "75%", "█" * 15, "40", "8%", "400"]
-    assert ngram == ["ngram", "10%", "██", "10", "1%", "100"]
+    assert suffix == ["suffix", *["30", "/", "40", "75%"], "█" * 15, *["30", "/", "400", "8%"]]
+    assert ngram == ["ngram", *["1", "/", "10", "10%"], "██", *["1", "/", "100", "1%"]]
+    titles = next(line for line in text.splitlines() if line.startswith("DRAFTS FROM"))
+    assert "ACCEPTED (10 s) / DRAFTED" in titles and "ACCEPTED (TOTAL) / DRAFTED" in titles
     assert "lines: streamer-1 → worker-1 0.5 ms, worker-1 → proposer-1 closed" in text
+
+
+def test_a_killed_proposer_is_told_where_its_column_does_not_fit() -> None:
+    body = copy.deepcopy(BODY)
+    body["members"][0]["restarts"] = 1
+    assert shown(body)[0].endswith("restarts 1") and shown(body)[4].split()[-3] == "1"
+    narrow = shown(body, width=60)
+    assert "RESTARTS" not in narrow[1] and narrow[0].endswith("restarts 1")
+    body["members"][0]["restarts"] = 0
+    assert "restarts" not in shown(body)[0]
 
 
 def test_a_narrow_window_loses_the_columns_that_matter_least() -> None:
@@ -56,7 +68,7 @@ def test_who_is_not_ready_is_told_with_the_reason() -> None:
     body["members"].append(member("tokenizer", state="gone"))
     lines = shown(body)
     # Who is gone is shown, and isn't one of them any more.
-    assert lines[0] == "http://here: 3 processes, 1 not ready"
+    assert lines[0] == "http://here: 3 processes, 1 not ready, restarts 2"
     assert any("nobody to talk to" in line for line in lines)
     assert any("gone" in line for line in lines)
 

@@ -1,0 +1,70 @@
+"""README.md and docs/choosing.md say what the rows say, with the text and whether drafts were cold or warm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import results_page, rows
+from bench.results_in_pages import BLOCK, BLOCKS, choosing, filled, newest, speed, steady
+from tests.bench.made_rows import method, row
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def speculation(*names: str, cold: tuple[str, ...] = (), faster: float = 2.0) -> dict[str, Any]:
+    seen = {"naive": method(1.0), "ngram:5": method(1.5), "auto": method(faster)}
+    return {"cold": list(cold), "workloads": {name: {"1": seen, "16": seen} for name in names}}
+
+
+def test_every_line_says_its_text_and_cold_or_warm() -> None:
+    text = speed({"speculation": [row("speculation", speculation("edit", "chat", cold=("edit",)))]})
+    assert "| repeat a function under another name, 1 stream, tokens/s | cold | 50 | 100 | 2.00 |" in text
+    assert "| open chat, 16 streams, tokens/s | warm | 50 | 100 | 2.00 |" in text and "edit-favourable" not in text
+
+
+def test_what_was_chosen_to_suit_leads_only_while_the_other_is_not_measured() -> None:
+    text = speed({"speculation": [row("speculation", speculation("edit-favourable"))]})
+    assert "files chosen to suit (`edit-favourable`), 1 stream" in text and "`edit`, which is cold" in text
+
+
+def test_the_newest_row_with_a_figure_is_shown_everywhere() -> None:
+    by_day = [row("speculation", speculation("chat", faster=each), day=day) for day, each in ((1, 3), (2, 2))]
+    found = {"speculation": by_day}
+    assert "| 2.00 |" in speed(found) and "| 2.00 | 1.50 | 2.50 |" in choosing(found)
+    assert "3.00" not in speed(found) + choosing(found)
+
+
+def test_without_rows_there_is_nothing_to_say() -> None:
+    assert steady({}) == "" == choosing({}) and "| open chat" not in speed({})
+
+
+def test_a_block_is_made_anew_and_the_rest_stays() -> None:
+    text = filled("a\n<!-- rows: choosing -->\nold\n<!-- end -->\nb", {})
+    assert text.startswith("a\n<!-- rows: choosing -->\n") and text.endswith("<!-- end -->\nb") and "old" not in text
+
+
+def test_the_check_covers_pages_with_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    docs, results = tmp_path / "docs", tmp_path / "results"
+    docs.mkdir()
+    (tmp_path / "README.md").write_text("<!-- rows: speed -->\n<!-- end -->\n")
+    rows.append("speculation", ["speculation"], speculation("chat"), results)
+    results_page.main([], docs, results)
+    assert "| open chat, 1 stream" in (tmp_path / "README.md").read_text()
+    rows.append("speculation", ["speculation"], speculation("chat", faster=4.0), results)
+    assert results_page.main(["--check"], docs, results) == 1 and "../README.md is behind" in capsys.readouterr().out
+
+
+def test_every_block_stands_on_a_page() -> None:
+    text = "".join((ROOT / page).read_text() for page in ("README.md", "docs/choosing.md"))
+    assert {found[2] for found in BLOCK.finditer(text)} == set(BLOCKS)
+
+
+def test_sentences_of_the_readme_have_the_figures_of_the_rows() -> None:
+    readme = (ROOT / "README.md").read_text()
+    engine = newest(rows.read_all(), "engine", lambda figures: figures.get("dtype") == "bfloat16")
+    assert engine is not None
+    assert f"8 rows takes {engine['figures']['times_one_row']['rows 8']:.2f} times" in readme
+    assert f"at {engine['figures']['ceilings']['step_of_one_row_times_floor']} times the time of reading" in readme
