@@ -41,7 +41,7 @@ def summary(before: Told, now: Told, seconds: float) -> dict[str, float] | None:
     line = {
         "prompt_tokens_per_s": round(grown["prompt_tokens"] / seconds, 1),
         "tokens_per_s": round(grown["tokens"] / seconds, 1),
-        **{name: sum(seen.figures.get(name, 0.0) for seen in now.values()) for name in ("running", "waiting")},
+        **{name: int(sum(seen.figures.get(name, 0.0) for seen in now.values())) for name in ("running", "waiting")},
         "kv_used": round(max(seen.figures.get("kv_used", 0.0) for seen in now.values()), 3),
     }
     if grown["drafted"]:
