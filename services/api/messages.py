@@ -401,6 +401,16 @@ class Seen(Message, frozen=True):
     pid: int = 0
 
 
+class ReadMetrics(Message, frozen=True):
+    """Asks a process for what its /metrics serves, for the /metrics of the API port."""
+
+
+class MetricsText(Message, frozen=True):
+    """In the text format of Prometheus."""
+
+    text: bytes
+
+
 class Kill(Message, frozen=True):
     """End at once, as by kill -9. Refused unless the setting `demo` is on."""
 
@@ -430,6 +440,8 @@ KINDS: dict[str, type[Message]] = {
     "model_card": ModelCard,
     "look": Look,
     "seen": Seen,
+    "read_metrics": ReadMetrics,
+    "metrics_text": MetricsText,
     "kill": Kill,
     "dying": Dying,
 }

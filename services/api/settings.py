@@ -22,6 +22,7 @@ from services.api.speculative_config import FLAGS, translate
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
 from services.api.tree_shape import read_shape
 from services.runtime.cpu_placement import cores_of
+from services.runtime.hosts import origins_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("api_keys", "", "Comma-separated API keys that clients send as Bearer tokens; empty: no key is needed", roles="streamer"),
     _row("api_keys_file", "", "File of further API keys, one a line or comma-separated; empty: none", kind="path", roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that a Host header may have on a server without api_keys and on the ports of /metrics, besides IP addresses, names without a dot and this machine's; a page of these hosts may send requests, too; *: any", roles="all"),
+    _row("cors_origins", "", "Comma-separated origins, such as https://chat.example.com, whose pages may send requests and read the answers (CORS); *: any; empty: none", roles="streamer"),
+    _row("api_metrics", "local", "Who may read /metrics of all processes on the port of the API: local: programs on this machine, which need one of the api_keys if there are any, and nobody if there are several; callers: whoever may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
     _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
     _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),
@@ -139,6 +142,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("kill_stuck_after", 30.0, "Time without progress after which `specmesh up` kills and restarts a process, in seconds; 0: never", low=0.0, high=3600.0, roles="up"),
     _row("stale_after", 2.0, "Time without progress after which an instance counts as stuck, in seconds", low=0.2, high=600.0),
     _row("log_level", "info", "Least severe level that is logged", kind="choice", choices=("debug", "info", "warning", "error")),
+    _row("log_format", "text", "Form of the log on stderr; json: one object a line", kind="choice", choices=("text", "json")),
 )
 
 ROWS: dict[str, Setting] = {row.name: row for row in SETTINGS}
@@ -400,6 +404,10 @@ def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str
         cores_of("", values["cores"])
     except ValueError as error:
         problems.append(f"{origins['cores']}: {error}")
+    try:
+        origins_of(values["cors_origins"])
+    except ValueError as error:
+        problems.append(f"{origins['cors_origins']}: {error}")
     try:
         read_shape(values["draft_tree_shape"])
     except ValueError as error:

@@ -38,7 +38,8 @@ from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file
 from services.cli.progress_bar import ProgressBar
 from services.cli.refusal import refuse
 from services.runtime import compile_ahead, output
-from services.runtime.process import RENEWED_IN_PLACE, SocketFile, configure_log, make_run_dir, mesh_codec, security_of
+from services.runtime.log import configure_log, has_colours, painted
+from services.runtime.process import RENEWED_IN_PLACE, SocketFile, make_run_dir, mesh_codec, security_of
 
 if TYPE_CHECKING:
     from models.spec import Network
@@ -49,14 +50,15 @@ log = logging.getLogger(__name__)
 ESSENTIAL = frozenset({"tokenizer", "worker", "streamer"})
 # Time that a role needs to exit once it has drained.
 LEAVE_GRACE = 5.0  # s
-_ROUTINE = re.compile(r"\S+ (DEBUG|INFO) ")
+# What a person at a terminal needn't see; requests and throughput are what one watches a server for.
+_ROUTINE = re.compile(r"\S+ (DEBUG|INFO) (?!\S+ specmesh\.(requests|throughput): )")
 
 
 def main(settings: Settings) -> int:
     """Runs until Ctrl-C or SIGTERM. The exit code."""
     # The event loop that restarts roles and handles signals must not block when the reader of our output is slow.
     output.install()
-    configure_log(settings.log_level, "up")
+    configure_log(settings.log_level, "up", settings.log_format)
     folder = run_dir(settings)
     try:
         make_run_dir(folder)
@@ -246,7 +248,8 @@ class Up:
     def _child_said(self, name: str, line: str) -> None:
         """On a terminal only important lines; everything is in the logs."""
         if not (sys.stderr.isatty() and _ROUTINE.match(line)):
-            print(f"{name:<12}| {line}", file=sys.stderr, flush=True)
+            shown = painted(line) if has_colours(sys.stderr) else line
+            print(f"{name:<12}| {shown}", file=sys.stderr, flush=True)
 
     def _say(self, text: str) -> None:
         print(f"specmesh: {text}", file=sys.stderr, flush=True)

@@ -154,8 +154,12 @@ class HealthServer:
 
     def metrics(self) -> bytes:
         """The registry in Prometheus' text format; on request every `specmesh:` name as `vllm:`, too."""
-        text = generate_latest(self._registry)
+        text = self.own_metrics()
         return text + _as_vllm(text) if self._vllm_metric_names else text
+
+    def own_metrics(self) -> bytes:
+        """The registry under our own names alone."""
+        return generate_latest(self._registry)
 
 
 def _as_vllm(text: bytes) -> bytes:

@@ -8,11 +8,23 @@ an address nor in a domain that public DNS doesn't have. Knows no HTTP.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 
 EVERY = "*"
 # Never in public DNS: RFC 6761, ICANN's private-use domain (host.docker.internal), and services of Kubernetes.
 PRIVATE_DOMAINS = (".localhost", ".internal", ".cluster.local")
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+def origins_of(listed: str) -> frozenset[str]:
+    """The setting cors_origins: what browsers send as Origin, or EVERY. Raises ValueError for anything else."""
+    origins = [each.strip().lower() for each in listed.split(",")]
+    for each in origins:
+        if each not in ("", EVERY) and not _ORIGIN.fullmatch(each):
+            raise ValueError(f"{each[:80]!r} is no origin: scheme://host or scheme://host:port, and no path")
+    return frozenset(origins) - {""}
 
 
 class AllowedHosts:

@@ -1,8 +1,8 @@
 """Introspection: answers `Look` over the mesh with the current figures of a process. Every process has this actor.
 
 The figures are those of the role's actor (`figures()`). Of totals it keeps the values of the last seconds, so that a
-caller can compute a rate; without callers it costs nothing. It doesn't know what the figures mean. With the setting
-`demo` it also takes a `Kill`.
+caller can compute a rate; without callers it costs nothing. It doesn't know what the figures mean. `ReadMetrics` gets
+what /metrics of this process serves. With the setting `demo` it also takes a `Kill`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ClassVar
 from mesh.actor import Actor, Call
 from mesh.clock import Clock, SystemClock
 from mesh.errors import Refuse
-from services.api.messages import Dying, Kill, LinkCard, Look, Seen
+from services.api.messages import Dying, Kill, LinkCard, Look, MetricsText, ReadMetrics, Seen
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ TOO_OLD = 10.0  # s
 CLOSEST_NOTES = 0.1  # s
 MOST_FIGURES = 128
 MOST_LINKS = 16
+MOST_METRICS = 2 << 20  # bytes
 # Time for the answer to be sent before the process is killed.
 LAST_WORD = 0.02  # s
 
@@ -44,18 +45,20 @@ class Figures:
 
 
 class Introspection(Actor):
-    handlers: ClassVar = {Look: "look", Kill: "kill"}
+    handlers: ClassVar = {Look: "look", ReadMetrics: "read_metrics", Kill: "kill"}
     mailbox_size = 64
 
     def __init__(
         self,
         figures: Callable[[], Figures],
         *,
+        metrics: Callable[[], bytes] = bytes,
         demo: bool = False,
         clock: Clock | None = None,
         kill: Callable[[int, int], object] = os.kill,
     ) -> None:
         self._figures = figures
+        self._metrics = metrics
         self._demo = demo
         self._clock = clock or SystemClock()
         self._kill = kill
@@ -84,6 +87,12 @@ class Introspection(Actor):
         if notes and now - notes[0][0] > TOO_OLD:
             notes.clear()
         return notes[0] if notes else (now, {})
+
+    async def read_metrics(self, message: ReadMetrics, call: Call) -> MetricsText:
+        text = self._metrics()
+        if len(text) > MOST_METRICS:
+            raise Refuse("too_large", f"the metrics have {len(text)} bytes")
+        return MetricsText(text=text)
 
     async def kill(self, message: Kill, call: Call) -> Dying:
         if not self._demo:

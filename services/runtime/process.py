@@ -22,7 +22,6 @@ import importlib
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +48,7 @@ from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.health_server import HealthServer
 from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import INTROSPECTION, Figures, Introspection
+from services.runtime.log import configure_log
 from services.runtime.own_folder import make_own_folder
 from services.runtime.preload import WarmParent, tell_parent
 from services.runtime.process_metrics import ProcessMetrics
@@ -247,7 +247,10 @@ class RoleProcess:
             self._sockets.append(SocketFile(self._directory_node.endpoint))
             await self._directory_node.spawn(DirectoryActor(stale_after=self.settings.stale_after), DIRECTORY)
         await self.node.start(endpoint(self.settings, self.role, self.instance))
-        await self.node.spawn(Introspection(self.figures, demo=self.settings.demo, clock=self._clock), INTROSPECTION)
+        window = Introspection(
+            self.figures, metrics=self.health_server.own_metrics, demo=self.settings.demo, clock=self._clock
+        )
+        await self.node.spawn(window, INTROSPECTION)
         self._sockets.append(SocketFile(self.node.endpoint))
         await self.directory.start()
 
@@ -354,7 +357,7 @@ def run_role(role: str, settings: Settings, actor_class: type[Actor] | None = No
             return code
     # Not before the fork, which would leave its thread behind.
     output.install()
-    configure_log(settings.log_level, log_name(role, settings))
+    configure_log(settings.log_level, log_name(role, settings), settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_main(role, settings, actor_class, known_as))
 
@@ -390,7 +393,7 @@ def prepare_process(role: str, settings: Settings) -> None:
     with contextlib.suppress(AttributeError, OSError):
         # glibc's M_ARENA_MAX: MALLOC_ARENA_MAX is read before we run, this works at any time.
         ctypes.CDLL(None).mallopt(-8, 2)
-    configure_log(settings.log_level, log_name(role, settings))
+    configure_log(settings.log_level, log_name(role, settings), settings.log_format)
     take_place(role, settings.cores, settings.niceness)
     faulthandler.enable()
     # kill -USR1 shows where a stuck process is.
@@ -413,14 +416,6 @@ def compute_environment(role: str, settings: Settings) -> Mapping[str, str]:
 
 def log_name(role: str, settings: Settings) -> str:
     return f"{role}/{instance_name(settings, role)}"
-
-
-def configure_log(level: str, who: str) -> None:
-    """One line an event, on stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    form = f"%(asctime)s.%(msecs)03d %(levelname)s {who} %(name)s: %(message)s"
-    handler.setFormatter(logging.Formatter(form, "%Y-%m-%dT%H:%M:%S"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def _find_actor(role: str) -> type[Actor]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client import generate_latest
 
 from mesh.actor import Actor
 from mesh.errors import MeshError
@@ -19,7 +21,10 @@ from services.api.settings import cache_dir, served_model_name
 from services.runtime.descriptors import make_room_for
 from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import Figures
+from services.streamer import throughput
+from services.streamer.access import Access
 from services.streamer.admission import Admission
+from services.streamer.all_metrics import AllMetrics
 from services.streamer.audit import Audit
 from services.streamer.bodies import Bodies
 from services.streamer.connections import Connections
@@ -66,20 +71,31 @@ class StreamerActor(Actor):
         self._peers: Peers | None = None
         self._probe: Probe | None = None
         self._map: MeshMap | None = None
+        self._all_metrics: AllMetrics | None = None
         self._runner: web.ServerRunner | None = None
         self._audit = Audit(context.settings.audit_share, context.settings.audit_threshold)
         self._metrics.watch_audit(self._audit)
         self._learning: asyncio.Task[None] | None = None
         self._replaying: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._own_metrics = partial(generate_latest, context.registry)
         self.port = 0
 
     async def on_start(self) -> None:
         vocabulary = await asyncio.to_thread(self.load_vocabulary)
         self._peers = Peers(self._directory, self.node)
         self._map = self._mesh_map()
+        self._all_metrics = AllMetrics(
+            self._directory,
+            self.node,
+            self._own_metrics,
+            instance=self._instance,
+            clock=self.node.clock,
+            vllm_metric_names=self._settings.vllm_metric_names,
+        )
         replays = Replays(self._audit, self._peers, self._admission)
-        api = self._http_api(vocabulary, self._peers, self._map, replays)
+        api = self._http_api(vocabulary, self._peers, self._map, self._all_metrics, replays)
         server = self.connections.server(api.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
@@ -93,13 +109,16 @@ class StreamerActor(Actor):
         self._replaying = asyncio.create_task(replays.run(), name="streamer-audit")
         self._probe = Probe(self._peers.unanswered, lambda: self._metrics.arrivals, self.node.clock)
         self._probing = asyncio.create_task(self._probe.run(), name="streamer-probe")
+        self._watching = asyncio.create_task(throughput.watch(self._map), name="streamer-throughput")
 
     async def on_stop(self) -> None:
         self._end_audit()
         await self._admission.drain(0.0)
         if self._map is not None:
             self._map.close()
-        for task in (self._learning, self._probing):
+        if self._all_metrics is not None:
+            self._all_metrics.close()
+        for task in (self._learning, self._probing, self._watching):
             if task is not None:
                 task.cancel()
         if self._runner is not None:
@@ -163,7 +182,9 @@ class StreamerActor(Actor):
             discreet=len([key for key in settings.api_keys.split(",") if key.strip()]) > 1,
         )
 
-    def _http_api(self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap, replays: Replays) -> HttpApi:
+    def _http_api(
+        self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap, all_metrics: AllMetrics, replays: Replays
+    ) -> HttpApi:
         settings = self._settings
         limits = RequestLimits(
             max_choices=settings.max_choices,
@@ -178,14 +199,19 @@ class StreamerActor(Actor):
             model_name=served_model_name(settings),
             limits=limits,
             bodies=bodies,
-            api_keys=settings.api_keys,
-            hosts=AllowedHosts(settings.allowed_hosts, settings.host),
+            access=Access(
+                api_keys=settings.api_keys,
+                hosts=AllowedHosts(settings.allowed_hosts, settings.host),
+                cors_origins=settings.cors_origins,
+                api_metrics=settings.api_metrics,
+            ),
             shared_namespaces=settings.shared_namespaces,
             vocabulary=vocabulary,
             peers=peers,
             mesh_map=mesh_map,
             admission=self._admission,
             metrics=self._metrics,
+            all_metrics=all_metrics,
             replays=replays,
             health=self._health,
             pace=settings.pace_ms / 1000,

@@ -257,6 +257,16 @@ class Connection(RequestHandler):
             self.transport.write_eof()
 
 
+# Headers that a request's answer gets, whoever makes the answer.
+ANSWER_HEADERS = web.RequestKey("ANSWER_HEADERS", dict[str, str])
+
+
+class HttpRequest(web.BaseRequest):
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        """Called by aiohttp before the headers of any kind of answer are written."""
+        response.headers.update(self.get(ANSWER_HEADERS, {}))
+
+
 class _Server(web.Server):
     def __init__(self, connections: Connections, handler: Callable[[Any], Any], max_body_bytes: int) -> None:
         super().__init__(handler, request_factory=self._request, handler_cancellation=True)
@@ -278,7 +288,7 @@ class _Server(web.Server):
         )
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
-        return web.BaseRequest(
+        return HttpRequest(
             message, payload, protocol, writer, task, self._loop, client_max_size=self._max_body_bytes
         )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import orjson
+
 from services.streamer.errors import ApiError, bad_value, unsupported
 
 LARGEST_SHOWN = 60
@@ -75,7 +77,8 @@ class Fields:
         value = self.get(name)
         if value is None or any(value == each and type(value) is type(each) for each in harmless):
             return
-        raise unsupported(self.at(name))
+        taken = f", other than as {' or '.join(orjson.dumps(each).decode() for each in harmless)}" if harmless else ""
+        raise unsupported(self.at(name), f"is not supported by this server{taken}")
 
     def nothing_else(self) -> None:
         for name, value in self.values.items():

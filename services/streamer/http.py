@@ -1,6 +1,7 @@
 """The HTTP API: every route in one table, and the checks before and after its handler.
 
-    headers ─▶ route ─▶ API key, or Host and Origin ─▶ body (bodies.py) ─▶ handler ─▶ answer, or OpenAI's error body
+    headers ─▶ route ─▶ API key, or Host and Origin (access.py) ─▶ body (bodies.py) ─▶ handler
+            ─▶ answer, or OpenAI's error body ─▶ a line of log (request_log.py)
 
 Handlers come in the order of ROUTES, a few lines each. The mesh is behind peers.py and generation.py.
 """
@@ -8,8 +9,6 @@ Handlers come in the order of ROUTES, a few lines each. The mesh is behind peers
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -20,17 +19,19 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from mesh.errors import MeshError, RemoteError
 from services.api.messages import Encode, ModelCard
 from services.api.methods import NAIVE, method_for
-from services.runtime.hosts import AllowedHosts, refusal
-from services.streamer import corpora, page, responses
+from services.streamer import corpora, page, request_log, responses
+from services.streamer.access import Access
 from services.streamer.admission import Admission, AdmissionTicket
+from services.streamer.all_metrics import AllMetrics
 from services.streamer.answer import answer_streamed, answer_whole, new_id
 from services.streamer.audit import without_drafts
 from services.streamer.bodies import JSON, Bodies
-from services.streamer.connections import Connection
+from services.streamer.connections import ANSWER_HEADERS, Connection
 from services.streamer.detokenize import Vocabulary
 from services.streamer.encoding import choices_of, encode_error
 from services.streamer.errors import ApiError
@@ -40,6 +41,7 @@ from services.streamer.metrics import RequestTimes, StreamerMetrics
 from services.streamer.namespace import Caller, NamespaceIds
 from services.streamer.openapi import document
 from services.streamer.pacing import PacedStream, frame_size
+from services.streamer.paths import no_such_path, shown
 from services.streamer.peers import Peers
 from services.streamer.replays import Replays
 from services.streamer.request import (
@@ -51,11 +53,14 @@ from services.streamer.request import (
     parse_detokenize,
     parse_tokenize,
 )
+from services.streamer.request_log import RequestRecord
 from services.streamer.sse import EventStream
 from services.streamer.timeline import open_timelines
 from services.streamer.turns import Turns
 
 log = logging.getLogger("specmesh.streamer")
+
+RECORD = web.RequestKey("RECORD", RequestRecord)
 
 Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -80,13 +85,13 @@ class HttpApi:
         model_name: str,
         limits: RequestLimits,
         bodies: Bodies,
-        api_keys: str,
-        hosts: AllowedHosts,
+        access: Access,
         vocabulary: Vocabulary,
         peers: Peers,
         mesh_map: MeshMap,
         admission: Admission,
         metrics: StreamerMetrics,
+        all_metrics: AllMetrics,
         replays: Replays,
         health: Callable[[], MeshReadiness],
         shared_namespaces: str = "",
@@ -95,46 +100,63 @@ class HttpApi:
         self.model_name = model_name
         self.limits = limits
         self.bodies = bodies
+        self.access = access
         self.vocabulary = vocabulary
         self.peers = peers
         self.mesh_map = mesh_map
         self.admission = admission
         self.metrics = metrics
+        self.all_metrics = all_metrics
         self.replays = replays
         self.health = health
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.turns = Turns()
         self.created = int(time.time())
-        keys = [each.strip() for each in api_keys.split(",")]
-        self._key_hashes = [_hash(each.encode()) for each in keys if each]
-        self._hosts = hosts
         self._namespaces = NamespaceIds(shared_namespaces)
 
     async def handle(self, http: web.BaseRequest) -> web.StreamResponse:
         """Called by aiohttp for every request; answers all of them."""
-        route = None
+        record = request_log.open_record(http.headers.get(request_log.REQUEST_ID), http.method, http.path)
+        http[RECORD] = record
+        http[ANSWER_HEADERS] = {**self.access.headers(http), request_log.REQUEST_ID: record.id}
         try:
-            route = find_route(http.method, http.path)
-            self._check_site(http)
-            if route.secured:
-                self._check_key(http)
-            response = await route.handler(self, http)
-        except ApiError as error:
-            response = error_response(error)
-        except ConnectionError:
-            raise  # the client has disconnected
-        except Exception as error:
-            log.exception("%s %s", http.method, http.path)
-            response = error_response(_unforeseen(error))
+            response = await self._answered(http, record)
+        except (ConnectionError, asyncio.CancelledError):
+            record.status = request_log.DISCONNECTED
+            raise
         finally:
             self.bodies.release(http)
+            request_log.write(record)
         body_left = not http.content.is_eof()
         if body_left:
             response.force_close()
         assert isinstance(http.protocol, Connection)
         http.protocol.answered(body_left=body_left)
-        self.metrics.responded(route.path if route else "none", response.status)
+        self.metrics.responded(record.route or "none", response.status)
         return response
+
+    async def _answered(self, http: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        try:
+            response = self.access.preflight(http) or await self._routed(http, record)
+        except ApiError as error:
+            record.error = error.code or ""
+            response = error_response(error)
+        except ConnectionError:
+            raise  # the client has disconnected
+        except Exception as error:
+            log.exception("%s %s", http.method, shown(http.path))
+            record.error = (known := _unforeseen(error)).code or ""
+            response = error_response(known)
+        record.status = response.status
+        return response
+
+    async def _routed(self, http: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
+        route = find_route(http.method, http.path)
+        record.route = route.path
+        self.access.check_site(http)
+        if route.secured:
+            self.access.check_key(http)
+        return await route.handler(self, http)
 
     async def json(self, http: web.BaseRequest) -> dict[str, Any]:
         return await self.bodies.json(http)
@@ -144,39 +166,14 @@ class HttpApi:
             message = f"The model {name[:80]!r} does not exist; this server has {self.model_name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
-    def _check_site(self, http: web.BaseRequest) -> None:
-        """Without keys a request is told from one of another site's page by what the browser says of the page."""
-        if self._key_hashes:
-            return
-        host, origin = http.headers.get("Host", ""), http.headers.get("Origin")
-        if not self._hosts.serves(host):
-            raise ApiError(421, refusal(host), code="host_not_allowed")
-        if http.method not in ("GET", "HEAD") and origin is not None and not self._hosts.same_origin(origin, host):
-            message = f"Pages of {origin[:80]!r} are not served without API keys: list its host in allowed_hosts"
-            raise ApiError(403, message, code="origin_not_allowed")
-
-    def _check_key(self, http: web.BaseRequest) -> None:
-        if not self._key_hashes:
-            return
-        scheme, key = _authorization(http)
-        given = _hash(key)
-        # Every key is compared, so the time taken says nothing about which one came close.
-        matches = [hmac.compare_digest(given, each) for each in self._key_hashes]
-        if scheme.lower() != "bearer" or not any(matches):
-            raise ApiError(401, "The API key is missing or wrong", code="invalid_api_key")
-
     def namespace(self, http: web.BaseRequest, cache_salt: str = "", name: str = "") -> str:
         """The id of a namespace of whoever sent this."""
-        return self._namespaces.id_of(self._key(http), cache_salt, name)
+        return self._namespaces.id_of(self.access.key(http), cache_salt, name)
 
     def caller(self, http: web.BaseRequest, cache_salt: str, name: str) -> Caller:
-        key = self._key(http)
+        key = self.access.key(http)
         named = self._namespaces
         return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name))
-
-    def _key(self, http: web.BaseRequest) -> bytes:
-        """A key sent to a server without keys makes no separate caller."""
-        return _authorization(http)[1] if self._key_hashes else b""
 
 
 # Handlers ---------------------------------------------------------------------------------------------
@@ -282,6 +279,12 @@ async def ready(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return json_response(health.body(), status=health.status)
 
 
+async def all_metrics(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
+    api.access.check_metrics(http)
+    page = await api.all_metrics.page()
+    return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST, "Cache-Control": "no-store"})
+
+
 async def show_version(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
     return json_response({"version": VERSION})
 
@@ -322,6 +325,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/mesh/kill", kill, "With the setting demo: end a proposer as kill -9 would"),
     Route("GET", "/health/live", live, "Whether the process is alive", secured=False),
     Route("GET", "/health/ready", ready, "Whether requests can be served, and if not, why", secured=False),
+    Route("GET", "/health", ready, "The same as /health/ready, as other servers have it", secured=False),
+    Route("GET", "/ping", ready, "The same, for those who call it so", secured=False),
+    Route("GET", "/metrics", all_metrics, "Metrics of all processes, for Prometheus and vLLM's benchmark"),
     Route("GET", "/version", show_version, "The server's version", secured=False),
     Route("GET", "/openapi.json", openapi, "This API, for programs", secured=False),
     Route("GET", "/docs", docs, "This API, for people", secured=False),
@@ -340,16 +346,15 @@ _PREFIXED = [(route.path.partition("{")[0], route) for route in ROUTES if "{" in
 
 
 def find_route(method: str, path: str) -> Route:
+    if method == "HEAD":
+        method = "GET"  # aiohttp sends the headers alone
     if (found := _EXACT.get((method, path))) is not None:
         return found
     for prefix, route in _PREFIXED:
         # Model names may hold slashes, as hub ids do.
         if path.startswith(prefix) and len(path) > len(prefix) and method == route.method:
             return route
-    allowed = {route.method for route in ROUTES if route.path == path}
-    if allowed:
-        raise ApiError(405, f"{path} takes {', '.join(allowed)}", code="method_not_allowed")
-    raise ApiError(404, "There is nothing at this path", code="not_found")
+    raise no_such_path(method, path, [(route.method, route.path) for route in ROUTES])
 
 
 # The steps of an answer -------------------------------------------------------------------------------
@@ -363,7 +368,8 @@ async def _answer(
     api.known_model(request.model)
     ticket = api.admission.admit(request.choices)
     answer_id = new_id(request)
-    stream = _stream(api, http, request, answer_id) if request.stream else None
+    record = _record(http, request, answer_id)
+    stream = _stream(api, http, request) if request.stream else None
     try:
         async with ticket:
             caller = api.caller(http, request.cache_salt, request.namespace)
@@ -380,18 +386,28 @@ async def _answer(
         if known is not error:
             log.exception("%s", answer_id)
         if stream is not None and stream.started:
+            record.error = known.code or ""
             return await stream.fail(known)
         raise known from error
     finally:
+        record.first_token_s = watch.first_token_s
         if stream is not None:
             stream.close()
 
 
-def _stream(api: HttpApi, http: web.BaseRequest, request: Request, answer_id: str) -> EventStream:
-    headers = {"x-request-id": answer_id}
+def _record(http: web.BaseRequest, request: Request, answer_id: str) -> RequestRecord:
+    """What the log is to say of it. Its id is the answer's, unless the client has given one."""
+    record = http[RECORD]
+    record.answer_id, record.stream = answer_id, request.stream
+    if not record.given:
+        record.id = http[ANSWER_HEADERS][request_log.REQUEST_ID] = answer_id
+    return record
+
+
+def _stream(api: HttpApi, http: web.BaseRequest, request: Request) -> EventStream:
     if api.pace:
-        return PacedStream(http, headers, pace=api.pace, size=frame_size(request, api.pace))
-    return EventStream(http, headers)
+        return PacedStream(http, pace=api.pace, size=frame_size(request, api.pace))
+    return EventStream(http)
 
 
 async def _admitted(
@@ -405,6 +421,8 @@ async def _admitted(
         request, method = replace(request, speculation=without_drafts(request.speculation)), NAIVE
     encoded_from = time.perf_counter()
     choices = await choices_of(request, answer_id, caller, api.peers, card, api.vocabulary)
+    record = http[RECORD]
+    record.choices, record.drafting = choices, method
     watch.encoded()
     if request.return_timeline:
         open_timelines(choices, watch.started, encoded_from)
@@ -456,13 +474,3 @@ def _unforeseen(error: Exception) -> ApiError:
     if isinstance(error, MeshError):
         return ApiError(503, "A part of the server cannot be reached; try again", code=error.reason, retry_after=1)
     return ApiError(500, "The server failed", code="internal_error")
-
-
-def _authorization(http: web.BaseRequest) -> tuple[str, bytes]:
-    """The scheme, and the key as it was sent."""
-    scheme, _, key = http.headers.get("Authorization", "").partition(" ")
-    return scheme, key.strip().encode(errors="surrogateescape")
-
-
-def _hash(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

@@ -109,6 +109,12 @@ class MeshMap:
     def _looked(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._looking = None
 
+    async def seen(self, role: str) -> dict[tuple[str, int], Seen]:
+        """What each process of the role, by instance and epoch, answered last."""
+        await self.look()
+        there = [each for each in self._known.values() if each.member.role == role and not each.is_gone]
+        return {(each.member.instance, each.member.epoch): each.seen for each in there if each.seen is not None}
+
     async def kill(self, role: str) -> dict[str, Any]:
         """Ends one process of that role as kill -9 would. Doesn't wait for its end."""
         assert self.demo and role in KILLED_ROLES

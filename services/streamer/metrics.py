@@ -136,11 +136,12 @@ class AuditCounts(Collector):
 class RequestTimes:
     """Measures one request."""
 
-    __slots__ = ("_last", "_metrics", "started")
+    __slots__ = ("_last", "_metrics", "first_token_s", "started")
 
     def __init__(self, metrics: StreamerMetrics) -> None:
         self._metrics = metrics
         self.started = time.perf_counter()
+        self.first_token_s: float | None = None
         self._last: dict[int, float] = {}
 
     def encoded(self) -> None:
@@ -153,6 +154,8 @@ class RequestTimes:
         last = self._last.get(index)
         if last is None:
             self._metrics.first_token.observe(now - self.started)
+            if self.first_token_s is None:
+                self.first_token_s = now - self.started
         else:
             self._metrics.inter_token.observe(now - last)
         self._last[index] = now

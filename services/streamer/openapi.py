@@ -363,7 +363,7 @@ def _operation(route: RouteRow) -> Schema:
 def _responses(route: RouteRow) -> Schema:
     if route.path == "/":
         return {"307": {"description": "To /docs"}}
-    kinds = ["text/html"] if route.path == "/docs" else ["application/json"]
+    kinds = [{"/docs": "text/html", "/metrics": "text/plain"}.get(route.path, "application/json")]
     if route.path in STREAMS:
         kinds.append("text/event-stream")
     done = {"description": "Done", "content": {kind: {} for kind in kinds}}
@@ -373,7 +373,9 @@ def _responses(route: RouteRow) -> Schema:
     problems = PROBLEMS if route.path in BODIES else {}
     if route.path == "/v1/models/{model}":
         problems = {"404": PROBLEMS["404"]}
-    if route.path == "/health/ready":
+    if route.path == "/metrics":
+        problems = {"403": "The setting api_metrics doesn't show them to this client"}
+    if route.path in ("/health", "/health/ready", "/ping"):
         responses["503"] = {"description": "Not ready; the body says why", "content": {"application/json": {}}}
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return responses | {code: {"description": text, "content": error} for code, text in problems.items()}

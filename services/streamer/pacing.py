@@ -28,7 +28,7 @@ from aiohttp import web
 from mesh.clock import Clock, SystemClock, Timer
 from services.streamer.connections import WRITE_BUFFER
 from services.streamer.request import Request
-from services.streamer.sse import EventStream, around_text
+from services.streamer.sse import HEADERS, EventStream, around_text
 
 SMALLEST = 512  # bytes of the smallest class; each is the double of the one before
 LARGEST = WRITE_BUFFER
@@ -152,10 +152,10 @@ class PacedStream(EventStream):
     """An event stream that writes at ticks only, from its first event to its end."""
 
     def __init__(
-        self, http: web.BaseRequest, headers: dict[str, str], *, pace: float, size: int, clock: Clock | None = None
+        self, http: web.BaseRequest, *, pace: float, size: int, clock: Clock | None = None
     ) -> None:
         # Compression would tell padding from text.
-        super().__init__(http, {"Cache-Control": "no-cache, no-transform", **headers})
+        super().__init__(http, {**HEADERS, "Cache-Control": "no-cache, no-transform"})
         self._pace = pace
         self._clock = clock or SystemClock()
         self._backlog = Backlog(size)

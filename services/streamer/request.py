@@ -13,8 +13,10 @@ from typing import Any
 import orjson
 
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.streamer import not_served
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
+from services.streamer.not_served import check_metadata, check_no_tools, check_not_asked
 from services.streamer.sampling import (
     MAX_TOKENS,
     check_ids,
@@ -37,23 +39,6 @@ MODEL_NAME_LENGTH = 512
 # Strings, lists and objects of a body (bodies.py): of a message, and of everything else.
 ITEMS_OF_MESSAGE = 16
 OTHER_ITEMS = 65536
-
-# Fields of OpenAI that this server doesn't support yet, with the values that have no effect.
-NOT_YET_CHAT: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "parallel_tool_calls": (),
-    "functions": ([],),
-    "function_call": ("none",),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-}
-NOT_YET_COMPLETION: dict[str, tuple[Any, ...]] = {"suffix": ("",), "echo": (False,)}
-NOT_YET: dict[str, tuple[Any, ...]] = {"store": (False,), "service_tier": ("auto", "default")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +107,9 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
     turns = _turns(fields, limits)
     want_logprobs = fields.boolean("logprobs")
     top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
-    if top is not None and not want_logprobs:
+    if top and not want_logprobs:
         raise bad_value("top_logprobs", "needs logprobs: true")
-    for name, harmless in NOT_YET_CHAT.items():
-        fields.only(name, *harmless)
+    check_not_asked(fields, not_served.CHAT)
     newer = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
     older = fields.integer("max_tokens", 1, MAX_TOKENS)
     if newer is not None and older is not None and newer != older:
@@ -145,8 +129,7 @@ def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = Fields(values)
     model = _model(fields)
     logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
-    for name, harmless in NOT_YET_COMPLETION.items():
-        fields.only(name, *harmless)
+    check_not_asked(fields, not_served.COMPLETION)
     best_of = fields.integer("best_of", 1, MAX_CHOICES_IN_ALL)
     if best_of is not None and best_of > (fields.integer("n", 1, limits.max_choices) or 1):
         raise unsupported("best_of", "greater than n is not supported by this server")
@@ -270,8 +253,8 @@ def _request(
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
         cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
     )
-    for name, harmless in NOT_YET.items():
-        fields.only(name, *harmless)
+    check_metadata(fields.values.get("metadata"), fields.wanted)
+    check_not_asked(fields, not_served.BOTH)
     for name in WITHOUT_EFFECT:
         fields.get(name)
     fields.nothing_else()
@@ -326,13 +309,13 @@ def _turns(fields: Fields, limits: RequestLimits) -> list[ChatTurn]:
 
 
 def _turn(message: Fields) -> ChatTurn:
+    check_no_tools(message)
     role = message.choice("role", ROLES)
     if role is None:
         raise bad_value(message.at("role"), "is missing", "missing_required_parameter")
     name = message.text("name", 256)
     content = read_content(message)
     # Clients send this API's answers back as messages: their empty fields are accepted.
-    message.only("tool_calls", [])
     message.only("annotations", [])
     message.nothing_else()
     # Chat templates know "system"; "developer" is its newer name.

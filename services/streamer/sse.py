@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -96,9 +97,9 @@ class ChunkForm:
 class EventStream:
     """The response under way. Headers leave with the first event, so an early failure keeps its status."""
 
-    def __init__(self, http: web.BaseRequest, headers: dict[str, str]) -> None:
+    def __init__(self, http: web.BaseRequest, headers: Mapping[str, str] = HEADERS) -> None:
         self._http = http
-        self._response = web.StreamResponse(headers={**HEADERS, **headers})
+        self._response = web.StreamResponse(headers=headers)
         self._chunked = http.version >= HttpVersion11
         self._transport: asyncio.Transport | None = None
         protocol = http.protocol

@@ -26,7 +26,7 @@ WISHES: dict[str, Any] = {
     "return_token_ids": True, "temperature": 2, "top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": 0.1,
     "logit_bias": {"1": 1}, "logprobs": 1, "seed": 1, "stop": ["a"], "n": 2, "max_tokens": 5,
     "prediction": {"type": "content", "content": "a"}, "return_speculate_metrics": True, "user": "a",
-    "metadata": {"enable_thinking": False}, "safety_identifier": "a", "tools": [{"type": "function"}],
+    "metadata": {"enable_thinking": "label"}, "safety_identifier": "a", "tools": [{"type": "function"}],
     "response_format": {"type": "json_object"}, "reasoning_effort": "low", "suffix": "a", "store": True, "echo": True,
 }  # fmt: skip
 

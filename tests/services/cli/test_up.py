@@ -24,7 +24,7 @@ from services.api.messages import ModelCard
 from services.api.settings import Settings, load_settings
 from services.cli.banner import box, curl
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
-from services.cli.up import AnotherMesh, _locked, _remove_stale_sockets, main
+from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, main
 
 ROOT = Path(__file__).parents[3]
 TINY_UP = Path(__file__).with_name("tiny_up.py")
@@ -190,6 +190,20 @@ def test_the_box_says_where_everything_is_and_the_command_can_be_pasted() -> Non
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("curl")))
     assert words[2] == "http://127.0.0.1:8123/v1/chat/completions"
     assert json.loads(words[-1])["model"] == "smollm2-135m-instruct"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("INFO streamer/s-1 specmesh.requests: request id=x status=200", True),
+        ("INFO streamer/s-1 specmesh.throughput: throughput tokens_per_s=5.0", True),
+        ("WARNING worker/w-1 specmesh.worker: late", True),
+        ("INFO worker/w-1 services.runtime.process: ready", False),
+        ("DEBUG worker/w-1 x: specmesh.requests: y", False),
+    ],
+)
+def test_a_terminal_shows_requests_throughput_and_what_is_wrong(line: str, shown: bool) -> None:
+    assert (_ROUTINE.match(f"2026-01-01T00:00:00.000 {line}") is None) == shown
 
 
 def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:

@@ -26,8 +26,9 @@ from mesh.errors import MeshError
 from mesh.node import Node
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
-from services.api.messages import Decode
+from services.api.messages import Decode, MetricsText, ReadMetrics
 from services.api.settings import Settings
+from services.runtime.introspection import INTROSPECTION
 from services.runtime.process import SocketFile, compute_environment, mesh_codec
 
 ROOT = Path(__file__).parents[3]
@@ -143,6 +144,15 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
     await town.open()
     yield town
     await town.close()
+
+
+async def test_a_process_gives_its_metrics_over_the_mesh_too(town: Town) -> None:
+    town.child()
+    await town.ready("worker-1")
+    window = town.node.ref(town.member("worker-1").endpoint, INTROSPECTION)
+    answer = await window.ask(ReadMetrics(), timeout=LONG)
+    assert isinstance(answer, MetricsText)
+    assert b"\nspecmesh:process_ready 1.0\n" in answer.text
 
 
 async def test_a_role_joins_serves_its_side_door_and_leaves_on_sigterm_with_0(town: Town) -> None:

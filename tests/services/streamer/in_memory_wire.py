@@ -139,9 +139,9 @@ class Answers:
 
     def _stream(self, http: web.BaseRequest, request: Request) -> EventStream:
         if not self.pace:
-            return EventStream(http, {})
+            return EventStream(http)
         size = frame_size(request, self.pace)
-        return PacedStream(http, {}, pace=self.pace, size=size, clock=self.clock)
+        return PacedStream(http, pace=self.pace, size=size, clock=self.clock)
 
     async def until_done(self, *wires: Wire) -> None:
         for _ in range(LONGEST_ANSWER):

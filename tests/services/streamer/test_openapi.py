@@ -52,6 +52,14 @@ def test_the_document_has_every_route_and_no_other() -> None:
     assert described == {(route.method, route.path) for route in ROUTES}
 
 
+def test_probes_and_metrics_are_described_as_they_answer() -> None:
+    paths = document(ROUTES, "1")["paths"]
+    for probe in ("/health", "/ping", "/health/ready"):
+        assert set(paths[probe]["get"]["responses"]) == {"200", "503"}
+    metrics = paths["/metrics"]["get"]["responses"]
+    assert set(metrics["200"]["content"]) == {"text/plain"} and "403" in metrics
+
+
 def test_every_route_is_found_by_its_path() -> None:
     for route in ROUTES:
         assert find_route(route.method, route.path.replace("{model}", "org/name")) is route

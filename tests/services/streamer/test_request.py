@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from services.api.messages import ChatTurn, Encode, ModelCard, Speculation
 from services.streamer.errors import ApiError
+from services.streamer.not_served import BOTH, CHAT, COMPLETION
 from services.streamer.request import (
-    NOT_YET,
-    NOT_YET_CHAT,
-    NOT_YET_COMPLETION,
     WITHOUT_EFFECT,
     Request,
     RequestLimits,
@@ -122,23 +120,23 @@ def test_speculation_is_a_wish_within_what_the_model_offers() -> None:
         assert caught.value.param == f"speculation.{name}"
 
 
-@pytest.mark.parametrize("name", [*NOT_YET_CHAT, *NOT_YET, "no_such_field"])
+@pytest.mark.parametrize("name", [*CHAT, *BOTH, "no_such_field"])
 def test_what_chat_does_not_support_is_refused_by_name(name: str) -> None:
     error = refusal(chat, **{name: {"type": "something"}})
     assert (error.param, error.code) == (name, "unsupported_parameter")
 
 
-@pytest.mark.parametrize("name", [*NOT_YET_COMPLETION, *NOT_YET, "no_such_field"])
+@pytest.mark.parametrize("name", [*COMPLETION, *BOTH, "no_such_field"])
 def test_what_completions_do_not_support_is_refused_by_name(name: str) -> None:
     error = refusal(completion, **{name: {"type": "something"}})
     assert (error.param, error.code) == (name, "unsupported_parameter")
 
 
 def test_values_that_ask_for_nothing_are_let_through() -> None:
-    for name, values in {**NOT_YET_CHAT, **NOT_YET}.items():
+    for name, values in {**CHAT, **BOTH}.items():
         for value in (None, *values):
             chat(**{name: value})
-    for name, values in {**NOT_YET_COMPLETION, **NOT_YET}.items():
+    for name, values in {**COMPLETION, **BOTH}.items():
         for value in (None, *values):
             completion(**{name: value})
     for name in WITHOUT_EFFECT:
