@@ -161,8 +161,8 @@ class DraftView:
 
 
 def style_of(source: str) -> str:
-    """A corpus is named with its own name behind: corpus:NAME."""
-    return STYLES.get(source.partition(":")[0], OTHER_STYLE) if source else ""
+    """A corpus is named with its own name behind, corpus:NAME, and a merged draft with its head first."""
+    return STYLES.get(source.partition("+")[0].partition(":")[0], OTHER_STYLE) if source else ""
 
 
 def filled(items: Sequence[tuple[str, str]], width: int) -> list[str]:

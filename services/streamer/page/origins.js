@@ -10,13 +10,14 @@ export const ORIGINS = [
 ];
 const KNOWN = Object.fromEntries(ORIGINS.map((origin) => [origin.id, origin]));
 
+// A draft that was merged has the source of a head first, then those of text: eagle3+suffix.
 export function originOf(source) {
-  const id = source.split(":")[0];
+  const id = source.split(/[:+]/)[0];
   return id in KNOWN ? id : "other";
 }
 
 // A corpus has a name of its own, and so has a source this page doesn't know.
-export const nameOf = (source) => KNOWN[source]?.name ?? source.replace(":", " ");
+export const nameOf = (source) => source.split("+").map((each) => KNOWN[each]?.name ?? each.replace(":", " ")).join(" + ");
 
 export const originOfToken = ({ step, own }) => (own ? (step.drafted ? "bonus" : "plain") : originOf(step.source));
 
