@@ -6,25 +6,17 @@ import argparse
 import shlex
 from collections.abc import Mapping
 
-from services.cli.flags import Parser
 
-# `load` has its own parser, which the others don't know.
-LOAD = "load"
-
-
-def script(shell: str, commands: Mapping[str, Parser]) -> str:
+def script(shell: str, commands: Mapping[str, argparse.ArgumentParser]) -> str:
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](words_of(commands))
 
 
-def words_of(commands: Mapping[str, Parser]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+def words_of(commands: Mapping[str, argparse.ArgumentParser]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     """By command: what it does, and the words that may follow, each with its help."""
-    from loadtest.flags import parser as load
-
-    parsers: dict[str, argparse.ArgumentParser] = {**commands, LOAD: load()}
-    return {name: (str(each.description).partition(".")[0], _words(each, commands)) for name, each in parsers.items()}
+    return {name: (str(each.description).partition(".")[0], _words(each, commands)) for name, each in commands.items()}
 
 
-def _words(parser: argparse.ArgumentParser, commands: Mapping[str, Parser]) -> list[tuple[str, str]]:
+def _words(parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:

@@ -330,9 +330,11 @@ def _completion(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _do_completion(options: argparse.Namespace) -> int:
+    # The parser of `load` is the load test's own.
+    from loadtest.flags import parser as load
     from services.cli.completion import script
 
-    print(script(options.shell, options.parser.commands), end="")
+    print(script(options.shell, {**options.parser.commands, "load": load()}), end="")
     return 0
 
 

@@ -8,14 +8,14 @@ import subprocess
 
 import pytest
 
+from loadtest.flags import parser as load_parser
 from services.cli.completion import script, words_of
-from services.cli.flags import Parser
 from services.cli.main import main, parser
 
 
-def commands() -> dict[str, Parser]:
+def commands() -> dict[str, argparse.ArgumentParser]:
     (action,) = [each for each in parser()._actions if isinstance(each, argparse._SubParsersAction)]
-    return dict(action.choices)
+    return {**action.choices, "load": load_parser()}
 
 
 def completed(*words: str) -> set[str]:
