@@ -38,7 +38,8 @@ class Left:
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
-    if user := in_use(settings):
+    user = in_use(settings)
+    if options.yes and user:
         return refuse(f"{user}\n  fix: stop it first (Ctrl-C in its terminal, or kill PID), then call this again")
     left = [each for each in found(settings) if not (options.keep_models and each.what == "model")]
     for each in left:
@@ -54,7 +55,8 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
             return 1
         print(f"removed {together}")
     else:
-        print(f"{together} together. Nothing was removed: give --yes as well to remove this.")
+        first = f"{user}: stop it, then " if user else ""
+        print(f"{together} together. Nothing was removed: {first}give --yes as well to remove this.")
     _tell_kept(settings)
     if options.yes:
         _remove_empty(settings)

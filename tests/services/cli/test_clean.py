@@ -84,6 +84,8 @@ def test_a_mesh_in_use_is_left_alone_until_it_is_stopped(
         assert main(["clean", "--yes"]) == 1
         assert "fix: stop it first" in capsys.readouterr().err
         assert (machine / "cache/specmesh/models/small/weights").exists()
+        assert main(["clean"]) == 0
+        assert "stop it, then give --yes" in capsys.readouterr().out
     assert main(["clean", "--yes"]) == 0
 
 
