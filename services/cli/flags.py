@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,11 +37,14 @@ class Parser(argparse.ArgumentParser):
 
     # Of a command: all commands, by name.
     commands: Mapping[str, Parser]
+    # The flags of a command that reads them by itself.
+    own_flags: Callable[[], Collection[str]]
 
     def __init__(self, *args: object, **more: object) -> None:
         more.setdefault("allow_abbrev", False)
         more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         self.commands = {}
+        self.own_flags = list
         super().__init__(*args, **more)  # type: ignore[arg-type]
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -54,21 +57,23 @@ class Parser(argparse.ArgumentParser):
     def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
         self.error("; ".join(self._of_others(word.partition("=")[0]) or self._unknown(word) for word in unknown))
 
-    def flags(self) -> list[str]:
-        """Those that --help shows."""
-        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
-        return [flag for action in shown for flag in action.option_strings]
-
     def _of_others(self, flag: str) -> str:
         if not flag.startswith("-"):
             return ""
-        having = [name for name, other in self.commands.items() if flag in other._option_string_actions]
+        having = [
+            name
+            for name, each in self.commands.items()
+            if flag in each._option_string_actions or flag in each.own_flags()
+        ]
         if not having:
             return ""
         return f"{flag} is no flag of `{self.prog}`; it is one of `specmesh {having[0]}`"
 
     def _unknown(self, word: str) -> str:
-        return f"unknown: {word}{did_you_mean(word.partition('=')[0], self.flags())}"
+        # What is refused anyway is no suggestion.
+        refused = {key for key, flag in FOREIGN.items() if not flag.row}
+        known = [flag for flag in self._option_string_actions if key_of(flag) not in refused]
+        return f"unknown: {word}{did_you_mean(word.partition('=')[0], known)}"
 
 
 def add_settings(parser: Parser, rows: Collection[str] | None = None) -> None:

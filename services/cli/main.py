@@ -44,7 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return load(words[1:])
     if words[:1] == ["--version"]:
         words = ["version"]
-    options = parser().parse_args(words or ["help"])
+    if words[:2] == ["serve", "api_server"] and len(words) > 2:
+        # LMDeploy has a word more.
+        del words[1]
+    root = parser()
+    _check_command(root, words)
+    options = root.parse_args(words or ["help"])
     command: Command = options.command
     try:
         return command(options)
@@ -68,6 +73,14 @@ def parser() -> Parser:
                 _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
+
+
+def _check_command(root: Parser, words: Sequence[str]) -> None:
+    (commands,) = [each.choices for each in root._actions if isinstance(each, argparse._SubParsersAction)]
+    word = words[0] if words else "help"
+    if word not in commands and not word.startswith("-"):
+        meant = " (here it is `specmesh load`)" if word == "bench" else did_you_mean(word, commands)
+        root.error(f"no command {word}{meant}; `specmesh help` lists them")
 
 
 def _add(
@@ -302,7 +315,14 @@ def _do_doctor(options: argparse.Namespace) -> int:
 
 
 def _load(commands: argparse._SubParsersAction[Parser]) -> None:
-    _add(commands, "load", "Load a server and measure it", lambda options: main(["load"]))
+    sub = _add(commands, "load", "Load a server and measure it", lambda options: main(["load"]))
+    sub.own_flags = _load_flags
+
+
+def _load_flags() -> list[str]:
+    from loadtest.flags import parser as load
+
+    return list(load()._option_string_actions)
 
 
 def _clean(commands: argparse._SubParsersAction[Parser]) -> None:

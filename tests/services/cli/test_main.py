@@ -146,9 +146,34 @@ def test_a_flag_of_another_command_is_refused_with_that_command(capsys: pytest.C
     assert "--kv-cache-mb is no flag of `specmesh chat`; it is one of `specmesh up`" in capsys.readouterr().err
     assert ended("up", "--instance", "x") == 2
     assert "it is one of `specmesh run`" in capsys.readouterr().err
+    assert ended("chat", "--workload=edit") == 2
+    assert "it is one of `specmesh load`" in capsys.readouterr().err
     # Followed, it is taken.
     _parse(["run", "worker", "--instance", "x"])
     _parse(["up", "--kv-cache-mb", "5"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("--max-modle-len", "--max-model-len"), ("--max-contxt=5", "--max-context")]
+)
+def test_only_what_is_taken_is_suggested(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("up", typed) == 2
+    assert f"{typed} (did you mean {meant}?)" in capsys.readouterr().err
+    # The closest is refused.
+    assert ended("up", "--gpu-memory-utilisation") == 2
+    assert "--gpu-memory-utilization" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [("docter", "did you mean doctor?"), ("bench", "here it is `specmesh load`"), ("x", "`specmesh help` lists them")],
+)
+def test_an_unknown_command_is_told_with_one_that_is_there(
+    typed: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(typed, "--port", "1") == 2
+    err = capsys.readouterr().err
+    assert f"no command {typed}" in err and told in err
 
 
 def test_a_flag_is_never_guessed_from_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +228,13 @@ def test_the_model_may_be_the_first_word(command: str) -> None:
     assert read_settings(_parse([command, "./m", "--model", "./m"])).model == "./m"
     with pytest.raises(SettingsError, match=r"two models: ./m and --model ./n"):
         read_settings(_parse([command, "./m", "--model=./n"]))
+
+
+def test_the_command_of_lmdeploy_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr("services.cli.up.main", lambda settings: seen.append(settings) or 0)
+    assert main(["serve", "api_server", "./m", "--server-port", "23333", "--session-len", "4096", "--tp", "1"]) == 0
+    assert (seen[0].model, seen[0].port, seen[0].max_context) == ("./m", 23333, 4096)
 
 
 def test_underscores_in_a_flag_are_dashes() -> None:
