@@ -72,16 +72,11 @@ def _yaml(path: Path, text: str) -> Any:
         fix = "pip install pyyaml, or write the settings as TOML: NAME = VALUE in a file that ends with .toml"
         raise FileError(f"file {path}: PyYAML is not installed here", fix) from None
 
-    class Plain(yaml.SafeLoader):  # type: ignore[misc]
-        """Without aliases: a few lines of them stand for more values than there is memory."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("aliases aren't read")
-            return super().compose_node(parent, index)
-
     try:
-        return yaml.load(text, Loader=Plain) or {}
+        # A few lines of aliases stand for more values than there is memory.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise yaml.YAMLError("aliases aren't read")
+        return yaml.safe_load(text) or {}
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         what = f"file {path}: is not YAML ({' '.join(str(error).split())[:200]})"
         fix = "correct that line: NAME: VALUE"
