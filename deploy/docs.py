@@ -97,6 +97,13 @@ def foreign_keys() -> str:
     return table(("setting", "keys", "values of others"), rows)
 
 
+def foreign_flags() -> str:
+    from services.api.foreign_flags import FLAGS, here
+
+    rows = ((", ".join(f"`{name}`" for name in flag.names), flag.of, here(flag)) for flag in FLAGS)
+    return table(("flag", "of", "here"), rows)
+
+
 def methods() -> str:
     from services.api.methods import METHODS
 
@@ -313,6 +320,7 @@ PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "foreign_keys": foreign_keys,
+    "foreign_flags": foreign_flags,
     "methods": methods,
     "strategies": strategies,
     "commands": commands,

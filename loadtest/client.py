@@ -225,6 +225,9 @@ class Client:
                 return await self._get(path)
         except TimeoutError:
             raise ServerUnusable(f"{self.url}: GET {path}: no answer in {timeout:g} s") from None
+        except ConnectionRefusedError:
+            fix = "start a server (`specmesh up`), or give another's address: specmesh load URL"
+            raise ServerUnusable(f"nothing listens at {self.url}\n  fix: {fix}") from None
         except (OSError, BadResponse, asyncio.IncompleteReadError) as problem:
             raise ServerUnusable(f"{self.url}: GET {path}: {problem}") from None
 

@@ -107,14 +107,14 @@ METHODS: dict[str, Method] = {
             "DraftModelDrafter",
             "A smaller model with the same tokenizer drafts, one pass for each token",
             length=5,
-            aliases=("draft",),
+            aliases=("draft", "standalone"),
         ),
         _with_network(
             "mtp",
             "MtpDrafter",
             "Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
             length=3,
-            aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp"),
+            aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn"),
         ),
         _with_network(
             "eagle",

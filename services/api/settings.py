@@ -11,14 +11,15 @@ import difflib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
-from services.api.speculative_config import FLAGS, translate
+from services.api.settings_file import read_file
+from services.api.speculative_config import FLAGS, translate, unread
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
 from services.api.tree_shape import read_shape
 from services.runtime.cpu_placement import cores_of
@@ -164,14 +165,17 @@ class SettingsError(ValueError):
 class Settings:
     """One attribute per row, frozen. Rows of kind json are dicts, paths are str with ~ expanded."""
 
-    __slots__ = ("_origins", "_values")
+    __slots__ = ("_origins", "_values", "notes")
 
     _values: dict[str, Any]
     _origins: dict[str, str]
+    # What was given and has no effect, for the user to read.
+    notes: tuple[str, ...]
 
-    def __init__(self, values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, Any], origins: Mapping[str, str], notes: Iterable[str] = ()) -> None:
         object.__setattr__(self, "_values", dict(values))
         object.__setattr__(self, "_origins", dict(origins))
+        object.__setattr__(self, "notes", tuple(notes))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -212,7 +216,7 @@ class Settings:
     def replaced(self, **overrides: Any) -> Settings:
         """A copy with some rows changed (a supervisor gives each child its own instance and port)."""
         values, origins = dict(self._values), dict(self._origins)
-        given, problems = _read_layer(overrides, lambda name: f"override {name}")
+        given, problems = _read_layer(overrides, lambda name: f"override {name}", [])
         for name, (value, origin) in given.items():
             values[name], origins[name] = value, origin
         return _checked(values, origins, problems)
@@ -245,17 +249,18 @@ def load_settings(
     ]
     if file_path is not None:
         try:
-            layers.insert(0, (_file(Path(file_path)), lambda name: f"file {file_path}, key {name}"))
-        except SettingsError as error:
-            problems += error.problems
+            layers.insert(0, (read_file(Path(file_path)), lambda name: f"file {file_path}, key {name}"))
+        except ValueError as error:
+            problems.append(str(error))
+    notes: list[str] = []
     for layer, origin_of in layers:
-        given, wrong = _read_layer(layer, origin_of)
+        given, wrong = _read_layer(layer, origin_of, notes)
         problems += wrong
         for name, (value, origin) in given.items():
             values[name], origins[name] = value, origin
     if values["api_keys_file"]:
         problems += _add_keys_of_file(values, origins)
-    return _checked(values, origins, problems)
+    return _checked(values, origins, problems, notes)
 
 
 def settings_file(env: Mapping[str, str]) -> Path | None:
@@ -275,7 +280,7 @@ def flag_name(name: str) -> str:
 
 
 def parse_value(row: Setting, value: Any) -> Any:
-    """The typed value of a row, from text or what TOML gives. Raises ValueError with the accepted range."""
+    """The typed value of a row, from text or what a file gives. Raises ValueError with the accepted range."""
     match row.kind:
         case "bool":
             parsed: Any = _bool(value)
@@ -288,7 +293,8 @@ def parse_value(row: Setting, value: Any) -> Any:
         case _:
             parsed = value if isinstance(value, str) and "\0" not in value else None
             if row.kind == "choice" and parsed not in row.choices:
-                parsed = None
+                # Other servers write EAGLE3 or WARNING.
+                parsed = parsed.lower() if parsed is not None and parsed.lower() in row.choices else None
             if parsed == "" and row.default:
                 parsed = None
             if parsed and row.kind == "path":
@@ -322,46 +328,72 @@ def accepted(row: Setting) -> str:
     return "text" if row.default else "text (may be empty)"
 
 
-def _read_layer(layer: Mapping[str, Any], origin_of: Any) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """One source's rows, typed; with the rows of its speculative_config and of other servers' flags."""
+# Names of other servers' flags for speculation, as keys of a file are written -> key of --speculative-config.
+_SPECULATION = {key_of(flag): key for flag, key in FLAGS.items()}
+
+
+def _read_layer(
+    layer: Mapping[str, Any], origin_of: Callable[[str], str], notes: list[str]
+) -> tuple[dict[str, tuple[Any, str]], list[str]]:
+    """One source's rows, typed; with the rows of its speculative_config and of other servers' flags. What has no effect
+    is added to `notes`."""
     given: dict[str, tuple[Any, str]] = {}
     problems: list[str] = []
     for key, value in layer.items():
-        if key in FLAGS:
+        name = key_of(key)
+        if name in _SPECULATION:
             continue
-        name = key.removeprefix("--").replace("-", "_")
-        if name not in ROWS:
+        if name not in ROWS and name not in FOREIGN:
             problems.append(f"{origin_of(key)}: no such setting{did_you_mean(name, ROWS)}")
             continue
-        try:
-            given[name] = (parse_value(ROWS[name], value), origin_of(name))
-        except ValueError as error:
-            problems.append(f"{origin_of(name)}: {error}")
+        row = name
+        if name in FOREIGN:
+            try:
+                asked = meant(name, value)
+            except ValueError as error:
+                problems.append(f"{origin_of(name)}: {error}")
+                continue
+            row, value = asked.row, asked.value
+            notes += [f"{origin_of(name)}: {asked.note}"] if asked.note else []
+        if row:
+            problems += _add(given, row, value, origin_of(name))
     if "speculative_config" in given:
         config, origin = given["speculative_config"]
         problems += _add_translated(given, config, lambda key: f"{origin}, {key}")
-    flags = {FLAGS[flag]: flag for flag in layer if flag in FLAGS}
-    problems += _add_translated(given, {key: layer[flag] for key, flag in flags.items()}, lambda key: f"flag {flags[key]}")
+        notes += [f"{origin}, {key}: {note}" for key, note in unread(config)]
+    origins = {_SPECULATION[name]: key for key in layer if (name := key_of(key)) in _SPECULATION}
+    config = {meaning: layer[key] for meaning, key in origins.items()}
+
+    def origin_of_key(meaning: str) -> str:
+        key = origins[meaning]
+        return f"flag {key}" if key.startswith("--") else origin_of(key)
+
+    problems += _add_translated(given, config, origin_of_key)
+    notes += [f"{origin_of_key(key)}: {note}" for key, note in unread(config)]
     return given, problems
 
 
 def _add_translated(
     given: dict[str, tuple[Any, str]], config: Mapping[str, Any], origin_of: Callable[[str], str]
 ) -> list[str]:
-    """Rows that the keys name count as if given beside them; two answers to one question are refused."""
+    """Rows that the keys name count as if given beside them."""
     rows, wrong = translate(config)
     problems = [f"{origin_of(key)}: {problem}" for key, problem in wrong]
     for name, (key, value) in rows.items():
-        try:
-            parsed = parse_value(ROWS[name], value)
-        except ValueError as error:
-            problems.append(f"{origin_of(key)}: {error}")
-            continue
-        if name in given and given[name][0] != parsed:
-            problems.append(f"{origin_of(key)}: {parsed!r} contradicts {given[name][0]!r} of {given[name][1]}")
-            continue
-        given.setdefault(name, (parsed, origin_of(key)))
+        problems += _add(given, name, value, origin_of(key))
     return problems
+
+
+def _add(given: dict[str, tuple[Any, str]], row: str, value: Any, origin: str) -> list[str]:
+    """What is wrong with it. Two names for one row are taken if they agree."""
+    try:
+        parsed = parse_value(ROWS[row], value)
+    except ValueError as error:
+        return [f"{origin}: {error}"]
+    if row in given and given[row][0] != parsed:
+        return [f"{origin}: {parsed!r} contradicts {given[row][0]!r} of {given[row][1]}"]
+    given.setdefault(row, (parsed, origin))
+    return []
 
 
 def _add_keys_of_file(values: dict[str, Any], origins: dict[str, str]) -> list[str]:
@@ -386,7 +418,9 @@ def keys_of(text: str) -> list[str]:
     return [key for each in text.replace("\n", ",").split(",") if (key := each.strip())]
 
 
-def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str]) -> Settings:
+def _checked(
+    values: dict[str, Any], origins: dict[str, str], problems: list[str], notes: Iterable[str] = ()
+) -> Settings:
     """What no row can say alone."""
     shortest, longest = values["min_ngram_size"], values["max_ngram_size"]
     if shortest > longest:
@@ -414,7 +448,7 @@ def _checked(values: dict[str, Any], origins: dict[str, str], problems: list[str
         problems.append(f"{origins['draft_tree_shape']}: {error}")
     if problems:
         raise SettingsError(problems)
-    return Settings(values, origins)
+    return Settings(values, origins, notes)
 
 
 def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -426,20 +460,13 @@ def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             continue
         name = variable.removeprefix(PREFIX).lower()
         if variable != PREFIX + name.upper() or name not in ROWS:
-            close = did_you_mean(name, ROWS, lambda row: PREFIX + row.upper())
+            row = FOREIGN[name].row if name in FOREIGN else ""
+            here = f" (here it is {PREFIX}{row.upper()})" if row else ""
+            close = here or did_you_mean(name, ROWS, lambda row: PREFIX + row.upper())
             problems.append(f"environment {variable}: no such setting{close}")
         elif value != "":
             named[name] = value
     return named, problems
-
-
-def _file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError([f"file {path}: cannot be read ({error.strerror})"]) from None
-    except ValueError as error:
-        raise SettingsError([f"file {path}: is not TOML ({error})"]) from None
 
 
 def _default(row: Setting) -> Any:

@@ -115,7 +115,9 @@ def translate(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, Any]], li
             continue
         row = KEYS[key]
         if isinstance(value, str):
-            value = ALIASES.get(row, {}).get(value, value)
+            aliases = ALIASES.get(row, {})
+            # SGLang writes its methods in capitals.
+            value = aliases.get(value) or aliases.get(value.lower(), value)
         elif row == "draft_tree_shape" and isinstance(value, list):
             value = json.dumps(value)
         if row in rows and rows[row][1] != value:
@@ -144,6 +146,17 @@ def _meant(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, s
     elif isinstance(name, str) and ALIASES["method"].get(name, name) in TEXT_METHODS:
         config = {key: value for key, value in config.items() if KEYS.get(key) != "draft_model"}
     return config, problems
+
+
+def unread(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Keys that are taken and have no effect beside the others, and why."""
+    kept, _ = _meant(config)
+    name = config.get("method", config.get("speculate_method"))
+    return [
+        (key, f"without effect: {name} uses no model")
+        for key, value in config.items()
+        if KEYS.get(key) == "draft_model" and key not in kept and value
+    ]
 
 
 def _asks_for_nothing(key: str, value: Any) -> bool:

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from services.api.messages import ModelCard
-from services.api.settings import Settings, served_model_name
+from services.api.settings import Settings, served_model_name, store_dir
 from services.cli.launch_plan import Process
 
 WIDTH = 78
+LABEL = 10
+# What a request gets that names neither.
+DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
-def box(settings: Settings, processes: Sequence[Process], card: ModelCard | None, took: float, folder: Path) -> str:
-    """No lines at the sides, so that the command can be pasted as it is."""
+def box(
+    settings: Settings,
+    processes: Sequence[Process],
+    card: ModelCard | None,
+    took: float,
+    folder: Path,
+    suggested: Mapping[str, float] | None = None,
+) -> str:
+    """No lines at the sides, so that the command can be pasted as it is. `suggested`: the sampling of the model's
+    authors."""
     url = door_url(settings)
     title = f" specmesh {_version()} is ready ({took:.1f} s) "
     rows = [
-        ("URL", f"{url}/v1"),
+        ("page", f"{url}/"),
+        ("API", f"{url}/v1"),
         ("docs", f"{url}/docs"),
         ("model", _model(settings, card)),
-        ("proposers", _proposers(settings, card)),
+        ("drafts", _drafts(settings, card)),
+        ("sampling", _sampling(suggested or {})),
+        ("learning", _learning(settings)),
         *(
             (
                 "metrics" if not number else "",
@@ -36,12 +51,20 @@ def box(settings: Settings, processes: Sequence[Process], card: ModelCard | None
         [
             "",
             "┌" + title + "─" * max(0, WIDTH - len(title)),
-            *(f"│ {name:<10} {value}" for name, value in rows),
+            *(line for name, value in rows for line in _lines(name, value)),
             "├ try it " + "─" * (WIDTH - 8),
             curl(settings, url),
             "└" + "─" * WIDTH,
         ]
     )
+
+
+def _lines(name: str, value: str) -> Iterator[str]:
+    """Sentences are whole: a long one goes on in the next line. Paths and addresses aren't cut."""
+    for line in value.split("\n"):
+        for part in textwrap.wrap(line, WIDTH - LABEL - 2, break_long_words=False, break_on_hyphens=False) or [""]:
+            yield f"│ {name:<{LABEL}} {part}"
+            name = ""
 
 
 def door_url(settings: Settings) -> str:
@@ -53,6 +76,7 @@ def curl(settings: Settings, url: str) -> str:
     body = {
         "model": served_model_name(settings),
         "messages": [{"role": "user", "content": "Tell me a story about the sea."}],
+        "temperature": 0,
         "stream": True,
     }
     key = " -H 'authorization: Bearer YOUR_KEY'" if settings.api_keys else ""
@@ -72,11 +96,29 @@ def _model(settings: Settings, card: ModelCard | None) -> str:
     return f"{served_model_name(settings)}  ({engine}{context})"
 
 
-def _proposers(settings: Settings, card: ModelCard | None) -> str:
-    methods = ", ".join(card.methods) if card else settings.method
+def _drafts(settings: Settings, card: ModelCard | None) -> str:
     limit = settings.num_speculative_tokens
-    length = "adaptive draft length" if limit < 0 else f"drafts of at most {limit} tokens"
-    return f"{methods}  (default {settings.method}, {length})"
+    length = "their length adapts" if limit < 0 else f"at most {limit} tokens each"
+    others = f"\nRequests may name {', '.join(card.methods)}." if card else ""
+    return f"By method {settings.method}, {length}.{others}"
+
+
+def _sampling(suggested: Mapping[str, float]) -> str:
+    said = "Requests that set none get temperature 1 and top_p 1."
+    others = {name: value for name, value in suggested.items() if value != DEFAULTS[name]}
+    if others:
+        values = ", ".join(f"{name} {value:g}" for name, value in others.items())
+        said += f"\nThe model's authors suggest {values}; requests must say so."
+    return said
+
+
+def _learning(settings: Settings) -> str:
+    if settings.suffix_decoding_max_cached_requests == 0:
+        return "Answers aren't learned."
+    folder = store_dir(settings)
+    if folder is None:
+        return "Answers are learned in memory only, and forgotten at the end."
+    return f"Answers are learned to {folder}, to draft from.\n--store-dir none keeps them off the disk."
 
 
 def _version() -> str:

@@ -79,11 +79,12 @@ def server_url(given: str | None, settings: Settings) -> str:
 
 def _conversation(options: argparse.Namespace, settings: Settings) -> Conversation:
     asked = {"temperature": options.temperature, "max_tokens": options.max_tokens, "seed": options.seed}
+    drafting = {"speculation": {"method": options.method}} if options.method else {}
     return Conversation(
         url=server_url(options.url, settings),
         model=options.name or "",
         api_key=settings.api_keys.partition(",")[0].strip(),
-        options={name: value for name, value in asked.items() if value is not None},
+        options={name: value for name, value in asked.items() if value is not None} | drafting,
         messages=[{"role": "system", "content": options.system}] if options.system else [],
         show=options.show_draft or "",
     )

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from services.api.settings import default_file, settings_file
-from services.cli.flags import settings_or_exit
+from services.cli.flags import settings_or_exit, tell_notes
 
 
 def show(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
+    tell_notes(settings)
     rows = [
         (name, settings.shown(name), settings.origin(name))
         for name, _ in settings
@@ -22,6 +23,8 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({name: {"value": value, "origin": origin} for name, value, origin in rows}, indent=2))
         return 0
+    if not rows:
+        print("nothing is changed: every setting has its default; `specmesh config show` lists them")
     texts = [(name, _text(value), origin) for name, value, origin in rows]
     width = max((len(name) for name, _, _ in texts), default=0)
     # One long path must not push every origin off the screen.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from services.api.foreign_flags import FOREIGN, SPELLED, key_of
 from services.api.settings import (
     PREFIX,
     ROWS,
@@ -24,13 +25,26 @@ from services.api.settings import (
 )
 from services.api.speculative_config import FLAGS
 
+# Of `up`: the rows it sets for each process by itself.
+OF_ONE_PROCESS = frozenset({"instance", "bind", "advertise", "host_directory"})
+# So many settings need no headings.
+FEW = 9
+FOREIGN_SHOWN = "Flags of vLLM, SGLang, FastDeploy, LMDeploy and PaddleNLP: docs/migrating.md."
+
 
 class Parser(argparse.ArgumentParser):
-    """Refuses unknown flags, suggests the closest one, and never expands a prefix."""
+    """Refuses unknown flags with the command that has them or the closest one, and never expands a prefix."""
+
+    # Of a command: all commands, by name.
+    commands: Mapping[str, Parser]
+    # The flags of a command that reads them by itself.
+    own_flags: Callable[[], Collection[str]]
 
     def __init__(self, *args: object, **more: object) -> None:
         more.setdefault("allow_abbrev", False)
         more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        self.commands = {}
+        self.own_flags = list
         super().__init__(*args, **more)  # type: ignore[arg-type]
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -41,14 +55,30 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
-        known = [flag for action in self._actions for flag in action.option_strings]
-        told = [word + did_you_mean(word.partition("=")[0], known) for word in unknown]
-        self.error("unknown: " + ", ".join(told))
+        self.error("; ".join(self._of_others(word.partition("=")[0]) or self._unknown(word) for word in unknown))
+
+    def _of_others(self, flag: str) -> str:
+        if not flag.startswith("-"):
+            return ""
+        having = [
+            name
+            for name, each in self.commands.items()
+            if flag in each._option_string_actions or flag in each.own_flags()
+        ]
+        if not having:
+            return ""
+        return f"{flag} is no flag of `{self.prog}`; it is one of `specmesh {having[0]}`"
+
+    def _unknown(self, word: str) -> str:
+        # What is refused anyway is no suggestion.
+        refused = {key for key, flag in FOREIGN.items() if not flag.row}
+        known = [flag for flag in self._option_string_actions if key_of(flag) not in refused]
+        return f"unknown: {word}{did_you_mean(word.partition('=')[0], known)}"
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """One flag a row, grouped by the role it matters to; no flag has a default, so that only what was
-    given counts."""
+def add_settings(parser: Parser, rows: Collection[str] | None = None) -> None:
+    """One flag a row, grouped by the role it matters to; no flag has a default, so that only what was given counts.
+    `rows`: only these. With all of them a command takes other servers' flags, too."""
     # Fifty flags in brackets would hide how the command is used.
     words = " ".join(
         action.metavar if action.nargs is None else f"[{action.metavar}]"
@@ -56,15 +86,40 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         if not action.option_strings and isinstance(action.metavar, str)
     )
     parser.usage = f"{parser.prog} {words} [flags]".replace("  ", " ")
-    parser.add_argument("--config", metavar="FILE", help=f"settings file (or {PREFIX}CONFIG; TOML)")
+    parser.add_argument("--config", metavar="FILE", help=f"settings file (or {PREFIX}CONFIG): TOML, or YAML in .yaml")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for row in SETTINGS:
-        title = f"settings of {'every process' if row.roles == 'all' else row.roles}"
+        if rows is not None and row.name not in rows:
+            continue
+        title = "settings"
+        if rows is None or len(rows) > FEW:
+            title += f" of {'every process' if row.roles == 'all' else row.roles}"
         group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
         _add_row(group, row)
-    others = parser.add_argument_group("flags of LMDeploy and PaddleNLP, as keys of --speculative-config")
-    for flag, key in FLAGS.items():
-        others.add_argument(flag, dest=_dest(flag), metavar="VALUE", help=f"The key {key}")
+
+
+def add_foreign(parser: Parser) -> None:
+    """Other servers' flags, which --help doesn't list: each is taken, or refused with what to write."""
+    parser.epilog = FOREIGN_SHOWN
+    for flag in FLAGS:
+        parser.add_argument(flag, dest=_dest(flag), metavar="VALUE", help=argparse.SUPPRESS)
+    for key in FOREIGN:
+        if key not in ROWS:
+            _add_foreign(parser, key)
+
+
+def _add_foreign(parser: Parser, key: str) -> None:
+    foreign = FOREIGN[key]
+    # spelled_out has made dashes of underscores.
+    spelled = [name.replace("_", "-") for name in SPELLED[key]]
+    if foreign.switch:
+        off = ["--no-" + name[2:] for name in spelled]
+        parser.add_argument(*spelled, dest=_dest(key), action="store_const", const="true", help=argparse.SUPPRESS)
+        parser.add_argument(*off, dest=_dest(key), action="store_const", const="false", help=argparse.SUPPRESS)
+    else:
+        # One that is refused whatever its values is refused by the table, not for their number.
+        count = None if foreign.row or foreign.nothing else "*"
+        parser.add_argument(*spelled, dest=_dest(key), metavar="VALUE", nargs=count, help=argparse.SUPPRESS)
 
 
 def _add_row(group: argparse._ArgumentGroup, row: Setting) -> None:
@@ -82,22 +137,36 @@ def _add_row(group: argparse._ArgumentGroup, row: Setting) -> None:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """`--flag=true` and `--flag=false` of bool rows as `--flag` and `--no-flag`; argparse would either
-    refuse the value or swallow the next word."""
+    """Flags as the parsers know them: `--flag=true` and `--flag=false` of switches as `--flag` and `--no-flag`, as
+    argparse would either refuse the value or swallow the next word; and underscores within a flag as dashes."""
     words = []
     for word in argv:
         flag, equals, value = word.partition("=")
-        row = ROWS.get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
-        if equals and row and row.kind == "bool" and value.lower() in ("true", "false", "1", "0"):
-            word = flag if value.lower() in ("true", "1") else "--no-" + flag[2:]
-        words.append(word)
+        if not flag.startswith("--") or flag in FLAGS:
+            words.append(word)
+            continue
+        key = key_of(flag)
+        if key in ROWS or key in FOREIGN or key.removeprefix("no_") in (*ROWS, *FOREIGN):
+            flag = flag.replace("_", "-")
+        row = ROWS.get(key)
+        switch = row.kind == "bool" if row else key in FOREIGN and FOREIGN[key].switch
+        if equals and switch and value.lower() in ("true", "false", "1", "0"):
+            words.append(flag if value.lower() in ("true", "1") else "--no-" + flag[2:])
+        else:
+            words.append(flag + equals + value)
     return words
 
 
 def given_flags(options: argparse.Namespace) -> dict[str, str]:
-    """By the names of rows, and other servers' by the flag."""
-    values = {name: getattr(options, _dest(name), None) for name in (*ROWS, *FLAGS)}
-    return {name: value for name, value in values.items() if value is not None}
+    """By the names of rows, and other servers' by theirs."""
+    given: dict[str, str] = {}
+    for name in (*ROWS, *FLAGS, *FOREIGN):
+        value = getattr(options, _dest(name), None)
+        if value is not None:
+            given[name] = " ".join(value) if isinstance(value, list) else value
+    if (word := getattr(options, "model_word", None)) and given.setdefault("model", word) != word:
+        raise SettingsError([f"two models: {word} and --model {given['model']}; give one of them"])
+    return given
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
@@ -115,6 +184,12 @@ def settings_or_exit(options: argparse.Namespace) -> Settings:
         for problem in error.problems:
             print(f"specmesh: {problem}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def tell_notes(settings: Settings) -> None:
+    """What was given and has no effect."""
+    for note in settings.notes:
+        print(f"specmesh: note: {note}", file=sys.stderr)
 
 
 def _dest(name: str) -> str:

@@ -5,6 +5,7 @@ Knows the roles and their order; knows nothing of how processes are started, wat
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -101,11 +102,14 @@ def _keys_path(settings: Settings) -> Path:
 
 
 def with_free_port(settings: Settings) -> Settings:
-    """Port 0 of the streamer, made a number here: the banner and the health check need it."""
+    """Port 0 of the streamer, made a number here: the banner and the health check need it. Raises PortsTaken."""
     if settings.port:
         return settings
-    with _listening(settings.host, 0) as probe:
-        return settings.replaced(port=probe.getsockname()[1])
+    try:
+        with _listening(settings.host, 0) as probe:
+            return settings.replaced(port=probe.getsockname()[1])
+    except OSError as error:
+        raise PortsTaken(_refused(settings.host, 0, "the HTTP server", "--port", error)) from None
 
 
 def check_ports(settings: Settings, processes: list[Process]) -> None:
@@ -119,10 +123,23 @@ def check_ports(settings: Settings, processes: list[Process]) -> None:
         try:
             _listening(host, port).close()
         except OSError as error:
-            fix = f"choose another with {flag} (or {PREFIX}{flag[2:].replace('-', '_').upper()})"
-            problems.append(f"{host}:{port} for {what} cannot be had ({error.strerror or error}): {fix}")
+            problems.append(_refused(host, port, what, flag, error))
     if problems:
         raise PortsTaken("\n".join(problems))
+
+
+def _refused(host: str, port: int, what: str, flag: str, error: OSError) -> str:
+    """An address that isn't this machine's is not for want of a port."""
+    told = f"{host}:{port} for {what} cannot be had ({error.strerror or error})"
+    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        flag = flag.replace("port", "host")
+        return (
+            f"{told}: {host} is no address of this machine\n"
+            f"  fix: {flag} 127.0.0.1 for this machine alone, or {flag} 0.0.0.0 for all of its addresses"
+        )
+    if error.errno == errno.EACCES:
+        return f"{told}\n  fix: {flag} {port + 8000}, as ports below 1024 need rights"
+    return f"{told}: choose another with {flag} (or {PREFIX}{flag[2:].replace('-', '_').upper()})"
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -10,10 +10,27 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from services.api.settings import ROLES
-from services.cli.flags import Parser, add_settings, settings_or_exit, spelled_out
+from services.api.settings import ROLES, ROWS, did_you_mean
+from services.cli.flags import (
+    OF_ONE_PROCESS,
+    Parser,
+    add_foreign,
+    add_settings,
+    settings_or_exit,
+    spelled_out,
+    tell_notes,
+)
 
 Command = Callable[[argparse.Namespace], int]
+# Settings that commands which talk to a server read.
+SERVER = ("host", "port", "api_keys", "api_keys_file")
+EXAMPLES = """examples:
+  specmesh up                          start the default model at http://127.0.0.1:8000
+  specmesh serve FOLDER --port 8080    another model, another port
+  specmesh chat "What is a mesh?"      ask the server that runs
+  specmesh doctor                      look for what is wrong here
+
+`specmesh help COMMAND` lists a command's flags; docs/quick-start.md goes through all of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from loadtest.cli import main as load
 
         return load(words[1:])
-    options = parser().parse_args(words)
+    if words[:1] == ["--version"]:
+        words = ["version"]
+    if words[:2] == ["serve", "api_server"] and len(words) > 2:
+        # LMDeploy has a word more.
+        del words[1]
+    root = parser()
+    _check_command(root, words)
+    options = root.parse_args(words or ["help"])
     command: Command = options.command
     try:
         return command(options)
@@ -41,12 +65,22 @@ def parser() -> Parser:
     root = Parser(
         prog="specmesh",
         description="Serve language models over an OpenAI-compatible API with speculative decoding.",
-        epilog="`specmesh COMMAND --help` tells more.",
+        epilog=EXAMPLES,
     )
+    root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _run, _chat, _top, _corpus, _model, _train, _keys, _config, _doctor, _load, _version):
+    for add in (_up, _serve, _run, _chat, _top, _corpus, _model, _train, _keys, _config, _doctor, _load, _clean,
+                _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
+
+
+def _check_command(root: Parser, words: Sequence[str]) -> None:
+    (commands,) = [each.choices for each in root._actions if isinstance(each, argparse._SubParsersAction)]
+    word = words[0] if words else "help"
+    if word not in commands and not word.startswith("-"):
+        meant = " (here it is `specmesh load`)" if word == "bench" else did_you_mean(word, commands)
+        root.error(f"no command {word}{meant}; `specmesh help` lists them")
 
 
 def _add(
@@ -54,6 +88,7 @@ def _add(
 ) -> Parser:
     sub = commands.add_parser(name, help=help, description=f"{help}. {more}".strip())
     sub.set_defaults(command=command, parser=sub)
+    sub.commands = commands.choices
     return sub
 
 
@@ -61,12 +96,23 @@ def _add(
 
 
 def _up(commands: argparse._SubParsersAction[Parser]) -> None:
-    more = "Ctrl-C drains and leaves no process behind."
-    add_settings(_add(commands, "up", "Start the whole mesh on this machine and watch it", _do_up, more))
+    _add_up(commands, "up", "Start the whole mesh on this machine and watch it")
+
+
+def _serve(commands: argparse._SubParsersAction[Parser]) -> None:
+    _add_up(commands, "serve", "The same as up, by the name it has elsewhere")
+
+
+def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) -> None:
+    sub = _add(commands, name, help, _do_up, "Ctrl-C drains and leaves no process behind.")
+    sub.add_argument("model_word", nargs="?", metavar="MODEL", help="the same as --model")
+    add_settings(sub, ROWS.keys() - OF_ONE_PROCESS)
+    add_foreign(sub)
 
 
 def _do_up(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
+    tell_notes(settings)
     from services.cli.up import main as up
 
     return up(settings)
@@ -76,11 +122,13 @@ def _run(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "For compose, Kubernetes or a second machine; `up` does this for you on one machine."
     sub = _add(commands, "run", "Run one role in this process", _do_run, more)
     sub.add_argument("role", choices=ROLES, metavar="ROLE", help="one of " + ", ".join(ROLES))
-    add_settings(sub)
+    add_settings(sub, [name for name, row in ROWS.items() if row.roles != "up"])
+    add_foreign(sub)
 
 
 def _do_run(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
+    tell_notes(settings)
     from services.runtime.process import run_role
 
     return run_role(options.role, settings)
@@ -94,7 +142,9 @@ def _chat(commands: argparse._SubParsersAction[Parser]) -> None:
     sub = _add(commands, "chat", "Talk to a running server", _do_chat, more)
     sub.add_argument("prompt", nargs="?", metavar="PROMPT", help="prompt to answer; - reads it from standard input")
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
-    sub.add_argument("--name", metavar="MODEL", help="model name (default: the server's first)")
+    named = "name of the model in the API (default: the server's first)"
+    sub.add_argument("--model", "--name", dest="name", metavar="NAME", help=named)
+    sub.add_argument("--method", metavar="NAME", help="drafting method; naive or off: none (default: the server's)")
     sub.add_argument("--system", metavar="TEXT", help="system message")
     sub.add_argument("--temperature", type=float, metavar="T", help="temperature (default: the server's choice)")
     sub.add_argument("--max-tokens", type=int, metavar="N", help="maximum answer length, in tokens")
@@ -102,7 +152,7 @@ def _chat(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--stats", action="store_true", help="print tokens and speed after each answer")
     marked = "mark accepted draft tokens (accepted, the default) or rejected ones, too (all)"
     sub.add_argument("--show-draft", choices=("accepted", "all"), metavar="WHICH", help=marked)
-    add_settings(sub)
+    add_settings(sub, SERVER)
 
 
 def _do_chat(options: argparse.Namespace) -> int:
@@ -118,7 +168,7 @@ def _top(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
     sub.add_argument("--once", action="store_true", help="print once, from two samples a second apart, and end")
     sub.add_argument("--every", type=_seconds, default=1.0, metavar="S", help="refresh interval in seconds (default 1)")
-    add_settings(sub)
+    add_settings(sub, SERVER)
 
 
 def _seconds(word: str) -> float:
@@ -149,7 +199,7 @@ def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--api-key", metavar="KEY", help="API key of the owner (default: the first of api_keys)")
     sub.add_argument("--namespace", metavar="NAME", help="namespace, as in speculation.namespace of requests")
     sub.add_argument("--json", action="store_true", help="as JSON")
-    add_settings(sub)
+    add_settings(sub, SERVER)
 
 
 def _do_corpus(options: argparse.Namespace) -> int:
@@ -169,7 +219,7 @@ def _model(commands: argparse._SubParsersAction[Parser]) -> None:
     sub = _add(commands, "model", "List, fetch, show or check models", _do_model)
     _add_action(sub, actions)
     sub.add_argument("name", nargs="?", metavar="NAME", help="name, folder, GGUF file or hub id")
-    add_settings(sub)
+    add_settings(sub, ("model", "cache_dir", "dtype", "max_context", "kv_cache_mb"))
 
 
 def _do_model(options: argparse.Namespace) -> int:
@@ -199,7 +249,7 @@ def _train(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--train-seed", type=int, default=0, metavar="N", help="the same seed gives the same head")
     stored = "dtype of the head's linears in its folder (default bfloat16)"
     sub.add_argument("--head-dtype", choices=("bfloat16", "int8"), default="bfloat16", help=stored)
-    add_settings(sub)
+    add_settings(sub, ("model", "cache_dir", "dtype", "executor", "threads", "cores"))
 
 
 def _do_train(options: argparse.Namespace) -> int:
@@ -218,7 +268,7 @@ def _keys(commands: argparse._SubParsersAction[Parser]) -> None:
     sub = _add(commands, "keys", "Make or show the keys of the mesh", _do_keys, more)
     _add_action(sub, actions)
     sub.add_argument("names", nargs="*", metavar="NAMES", help="members to make keys for (default: every role)")
-    add_settings(sub)
+    add_settings(sub, ("keys_dir",))
 
 
 def _do_keys(options: argparse.Namespace) -> int:
@@ -238,6 +288,7 @@ def _config(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--json", action="store_true", help="as JSON")
     sub.add_argument("--changed", action="store_true", help="only settings that differ from their defaults")
     add_settings(sub)
+    add_foreign(sub)
 
 
 def _do_config(options: argparse.Namespace) -> int:
@@ -256,6 +307,7 @@ def _doctor(commands: argparse._SubParsersAction[Parser]) -> None:
     sub = _add(commands, "doctor", "Check the machine, the settings and the mesh, and name fixes", _do_doctor)
     sub.add_argument("--json", action="store_true", help="as JSON")
     add_settings(sub)
+    add_foreign(sub)
 
 
 def _do_doctor(options: argparse.Namespace) -> int:
@@ -265,7 +317,62 @@ def _do_doctor(options: argparse.Namespace) -> int:
 
 
 def _load(commands: argparse._SubParsersAction[Parser]) -> None:
-    _add(commands, "load", "Load a server and measure it", lambda options: main(["load"]))
+    sub = _add(commands, "load", "Load a server and measure it", lambda options: main(["load"]))
+    sub.own_flags = _load_flags
+
+
+def _load_flags() -> list[str]:
+    from loadtest.flags import parser as load
+
+    return list(load()._option_string_actions)
+
+
+def _clean(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Lists models, learned text and run files with their sizes; nothing is removed without --yes."
+    sub = _add(commands, "clean", "Remove what an uninstall would leave", _do_clean, more)
+    sub.add_argument("--yes", action="store_true", help="remove what is listed")
+    sub.add_argument("--keep-models", action="store_true", help="leave models where they are")
+    add_settings(sub, ("cache_dir", "store_dir", "run_dir"))
+
+
+def _do_clean(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.cli.clean import main as clean
+
+    return clean(options, settings)
+
+
+# About the command line ---------------------------------------------------------------------------------
+
+
+def _completion(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = 'For bash: eval "$(specmesh completion bash)" in ~/.bashrc; the script itself says where the others go.'
+    sub = _add(commands, "completion", "Print a script that completes commands and flags", _do_completion, more)
+    sub.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+
+
+def _do_completion(options: argparse.Namespace) -> int:
+    # The parser of `load` is the load test's own.
+    from loadtest.flags import parser as load
+    from services.cli.completion import script
+
+    print(script(options.shell, {**options.parser.commands, "load": load()}), end="")
+    return 0
+
+
+def _help(commands: argparse._SubParsersAction[Parser]) -> None:
+    sub = _add(commands, "help", "Show this list, or the flags of a command", _do_help)
+    sub.add_argument("about", nargs="?", metavar="COMMAND", help="a command")
+
+
+def _do_help(options: argparse.Namespace) -> int:
+    if options.about == "load":
+        return main(["load", "--help"])
+    commands = options.parser.commands
+    if options.about and options.about not in commands:
+        options.parser.error(f"no command {options.about}{did_you_mean(options.about, commands)}")
+    (commands[options.about] if options.about else parser()).print_help()
+    return 0
 
 
 def _version(commands: argparse._SubParsersAction[Parser]) -> None:

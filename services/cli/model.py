@@ -45,11 +45,11 @@ def show(name: str, settings: Settings) -> int:
     """Facts from the folder's own files; nothing is fetched."""
     from models.sources import ModelError, check_folder, weight_files
 
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        folder = cache_dir(settings) / "models" / name.lower()
-    if not folder.is_dir():
-        return _tell(f"{name} is not here", f"specmesh model fetch {name}")
+    if name.lower().endswith(".gguf") and Path(name).expanduser().is_file():
+        return _tell(f"{name} is a GGUF file, not a folder", f"specmesh model check {name}")
+    folder = _folder_here(name, cache_dir(settings))
+    if folder is None:
+        return _tell(f"{name} is not here", _how_to_get(name))
     try:
         check_folder(folder)
     except ModelError as error:
@@ -57,6 +57,23 @@ def show(name: str, settings: Settings) -> int:
     config = json.loads((folder / "config.json").read_bytes())
     _tell_facts(_facts(folder, config, weight_files(folder)))
     return 0
+
+
+def _folder_here(name: str, cache: Path) -> Path | None:
+    """A path, a name of the cache, or a hub id that was fetched: of its versions, the latest."""
+    kept = cache / "hub" / ("models--" + name.replace("/", "--")) / "snapshots"
+    versions = sorted(kept.iterdir(), key=lambda each: each.stat().st_mtime) if kept.is_dir() else []
+    places = (Path(name).expanduser(), cache / "models" / name.lower(), *versions[-1:])
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _how_to_get(name: str) -> str:
+    """A command that ends well; what can't be fetched by that name is not told to be fetched."""
+    from models.sources import MODEL_NAMES, is_hub_id
+
+    if name.lower() in MODEL_NAMES or is_hub_id(name):
+        return f"specmesh model fetch {name}"
+    return "specmesh model list names those that are here; give one of them, a folder or a hub id (owner/name)"
 
 
 def check(name: str, settings: Settings) -> int:

@@ -37,6 +37,7 @@ from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.cli.refusal import refuse
+from services.cli.suggested import suggested
 from services.runtime import compile_ahead, output
 from services.runtime.log import configure_log, has_colours, painted
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, make_run_dir, mesh_codec, security_of
@@ -68,9 +69,9 @@ def main(settings: Settings) -> int:
             processes = processes_of(settings, endpoint(settings, DIRECTORY))
             check_ports(settings, processes)
             with _compiling(settings):
-                _fetch_model(settings)
+                model = _fetch_model(settings)
             try:
-                return asyncio.run(Up(settings, processes).run())
+                return asyncio.run(Up(settings, processes, suggested(model)).run())
             finally:
                 # Sockets of a role that was killed.
                 _remove_stale_sockets(folder)
@@ -130,7 +131,8 @@ def _compiling(settings: Settings) -> Iterator[None]:
         compile_ahead.stop(compilers)
 
 
-def _fetch_model(settings: Settings) -> None:
+def _fetch_model(settings: Settings) -> Path:
+    """Its folder, checked."""
     from models.check import check_context, check_model
     from models.sources import ensure_model
 
@@ -144,6 +146,7 @@ def _fetch_model(settings: Settings) -> None:
         network = check_model(folder).network
         check_context(network, settings.max_context)
         _fetch_head(settings, folder, network)
+    return folder
 
 
 def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
@@ -162,8 +165,9 @@ def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
 class Up:
     """The supervisor process: the directory, the children, and the output for the user."""
 
-    def __init__(self, settings: Settings, processes: list[Process]) -> None:
+    def __init__(self, settings: Settings, processes: list[Process], sampling: dict[str, float]) -> None:
         self._settings = settings
+        self._sampling = sampling
         self._processes = {process.instance: process for process in processes}
         # A key named directory where there is one, else the streamer's: both are on this machine.
         security = security_of(settings, "streamer", DIRECTORY)
@@ -265,8 +269,8 @@ class Up:
             await asyncio.sleep(0.05)
         self._serving = True
         took = time.monotonic() - self._began
-        lines = box(self._settings, list(self._processes.values()), await self._card(), took, run_dir(self._settings))
-        print(lines, flush=True)
+        processes, folder = list(self._processes.values()), run_dir(self._settings)
+        print(box(self._settings, processes, await self._card(), took, folder, self._sampling), flush=True)
 
     async def _door_is_open(self) -> bool:
         """The streamer's health, through the port that clients will use."""

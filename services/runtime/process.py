@@ -22,6 +22,7 @@ import importlib
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -434,7 +435,22 @@ def security_of(settings: Settings, role: str, instance: str) -> FolderSecurity 
 
 def make_run_dir(folder: Path) -> None:
     """Whoever can write there can pretend to be any role: it is ours alone or we don't start."""
-    make_own_folder(folder, "chmod 700 it, or choose another --run-dir")
+    another = f"--run-dir {_another(folder)}"
+    try:
+        make_own_folder(folder, f"chmod 700 it, or choose another: {another}")
+    except OSError as error:
+        if error.errno is None:
+            # It says all of it.
+            raise
+        raise PermissionError(f"run_dir {folder} cannot be made ({error.strerror})\n  fix: {another}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"run_dir {folder} cannot be written\n  fix: chmod 700 {folder}, or {another}")
+
+
+def _another(folder: Path) -> Path:
+    """A folder that this user can make, short enough for the names of sockets."""
+    usual = Path(tempfile.gettempdir()) / f"specmesh-{os.getuid()}"
+    return usual if usual != folder else usual.with_name(usual.name + "-2")
 
 
 _security = security_of

@@ -6,11 +6,14 @@ Settings that docs/tuning.md, choosing.md and security.md name exist, too.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fences import ROOT
 
+from services.api.foreign_flags import FLAGS as FOREIGN_FLAGS
+from services.api.foreign_flags import here as in_words
 from services.api.methods import METHODS
 from services.api.settings import ROWS, load_settings
 from services.api.speculative_config import FLAGS, KEYS, KEYS_TO_COME, METHODS_TO_COME, WITHOUT_EFFECT, translate
@@ -34,7 +37,12 @@ WISHES: dict[str, Any] = {
 def rows(name: str) -> list[list[str]]:
     """Of the table behind the comment of that name, without its head."""
     (table,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()[2:]]
+
+
+def made(name: str) -> list[list[str]]:
+    """Of the table that deploy/docs.py makes."""
+    return rows(f"made: {name}")
 
 
 def test_every_key_is_told_as_it_is_translated() -> None:
@@ -71,13 +79,18 @@ def test_methods_to_come_are_refused_and_the_others_taken() -> None:
         assert problems or translated["method"][1] in METHODS
 
 
-def test_each_flag_to_write_is_one_and_others_are_no_aliases() -> None:
-    for *theirs, here in rows("flags"):
-        ours = {*re.findall(r"--[a-z-]+", here)}
-        names = {flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in ours}
-        assert names <= {*ROWS}, names - {*ROWS}
-        for flag in {*re.findall(r"--[a-z-]+", " ".join(theirs))} - ours:
-            assert flag.removeprefix("--").replace("-", "_") not in ROWS, flag
+def test_the_page_has_every_flag_with_what_it_is_here() -> None:
+    told = {name: here for names, _, here in made("foreign_flags") for name in CODE.findall(names)}
+    assert told == {name: in_words(flag).replace("|", "\\|") for flag in FOREIGN_FLAGS for name in flag.names}
+
+
+def test_the_yaml_of_the_page_is_a_settings_file(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    settings = load_settings({}, {}, file)
+    assert (settings.served_model_name, settings.max_context, settings.max_sequences) == ("small", 4096, 16)
+    assert (settings.method, settings.num_speculative_tokens) == ("suffix", 8)
 
 
 def outcome(field: str) -> set[str]:
@@ -106,8 +119,8 @@ def test_a_field_is_taken_or_refused_as_the_page_says(field: str, here: str) -> 
 
 
 def test_a_flag_nobody_knows_stops_the_start() -> None:
-    with pytest.raises(ValueError, match="--max-model-len: no such setting"):
-        load_settings({"max_model_len": "10"}, {}, None)
+    with pytest.raises(ValueError, match="--max-modal-len: no such setting"):
+        load_settings({"max_modal_len": "10"}, {}, None)
 
 
 @pytest.mark.parametrize("name", ["tuning.md", "choosing.md", "security.md", "not-promised.md"])

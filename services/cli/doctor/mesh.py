@@ -9,6 +9,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import socket
 import stat
 import time
@@ -43,7 +44,9 @@ def ports(settings: Settings) -> list[Finding]:
             findings.append(_holder(flag, host, port))
         elif problem:
             what = f"{host}:{port} cannot be listened on: {problem}"
-            findings.append(bad("ports", what, f"choose another address or port ({flag})"))
+            address = flag.replace("port", "host")
+            fix = f"{address} 127.0.0.1 for this machine alone, {address} 0.0.0.0 for all of its addresses"
+            findings.append(bad("ports", what, f"{fix}; or another {flag}"))
     free = len(doors) - len(findings)
     return findings + ([ok("ports", f"{free} ports are free")] if free else [])
 
@@ -134,8 +137,11 @@ def _peer(settings: Settings, role: str, answer: dict[str, Any] | str) -> Findin
 
 
 def run_folder(settings: Settings) -> list[Finding]:
-    """Ours alone, and nothing in it of processes that are gone."""
+    """Ours alone, the mesh's that answers, and nothing in it of processes that are gone."""
     folder = run_dir(settings)
+    if elsewhere := _mesh_elsewhere(settings, folder):
+        what = f"the mesh that answers at these ports has its sockets in {' or '.join(elsewhere)}, not in {folder}"
+        return [warn("run_dir", what, f"specmesh doctor --run-dir {shlex.quote(elsewhere[0])}")]
     if not folder.is_dir():
         return [ok("run_dir", f"{folder} is not there yet; a start makes it")]
     found = folder.stat()
@@ -151,6 +157,25 @@ def run_folder(settings: Settings) -> list[Finding]:
         what = f"left behind by processes that are gone: {', '.join(path.name for path in stale)}"
         return [warn("run_dir", what, f"rm {names}")]
     return [ok("run_dir", f"{folder}: nothing left behind")]
+
+
+def _mesh_elsewhere(settings: Settings, folder: Path) -> list[str]:
+    """The run_dir of the mesh that answers, if it isn't the one of these settings; several, if several run."""
+    at_work = folders_at_work()
+    if not at_work or folder.absolute() in at_work:
+        return []
+    answers = (_readiness(settings.metrics_host, mesh_metrics_port(settings, role)) for role in ROLES)
+    return list(map(str, at_work)) if any(isinstance(each, dict) for each in answers) else []
+
+
+def folders_at_work(table: Path = Path("/proc/net/unix")) -> list[Path]:
+    """Folders in which a directory listens, of every user."""
+    try:
+        lines = table.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = (line.partition(" /")[2] for line in lines)
+    return list(dict.fromkeys(Path("/" + path).parent for path in paths if path.endswith("/directory.sock")))
 
 
 def _stale_sockets(folder: Path) -> Iterator[Path]:

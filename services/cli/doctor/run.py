@@ -14,7 +14,7 @@ from dataclasses import asdict
 from services.api.settings import Settings, SettingsError
 from services.cli.chat_drafts import printable
 from services.cli.doctor import machine, mesh
-from services.cli.doctor.finding import Finding, bad, ok
+from services.cli.doctor.finding import Finding, bad, ok, warn
 from services.cli.flags import read_settings
 
 Check = Callable[[Settings], list[Finding]]
@@ -56,8 +56,11 @@ def examine(options: argparse.Namespace) -> Iterator[Finding]:
     except SettingsError as error:
         # The other checks would look at the wrong ports and folders.
         for problem in error.problems:
-            yield bad("settings", problem, "correct it where it says, or see `specmesh up --help`")
+            what, _, fix = problem.partition("\n  fix: ")
+            yield bad("settings", what, fix or "correct it where it says, or see `specmesh up --help`")
         return
+    for note in settings.notes:
+        yield warn("settings", note, "leave it out")
     yield ok("settings", "readable, all within their ranges")
     for name, check in CHECKS.items():
         try:

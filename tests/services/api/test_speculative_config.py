@@ -178,6 +178,17 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
             "suffix_decoding_min_token_prob": 0.2,
         },
     ),
+    "FastDeploy, the keys of suffixes beside MTP": (
+        {
+            "method": "mtp", "num_speculative_tokens": 4, "suffix_decoding_max_tree_depth": 64,
+            "suffix_decoding_max_cached_requests": 10000, "suffix_decoding_max_spec_factor": 1.0,
+            "suffix_decoding_min_token_prob": 0.1,
+        },
+        {"method": "mtp", "num_speculative_tokens": 4, "suffix_decoding_max_cached_requests": 10000},
+    ),
+    "FastDeploy, n-grams without a model": (
+        {"method": "ngram", "num_speculative_tokens": 1}, {"method": "ngram", "num_speculative_tokens": 1},
+    ),
     "FastDeploy, no drafts": (
         {"method": "naive", "num_speculative_tokens": 1}, {"method": "naive", "num_speculative_tokens": 1},
     ),
@@ -269,6 +280,14 @@ def test_what_other_servers_tell_to_write_is_served_or_says_what_is_missing(
     default = dict(load_settings())
     found = {name: value for name, value in settings if value != default[name] and name != "speculative_config"}
     assert found == {name: value for name, value in ours.items() if value != default[name]}
+
+
+def test_a_model_beside_a_method_that_has_none_is_told() -> None:
+    settings = load_settings({"speculative_config": '{"method": "ngram", "model": "/m"}'})
+    assert settings.notes == ("flag --speculative-config, model: without effect: ngram uses no model",)
+    assert settings.draft_model == ""
+    for used in ('{"method": "mtp", "model": "/m"}', '{"method": "ngram"}', '{"method": "ngram", "model": null}'):
+        assert load_settings({"speculative_config": used}).notes == ()
 
 
 def test_another_servers_flag_and_the_json_must_agree() -> None:

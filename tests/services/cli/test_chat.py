@@ -365,3 +365,19 @@ def in_a_terminal(words: list[str], environment: dict[str, str], columns: int) -
     os.close(own)
     assert process.returncode == 0, shown
     return shown.decode().replace("\r\n", "\n")
+
+
+# Flags
+
+
+def test_the_model_and_the_method_of_the_command_line_are_asked_for() -> None:
+    from services.api.settings import Settings
+    from services.cli.chat import _conversation
+    from services.cli.main import parser
+
+    def body(*words: str) -> dict[str, Any]:
+        return _conversation(parser().parse_args(["chat", *words, "hi"]), Settings.for_tests()).body()
+
+    assert body("--model", "other", "--method", "suffix")["model"] == "other"
+    assert body("--name", "other", "--method", "suffix")["speculation"] == {"method": "suffix"}
+    assert "speculation" not in body("--temperature", "0")

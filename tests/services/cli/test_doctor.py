@@ -7,6 +7,7 @@ import asyncio
 import http.server
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -392,6 +393,30 @@ def test_a_run_folder_others_may_write_is_bad(settings: Settings, tmp_path: Path
 
 def test_a_run_folder_that_is_not_there_is_no_fault(settings: Settings) -> None:
     assert one(mesh.run_folder(settings), "ok")
+
+
+def test_a_mesh_in_another_run_dir_is_told_with_the_folder_to_look_at(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "other run"
+    folder.mkdir(mode=0o700)
+    with side_door({"ready": True}) as port, socket.socket(socket.AF_UNIX) as directory:
+        directory.bind(str(folder / "directory.sock"))
+        directory.listen()
+        assert folder in mesh.folders_at_work()
+        monkeypatch.setattr(mesh, "folders_at_work", lambda: [folder])
+        at_ports(monkeypatch, dict.fromkeys(ROLES, port))
+        finding = one(mesh.run_folder(settings), "warn")
+        [command, *_, given] = shlex.split(finding.fix)
+        assert (command, given) == ("specmesh", str(folder))
+        assert one(mesh.run_folder(settings.replaced(run_dir=given)), "ok")
+        # Nothing answers at these ports: whatever runs there isn't meant.
+        at_ports(monkeypatch, {})
+        assert one(mesh.run_folder(settings), "ok")
+
+
+def test_without_a_table_of_sockets_no_folder_is_known(tmp_path: Path) -> None:
+    assert mesh.folders_at_work(tmp_path / "none") == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

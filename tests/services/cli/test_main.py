@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from services.api.settings import ROLES, SETTINGS, Settings, flag_name
+from services.api.settings import ROLES, SETTINGS, Settings, SettingsError, flag_name
+from services.cli.flags import OF_ONE_PROCESS
 from services.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("up", "run", "chat", "model", "corpus", "keys", "config", "doctor", "load", "version")
+COMMANDS = ("up", "serve", "run", "chat", "top", "corpus", "model", "train-drafter", "keys", "config", "doctor", "load",
+            "clean", "completion", "help", "version")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +58,7 @@ def test_every_help_has_text(command: str, capsys: pytest.CaptureFixture[str]) -
 def test_help_lists_every_command() -> None:
     done = run("--help")
     assert done.returncode == 0
-    assert all(f"\n    {command} " in done.stdout for command in COMMANDS)
+    assert all(re.search(rf"\n    {command}\s", done.stdout) for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -74,13 +76,41 @@ def test_help_comes_at_once_for_it_imports_nothing_heavy(command: str) -> None:
     assert done.stdout.startswith("usage: ") and done.stderr == "[]\n"
 
 
+@pytest.mark.parametrize("words", [[], ["help"]])
+def test_without_a_command_the_list_of_commands_is_shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(*words) == 0
+    out = capsys.readouterr().out
+    assert "specmesh up" in out and "    doctor" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_is_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert ended("help", command) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_help_of_no_command_names_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("help", "docter") == 2
+    assert "no command docter (did you mean doctor?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["chat", "top", "corpus", "model", "keys", "clean", "completion", "help"])
+def test_help_of_what_has_few_flags_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(command, "--help") == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+
+
 # Flags
 
 
-@pytest.mark.parametrize("command", ["up", "run", "config", "doctor"])
+@pytest.mark.parametrize("command", ["up", "serve", "run", "config", "doctor"])
 def test_every_setting_is_a_flag(command: str) -> None:
     words = ["run", "worker"] if command == "run" else [command]
     for row in SETTINGS:
+        if (command in ("up", "serve") and row.name in OF_ONE_PROCESS) or (command == "run" and row.roles == "up"):
+            continue
         value = {"bool": "true", "int": "1", "float": "1", "json": "{}", "choice": "x"}.get(row.kind, "x")
         options = _parse([*words, f"{flag_name(row.name)}={value}"])
         assert getattr(options, f"setting_{row.name}") == value
@@ -109,6 +139,41 @@ def test_switches_have_an_opposite(words: list[str], value: str | None) -> None:
 def test_a_flag_with_a_typing_error_is_refused_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended("up", "--max-contxt", "5") == 2
     assert "--max-contxt (did you mean --max-context?)" in capsys.readouterr().err
+
+
+def test_a_flag_of_another_command_is_refused_with_that_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("chat", "--kv-cache-mb", "5") == 2
+    assert "--kv-cache-mb is no flag of `specmesh chat`; it is one of `specmesh up`" in capsys.readouterr().err
+    assert ended("up", "--instance", "x") == 2
+    assert "it is one of `specmesh run`" in capsys.readouterr().err
+    assert ended("chat", "--workload=edit") == 2
+    assert "it is one of `specmesh load`" in capsys.readouterr().err
+    # Followed, it is taken.
+    _parse(["run", "worker", "--instance", "x"])
+    _parse(["up", "--kv-cache-mb", "5"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("--max-modle-len", "--max-model-len"), ("--max-contxt=5", "--max-context")]
+)
+def test_only_what_is_taken_is_suggested(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("up", typed) == 2
+    assert f"{typed} (did you mean {meant}?)" in capsys.readouterr().err
+    # The closest is refused.
+    assert ended("up", "--gpu-memory-utilisation") == 2
+    assert "--gpu-memory-utilization" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [("docter", "did you mean doctor?"), ("bench", "here it is `specmesh load`"), ("x", "`specmesh help` lists them")],
+)
+def test_an_unknown_command_is_told_with_one_that_is_there(
+    typed: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(typed, "--port", "1") == 2
+    err = capsys.readouterr().err
+    assert f"no command {typed}" in err and told in err
 
 
 def test_a_flag_is_never_guessed_from_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +220,49 @@ def test_run_and_up_hand_their_settings_over(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_the_model_may_be_the_first_word(command: str) -> None:
+    from services.cli.flags import read_settings
+
+    assert read_settings(_parse([command, "./m", "--port", "9"])).model == "./m"
+    assert read_settings(_parse([command, "./m", "--model", "./m"])).model == "./m"
+    with pytest.raises(SettingsError, match=r"two models: ./m and --model ./n"):
+        read_settings(_parse([command, "./m", "--model=./n"]))
+
+
+def test_the_command_of_lmdeploy_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr("services.cli.up.main", lambda settings: seen.append(settings) or 0)
+    assert main(["serve", "api_server", "./m", "--server-port", "23333", "--session-len", "4096", "--tp", "1"]) == 0
+    assert (seen[0].model, seen[0].port, seen[0].max_context) == ("./m", 23333, 4096)
+
+
+def test_underscores_in_a_flag_are_dashes() -> None:
+    assert _parse(["up", "--kv_cache_mb=5"]).setting_kv_cache_mb == "5"
+    assert _parse(["up", "--max_model_len", "5"]).setting_max_model_len == "5"
+    assert _parse(["up", "--no_prefix_cache"]).setting_prefix_cache == "false"
+
+
 # config
+
+
+def test_nothing_changed_is_said_with_what_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--changed"]) == 0
+    told = capsys.readouterr().out
+    assert "every setting has its default" in told
+    command = told.split("`")[1].split()
+    assert command[0] == "specmesh" and main(command[1:]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(SETTINGS)
+    assert main(["config", "show", "--changed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {}
+
+
+def test_what_has_no_effect_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--trust-remote-code", "--speculative-config", '{"method": "ngram", "model": "./m"}']
+    assert main(["config", "show", "--changed", *words]) == 0
+    told = capsys.readouterr().err
+    assert "note: flag --trust-remote-code: without effect" in told
+    assert "note: flag --speculative-config, model: without effect: ngram uses no model" in told
 
 
 def test_flags_of_other_servers_are_told_with_their_own_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,7 +373,10 @@ def test_keys_are_made_once_and_shown_without_secrets(tmp_path: Path, capsys: py
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version"]) == 0
-    assert capsys.readouterr().out.startswith("specmesh")
+    told = capsys.readouterr().out
+    assert told.startswith("specmesh")
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == told
 
 
 def test_load_reads_its_own_flags(capsys: pytest.CaptureFixture[str]) -> None:

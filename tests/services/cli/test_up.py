@@ -21,9 +21,12 @@ from watching import gone, wait_until
 
 from bench.running_mesh import free_ports
 from services.api.messages import ModelCard
-from services.api.settings import Settings, load_settings
+from services.api.settings import Settings, load_settings, store_dir
 from services.cli.banner import box, curl
+from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
+from services.cli.main import parser
+from services.cli.suggested import suggested
 from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, main
 
 ROOT = Path(__file__).parents[3]
@@ -176,10 +179,12 @@ def test_the_box_says_where_everything_is_and_the_command_can_be_pasted() -> Non
         max_speculative_tokens=8,
         engine="torch",
     )
-    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"))
+    suggested = {"temperature": 0.6, "top_p": 1.0, "top_k": 20}
+    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"), suggested)
     for said in (
         "http://127.0.0.1:8123/v1",
         "http://127.0.0.1:8123/docs",
+        "authors suggest temperature 0.6, top_k 20;",
         "smollm2-135m-instruct",
         "naive, ngram",
         "http://127.0.0.1:9103/metrics  worker-1",
@@ -190,6 +195,49 @@ def test_the_box_says_where_everything_is_and_the_command_can_be_pasted() -> Non
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("curl")))
     assert words[2] == "http://127.0.0.1:8123/v1/chat/completions"
     assert json.loads(words[-1])["model"] == "smollm2-135m-instruct"
+    assert json.loads(words[-1])["temperature"] == 0
+    first = text.splitlines()[2]
+    assert first.split() == ["│", "page", "http://127.0.0.1:8123/"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"store_dir": "/s"}, "Answers are learned to /s, to draft from. --store-dir none keeps them off the disk."),
+        ({"store_dir": "none"}, "Answers are learned in memory only, and forgotten at the end."),
+        ({"suffix_decoding_max_cached_requests": 0}, "Answers aren't learned."),
+    ],
+)
+def test_the_box_says_whether_answers_are_learned_and_how_to_keep_them_off_the_disk(
+    settings: dict[str, object], said: str
+) -> None:
+    text = box(Settings.for_tests(**settings), [], None, 1.0, Path("/run/x"))
+    assert said in " ".join(text.replace("│", " ").split())
+    if "none keeps" in said:
+        flags = said[said.index("--store-dir") :].split()[:2]
+        options = parser().parse_args(["up", "--config=/dev/null", *flags])
+        assert store_dir(read_settings(options)) is None
+
+
+def test_a_long_path_is_whole_so_that_it_can_be_copied() -> None:
+    long = "/" + "very-long-name/" * 20 + "logs"
+    assert long in box(Settings.for_tests(), [], None, 1.0, Path(long).parent)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"temperature": 0.6, "top_k": 20, "eos_token_id": [1]}', {"temperature": 0.6, "top_k": 20}),
+        ('{"temperature": "hot", "top_p": null, "top_k": true, "min_p": NaN}', {}),
+        ("[]", {}), ("{", {}), ("[" * 100000, {}), (None, {}),
+    ],
+)  # fmt: skip
+def test_what_the_authors_of_a_model_suggest_is_read_from_its_folder(
+    tmp_path: Path, text: str | None, found: dict[str, float]
+) -> None:
+    if text is not None:
+        (tmp_path / "generation_config.json").write_text(text)
+    assert suggested(tmp_path) == found
 
 
 @pytest.mark.parametrize(

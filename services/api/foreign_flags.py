@@ -1,0 +1,290 @@
+"""Flags of other servers, and what each is here: one of our settings, nothing to do, or refused with what to write.
+
+The one table for command lines, keys of settings files and docs/migrating.md. Flags for speculation that are keys of
+--speculative-config, too, are in speculative_config.py. Ranges are checked by the settings.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A flag by its spellings. Taken as `row`, taken without effect if its value is among `nothing`, else refused with
+    `why`. With `values` and `why`, only these values are taken."""
+
+    names: tuple[str, ...]
+    of: str
+    row: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    nothing: tuple[str, ...] = ()
+    why: str = ""
+    # Said where it is taken: what is different here.
+    note: str = ""
+    switch: bool = False
+    reads: Callable[[str], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Our setting and its value; no row: there is nothing to set. `note`: what the user should know."""
+
+    row: str = ""
+    value: Any = None
+    note: str = ""
+
+
+_SUFFIXES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _number(text: str) -> str:
+    """As vLLM writes numbers: 8k is 8000, 8K is 8192. What is no number stays, for the setting to refuse."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)([kKmMgG]?)", text)
+    return str(int(float(found[1]) * _SUFFIXES[found[2]])) if found else text
+
+
+def _length(text: str) -> str:
+    return "0" if text.lower() in ("auto", "-1", "none") else _number(text)
+
+
+def _mebibytes(text: str) -> str:
+    number = _number(text)
+    return str(int(number) >> 20) if number.isdecimal() else text
+
+
+def _origins(text: str) -> str:
+    """vLLM writes a JSON list."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return ",".join(map(str, found)) if isinstance(found, list) else text
+
+
+def _flag(names: str, of: str, row: str = "", **more: Any) -> Foreign:
+    return Foreign(tuple(names.split()), of, row, **more)
+
+
+def _switch(names: str, of: str, row: str = "", **more: Any) -> Foreign:
+    return _flag(names, of, row, switch=True, **more)
+
+
+ON, OFF = ("true",), ("false",)
+OPPOSITE = {"true": "false", "false": "true"}
+ALL = "vLLM, SGLang, FastDeploy, LMDeploy"
+ONE_DEVICE = "not served: a worker uses one device. Several workers share the requests (`specmesh run worker`)"
+KV_MEMORY = "write --kv-cache-mb N: MiB for KV pages; 0: 60 % of the memory that is free after loading the model"
+FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
+FORMATS = f"{FROM_FOLDER} --dtype int8 computes any model in 8 bits"
+ONE_ENGINE = "leave it out, or write --executor triton (GPU), compiled (CPU) or plain (PyTorch)"
+GRAPHS = "leave it out: a GPU's graphs are captured where they serve; --executor plain runs without any"
+NO_TOOLS = "not served: tools and functions"
+NO_THINKING = "not served: parting the reasoning from the answer"
+NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
+NO_GRAMMAR = "not served: answers bound to a grammar or a JSON schema"
+NO_IMAGES = "not served: images, audio and video"
+NO_OFFLOAD = "not served: weights or KV pages in another memory than the device's"
+NO_ROLES = "not served: workers that only compute prompts, or only answers"
+IN_MODEL_FOLDER = "leave it out: tokenizer and chat template are read from the model's folder"
+NO_TLS = "not served: TLS; put a proxy in front (docs/security.md)"
+SOCKETS = "leave it out: processes of one machine talk through sockets in --run-dir"
+IN_REQUESTS = "leave it out: each request has its own"
+
+FLAGS: tuple[Foreign, ...] = (
+    # The model and its names
+    _flag("--model", ALL, "model", note="or the first argument: a folder, a GGUF file or a hub id"),
+    _flag("--model-path", "SGLang", "model"),
+    _flag("--model_name_or_path", "PaddleNLP", "model"),
+    _flag("--served-model-name", "vLLM, SGLang, FastDeploy", "served_model_name", note="one name"),
+    _flag("--model-name", "LMDeploy", "served_model_name"),
+    _flag("--download-dir", "vLLM, SGLang, LMDeploy", "cache_dir"),
+    _flag("--dtype", f"{ALL}, PaddleNLP", "dtype",
+          values={"auto": "auto", "bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "float": "float32",
+                  "int8": "int8"},
+          why="write auto, bfloat16, float32 or int8: float16 isn't computed; bfloat16 takes the same memory"),
+    _flag("--quantization", "vLLM, SGLang, FastDeploy", "dtype", values={"int8": "int8", "wint8": "int8"},
+          nothing=("", "none"), why=FORMATS),
+    _flag("--quant_type", "PaddleNLP", "dtype", values={"weight_only_int8": "int8"}, nothing=("", "none"), why=FORMATS),
+    _flag("--model-format", "LMDeploy", nothing=("hf",), why=FORMATS),
+    _flag("--load-format", "vLLM, SGLang", nothing=("auto", "safetensors"),
+          why="not served: files but safetensors and GGUF"),
+    _flag("--kv-cache-dtype", "vLLM, SGLang", nothing=("auto",), why="not served: KV pages have the model's type"),
+    _flag("--quant-policy", "LMDeploy", nothing=("0",), why="not served: KV pages have the model's type"),
+    _flag("--tokenizer", "vLLM, FastDeploy", why=IN_MODEL_FOLDER),
+    _flag("--tokenizer-path", "SGLang", why=IN_MODEL_FOLDER),
+    _flag("--tokenizer-mode", "vLLM, SGLang", nothing=("auto",), why=IN_MODEL_FOLDER),
+    _flag("--chat-template", ALL, why=IN_MODEL_FOLDER),
+    _flag("--revision", ALL, why="write --model FOLDER, with that revision in the folder"),
+    _switch("--trust-remote-code", ALL, nothing=("true", "false"),
+            note="without effect: code of a model's folder is never run"),
+    _flag("--generation-config", "vLLM", nothing=("vllm",), why=IN_REQUESTS),
+    _flag("--seed", "vLLM", nothing=("0",), why=IN_REQUESTS),
+    _flag("--random-seed", "SGLang", nothing=("0",), why=IN_REQUESTS),
+    _flag("--task", "vLLM", nothing=("auto", "generate"), why="not served: embeddings, scores and classes"),
+    _flag("--runner", "vLLM", nothing=("auto", "generate"), why="not served: embeddings, scores and classes"),
+    # The HTTP server
+    _flag("--host", "vLLM, SGLang, FastDeploy", "host", note="default 127.0.0.1"),
+    _flag("--port", "vLLM, SGLang, FastDeploy", "port", note="default 8000"),
+    _flag("--server-name", "LMDeploy", "host"),
+    _flag("--server-port", "LMDeploy", "port"),
+    _flag("--api-key", "vLLM, SGLang, FastDeploy", "api_keys", note="several are separated by commas"),
+    _flag("--allowed-origins", "vLLM", "cors_origins", reads=_origins, note="a JSON list, or separated by commas"),
+    _flag("--allow-origins", "LMDeploy", "cors_origins", reads=_origins, note="separated by commas"),
+    _flag("--api-keys", "LMDeploy", "api_keys", note="separated by commas"),
+    _flag("--metrics-port", "FastDeploy", "metrics_port", note="the first of four ports"),
+    _flag("--max-concurrent-requests", "LMDeploy", "max_waiting"),
+    _flag("--max-concurrency", "FastDeploy", why="write --max-waiting N for requests or --max-connections N"),
+    _flag("--max-queued-requests", "SGLang", why="write --max-waiting N: it counts running requests, too"),
+    _flag("--max-waiting-time", "FastDeploy", why="write --request-timeout S: the longest duration of a request"),
+    _flag("--timeout-graceful-shutdown", "FastDeploy", "drain_timeout"),
+    _flag("--watchdog-timeout", "SGLang", "kill_stuck_after"),
+    _flag("--log-level", "SGLang, LMDeploy", "log_level"),
+    _flag("--uvicorn-log-level", "vLLM", why="write --log-level NAME: it is for every process"),
+    _switch("--disable-log-requests", "vLLM", nothing=ON, why="not served: prompts are never logged"),
+    _switch("--enable-log-requests", "vLLM", nothing=OFF, why="not served: prompts are never logged"),
+    _switch("--enable-metrics", "SGLang", nothing=ON, why="leave it out: there are always metrics"),
+    _flag("--ssl-keyfile --ssl-certfile", "vLLM, SGLang", why=NO_TLS),
+    _switch("--ssl", "LMDeploy", nothing=OFF, why=NO_TLS),
+    # Memory and batch
+    _flag("--max-model-len", "vLLM, FastDeploy", "max_context", reads=_length),
+    _flag("--context-length", "SGLang", "max_context", reads=_length),
+    _flag("--session-len", "LMDeploy", "max_context", reads=_length),
+    _flag("--total_max_length", "PaddleNLP", "max_context", reads=_length),
+    _flag("--max-num-seqs", "vLLM, FastDeploy", "max_sequences"),
+    _flag("--max-running-requests", "SGLang", "max_sequences"),
+    _flag("--max-batch-size", "LMDeploy", "max_sequences"),
+    _flag("--batch_size", "PaddleNLP", "max_sequences"),
+    _flag("--max-num-batched-tokens", "vLLM, FastDeploy", "max_step_tokens", reads=_number,
+          note="counts draft tokens, too"),
+    _flag("--chunked-prefill-size", "SGLang", why="write --max-step-tokens N: it counts draft tokens, too"),
+    _flag("--max-prefill-tokens", "SGLang", why="write --max-step-tokens N: it counts draft tokens, too"),
+    _flag("--max-prefill-token-num", "LMDeploy", why="write --max-step-tokens N: it counts draft tokens, too"),
+    _flag("--block-size", "vLLM, FastDeploy", "page_tokens"),
+    _flag("--page-size", "SGLang", "page_tokens"),
+    _flag("--cache-block-seq-len", "LMDeploy", "page_tokens"),
+    _flag("--kv-cache-memory-bytes", "vLLM", "kv_cache_mb", reads=_mebibytes, note="bytes, rounded down to MiB"),
+    _flag("--gpu-memory-utilization", "vLLM, FastDeploy", why=KV_MEMORY),
+    _flag("--mem-fraction-static", "SGLang", why=KV_MEMORY),
+    _flag("--cache-max-entry-count", "LMDeploy", why=KV_MEMORY),
+    _flag("--kv-cache-ratio", "FastDeploy", why=KV_MEMORY),
+    _flag("--num-gpu-blocks-override", "vLLM, FastDeploy", why=KV_MEMORY),
+    _flag("--swap-space", "vLLM, FastDeploy", nothing=("0",), why=NO_OFFLOAD),
+    _flag("--cpu-offload-gb", "vLLM, SGLang", nothing=("0",), why=NO_OFFLOAD),
+    _switch("--enable-prefix-caching", "vLLM, FastDeploy, LMDeploy", "prefix_cache", note="on by default"),
+    _switch("--disable-radix-cache", "SGLang", "prefix_cache", values=OPPOSITE),
+    _switch("--enable-chunked-prefill", "vLLM, FastDeploy", nothing=ON,
+            why="write --max-step-tokens N: prompts are always computed in chunks, beside answers"),
+    _switch("--enable-mixed-chunk", "SGLang", nothing=ON, why="leave it out: it is always on"),
+    _flag("--scheduling-policy", "vLLM", nothing=("fcfs", "priority"), why="leave it out: by priority, then arrival"),
+    _flag("--schedule-policy", "SGLang", nothing=("fcfs",), why="leave it out: by priority, then arrival"),
+    # Devices and processes
+    _flag("--tensor-parallel-size -tp", "vLLM, SGLang, FastDeploy", nothing=("1",), why=ONE_DEVICE),
+    _flag("--tp", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
+    _flag("--tp-size", "SGLang", nothing=("1",), why=ONE_DEVICE),
+    _flag("--pipeline-parallel-size -pp", "vLLM, SGLang", nothing=("1",), why=ONE_DEVICE),
+    _flag("--data-parallel-size -dp", "vLLM, SGLang, FastDeploy", nothing=("1",), why=ONE_DEVICE),
+    _flag("--dp --dp-size", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
+    _flag("--ep --ep-size", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
+    _switch("--enable-expert-parallel", "vLLM, FastDeploy", nothing=OFF, why=ONE_DEVICE),
+    _flag("--nnodes", "vLLM, SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
+    _switch("--disable-custom-all-reduce", "vLLM, SGLang, FastDeploy", nothing=ON, why=ONE_DEVICE),
+    _flag("--distributed-executor-backend", "vLLM", nothing=("mp", "uni"), why=ONE_DEVICE),
+    _flag("--workers", "FastDeploy", nothing=("1",),
+          why="leave it out, or start a second streamer: `specmesh run streamer --port N`"),
+    _flag("--api-server-count", "vLLM", nothing=("1",),
+          why="leave it out, or start a second streamer: `specmesh run streamer --port N`"),
+    _flag("--engine-worker-queue-port --cache-queue-port", "FastDeploy", why=SOCKETS),
+    _flag("--splitwise-role", "FastDeploy", nothing=("mixed",), why=NO_ROLES),
+    _flag("--disaggregation-mode", "SGLang", nothing=("null",), why=NO_ROLES),
+    _flag("--kv-transfer-config", "vLLM", why=NO_ROLES),
+    _flag("--device", "vLLM, SGLang, LMDeploy", "executor",
+          values={"auto": "auto", "cuda": "triton", "cpu": "compiled"}, why=ONE_ENGINE),
+    _flag("--backend", "LMDeploy", why=ONE_ENGINE),
+    _flag("--attention-backend", "vLLM, SGLang", why=ONE_ENGINE),
+    _switch("--enforce-eager", "vLLM", nothing=OFF, why=GRAPHS),
+    _switch("--disable-cuda-graph", "SGLang", nothing=OFF, why=GRAPHS),
+    _switch("--eager-mode", "LMDeploy", nothing=OFF, why=GRAPHS),
+    _switch("--use-cudagraph", "FastDeploy", nothing=ON, why=GRAPHS),
+    _flag("--compilation-config", "vLLM", why=GRAPHS),
+    _flag("--graph-optimization-config", "FastDeploy", why=GRAPHS),
+    _flag("--load-choices", "FastDeploy", why="leave it out: there is one way of loading"),
+    _switch("--async-scheduling", "vLLM", nothing=OFF, why="leave it out: there is one way of scheduling"),
+    # Speculation, beside --speculative-config and its keys
+    _flag("--speculative-config", "vLLM, FastDeploy", "speculative_config", note="the same JSON"),
+    _flag("--num-speculative-tokens", "older vLLM", "num_speculative_tokens"),
+    _flag("--speculative-model", "older vLLM", "draft_model"),
+    _flag("--ngram-prompt-lookup-max", "older vLLM", "max_ngram_size"),
+    _flag("--ngram-prompt-lookup-min", "older vLLM", "min_ngram_size"),
+    _flag("--speculative-disable-by-batch-size", "older vLLM",
+          why="write --method auto: it drafts less in large batches"),
+    _flag("--speculative-draft-model-path", "SGLang", "draft_model"),
+    _flag("--speculative-num-steps", "SGLang", "num_model_steps"),
+    _flag("--speculative-eagle-topk", "SGLang", nothing=("1",),
+          why="write --draft-trees: trees of the most probable tokens, or --draft-tree-shape JSON for a fixed one"),
+    _flag("--speculative-token-map", "SGLang", why="leave it out: a head's own vocabulary is read from its folder"),
+    _flag("--speculative-ngram-max-match-window-size", "SGLang", "max_ngram_size"),
+    _flag("--speculative-ngram-min-match-window-size", "SGLang", "min_ngram_size"),
+    # What isn't served
+    _switch("--enable-lora", "vLLM, SGLang", nothing=OFF, why=NO_LORA),
+    _flag("--lora-modules --lora-paths --adapters", "vLLM, SGLang, LMDeploy", why=NO_LORA),
+    _switch("--enable-auto-tool-choice", "vLLM", nothing=OFF, why=NO_TOOLS),
+    _flag("--tool-call-parser", ALL, why=NO_TOOLS),
+    _flag("--reasoning-parser", ALL, why=NO_THINKING),
+    _flag("--guided-decoding-backend", "vLLM, FastDeploy", nothing=("auto", "off"), why=NO_GRAMMAR),
+    _flag("--grammar-backend", "SGLang", nothing=("none",), why=NO_GRAMMAR),
+    _flag("--limit-mm-per-prompt --mm-processor-kwargs", "vLLM, FastDeploy", why=NO_IMAGES),
+    _switch("--enable-mm --enable-multimodal", "FastDeploy, SGLang", nothing=OFF, why=NO_IMAGES),
+)  # fmt: skip
+
+
+def key_of(flag: str) -> str:
+    """As settings are named: no dashes before it, underscores within."""
+    return flag.lstrip("-").replace("-", "_")
+
+
+FOREIGN: dict[str, Foreign] = {key_of(name): flag for flag in FLAGS for name in flag.names}
+# -tp is --tp.
+SPELLED: dict[str, list[str]] = {
+    key: [name for flag in FLAGS for name in flag.names if key_of(name) == key] for key in FOREIGN
+}
+
+
+def meant(key: str, value: Any) -> Meaning:
+    """What a key of FOREIGN asks for. Raises ValueError with what to write instead, or what is missing."""
+    flag = FOREIGN[key]
+    text = _text(value)
+    if text.lower() in flag.nothing or (value is None and not flag.row):
+        return Meaning(note="" if text == "false" else flag.note)
+    if text.lower() in flag.values:
+        return Meaning(flag.row, flag.values[text.lower()])
+    if flag.why:
+        raise ValueError(flag.why)
+    return Meaning(flag.row, flag.reads(text) if flag.reads else value)
+
+
+def here(flag: Foreign) -> str:
+    """What it is here, in words, for docs/migrating.md."""
+    said = []
+    if flag.row:
+        values = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in flag.values.items() if theirs != ours)
+        said.append(f"`--{flag.row.replace('_', '-')}`" + (f": {values}" if values else ""))
+    if flag.nothing:
+        values = " or ".join(f"`{value}`" if value else "empty" for value in flag.nothing)
+        said.append("taken" if {*flag.nothing} == {"true", "false"} else f"taken if it is {values}")
+    if flag.note:
+        said.append(flag.note)
+    if flag.why:
+        said.append(("otherwise refused: " if said else "refused: ") + flag.why)
+    return "; ".join(said)
+
+
+def _text(value: Any) -> str:
+    """As it would be written on a command line; a switch of a file is true or false."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
