@@ -152,7 +152,7 @@ def _fetch_model(settings: Settings) -> Path:
 def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
     """The head or draft model that the worker is to draft with, checked for the same reason."""
     from models.heads.folder import read_head
-    from services.worker.own_drafter import own_drafter
+    from services.api.own_drafter import own_drafter
 
     own = own_drafter(settings)
     if own and METHODS[own.method].has_network:

@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from services.training.answers import Text
+from services.training.job import Job
 from services.training.loop import Progress
 from services.training.measure import Measured
 from services.training.nets import Net
 from services.training.prompts import OWN
-
-if TYPE_CHECKING:
-    from services.training.train import Job
 
 # Points of a training's curve.
 POINTS = 16

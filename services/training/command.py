@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 def main(options: argparse.Namespace, settings: Settings) -> int:
     from models.errors import ModelError
     from services.runtime.cpu_placement import threads_of
+    from services.training.job import Job, check
     from services.training.loop import Plan
-    from services.training.train import Job, check, train
+    from services.training.train import train
     from services.worker.running.torch_model import Wanted
 
     threads = threads_of("worker", settings.cores, settings.threads)

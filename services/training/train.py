@@ -16,13 +16,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from models.config import read_network
-from models.errors import ModelError
 from models.sources import ensure_model
 from models.weights import Weights
 from services.api.messages import Sampling
@@ -30,35 +28,16 @@ from services.training import answers
 from services.training.answers import Text
 from services.training.card import Curve, card, told
 from services.training.eight_bits import store_in_8_bits
-from services.training.loop import Plan, Progress, Training
+from services.training.job import Job
+from services.training.loop import Progress, Training
 from services.training.measure import Measured, measure
 from services.training.nets import NETS
 from services.training.prompts import OWN, Asking, from_files
 from services.training.target import Target
-from services.worker.running.torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 
 TOLD_EVERY_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What train-drafter is asked for."""
-
-    method: str
-    model: str
-    data: tuple[Path, ...]
-    out: Path
-    cache: Path
-    vocabulary: int = 8192
-    max_tokens: int = 256
-    temperature: float = 0.0
-    most_prompts: int = 0  # of the data; 0: all
-    own_prompts: int = 0  # as many are sampled, and fewer kept
-    eight_bits: bool = False  # how the head is stored
-    held_out: int = 40  # at most
-    plan: Plan = field(default_factory=Plan)
-    wanted: Wanted = field(default_factory=Wanted)
 
 
 def train(job: Job) -> Measured:
@@ -170,16 +149,3 @@ def _teller() -> Callable[[Progress], None]:
             )
 
     return tell
-
-
-def check(job: Job) -> None:
-    """What can be refused before anything is loaded. Raises ValueError or ModelError."""
-    if job.method not in NETS:
-        raise ValueError(f"{job.method} heads can't be trained; those of {', '.join(NETS)} can")
-    if job.own_prompts < 0:
-        raise ValueError(f"--own-prompts is {job.own_prompts}: give a number of 0 or more")
-    if not job.data and not job.own_prompts:
-        raise ValueError("there are no prompts: give --data FILE or --own-prompts N")
-    for path in job.data:
-        if not path.is_file():
-            raise ModelError(f"{path} is no file", "give files with a prompt a line, or .jsonl")

@@ -49,7 +49,7 @@ def _mock(settings: Settings) -> MockRunner:
 
 def _torch(settings: Settings) -> Runner:
     from models.sources import ensure_model
-    from services.worker.own_drafter import own_drafter
+    from services.api.own_drafter import own_drafter
     from services.worker.running.torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 

@@ -36,7 +36,7 @@ def recorded(path: Path, spoilt: bool = False) -> Path:
         [verdict] = result.verdicts
         assert verdict is not None
         text += verdict.tokens
-        recorder(work, Result([Verdict([1], 0)], [], 1.0) if spoilt and number else result)
+        recorder(work, Result([Verdict([1], 0)], 1.0) if spoilt and number else result)
     return path
 
 
@@ -52,7 +52,7 @@ def test_a_step_that_gave_other_tokens_is_found(tmp_path: Path, capsys: pytest.C
 
 
 def test_times_of_then_and_now_stand_side_by_side() -> None:
-    pairs = [(Result([], [], then), Result([], [], now)) for then, now in ((0.001, 0.002), (0.003, 0.002))]
+    pairs = [(Result([], then), Result([], now)) for then, now in ((0.001, 0.002), (0.003, 0.002))]
     seen = step.figures(pairs)
     assert (seen["p50 then, ms"], seen["p50 now, ms"], seen["all then, s"], seen["all now, s"]) == (2, 2, 0.004, 0.004)
 

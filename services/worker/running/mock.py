@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from services.api.messages import TokenLogprob, TopToken
-from services.worker.running.work import NewSequence, Result, SequenceWork, Verdict, Work
+from services.worker.running.work import Drafted, NewSequence, Result, SequenceWork, Verdict, Work
 
 MASK_64 = (1 << 64) - 1
 CYCLE = 32  # tokens
@@ -122,6 +122,9 @@ class MockRunner:
             self._sleep(left)
         verdicts = [self._verdict(item) if item.verify else None for item in self._work.items]
         return Result(verdicts, seconds=self._now() - self._began)
+
+    def draft(self) -> Drafted:
+        return Drafted()
 
     def seconds(self, work: Work) -> float:
         """The time a step takes."""

@@ -48,7 +48,7 @@ def encoded(step: Step) -> bytes:
 def decoded(frame: bytes) -> Step:
     """Raises msgspec.ValidationError or DecodeError, both ValueErrors, for what isn't a step."""
     step = _DECODER.decode(frame)
-    for draft in [*(item.draft for item in step.work.items), *step.result.drafts]:
+    for draft in (item.draft for item in step.work.items):
         if draft.probs is not None:
             probs = msgspec.convert(draft.probs, Probs)
             rows = np.frombuffer(probs.rows, np.float32).reshape(-1, probs.width)
@@ -107,6 +107,7 @@ def run_again(runner: Runner, steps: Iterator[Step]) -> Iterator[tuple[Step, Res
     for step in steps:
         runner.launch(step.work)
         yield step, runner.finish()
+        runner.draft()
 
 
 def tokens_of(result: Result) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.worker.running.work import Result, Work
+from services.worker.running.work import Drafted, Result, Work
 
 
 class Facts(Protocol):
@@ -35,7 +35,7 @@ class Facts(Protocol):
 
 
 class Runner(Protocol):
-    """One step at a time: `launch`, then `finish`, both called from one thread."""
+    """One step at a time: `launch`, then `finish`, then `draft`, all called from one thread."""
 
     @property
     def facts(self) -> Facts: ...
@@ -53,4 +53,8 @@ class Runner(Protocol):
         """Wait for the launched step. The failure of a single sequence is in its verdict; an exception means that the
         whole step failed. The same text gives the same token, whatever else is in the step, whatever was drafted and
         however often it is computed."""
+        ...
+
+    def draft(self) -> Drafted:
+        """Let the worker's own drafter read the finished step, and draft for the items that have a budget for it."""
         ...

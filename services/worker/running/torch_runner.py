@@ -1,5 +1,5 @@
-"""The runner of a real model: one forward pass over all rows of a step, verification of the drafts, then the worker's
-own drafters.
+"""The runner of a real model: one forward pass over all rows of a step, and verification of the drafts; then, behind a
+call of its own, the worker's own drafters.
 
 Knows torch, but neither strategies nor scheduling: sampler.py makes the questions for verification, kernels/verify
 answers them, speculation/local makes the next drafts.
@@ -20,7 +20,7 @@ from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
 from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import Verifier
-from services.worker.running.work import Result, SequenceWork, Verdict, Work
+from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
 from services.worker.speculation.local.drafters import LocalDrafters
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
@@ -52,6 +52,8 @@ class TorchRunner:
         self._samplers: dict[int, Sampler] = {}
         self._work = Work()
         self._output: Output | None = None
+        # What the drafters haven't read yet.
+        self._finished: tuple[list[Verdict | None], torch.Tensor | None] | None = None
         self._began = 0.0
 
     @property
@@ -59,6 +61,7 @@ class TorchRunner:
         return self._drafters.names
 
     def launch(self, work: Work) -> None:
+        assert self._finished is None or not self._drafters.names, "the drafters read every step"
         self._work = work
         for sequence_id in work.ended:
             self._samplers.pop(sequence_id, None)
@@ -80,10 +83,16 @@ class TorchRunner:
             for item, verdict in zip(work.items, verdicts, strict=True):
                 if verdict is not None:
                     self._samplers[item.sequence_id].commit(verdict.tokens)
-            verified = time.perf_counter()
-            drafts = self._drafters.step(work.items, verdicts, output.features)
-            seconds = time.perf_counter() - verified
-            return Result(verdicts, drafts, verified - self._began, seconds, self._drafters.reading_seconds)
+            self._finished = verdicts, output.features
+            return Result(verdicts, time.perf_counter() - self._began)
+
+    def draft(self) -> Drafted:
+        assert self._finished is not None, "behind a step that is finished"
+        (verdicts, features), self._finished = self._finished, None
+        began = time.perf_counter()
+        with torch.inference_mode():
+            drafts = self._drafters.step(self._work.items, verdicts, features)
+        return Drafted(drafts, time.perf_counter() - began, self._drafters.reading_seconds)
 
     def _forward(self) -> Output:
         self._began = time.perf_counter()

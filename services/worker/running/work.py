@@ -88,14 +88,18 @@ class Verdict(msgspec.Struct, gc=False):
 
 
 class Result(msgspec.Struct, gc=False):
-    """For each item its verdict, None if nothing was verified, and the next draft of the worker's own drafter (empty
-    list: no item asked for one). `seconds` is the time of the step without that drafter's `draft_seconds`; 0:
-    unknown. The drafter spent `reading_seconds` of its time on the step's tokens, and the rest on drafts."""
+    """For each item its verdict, None if nothing was verified. `seconds` is the time of the step; 0: unknown."""
 
     verdicts: list[Verdict | None]
+    seconds: float = 0.0
+
+
+class Drafted(msgspec.Struct, gc=False):
+    """What the worker's own drafter made behind a step: for each item its next draft (empty list: none asked for one).
+    Of its `seconds` it spent `reading_seconds` on the step's tokens, and the rest on drafts."""
+
     drafts: list[Draft] = []
     seconds: float = 0.0
-    draft_seconds: float = 0.0
     reading_seconds: float = 0.0
 
 

@@ -1,10 +1,11 @@
 """Which drafts are verified, how much of each, and whether to ask for more. Knows no pages and no sockets.
 
-    draft      take the answer to what was asked ahead; for sequences without a draft wait once, if that pays; put as
-               many tokens of each prepared draft into the step as pay (draft_rows.py)
-    ask_ahead  while the step runs, ask for what follows if its drafts are accepted; behind it, the worker's own drafter
-               drafts for the sequences that it has a budget for
-    commit     move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
+    draft       take the answer to what was asked ahead; for sequences without a draft wait once, if that pays; put as
+                many tokens of each prepared draft into the step as pay (draft_rows.py)
+    ask_ahead   while the step runs, ask for what follows if its drafts are accepted
+    commit      move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
+    ask_beside  for sequences that the worker's own drafter is about to draft for, ask for text drafts, too
+    take_own    the drafts of the worker's own drafter
 
 Costs and benefits are weighed for the method auto only. With another method a request gets drafts of the length it
 asked for, and the proposer is asked whenever it has none.
@@ -18,7 +19,7 @@ from math import prod
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
 from services.api.methods import AUTO, METHODS
-from services.worker.running.work import DraftBudget, Result, SequenceWork, Verdict, Work, size_of
+from services.worker.running.work import DraftBudget, Drafted, Result, SequenceWork, Verdict, Work, size_of
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
@@ -50,7 +51,7 @@ LEAST_GAIN, MOST_FLOOR = 0.05, 0.5
 class Speculating:
     """The drafting state of one running sequence. `acceptance` is None if its drafts have a fixed length."""
 
-    __slots__ = ("acceptance", "all_accepted", "benefit", "own_draft", "prepared", "sequence", "worth")
+    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "own_draft", "prepared", "sequence", "worth")
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
         self.sequence = sequence
@@ -60,6 +61,8 @@ class Speculating:
         self.prepared: Prepared | None = None
         # Whether the worker's own drafter ran for it after the last step.
         self.own_draft = False
+        # Length of the text when a text draft was last asked for that a step waits for.
+        self.asked_at = 0
         # Whether all of the last draft was accepted.
         self.all_accepted = True
 
@@ -67,6 +70,12 @@ class Speculating:
     def asks(self) -> bool:
         """Whether the proposer is asked for its drafts; with a fixed method of the worker's own it isn't."""
         return self.acceptance is not None or not self.sequence.drafter
+
+    @property
+    def lacks_text(self) -> bool:
+        """Whether there is no text draft, and none was asked for."""
+        lacking = self.prepared is None or self.prepared.way == "local"
+        return self.asks and lacking and self.asked_at < len(self.sequence.token_ids)
 
     def expected(self, prepared: Prepared) -> float:
         """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
@@ -142,6 +151,8 @@ class Controller:
         # Seconds of the worker's own drafter for one more token of each sequence, and of a row of a step.
         self._pass_seconds = FIRST_COSTS["local"]
         self._row_seconds = 0.0
+        # Whether text drafts were asked for while the worker's own drafter drafted.
+        self._asked_beside = False
         # Costs of the running step.
         self._costs = Costs(0, True, [])
 
@@ -217,23 +228,30 @@ class Controller:
 
     def _wait_for(self, drafting: list[Speculating]) -> None:
         """Ask for text drafts of the sequences that have none, and wait, if that pays."""
-        lacking = [
-            each for each in drafting if each.asks and (each.prepared is None or each.prepared.way == "local")
-        ]
+        if self._asked_beside:
+            self._asked_beside = False
+            self._take(self.client.collect())
+        if self._ask_now(drafting):
+            self._take(self.client.collect())
+
+    def _ask_now(self, known: list[Speculating]) -> bool:
+        """Ask for text drafts of those that have none, if that pays. Returns whether an answer is to be waited for."""
+        lacking = [each for each in known if each.lacks_text and each.sequence.longest_draft > 0]
         if not lacking or not self.client.listens():
-            return
+            return False
         fixed = [each for each in lacking if each.acceptance is None]
         weighed = [each for each in lacking if each.acceptance is not None]
         asked = fixed + self._worth_asking("waited", weighed, bool(fixed))
         if not asked:
-            return
+            return False
+        for each in asked:
+            each.asked_at = len(each.sequence.token_ids)
         asks = [Ask(each.sequence, min(each.sequence.longest_draft, each.enough)) for each in asked]
         # For drafts of fixed length wait up to the deadline; for auto the wait has to pay, too.
         wait = WAIT_LONGER * self.asking_seconds["waited"]
         if self._costs.step_seconds:
             wait = min(wait, WAIT_SHARE * self._costs.step_seconds)
-        if self.client.ask(asks, 0.0 if fixed else wait):
-            self._take(self.client.collect())
+        return self.client.ask(asks, 0.0 if fixed else wait)
 
     def _worth_asking(self, way: Way, known: list[Speculating], asked_anyway: bool) -> list[Speculating]:
         """All of them or none: one more sequence in a request costs almost nothing."""
@@ -404,12 +422,19 @@ class Controller:
             known = self._known.get(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:
                 self._follow(known, item, verdict)
-        self._take_local(work, result)
 
-    def _take_local(self, work: Work, result: Result) -> None:
+    def ask_beside(self, work: Work) -> None:
+        """The worker's own drafter is about to draft: ask for text drafts of the same sequences now, and not when the
+        next step has to wait for them."""
+        known = [self._known.get(item.sequence_id) for item in work.items if item.next_budget]
+        self._take(self.client.look())
+        weighed = [each for each in known if each is not None and each.acceptance is not None]
+        self._asked_beside = self._ask_now(weighed)
+
+    def take_own(self, work: Work, drafted: Drafted) -> None:
         """The drafts of the worker's own drafter."""
         longest, usual = 0, True
-        for item, draft in zip(work.items, result.drafts, strict=False):
+        for item, draft in zip(work.items, drafted.drafts, strict=False):
             known = self._known.get(item.sequence_id)
             if known is None:
                 continue
@@ -424,11 +449,10 @@ class Controller:
             if prepared is not None:
                 self._prepare(known, prepared)
             known.learn_worth(prepared)
-        self.counts.asking_seconds["local"] += result.draft_seconds
+        self.counts.asking_seconds["local"] += drafted.seconds
         if longest and usual:
-            seconds = result.draft_seconds
-            self.asking_seconds["local"] += (seconds - self.asking_seconds["local"]) / COST_WINDOW
-            a_pass = (seconds - result.reading_seconds) / longest
+            self.asking_seconds["local"] += (drafted.seconds - self.asking_seconds["local"]) / COST_WINDOW
+            a_pass = (drafted.seconds - drafted.reading_seconds) / longest
             self._pass_seconds += (a_pass - self._pass_seconds) / COST_WINDOW
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from services.api.drafter import Draft
-from services.worker.running.work import DraftBudget, Result, Work
+from services.worker.running.work import DraftBudget, Drafted, Result, Work
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.controller import Controller
@@ -33,6 +33,12 @@ class GuardedController:
 
     def commit(self, work: Work, result: Result) -> None:
         self._guard(None, self.controller.commit, work, result)
+
+    def ask_beside(self, work: Work) -> None:
+        self._guard(None, self.controller.ask_beside, work)
+
+    def take_own(self, work: Work, drafted: Drafted) -> None:
+        self._guard(None, self.controller.take_own, work, drafted)
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         self._guard(None, self.controller.forget, sequence, learn)

@@ -13,9 +13,10 @@ from models.errors import ModelError
 from services.cli.main import main
 from services.training import answers
 from services.training.answers import Text
+from services.training.job import Job, check
 from services.training.loop import Plan
 from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN, Asking, Opening
-from services.training.train import Job, check, train
+from services.training.train import train
 from services.worker.running.torch_model import Wanted
 
 WANTED = Wanted(dtype="float32", executor="compiled", threads=1, page_tokens=16, kv_cache_mb=8)

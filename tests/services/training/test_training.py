@@ -27,10 +27,11 @@ from services.api.messages import Sampling
 from services.cli.main import main
 from services.training import answers
 from services.training.answers import Text
+from services.training.job import Job, check
 from services.training.loop import Plan, Progress, Training
 from services.training.nets import NETS, BlockNet, Eagle3Net, HydraNet, MtpNet, Net
 from services.training.target import Target
-from services.training.train import Job, check, train
+from services.training.train import train
 from services.worker.running.head import ResidualModel
 from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner

@@ -11,7 +11,7 @@ from __future__ import annotations
 from models.branches import own_pages
 from services.api.draft_tree import reach, walk
 from services.worker.running.mock import MockFacts
-from services.worker.running.work import Result, SequenceWork, Verdict, Work
+from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
 
 VOCABULARY = 50
 EOS = 0
@@ -82,6 +82,9 @@ class PagedFake:
         trees = [(item.draft.parents, item.start) for item in items if item.draft.parents]
         assert sum(own_pages(parents, start, size) for parents, start in trees) <= BRANCH_PAGES
         return Result([self._verdict(item) if item.verify else self._look(item) for item in items])
+
+    def draft(self) -> Drafted:
+        return Drafted()
 
     def _write(self, item: SequenceWork, position: int, token: int) -> None:
         self.rows += 1

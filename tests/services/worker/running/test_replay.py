@@ -14,7 +14,6 @@ from driving import one_step, repeat_what_followed, request
 from paged_fake import PagedFake
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from services.api.drafter import Draft
 from services.worker.running import replay
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.replay import LENGTH, Recorder, Step, read, run_again, tokens_of
@@ -112,7 +111,7 @@ def test_a_file_of_something_else_is_refused(data: bytes, tmp_path: Path) -> Non
 def test_a_record_ends_when_full_and_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step = Step(Work(), Result([Verdict([1], 0)], [Draft([2])]))
+    step = Step(Work(), Result([Verdict([1], 0)]))
     monkeypatch.setattr(replay, "MOST_BYTES", 2 * (LENGTH.size + len(replay.encoded(step))))
     recorder = Recorder(tmp_path / "steps")
     with caplog.at_level(logging.WARNING, "specmesh.worker"):

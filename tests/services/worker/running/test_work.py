@@ -10,7 +10,7 @@ import pytest
 import torch
 from driving import new_sequence, request
 
-from services.api.drafter import NO_DRAFT, Draft
+from services.api.drafter import Draft
 from services.api.messages import TokenLogprob, TopToken
 from services.api.strategies import Verification
 from services.worker.running.replay import Step, decoded, encoded
@@ -55,8 +55,7 @@ def a_step() -> Step:
     ]
     logprobs = [TokenLogprob(logprob=-0.5, top=[TopToken(id=9, logprob=-0.25)])]
     verdicts = [Verdict([9], 0, logprobs), Verdict([8, 9, 1], 2), Verdict([], 0, failure="not finite"), None]
-    drafts = [Draft([3], "eagle3", confidence=[0.9]), NO_DRAFT, NO_DRAFT, NO_DRAFT]
-    return Step(Work(items, [new], [11, 12], [(3, 4)]), Result(verdicts, drafts, 0.125))
+    return Step(Work(items, [new], [11, 12], [(3, 4)]), Result(verdicts, 0.125))
 
 
 def test_a_step_survives_encoding_and_decoding() -> None:
@@ -75,10 +74,9 @@ def test_probabilities_of_drafts_come_back_on_either_side(kind: str) -> None:
     expected = np.asarray(given.float() if isinstance(given, torch.Tensor) else given, np.float32)
     step = a_step()
     step.work.items[1].draft = msgspec.structs.replace(CHAIN, probs=given)
-    step.result.drafts[0] = msgspec.structs.replace(step.result.drafts[0], probs=given)
     again = decoded(encoded(step))
-    for draft in (again.work.items[1].draft, again.result.drafts[0]):
-        assert draft.probs.dtype == np.float32 and np.array_equal(draft.probs, expected)
+    draft = again.work.items[1].draft
+    assert draft.probs.dtype == np.float32 and np.array_equal(draft.probs, expected)
     assert again.work.items[1].draft.tokens == [8, 9] and again.work.items[2] == step.work.items[2]
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.api.drafter import Draft
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.running.work import Result, Work
+from services.worker.running.work import Drafted, Result, Work
 from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded, StepDone
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
@@ -274,9 +274,11 @@ def test_a_draft_of_the_workers_own_drafter_is_used_in_the_next_step_without_the
         assert len(work.items[0].draft.tokens) == (8 if step else 0)
         [verdict] = verdicts
         assert verdict is not None and verdict.accepted == len(work.items[0].draft.tokens)
-        result = Result(verdicts, [Draft(cycle(verdict.tokens[-1], 8), "toy")], 0.01)
+        result = Result(verdicts, 0.01)
         world.scheduler.handle(StepDone(result))
         world.controller.commit(work, result)
+        world.controller.ask_beside(work)
+        world.controller.take_own(work, Drafted([Draft(cycle(verdict.tokens[-1], 8), "toy")]))
     assert not world.proposer.waited and not world.proposer.ahead
     assert world.controller.counts.ways["local"] == 3
 
@@ -315,9 +317,11 @@ class Head:
             tokens = cycle(verdict.tokens[-1] + 7 * failing, min(item.next_budget, 5))
             draft = Draft(tokens, "eagle3", confidence=[self.confidence] * len(tokens))
             reading, self.reading_seconds = self.reading_seconds, 0.0
-            result = Result([verdict], [draft], 0.01, self.seconds * len(tokens) + reading, reading)
+            result = Result([verdict], 0.01)
             world.scheduler.handle(StepDone(result))
             world.controller.commit(work, result)
+            world.controller.ask_beside(work)
+            world.controller.take_own(work, Drafted([draft], self.seconds * len(tokens) + reading, reading))
         return accepted
 
 
@@ -430,3 +434,32 @@ def test_a_merged_draft_credits_text_only_with_its_own_tokens() -> None:
         assert upper is None or upper < 1e-3
     last = len(world.proposer.ahead) + len(world.proposer.waited)
     assert last < 60, "useless text drafts are asked for now and then"
+
+
+def test_text_drafts_are_asked_for_while_the_workers_own_drafter_drafts() -> None:
+    world = World()
+    world.proposer.confidence = 0.4
+    head = Head(world, confidence=0.4)
+    [sequence] = world.scheduler.waiting
+    sequence.trees = True
+    world.proposer.ask_ahead = lambda asks: False  # type: ignore[method-assign]
+    order: list[str] = []
+
+    def told(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def tell(*given: Any) -> Any:
+            order.append(name)
+            return act(*given)
+
+        return tell
+
+    world.proposer.look = lambda: None  # type: ignore[method-assign]
+    world.proposer.ask = told("ask", world.proposer.ask)  # type: ignore[method-assign]
+    world.proposer.collect = told("collect", world.proposer.collect)  # type: ignore[method-assign]
+    world.controller.take_own = told("own", world.controller.take_own)  # type: ignore[method-assign]
+    head.run(1)
+    assert order == ["ask", "own"]
+    head.run(1)
+    assert order[2] == "collect"
+    assert world.controller.counts.asking_seconds["waited"] > 0.0
+    lengths = [len(ask.sequence.token_ids) for asks in world.proposer.waited for ask in asks]
+    assert len(lengths) == len(set(lengths)), "once for a text"
