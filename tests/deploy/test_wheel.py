@@ -82,13 +82,13 @@ def test_no_file_of_a_room_is_of_a_kind_that_is_left_out() -> None:
 # Installed ------------------------------------------------------------------------------------------------------------
 
 
-def install(wheel: Path, venv: Path) -> Path:
-    """An environment with the wheel, which sees the dependencies that are here. Not what is installed here with pip -e:
-    Python reads the files that add it only in an environment's own folder."""
+def install(venv: Path, *what: str | Path) -> Path:
+    """An environment with the wheel, or what else pip is given, which sees the dependencies that are here. Not what is
+    installed here with pip -e: Python reads the files that add it only in an environment's own folder."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=120)
     places = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
     (packages_of(venv) / "dependencies.pth").write_text("\n".join(places) + "\n")
-    pip = [venv / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", "-q", wheel]
+    pip = [venv / "bin" / "python", "-m", "pip", "install", "--no-index", "--no-deps", "-q", *what]
     subprocess.run(pip, check=True, timeout=120)
     return venv
 
@@ -103,7 +103,7 @@ def names_in(venv: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(wheel, tmp_path_factory.mktemp("environment"))
+    return install(tmp_path_factory.mktemp("environment"), wheel)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_a_mesh_started_in_the_project_serves_and_runs_our_code(installed: Path,
 @pytest.mark.slow
 def test_an_uninstall_after_clean_leaves_nothing(wheel: Path, tmp_path: Path, project: Path) -> None:
     """Loops are compiled into the installation, and pip doesn't know of them."""
-    venv = install(wheel, tmp_path / "environment")
+    venv = install(tmp_path / "environment", wheel)
     python = venv / "bin" / "python"
     run(project, python, "-m", "specmesh.rooms", "services.proposer.suffix_index.warm")
     compiled = packages_of(venv) / "specmesh" / "_rooms" / "kernels" / "__pycache__" / "compiled"
@@ -184,3 +184,14 @@ def test_an_uninstall_after_clean_leaves_nothing(wheel: Path, tmp_path: Path, pr
     assert str(compiled) in run(project, venv / "bin" / "specmesh", "clean", "--yes")
     run(project, python, "-m", "pip", "uninstall", "-y", "-q", "specmesh")
     assert names_in(venv) == set()
+
+
+@pytest.mark.slow
+def test_a_checkout_that_is_installed_in_place_keeps_its_rooms_to_itself(
+    source: Path, tmp_path: Path, project: Path
+) -> None:
+    """As `make` installs it."""
+    venv = install(tmp_path / "environment", "--no-build-isolation", "-e", source)
+    assert run(project, venv / "bin" / "specmesh", "--version") == f"specmesh {VERSION}\n"
+    where = "from specmesh import rooms; print(rooms.FOLDER, rooms.is_installed()); import services; services.MINE"
+    assert run(project, venv / "bin" / "python", "-c", where) == f"{source} False\n"
