@@ -25,7 +25,7 @@ ENV PIP_NO_CACHE_DIR=1
 COPY deploy/wheels /wheels
 COPY deploy/venv.py deploy/
 COPY deploy/locks deploy/locks
-COPY pyproject.toml ./
+COPY pyproject.toml setup.py ./
 RUN python3 deploy/venv.py --venv /opt/specmesh --wheels /wheels --no-project
 COPY README.md LICENSE ./
 COPY mesh mesh
@@ -33,6 +33,7 @@ COPY kernels kernels
 COPY models models
 COPY services services
 COPY loadtest loadtest
+COPY specmesh specmesh
 # Compiled loops are found by the time of their source. Layers keep whole seconds of it, so that is what it is here.
 RUN /opt/specmesh/bin/pip install --no-index --no-deps --no-build-isolation . \
     && find /opt/specmesh/lib/python3*/site-packages -path '*/services/proposer/*.py' \
@@ -50,7 +51,7 @@ ENV PATH=/opt/specmesh/bin:$PATH \
 USER specmesh
 # The proposer's loops, for the processor of the machine that builds: a new volume begins with them. On another kind of
 # processor they are compiled once more, at the first start.
-RUN python3 -m services.proposer.suffix_index.warm
+RUN python3 -m specmesh.rooms services.proposer.suffix_index.warm
 WORKDIR /tmp
 VOLUME ["/models"]
 EXPOSE 8000 9100 9101 9102 9103

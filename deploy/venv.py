@@ -116,7 +116,7 @@ def pinned_torch() -> str:
 def fingerprint(venv: Path) -> str:
     """Digest of what decides the installation: these files, the interpreter and the path (scripts contain it)."""
     digest = hashlib.sha256()
-    for part in (ROOT / "pyproject.toml", *sorted(LOCKS.glob("*.txt"))):
+    for part in (ROOT / "pyproject.toml", ROOT / "setup.py", *sorted(LOCKS.glob("*.txt"))):
         digest.update(part.read_bytes() + b"\0")
     digest.update(f"{venv}\0{ROOT}\0{sys.version}".encode())
     return digest.hexdigest()

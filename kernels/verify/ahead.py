@@ -1,14 +1,10 @@
-"""Compiles kernels/verify/cpu.py in a process of its own, for whoever loads a model meanwhile: a model's loops and
+"""Compiles kernels/verify/cpu.py. Run in a process of its own by whoever loads a model meanwhile: a model's loops and
 these take about as long to compile, each on one core. Once: what is on disk isn't compiled again.
 
     python -m kernels.verify.ahead
 """
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import torch
 
@@ -21,13 +17,8 @@ from kernels.verify.questions import Asked, Rule, gather
 _VOCABULARY = 64
 
 
-def start() -> subprocess.Popen[bytes] | None:
-    """None: it is on disk already. Who waits for it compiles nothing afterwards; who doesn't, or finds that it failed,
-    compiles itself."""
-    if on_disk(judge_all):
-        return None
-    root = Path(__file__).parents[2]
-    return subprocess.Popen([sys.executable, "-m", __name__], cwd=root, stdin=subprocess.DEVNULL)
+def is_compiled() -> bool:
+    return on_disk(judge_all)
 
 
 def compile_all() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from services.api.settings import Settings, cache_dir, default_file, run_dir, sockets_in, store_dir
 from services.cli.refusal import refuse
+from specmesh import rooms
 
 LIBRARY = re.compile(r"\d+-[0-9a-f]{32}")
 IN_RUN_DIR = ("*.sock", "*.pid", "epoch", "up.lock", "api_keys", "logs")
@@ -78,12 +79,18 @@ def found(settings: Settings) -> Iterator[Left]:
         yield from (Left("model", each) for each in _in(folder) or _there(folder))
     yield from (Left("download", each) for each in _there(cache / "downloads"))
     yield from (Left("lock", each) for each in _in(cache) if each.match(".*.lock"))
-    # Where the sources can't be written (kernels/cpu_cache.py).
-    compiled = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh" / "compiled"
-    yield from (Left("compiled loops", each) for each in _there(compiled))
+    yield from (Left("compiled loops", each) for place in _compiled() for each in _there(place))
     if store is not None:
         yield from (Left("learned text", each) for each in _in(store) if LIBRARY.fullmatch(each.name))
     yield from (Left("run file", each) for name in IN_RUN_DIR for each in sorted(runs.glob(name)))
+
+
+def _compiled() -> Iterator[Path]:
+    """As in kernels/cpu_cache.py."""
+    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh" / "compiled"
+    if rooms.is_installed():
+        # pip removes only the files that it installed, and the folders that are empty then.
+        yield rooms.FOLDER / "kernels" / "__pycache__" / "compiled"
 
 
 def in_use(settings: Settings) -> str:

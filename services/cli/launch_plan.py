@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from mesh.supervisor import Child
 from services.api.settings import FIRST_METRICS_PORT, PREFIX, ROLES, Settings, keys_of, run_dir, to_environment
 from services.runtime.process import compute_environment
+from specmesh import rooms
 
 # Drained from the streamer inwards: running streams need the other roles.
 STAGE = {"streamer": 2, "worker": 1, "tokenizer": 0, "proposer": 0}
@@ -70,7 +70,7 @@ def _process(
         bind="",
         advertise="",
     )
-    command = (sys.executable, "-m", "services.cli", "run", role)
+    command = rooms.command("services.cli", "run", role)
     environment = _environment(os.environ, role, own)
     return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))
 

@@ -10,25 +10,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
-from services.runtime.process import KEPT_WARM
+from specmesh import rooms
 
-ROOT = Path(__file__).resolve().parents[2]
 # Where code is kept when nobody says otherwise (kernels/cpu_cache.py).
-COMPILED = ROOT / "kernels" / "__pycache__" / "compiled"
+COMPILED = rooms.FOLDER / "kernels" / "__pycache__" / "compiled"
 # Each compiles by itself; the longest first.
-COMMANDS = (
-    ("-m", "models.cpu.compile_ahead"),
-    ("-m", "kernels.verify.ahead"),
-    ("-c", f"from importlib import import_module; import_module('{KEPT_WARM['proposer']}').load()"),
-)
+MODULES = ("models.cpu.compile_ahead", "kernels.verify.ahead", "services.proposer.suffix_index.warm")
 
 
 def wanted() -> bool:
     """Whether nothing was ever compiled here: a start after an edit compiles what it needs by itself."""
-    if os.environ.get("NUMBA_CACHE_DIR") or not os.access(ROOT / "kernels", os.W_OK):
+    if os.environ.get("NUMBA_CACHE_DIR") or not os.access(rooms.FOLDER / "kernels", os.W_OK):
         return False
     return not COMPILED.is_dir() or not any(COMPILED.iterdir())
 
@@ -39,10 +32,10 @@ def start() -> list[subprocess.Popen[bytes]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+            rooms.command(module), env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
-        for command in COMMANDS
+        for module in MODULES
     ]  # fmt: skip
 
 

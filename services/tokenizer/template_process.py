@@ -18,7 +18,6 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -26,6 +25,7 @@ import msgspec
 from mesh.supervisor.processes import tied
 from services.api.messages import ChatTurn
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
+from specmesh.rooms import command
 
 # Python, jinja2 and the largest conversation take a tenth of this.
 MAX_MEMORY = 1 << 30
@@ -124,7 +124,7 @@ class TemplateProcess:
         await self._end_child()
         child = await asyncio.create_subprocess_exec(
             # Our death ends it at once, also while it starts or renders and reads nothing.
-            *tied((sys.executable, "-m", __name__)),
+            *tied(command(__name__)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=_child_environment(),
@@ -172,11 +172,8 @@ def _frame(body: bytes) -> bytes:
 
 def _child_environment() -> dict[str, str]:
     """Enough to start Python and to know the time zone; keys and passwords stay here."""
-    here = str(Path(__file__).resolve().parents[2])
-    harmless = ("PATH", "TZ", "LANG", "LD_LIBRARY_PATH")
-    kept = {name: os.environ[name] for name in harmless if name in os.environ}
-    path = os.environ.get("PYTHONPATH")
-    return {**kept, "PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here}
+    harmless = ("PATH", "TZ", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH")
+    return {name: os.environ[name] for name in harmless if name in os.environ}
 
 
 # The child's side ---------------------------------------------------------------------------------------

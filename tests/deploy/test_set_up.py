@@ -107,7 +107,8 @@ def test_a_failed_installation_is_repeated_by_the_next_call(
 def test_changed_pins_and_a_moved_folder_are_installed_anew(
     venv_script: ModuleType, installs: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    for name in ("pyproject.toml", "setup.py"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
     (tmp_path / "run.txt").write_text("torch==0\n")
     monkeypatch.setattr(venv_script, "ROOT", tmp_path)
     monkeypatch.setattr(venv_script, "LOCKS", tmp_path)

@@ -165,11 +165,8 @@ def _triton() -> list[Finding]:
 
 
 def packages(settings: Settings) -> list[Finding]:
-    """Everything the project asks for, and nothing that hides it."""
+    """Everything the project asks for."""
     findings = []
-    if found := _version("kernels"):
-        what = f"the package kernels {found} has the name of our own and breaks transformers"
-        findings.append(warn("packages", what, "pip uninstall kernels"))
     for requirement in requires("specmesh") or [] if _version("specmesh") else []:
         name, _, condition = requirement.partition(";")
         parts = re.match(r"([\w.-]+)\s*>=\s*([\d.]+)", name)
@@ -204,7 +201,7 @@ def _pinned(package: str, dependency: str) -> str | None:
 
 def _import_problem(package: str) -> str:
     """Empty when it loads, in a process of its own: what dies there doesn't take the doctor with it."""
-    command = [sys.executable, "-c", f"import {package}"]
+    command = [sys.executable, "-P", "-c", f"import {package}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TORCH_IMPORT_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:

@@ -35,6 +35,7 @@ from services.runtime.memory import available_bytes
 from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.head import HeadModel, ResidualModel, open_head
 from services.worker.running.verifier import Verifier, verifier
+from specmesh import rooms
 
 GPU_ROOM = 2 << 30
 # Pages for branches of a step's drafts: at most the first number, and at most one for this many other pages.
@@ -244,9 +245,13 @@ def vocabulary_of(folder: Path) -> str:
 
 
 def _compile_verifier() -> subprocess.Popen[bytes] | None:
+    """None: it is on disk already. Who waits for it compiles nothing afterwards; who finds that it failed compiles
+    itself."""
     from kernels.verify import ahead
 
-    return ahead.start()
+    if ahead.is_compiled():
+        return None
+    return subprocess.Popen(rooms.command("kernels.verify.ahead"), stdin=subprocess.DEVNULL)
 
 
 def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:

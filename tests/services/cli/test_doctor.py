@@ -248,11 +248,6 @@ def test_a_package_that_does_not_load_is_found_without_loading_it_here(
     assert machine._import_problem("loads") == ""
 
 
-def test_a_package_with_the_name_of_our_kernels_is_a_warning(settings: Settings, tmp_path: Path) -> None:
-    with installed(tmp_path, "kernels", "0.9.0"):
-        assert one(machine.packages(settings), "warn").fix == "pip uninstall kernels"
-
-
 def test_packages_the_project_asks_for_are_compared(settings: Settings, tmp_path: Path) -> None:
     wants = ("aiohttp>=99.1", "no-such-package>=1", "pyzmq>=1", 'pytest>=99; extra == "dev"')
     with installed(tmp_path, "specmesh", "0.1.0", wants):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from services.runtime import compile_ahead
+from specmesh import rooms
 
 
 @pytest.fixture(autouse=True)
@@ -30,19 +32,18 @@ def test_it_is_wanted_until_something_was_compiled(somewhere_else: Path, monkeyp
 
 def test_what_it_starts_runs_to_its_end_or_is_stopped(somewhere_else: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = f"import pathlib; pathlib.Path({str(somewhere_else / 'note')!r}).touch()"
-    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", note), ("-c", "raise SystemExit(3)")))
+    # A module's name is the code it runs.
+    monkeypatch.setattr(rooms, "command", lambda module: (sys.executable, "-c", module))
+    monkeypatch.setattr(compile_ahead, "MODULES", (note, "raise SystemExit(3)"))
     processes = compile_ahead.start()
     compile_ahead.wait(processes)
     assert (somewhere_else / "note").exists() and [process.returncode for process in processes] == [0, 3]
-    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", "import time; time.sleep(1000)"),))
+    monkeypatch.setattr(compile_ahead, "MODULES", ("import time; time.sleep(1000)",))
     processes = compile_ahead.start()
     compile_ahead.stop(processes)
     assert [process.returncode for process in processes] == [-9]
 
 
-def test_its_commands_name_modules_that_are_there() -> None:
+def test_it_names_modules_that_are_there() -> None:
     """What they compile is tested by those modules' own tests."""
-    for command in compile_ahead.COMMANDS:
-        if command[0] == "-m":
-            assert compile_ahead.ROOT.joinpath(*command[1].split(".")).with_suffix(".py").is_file()
-    assert sys.executable
+    assert compile_ahead.MODULES and all(map(find_spec, compile_ahead.MODULES))

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +12,6 @@ from fake_mesh import FakeMesh
 from services.api.methods import METHODS, NAIVE, OFF, PREDICTION, SOURCES
 from services.streamer import page
 
-ROOT = Path(__file__).parents[3]
 FILES = sorted(file for file in page.FOLDER.iterdir() if file.is_file())
 BODIES = {name: asset.body for name, asset in page.ASSETS.items()}
 # Names of XML's vocabularies look like addresses, and nothing is fetched from them.
@@ -98,19 +93,6 @@ def test_it_is_small_enough_to_read() -> None:
     assert sum(file.stat().st_size for file in FILES) < 100_000
     for file in FILES:
         assert len(file.read_text().splitlines()) < 300, file.name
-
-
-def test_a_wheel_has_the_page_in_it(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "services", source / "services", ignore=shutil.ignore_patterns("__pycache__"))
-    offline = ("--no-build-isolation", "--no-deps", "--no-index", "-q")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *offline, "-w", tmp_path, source], check=True, timeout=120)
-    [wheel] = tmp_path.glob("*.whl")
-    packed = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"services/streamer/page/{file.name}" for file in FILES} <= packed
 
 
 def test_the_methods_to_choose_from_and_the_sources_to_colour_are_those_of_the_table() -> None:
