@@ -130,8 +130,8 @@ def measure_methods(options: argparse.Namespace, bodies: Mapping[str, list[Body]
 
 def settings(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     """Of a server with the head of this folder; empty: without one."""
-    told = {"model": options.model, "served_model_name": NAME, "dtype": options.dtype}
-    told |= {"draft_model": folder} if folder else {}
+    told: dict[str, Any] = {"model": options.model, "served_model_name": NAME, "dtype": options.dtype}
+    told["draft_model"] = folder or "none"
     return told | dict(each.split("=", 1) for each in options.setting)
 
 

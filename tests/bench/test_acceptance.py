@@ -51,7 +51,7 @@ def test_a_method_that_needs_a_head_is_refused_by_name(name: str) -> None:
 def test_only_a_heads_server_has_a_head() -> None:
     asked = options("--setting", "threads=1")
     assert settings(asked, "/heads/e")["draft_model"] == "/heads/e" and settings(asked, "")["threads"] == "1"
-    assert "draft_model" not in settings(asked, "")
+    assert settings(asked, "")["draft_model"] == "none", "also not the one that comes with specmesh"
 
 
 def test_a_row_is_left_only_where_it_is_asked_for() -> None:
