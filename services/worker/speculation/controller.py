@@ -286,7 +286,8 @@ class Controller:
         if self._known:
             wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
             fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
-            self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model)
+            beside = self.asking_seconds["local"] if any(each.own_draft for each in drafting) else 0.0
+            self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model, beside)
         certain = sum(item.verify for item in plan.items)
         places = choose([each for _, each in candidates], certain, self._costs)
         total = sum(map(len, places))

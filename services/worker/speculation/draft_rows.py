@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from services.worker.scheduling.planning import Plan
 from services.worker.speculation.cost_model import StepTime
-from services.worker.speculation.draft_length import cumulated, lengths, modest
+from services.worker.speculation.draft_length import cumulated, lengths
 from services.worker.speculation.prepared import Prepared
 
-# Rows for drafts while no step has been measured; and the largest step allowed, as a multiple of the largest measured.
-MODEST_ROWS = 4
-FURTHER = 2
+# The largest step allowed, as a multiple of the largest measured; and rows for drafts that are always allowed.
+FURTHER, FEW_ROWS = 2, 4
 
 
 class Candidate(NamedTuple):
@@ -27,8 +26,8 @@ class Candidate(NamedTuple):
 
 class Costs(NamedTuple):
     """The cost of a step with up to `most` rows of drafts: seconds[k] with k rows, without the time of its prompt
-    chunks; []: unknown. `step_seconds`: the step without drafts; `token_seconds`: saved by an accepted token.
-    `unknown`: no step as small as this has been measured."""
+    chunks; []: nothing was measured. `step_seconds`: the step without drafts; `token_seconds`: saved by an accepted
+    token. `unknown`: no step as small as this has been measured."""
 
     most: int
     unknown: bool
@@ -37,22 +36,24 @@ class Costs(NamedTuple):
     token_seconds: float = 0.0
 
 
-def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime) -> Costs:
-    """`wanted`: rows that could be verified; `fixed`: rows that drafts of fixed length take."""
+def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime, beside: float = 0.0) -> Costs:
+    """`wanted`: rows that could be verified; `fixed`: rows that drafts of fixed length take. `beside`: what every step
+    costs besides, which an accepted token saves, too: the worker's own drafter."""
     certain = sum(item.verify for item in plan.items)
     rows = sum(item.count for item in plan.items) + fixed
     # Rows of prompt chunks give no token, and their time is no cost of drafts.
     chunks = sum(item.count - item.verify for item in plan.items)
     context = sum(item.start + item.count for item in plan.items)
     unknown = rows < model.least_rows or not model.steps
-    known = MODEST_ROWS if unknown else max(MODEST_ROWS, FURTHER * model.most_rows - rows)
+    # What a token saves isn't known then: measure the plain step first.
+    known = 0 if unknown else max(FEW_ROWS, FURTHER * model.most_rows - rows)
     most = max(0, min(wanted, plan.draft_rows - fixed, known))
     curve = model.curve(rows, most, context)
     if not curve:
         return Costs(most, unknown, [])
     step_seconds = curve[0]
-    if chunks:
-        alone = model.curve(rows - chunks, 0, context)[0]
+    if chunks or beside:
+        alone = beside + (model.curve(rows - chunks, 0, context)[0] if chunks else step_seconds)
         curve = [alone + seconds - step_seconds for seconds in curve]
     return Costs(most, unknown, curve, step_seconds, curve[0] / max(1, certain))
 
@@ -60,10 +61,7 @@ def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime) -> Costs:
 def choose(candidates: list[Candidate], certain: int, costs: Costs) -> list[list[int]]:
     """By candidate, the places of the tokens to verify. `certain`: tokens that the step gives without drafts."""
     places = [in_order(each) for each in candidates]
-    if not costs.seconds:
-        counts = modest([len(each) for each, _ in places], costs.most)
-    else:
-        counts = lengths([values for _, values in places], certain, costs.seconds)
+    counts = lengths([values for _, values in places], certain, costs.seconds) if costs.most else [0] * len(places)
     return [_best(each, *found, count) for each, found, count in zip(candidates, places, counts, strict=True)]
 
 

@@ -400,8 +400,8 @@ def test_a_token_is_drafted_as_long_as_its_chance_is_worth_a_pass() -> None:
     head.run(40)
     drafts, budgets = world.controller.draft(world.scheduler.schedule())
     [budget] = budgets.values()
-    # A step of 10 ms gives a token; a pass takes 2 ms.
-    assert budget.tokens == 10 and budget.floor == pytest.approx(0.2, rel=0.1)
+    # A token takes a step of 10 ms and a draft of 10 ms; a pass takes 2 ms.
+    assert budget.tokens == 10 and budget.floor == pytest.approx(0.1, rel=0.1)
     world.scheduler.place(drafts, budgets)
 
 

@@ -12,7 +12,7 @@ from services.api.drafter import Draft
 from services.worker.scheduling.planning import Plan
 from services.worker.speculation.acceptance import Rates, buckets_of
 from services.worker.speculation.cost_model import StepTime
-from services.worker.speculation.draft_rows import MODEST_ROWS, Candidate, Costs, choose, costs_of
+from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of
 from services.worker.speculation.prepared import Prepared
 
 
@@ -69,19 +69,20 @@ def test_the_most_probable_tokens_of_all_drafts_get_the_rows() -> None:
     assert counts([doubtful, sure], plan()) == [0, counts([sure], plan())[0]]
 
 
-def test_no_more_rows_than_there_are_and_few_while_nothing_is_known() -> None:
+def test_no_more_rows_than_there_are_and_none_while_nothing_is_known() -> None:
     drafts = [candidate(0.99) for _ in range(4)]
     assert sum(counts(drafts, plan(draft_rows=5))) <= 5
-    assert counts(drafts, plan(), StepTime()) == [MODEST_ROWS // 4] * 4
+    assert counts(drafts, plan(), StepTime()) == [0] * 4
     assert counts([candidate(0.99, longest=0)], plan()) == [0]
 
 
-def test_the_cost_of_a_step_smaller_than_any_measured_is_unknown() -> None:
+def test_a_step_smaller_than_any_measured_has_no_drafts_so_that_it_is_measured() -> None:
     known = StepTime()
     for _ in range(5):
         known.learn(16, 100, 0.01)
     assert costs_of(plan(deciding=4), 8, 0, known).unknown and not costs_of(plan(deciding=16), 8, 0, known).unknown
-    assert costs_of(plan(), 8, 0, StepTime()) == Costs(MODEST_ROWS, True, [])
+    assert costs_of(plan(deciding=4), 8, 0, known).most == 0
+    assert costs_of(plan(), 8, 0, StepTime()) == Costs(0, True, [])
 
 
 def test_the_most_probable_tokens_of_a_tree_are_chosen_parents_first() -> None:
@@ -89,3 +90,13 @@ def test_the_most_probable_tokens_of_a_tree_are_chosen_parents_first() -> None:
     tree = candidate(0.6, tokens=4, parents=[-1, -1, 0, 2])
     [places] = choose([tree], 1, costs_of(plan(1), 4, 0, model()))
     assert places and all(tree.prepared.parents[place] in (-1, *places) for place in places)
+
+
+def test_what_every_step_costs_besides_is_saved_by_an_accepted_token_too() -> None:
+    alone, beside = costs_of(plan(1), 8, 0, model()), costs_of(plan(1), 8, 0, model(), 0.005)
+    assert beside.token_seconds == pytest.approx(alone.token_seconds + 0.005)
+    assert beside.step_seconds == alone.step_seconds
+    rows = [b - a for a, b in zip(alone.seconds, beside.seconds, strict=True)]
+    assert rows == pytest.approx([0.005] * 9), "a row costs what it did"
+    one = candidate(0.45)
+    assert sum(map(len, choose([one], 1, beside))) > sum(map(len, choose([one], 1, alone)))
