@@ -32,12 +32,12 @@ from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
+from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.cli.refusal import refuse
-from services.cli.suggested import suggested
 from services.runtime import compile_ahead, output
 from services.runtime.log import configure_log, has_colours, painted
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, make_run_dir, mesh_codec, security_of
@@ -71,7 +71,8 @@ def main(settings: Settings) -> int:
             with _compiling(settings):
                 model = _fetch_model(settings)
             try:
-                return asyncio.run(Up(settings, processes, suggested(model)).run())
+                sampling = sampling_of(model, settings.generation_config).defaults
+                return asyncio.run(Up(settings, processes, sampling).run())
             finally:
                 # Sockets of a role that was killed.
                 _remove_stale_sockets(folder)
@@ -165,7 +166,7 @@ def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
 class Up:
     """The supervisor process: the directory, the children, and the output for the user."""
 
-    def __init__(self, settings: Settings, processes: list[Process], sampling: dict[str, float]) -> None:
+    def __init__(self, settings: Settings, processes: list[Process], sampling: SamplingDefaults) -> None:
         self._settings = settings
         self._sampling = sampling
         self._processes = {process.instance: process for process in processes}

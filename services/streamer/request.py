@@ -7,12 +7,13 @@ Knows neither sockets nor the mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.api.sampling_defaults import SamplingDefaults
 from services.streamer import not_served
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
@@ -43,11 +44,12 @@ OTHER_ITEMS = 65536
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of a request, from the settings."""
+    """Limits of a request, from the settings, and the sampling of one that sets none."""
 
     max_choices: int = 8
     max_messages: int = 1024
     max_stop_strings: int = 16
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property
     def max_items(self) -> int:
@@ -239,7 +241,7 @@ def _request(
         continuous_usage=continuous_usage,
         stops=_stops(fields, limits),
         bad_words=read_bad_words(fields),
-        sampling=read_sampling(fields, max_tokens, logprobs),
+        sampling=read_sampling(fields, max_tokens, logprobs, limits.sampling),
         max_tokens=max_tokens,
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         speculation=speculation,

@@ -15,18 +15,19 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from watching import gone, wait_until
 
 from bench.running_mesh import free_ports
 from services.api.messages import ModelCard
+from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings, load_settings, store_dir
 from services.cli.banner import box, curl
 from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.main import parser
-from services.cli.suggested import suggested
 from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, main
 
 ROOT = Path(__file__).parents[3]
@@ -179,12 +180,10 @@ def test_the_box_says_where_everything_is_and_the_command_can_be_pasted() -> Non
         max_speculative_tokens=8,
         engine="torch",
     )
-    suggested = {"temperature": 0.6, "top_p": 1.0, "top_k": 20}
-    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"), suggested)
+    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"))
     for said in (
         "http://127.0.0.1:8123/v1",
         "http://127.0.0.1:8123/docs",
-        "authors suggest temperature 0.6, top_k 20;",
         "smollm2-135m-instruct",
         "naive, ngram",
         "http://127.0.0.1:9103/metrics  worker-1",
@@ -225,19 +224,20 @@ def test_a_long_path_is_whole_so_that_it_can_be_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("setting", "sampling", "said"),
     [
-        ('{"temperature": 0.6, "top_k": 20, "eos_token_id": [1]}', {"temperature": 0.6, "top_k": 20}),
-        ('{"temperature": "hot", "top_p": null, "top_k": true, "min_p": NaN}', {}),
-        ("[]", {}), ("{", {}), ("[" * 100000, {}), (None, {}),
+        ("auto", {}, "get temperature 1 and top_p 1; the model's files say no other."),
+        ("auto", {"temperature": 0.6, "top_k": 20}, "get temperature 0.6, top_k 20, as the model's authors suggest."),
+        ("auto", {"top_p": 0.9}, "get temperature 1, top_p 0.9, as the model's authors suggest."),
+        ("vllm", {}, "get temperature 1 and top_p 1."),
     ],
-)  # fmt: skip
-def test_what_the_authors_of_a_model_suggest_is_read_from_its_folder(
-    tmp_path: Path, text: str | None, found: dict[str, float]
+)
+def test_the_box_says_what_sampling_requests_get_that_set_none(
+    setting: str, sampling: dict[str, Any], said: str
 ) -> None:
-    if text is not None:
-        (tmp_path / "generation_config.json").write_text(text)
-    assert suggested(tmp_path) == found
+    settings = Settings.for_tests(generation_config=setting)
+    text = " ".join(box(settings, [], None, 1.0, Path("/run/x"), SamplingDefaults(**sampling)).split())
+    assert f"Requests that set none {said}" in text.replace(" │ ", " ")
 
 
 @pytest.mark.parametrize(
