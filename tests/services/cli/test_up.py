@@ -28,7 +28,8 @@ from services.cli.banner import box, curl
 from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.main import parser
-from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, main
+from services.cli.up import _ROUTINE, AnotherMesh, _compiling, _locked, _remove_stale_sockets, main, waiting_for
+from services.runtime import compile_ahead
 
 ROOT = Path(__file__).parents[3]
 TINY_UP = Path(__file__).with_name("tiny_up.py")
@@ -252,6 +253,34 @@ def test_the_box_says_what_sampling_requests_get_that_set_none(
 )
 def test_a_terminal_shows_requests_throughput_and_what_is_wrong(line: str, shown: bool) -> None:
     assert (_ROUTINE.match(f"2026-01-01T00:00:00.000 {line}") is None) == shown
+
+
+def test_a_first_start_says_that_it_compiles_and_how_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
+    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", "input()"),))
+    settings = Settings.for_tests(executor="compiled")
+    with _compiling(settings):
+        before = capsys.readouterr().err
+    after = capsys.readouterr().err
+    assert "first start: compiling" in before and "one or two minutes" in before
+    assert re.search(r"compiled after \d+ s; starting\n$", after)
+
+
+@pytest.mark.parametrize("given", [{"engine": "mock"}, {"executor": "plain"}, {"executor": "triton"}])
+def test_a_start_that_compiles_nothing_says_nothing_of_it(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
+    with _compiling(Settings.for_tests(**given)):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_long_start_says_what_it_waits_for() -> None:
+    assert waiting_for({"streamer-1"}, 15.4) == "after 15 s still waiting for streamer-1"
+    assert "compiles" in waiting_for({"worker-1", "streamer-1"}, 30)
 
 
 def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:
