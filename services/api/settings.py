@@ -306,7 +306,8 @@ def parse_value(row: Setting, value: Any) -> Any:
         or (row.high is not None and parsed > row.high)
     )
     if parsed is None or out_of_range:
-        raise ValueError(f"{_quoted(value)} is not {accepted(row)}")
+        hint = "; names and texts in it have double quotes" if row.kind == "json" else ""
+        raise ValueError(f"{_quoted(value)} is not {accepted(row)}{hint}")
     return parsed
 
 

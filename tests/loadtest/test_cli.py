@@ -160,7 +160,7 @@ async def test_what_is_no_terminal_gets_a_line_now_and_then(
 
 async def test_without_a_server_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert await load("http://127.0.0.1:9", "--requests=1") == NO_SERVER
-    assert "http://127.0.0.1:9: GET /v1/models" in capsys.readouterr().err
+    assert "nothing listens at http://127.0.0.1:9" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
