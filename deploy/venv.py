@@ -1,7 +1,8 @@
 """Creates .venv and keeps it up to date with pyproject.toml and deploy/locks/. Standard library only.
 
 pip installs only files whose hashes are in deploy/locks/ (deploy/lock.py writes them) and resolves nothing; then the
-project itself, without its dependencies. torch's CPU build is taken where pip is offered one, else the ordinary build.
+project itself, without its dependencies. Without a GPU torch's CPU build is taken where pip is offered one, else the
+ordinary build with its CUDA packages; with a GPU the ordinary one.
 TORCH_INDEX=URL names the index that torch comes from. Other builds, for another CUDA say, have no hash in the locks:
 TORCH_UNVERIFIED=1 installs them all the same.
 
@@ -31,7 +32,13 @@ LOCK = ROOT / ".venv.lock"
 OLDEST = (3, 11)
 # No file without a known hash: no dependency that isn't listed, and no source, whose build downloads more.
 VERIFIED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+GPU = Path("/dev/nvidia0")
 NOT_OFFERED = "No matching distribution found for torch=="
+COST = (
+    "no GPU here, but pip is offered no CPU build of torch: the ordinary one brings CUDA packages, several GB that "
+    "nothing here uses.\n"
+    "To do without them: Ctrl-C, then `make up TORCH_INDEX=URL` with the index of PyTorch's CPU builds"
+)
 # First words of pip's output lines, and the text shown instead.
 PHASES = {
     "Collecting": "finding",
@@ -97,10 +104,17 @@ def install_packages(pip: list[str], log: Path, *, dev: bool) -> int:
         return run_pip([*pip, *(["--extra-index-url", index] if index else []), pinned_torch()], log)
     # From that index alone: another one would offer the ordinary build, with several GB of CUDA.
     verified_torch = [*verified, *(["--index-url", index] if index else [])]
-    code = run_pip([*verified_torch, *locked("torch-cpu")], log)
-    if code and NOT_OFFERED in log.read_text(errors="replace"):
-        code = run_pip([*verified_torch, *locked("torch")], log) or run_pip([*verified, *locked("cuda")], log)
-    return code
+    # Who names an index says by it which build is wanted.
+    if index or not GPU.exists():
+        code = run_pip([*verified_torch, *locked("torch-cpu")], log)
+        if not code:
+            print("took torch's CPU build, without CUDA packages", file=sys.stderr, flush=True)
+            return 0
+        if NOT_OFFERED not in log.read_text(errors="replace"):
+            return code
+        if not GPU.exists():
+            print(COST, file=sys.stderr, flush=True)
+    return run_pip([*verified_torch, *locked("torch")], log) or run_pip([*verified, *locked("cuda")], log)
 
 
 def locked(name: str) -> list[str]:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
+    options.url = options.url_flag or options.url
     try:
         plan = plan_of(options)
     except ValueError as problem:

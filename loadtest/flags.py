@@ -30,6 +30,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=_Defaults,
     )
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="the server")
+    # As other commands that talk to a server have it. Of its own name: the word's default would undo it.
+    parser.add_argument("--url", dest="url_flag", metavar="URL", help="the same")
     _what_is_asked(parser.add_argument_group("what is asked").add_argument)
     _when(parser.add_argument_group("when (a closed loop unless --rate or a trace is given)").add_argument)
     _compared(parser.add_argument_group("comparing").add_argument)

@@ -35,7 +35,10 @@ def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Pa
         return folder
     folder = _folder(name_or_path, cache)
     if not (folder / "config.json").is_file() or not all(file.is_file() for file in weight_files(folder)):
-        raise ModelError(f"{folder} holds no head: config.json and safetensors files", "check --draft-model")
+        raise ModelError(
+            f"{name_or_path} holds no head: config.json and safetensors files",
+            "give --draft-model a folder that has both, or a hub id; --method auto needs neither",
+        )
     return folder
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
+from services.api.sampling_defaults import API_ONLY
 from services.api.settings_file import read_file
 from services.api.speculative_config import FLAGS, translate, unread
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
@@ -57,6 +58,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on prompt chunks; fast: they may, where that is faster", kind="choice", choices=("strict", "fast"), roles="worker"),
     _row("engine", "torch", "torch runs the model; mock makes up tokens by mock_profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),
     _row("mock_profile", "{}", "Profile of the mock engine as JSON: step_ms, row_us, acceptance, fail_every, eos_every, vocab_size, seed", kind="json", roles="worker"),
+    _row("generation_config", AUTO, "Sampling of requests that set none: auto: temperature, top_p, top_k, min_p and repetition_penalty of the model's generation_config.json; vllm: temperature 1 and no other, whatever the model's file says", kind="choice", choices=(AUTO, API_ONLY), roles="streamer"),
     # The HTTP server
     _row("host", "127.0.0.1", "Address of the HTTP server", roles="streamer"),
     _row("port", 8000, "Port of the HTTP server; 0: any free port", low=0, high=65535, roles="streamer"),
@@ -304,7 +306,8 @@ def parse_value(row: Setting, value: Any) -> Any:
         or (row.high is not None and parsed > row.high)
     )
     if parsed is None or out_of_range:
-        raise ValueError(f"{_quoted(value)} is not {accepted(row)}")
+        hint = "; names and texts in it have double quotes" if row.kind == "json" else ""
+        raise ValueError(f"{_quoted(value)} is not {accepted(row)}{hint}")
     return parsed
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from services.api.messages import ModelCard
+from services.api.sampling_defaults import API_ONLY, SamplingDefaults
 from services.api.settings import Settings, served_model_name, store_dir
 from services.cli.launch_plan import Process
 
 WIDTH = 78
 LABEL = 10
-# What a request gets that names neither.
-DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def box(
@@ -24,10 +23,9 @@ def box(
     card: ModelCard | None,
     took: float,
     folder: Path,
-    suggested: Mapping[str, float] | None = None,
+    sampling: SamplingDefaults | None = None,
 ) -> str:
-    """No lines at the sides, so that the command can be pasted as it is. `suggested`: the sampling of the model's
-    authors."""
+    """No lines at the sides, so that the command can be pasted as it is. `sampling`: of requests that set none."""
     url = door_url(settings)
     title = f" specmesh {_version()} is ready ({took:.1f} s) "
     rows = [
@@ -36,7 +34,7 @@ def box(
         ("docs", f"{url}/docs"),
         ("model", _model(settings, card)),
         ("drafts", _drafts(settings, card)),
-        ("sampling", _sampling(suggested or {})),
+        ("sampling", _sampling(settings, sampling or SamplingDefaults())),
         ("learning", _learning(settings)),
         *(
             (
@@ -103,13 +101,17 @@ def _drafts(settings: Settings, card: ModelCard | None) -> str:
     return f"By method {settings.method}, {length}.{others}"
 
 
-def _sampling(suggested: Mapping[str, float]) -> str:
-    said = "Requests that set none get temperature 1 and top_p 1."
-    others = {name: value for name, value in suggested.items() if value != DEFAULTS[name]}
-    if others:
-        values = ", ".join(f"{name} {value:g}" for name, value in others.items())
-        said += f"\nThe model's authors suggest {values}; requests must say so."
-    return said
+def _sampling(settings: Settings, sampling: SamplingDefaults) -> str:
+    if settings.generation_config == API_ONLY:
+        return "Requests that set none get temperature 1 and top_p 1."
+    if not (changed := sampling.changed()):
+        return "Requests that set none get temperature 1 and top_p 1; the model's files say no other."
+    # A model that only changes another value leaves temperature where it is, which one wants to know, too.
+    values = ", ".join(f"{name} {value:g}" for name, value in {"temperature": sampling.temperature, **changed}.items())
+    return (
+        f"Requests that set none get {values}, as the model's authors suggest.\n"
+        f"--generation-config {API_ONLY} leaves temperature 1 and top_p 1."
+    )
 
 
 def _learning(settings: Settings) -> str:

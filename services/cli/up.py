@@ -32,12 +32,12 @@ from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
+from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.cli.refusal import refuse
-from services.cli.suggested import suggested
 from services.runtime import compile_ahead, output
 from services.runtime.log import configure_log, has_colours, painted
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, make_run_dir, mesh_codec, security_of
@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 ESSENTIAL = frozenset({"tokenizer", "worker", "streamer"})
 # Time that a role needs to exit once it has drained.
 LEAVE_GRACE = 5.0  # s
+# The longest time of a start without a line that says what is waited for.
+SILENCE = 15.0  # s
 # What a person at a terminal needn't see; requests and throughput are what one watches a server for.
 _ROUTINE = re.compile(r"\S+ (DEBUG|INFO) (?!\S+ specmesh\.(requests|throughput): )")
 
@@ -71,7 +73,8 @@ def main(settings: Settings) -> int:
             with _compiling(settings):
                 model = _fetch_model(settings)
             try:
-                return asyncio.run(Up(settings, processes, suggested(model)).run())
+                sampling = sampling_of(model, settings.generation_config).defaults
+                return asyncio.run(Up(settings, processes, sampling).run())
             finally:
                 # Sockets of a role that was killed.
                 _remove_stale_sockets(folder)
@@ -114,19 +117,27 @@ def _remove_stale_sockets(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _say(text: str) -> None:
+    print(f"specmesh: {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def _compiling(settings: Settings) -> Iterator[None]:
-    """At the first start on a CPU, the loops are compiled while the model is fetched."""
+    """At the first start on a CPU, the loops are compiled while the model is fetched. Says so: nothing else is seen of
+    it for a minute or two."""
     on_gpu = settings.executor == "triton" or (settings.executor == "auto" and Path("/dev/nvidia0").exists())
     if settings.engine != "torch" or settings.executor == "plain" or on_gpu or not compile_ahead.wanted():
         yield
         return
+    _say("first start: compiling loops for this processor takes one or two minutes; later starts take seconds")
+    began = time.monotonic()
     compilers = compile_ahead.start()
     try:
         yield
         if any(process.poll() is None for process in compilers):
-            print("specmesh: compiling the loops for this processor, once", file=sys.stderr, flush=True)
+            _say(f"the model is here; compiling goes on ({time.monotonic() - began:.0f} s so far)")
         compile_ahead.wait(compilers)
+        _say(f"compiled after {time.monotonic() - began:.0f} s; starting")
     finally:
         compile_ahead.stop(compilers)
 
@@ -165,7 +176,7 @@ def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
 class Up:
     """The supervisor process: the directory, the children, and the output for the user."""
 
-    def __init__(self, settings: Settings, processes: list[Process], sampling: dict[str, float]) -> None:
+    def __init__(self, settings: Settings, processes: list[Process], sampling: SamplingDefaults) -> None:
         self._settings = settings
         self._sampling = sampling
         self._processes = {process.instance: process for process in processes}
@@ -207,12 +218,12 @@ class Up:
             await self._node.stop(0.2)
             socket.remove()
         if not self._failed:
-            self._say("stopped")
+            _say("stopped")
         return 1 if self._failed else 0
 
     def _stop(self) -> None:
         if not self._stopping:
-            self._say("draining; again to end at once")
+            _say("draining; again to end at once")
         self._stopping = True
         self._children.stop()
 
@@ -234,7 +245,7 @@ class Up:
         self._missing.discard(name)
         if name in self._processes and name not in self._was_ready:
             self._was_ready.add(name)
-            self._say(f"{name} is ready after {time.monotonic() - self._began:.1f} s")
+            _say(f"{name} is ready after {time.monotonic() - self._began:.1f} s")
 
     def _gave_up(self, name: str, reason: str) -> None:
         role = self._processes[name].role
@@ -247,7 +258,7 @@ class Up:
             self._missing.discard(name)
             self._changed.set()
             hint = "" if role in ESSENTIAL else "; the mesh goes on without its drafts"
-            self._say(f"{name} failed and will be tried again{hint}: {reason.splitlines()[0]}")
+            _say(f"{name} failed and will be tried again{hint}: {reason.splitlines()[0]}")
 
     def _child_said(self, name: str, line: str) -> None:
         """On a terminal only important lines; everything is in the logs."""
@@ -255,15 +266,19 @@ class Up:
             shown = painted(line) if has_colours(sys.stderr) else line
             print(f"{name:<12}| {shown}", file=sys.stderr, flush=True)
 
-    def _say(self, text: str) -> None:
-        print(f"specmesh: {text}", file=sys.stderr, flush=True)
-
     # When all are ready --------------------------------------------------------------------------------------------
 
     async def _welcome(self) -> None:
+        clock = asyncio.get_running_loop().time
+        tell_at = clock() + SILENCE
         while self._missing:
             self._changed.clear()
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(tell_at):
+                    await self._changed.wait()
+            if self._missing and clock() >= tell_at:
+                _say(waiting_for(self._missing, time.monotonic() - self._began))
+                tell_at = clock() + SILENCE
         # There is no event for another process opening its port.
         while not await self._door_is_open():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -296,6 +311,14 @@ class Up:
             log.warning("the worker doesn't describe its model: %s", error)
             return None
         return card if isinstance(card, ModelCard) else None
+
+
+def waiting_for(missing: set[str], seconds: float) -> str:
+    """What a start that takes long is doing."""
+    what = f"after {seconds:.0f} s still waiting for {', '.join(sorted(missing))}"
+    if any(name.startswith("worker") for name in missing):
+        what += ": it loads the model, and compiles loops it never ran here (one or two minutes)"
+    return what
 
 
 def _works(member: Member, stale_after: float) -> bool:

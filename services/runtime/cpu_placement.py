@@ -37,7 +37,10 @@ def take_place(role: str, cores: str, niceness: int) -> None:
         try:
             os.sched_setaffinity(0, wanted)
         except OSError as error:
-            raise ValueError(f"cores: {role} can't run on {sorted(wanted)}: {error.strerror}") from error
+            there = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+            raise ValueError(
+                f"cores: {role} can't run on {sorted(wanted)} ({error.strerror}); there are cores {there}"
+            ) from error
     if role in STAND_BACK and niceness:
         # Whoever started us may have set us back already, and no one needs more than 19.
         with contextlib.suppress(OSError):

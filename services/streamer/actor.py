@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
+from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import cache_dir, served_model_name
 from services.runtime.descriptors import make_room_for
 from services.runtime.hosts import AllowedHosts
@@ -83,7 +84,7 @@ class StreamerActor(Actor):
         self.port = 0
 
     async def on_start(self) -> None:
-        vocabulary = await asyncio.to_thread(self.load_vocabulary)
+        vocabulary, sampling = await asyncio.to_thread(self.load_model_files)
         self._peers = Peers(self._directory, self.node)
         self._map = self._mesh_map()
         self._all_metrics = AllMetrics(
@@ -95,7 +96,7 @@ class StreamerActor(Actor):
             vllm_metric_names=self._settings.vllm_metric_names,
         )
         replays = Replays(self._audit, self._peers, self._admission)
-        api = self._http_api(vocabulary, self._peers, self._map, self._all_metrics, replays)
+        api = self._http_api(vocabulary, sampling, self._peers, self._map, self._all_metrics, replays)
         server = self.connections.server(api.handle, max_body_bytes=self._settings.max_body_bytes)
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
@@ -157,8 +158,12 @@ class StreamerActor(Actor):
 
     # The parts ------------------------------------------------------------------------------------------
 
-    def load_vocabulary(self) -> Vocabulary:
-        return Vocabulary.load(ensure_model(self._settings.model, cache_dir(self._settings)))
+    def load_model_files(self) -> tuple[Vocabulary, SamplingDefaults]:
+        folder = ensure_model(self._settings.model, cache_dir(self._settings))
+        sampling = sampling_of(folder, self._settings.generation_config)
+        for each in sampling.ignored:
+            log.warning("%s", each)
+        return Vocabulary.load(folder), sampling.defaults
 
     async def _learn_model(self) -> None:
         """Asks for the model card until a worker answers, so that /v1/models and the first request have it."""
@@ -183,13 +188,20 @@ class StreamerActor(Actor):
         )
 
     def _http_api(
-        self, vocabulary: Vocabulary, peers: Peers, mesh_map: MeshMap, all_metrics: AllMetrics, replays: Replays
+        self,
+        vocabulary: Vocabulary,
+        sampling: SamplingDefaults,
+        peers: Peers,
+        mesh_map: MeshMap,
+        all_metrics: AllMetrics,
+        replays: Replays,
     ) -> HttpApi:
         settings = self._settings
         limits = RequestLimits(
             max_choices=settings.max_choices,
             max_messages=settings.max_messages,
             max_stop_strings=settings.max_stop_strings,
+            sampling=sampling,
         )
         bodies = Bodies(
             budget=max(settings.body_memory_mb * 2**20, settings.max_body_bytes), max_items=limits.max_items

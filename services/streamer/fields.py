@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from services.api.settings import did_you_mean
 from services.streamer.errors import ApiError, bad_value, unsupported
 
 LARGEST_SHOWN = 60
@@ -83,7 +84,8 @@ class Fields:
     def nothing_else(self) -> None:
         for name, value in self.values.items():
             if name not in self.wanted and value is not None:
-                raise unsupported(self.at(name[:LARGEST_SHOWN]))
+                meant = did_you_mean(name[:LARGEST_SHOWN], self.wanted)
+                raise unsupported(self.at(name[:LARGEST_SHOWN]), f"is not supported by this server{meant}")
 
     def _wrong_type(self, name: str, wanted: str) -> NoReturn:
         raise wrong_type(self.at(name), wanted, self.values[name])

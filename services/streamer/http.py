@@ -290,7 +290,7 @@ async def show_version(api: HttpApi, http: web.BaseRequest) -> web.StreamRespons
 
 
 async def openapi(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
-    return json_response(document(ROUTES, VERSION))
+    return json_response(document(ROUTES, VERSION, api.limits.sampling))
 
 
 async def docs(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:

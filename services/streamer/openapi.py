@@ -5,13 +5,15 @@ Tests check that every route is in it and that every field is one that request.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY
 from services.api.methods import METHODS, OFF
 from services.api.names import NAME
 from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.api.sampling_defaults import SamplingDefaults
 from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
 from services.streamer.corpora import MAX_TEXTS
 from services.streamer.mesh_map import KILLED_ROLES
@@ -174,14 +176,15 @@ SHARED: dict[str, Schema] = {
         "Maximum answer length, in tokens. Default: 16 for completions, the rest of the context for chat", 1
     ),
     "min_tokens": integer("Minimum answer length, in tokens: no end of text and no stop string before it", 0),
-    "temperature": number("0: always the most probable token, ties to the lowest id", 0, 2, 1.0),
-    "top_p": number("Greater than 0", 0, 1, 1.0),
+    # The defaults of this and the next two, and of min_p and repetition_penalty, are the server's (`document`).
+    "temperature": number("0: always the most probable token, ties to the lowest id", 0, 2),
+    "top_p": number("Greater than 0", 0, 1),
     "top_k": integer("0 or -1: off", -1),
-    "min_p": number("Minimum probability of a token, relative to the most probable one", 0, 1, 0.0),
+    "min_p": number("Minimum probability of a token, relative to the most probable one", 0, 1),
     "seed": integer("The same request gives the same text in any batch. Answer i of n has a seed of its own"),
     "presence_penalty": number("Subtracted from the logits of tokens already generated", -2, 2, 0.0),
     "frequency_penalty": number("Subtracted from a token's logit once for each time it was generated", -2, 2, 0.0),
-    "repetition_penalty": number("Divides the logits of tokens in prompt and answer; greater than 0", 0, 10, 1.0),
+    "repetition_penalty": number("Divides the logits of tokens in prompt and answer; greater than 0", 0, 10),
     "logit_bias": {
         "type": "object",
         "description": "Token id to a number in -100..100 added to its logit",
@@ -324,10 +327,12 @@ PROBLEMS = {
 }
 
 
-def document(routes: Sequence[RouteRow], version: str) -> Schema:
+def document(routes: Sequence[RouteRow], version: str, sampling: SamplingDefaults | None = None) -> Schema:
+    """`sampling`: the defaults of this server."""
+    defaults = asdict(sampling or SamplingDefaults())
     paths: dict[str, dict[str, Schema]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, defaults)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -343,7 +348,7 @@ def document(routes: Sequence[RouteRow], version: str) -> Schema:
     }
 
 
-def _operation(route: RouteRow) -> Schema:
+def _operation(route: RouteRow, defaults: Mapping[str, float]) -> Schema:
     operation: Schema = {"summary": route.summary, "responses": _responses(route)}
     if "{model}" in route.path:
         operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
@@ -352,6 +357,8 @@ def _operation(route: RouteRow) -> Schema:
         operation["parameters"] = named + [{"name": name, "in": "query", "schema": PLACE[name]} for name in PLACE]
     if route.path in BODIES and route.method == "POST":
         properties, required = BODIES[route.path]
+        if "temperature" in properties:
+            properties = properties | {name: {**properties[name], "default": value} for name, value in defaults.items()}
         schema: Schema = {"type": "object", "properties": properties, "required": required}
         schema["additionalProperties"] = False
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}

@@ -39,6 +39,8 @@ def _hint(path: str, paths: list[str]) -> str:
         return f"Use {SUCCESSORS[bare]}"
     if bare in paths:
         return f"Did you mean {bare}?"
+    if (outside := bare.removeprefix(BASE)) in paths:
+        return f"Did you mean {outside}?"
     # A base URL without /v1, or with it twice, or with what comes behind it.
     for served in sorted(_below(paths), key=len, reverse=True):
         if bare.endswith(served.removeprefix(BASE)):

@@ -7,12 +7,13 @@ Knows neither sockets nor the mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.api.sampling_defaults import SamplingDefaults
 from services.streamer import not_served
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
@@ -43,11 +44,12 @@ OTHER_ITEMS = 65536
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of a request, from the settings."""
+    """Limits of a request, from the settings, and the sampling of one that sets none."""
 
     max_choices: int = 8
     max_messages: int = 1024
     max_stop_strings: int = 16
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property
     def max_items(self) -> int:
@@ -165,7 +167,7 @@ def answer_length(request: Request, prompt_tokens: int, max_context: int) -> int
     if request.max_tokens is None:
         return room
     if request.max_tokens > room:
-        asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked"
+        asked = f"{prompt_tokens} prompt tokens and max_tokens {request.max_tokens} were asked, at most {room} fit"
         # The prompt alone would fit: the requested length is at fault.
         raise too_long(request, asked, max_context, param="max_tokens")
     return request.max_tokens
@@ -239,7 +241,7 @@ def _request(
         continuous_usage=continuous_usage,
         stops=_stops(fields, limits),
         bad_words=read_bad_words(fields),
-        sampling=read_sampling(fields, max_tokens, logprobs),
+        sampling=read_sampling(fields, max_tokens, logprobs, limits.sampling),
         max_tokens=max_tokens,
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         speculation=speculation,
@@ -264,7 +266,7 @@ def _request(
 def _model(fields: Fields) -> str:
     model = fields.text("model", MODEL_NAME_LENGTH)
     if model is None:
-        raise bad_value("model", "is missing", "missing_required_parameter")
+        raise bad_value("model", "is missing; GET /v1/models names those served", "missing_required_parameter")
     return model
 
 
@@ -301,7 +303,7 @@ def _stops(fields: Fields, limits: RequestLimits) -> tuple[str, ...]:
 def _turns(fields: Fields, limits: RequestLimits) -> list[ChatTurn]:
     value = fields.get("messages")
     if value is None:
-        raise bad_value("messages", "is missing", "missing_required_parameter")
+        raise _missing("messages", fields, other="prompt", path="/v1/completions")
     messages = check_list(value, "messages", limits.max_messages)
     if not messages:
         raise bad_value("messages", "is empty")
@@ -322,10 +324,16 @@ def _turn(message: Fields) -> ChatTurn:
     return ChatTurn(role="system" if role == "developer" else role, content=content, name=name)
 
 
+def _missing(name: str, fields: Fields, *, other: str, path: str) -> ApiError:
+    """`other` is the field that the route `path` reads instead."""
+    hint = f"; {other} is a field of {path}" if fields.values.get(other) is not None else ""
+    return bad_value(name, f"is missing{hint}", "missing_required_parameter")
+
+
 def _prompts(fields: Fields) -> list[Prompt]:
     value = fields.get("prompt")
     if value is None:
-        raise bad_value("prompt", "is missing", "missing_required_parameter")
+        raise _missing("prompt", fields, other="messages", path="/v1/chat/completions")
     if isinstance(value, str):
         return [Encode(text=value)]
     if not isinstance(value, list):

@@ -13,6 +13,7 @@ import msgspec
 
 from services.api.messages import ModelCard, Sampling
 from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.api.sampling_defaults import MOST_TOP_K, RANGES, SamplingDefaults
 from services.streamer.errors import bad_value
 from services.streamer.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
 
@@ -27,19 +28,17 @@ MAX_TOKENS = 2**31 - 1
 _IDS = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
-def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int) -> Sampling:
-    temperature = fields.number("temperature", 0.0, 2.0)
-    top_p = fields.number("top_p", 0.0, 1.0, above=True)
-    top_k = fields.integer("top_k", -1, MAX_TOKEN_ID) or 0
+def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int, defaults: SamplingDefaults) -> Sampling:
+    top_k = fields.integer("top_k", -1, MOST_TOP_K)
     min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS) or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise bad_value("min_tokens", f"is greater than max_tokens ({max_tokens})")
     return Sampling(
-        temperature=1.0 if temperature is None else temperature,
-        top_k=max(top_k, 0),
-        top_p=1.0 if top_p is None else top_p,
-        min_p=fields.number("min_p", 0.0, 1.0) or 0.0,
-        repetition_penalty=fields.number("repetition_penalty", 0.0, 10.0, above=True) or 1.0,
+        temperature=_or_default(fields, "temperature", defaults.temperature),
+        top_k=defaults.top_k if top_k is None else max(top_k, 0),
+        top_p=_or_default(fields, "top_p", defaults.top_p),
+        min_p=_or_default(fields, "min_p", defaults.min_p),
+        repetition_penalty=_or_default(fields, "repetition_penalty", defaults.repetition_penalty),
         presence_penalty=fields.number("presence_penalty", -2.0, 2.0) or 0.0,
         frequency_penalty=fields.number("frequency_penalty", -2.0, 2.0) or 0.0,
         logit_bias=_logit_bias(fields),
@@ -50,6 +49,12 @@ def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int) -> Samp
         bad_words=_bad_words_token_ids(fields),
         allowed_token_ids=_allowed_token_ids(fields),
     )
+
+
+def _or_default(fields: Fields, name: str, default: float) -> float:
+    taken = RANGES[name]
+    value = fields.number(name, taken.low, taken.high, above=taken.above)
+    return default if value is None else value
 
 
 def read_bad_words(fields: Fields) -> tuple[str, ...]:

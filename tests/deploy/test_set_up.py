@@ -42,7 +42,9 @@ def installs(venv_script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[l
 
 
 @pytest.fixture
-def no_torch_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_torch_settings(venv_script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And no GPU."""
+    monkeypatch.setattr(venv_script, "GPU", tmp_path / "no-gpu")
     for name in ("TORCH_INDEX", "TORCH_UNVERIFIED"):
         monkeypatch.delenv(name, raising=False)
 
@@ -263,15 +265,47 @@ def offered(venv_script: ModuleType, monkeypatch: pytest.MonkeyPatch, no_torch_s
     return install
 
 
-def test_the_cpu_build_of_torch_is_taken_where_there_is_one(offered: Callable[..., list], tmp_path: Path) -> None:
-    assert offered(tmp_path, "") == [("run", ""), ("torch-cpu", "")]
+NONE_OFFERED = "ERROR: No matching distribution found for torch==2.13.0+cpu"
 
 
-def test_without_a_cpu_build_the_ordinary_one_is_taken_with_its_cuda_packages(
-    offered: Callable[..., list], tmp_path: Path
+@pytest.fixture(params=[False, True], ids=["no GPU", "a GPU"])
+def gpu(
+    request: pytest.FixtureRequest, venv_script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> bool:
+    monkeypatch.setattr(venv_script, "GPU", tmp_path if request.param else tmp_path / "nowhere")
+    return bool(request.param)
+
+
+def test_without_a_gpu_the_cpu_build_of_torch_is_taken_and_said(
+    offered: Callable[..., list], tmp_path: Path, gpu: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "ERROR: No matching distribution found for torch==2.13.0+cpu"
-    assert [name for name, _ in offered(tmp_path, said)] == ["run", "torch-cpu", "torch", "cuda"]
+    calls = offered(tmp_path, "")
+    said = capsys.readouterr().err
+    if gpu:
+        assert calls == [("run", ""), ("torch", ""), ("cuda", "")] and said == ""
+    else:
+        assert calls == [("run", ""), ("torch-cpu", "")] and "CPU build" in said
+
+
+def test_without_a_cpu_build_the_ordinary_one_is_taken_and_its_cost_is_said(
+    offered: Callable[..., list], tmp_path: Path, gpu: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = [name for name, _ in offered(tmp_path, NONE_OFFERED)]
+    said = capsys.readouterr().err
+    if gpu:
+        assert calls == ["run", "torch", "cuda"] and said == ""
+    else:
+        assert calls == ["run", "torch-cpu", "torch", "cuda"]
+        assert "several GB" in said and "make up TORCH_INDEX=URL" in said
+
+
+def test_an_index_that_was_named_is_asked_for_its_cpu_build_also_where_a_gpu_is(
+    offered: Callable[..., list], tmp_path: Path, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_INDEX", "file:///there")
+    there = "file:///there"
+    assert offered(tmp_path, "") == [("run", ""), ("torch-cpu", there)]
+    assert offered(tmp_path, NONE_OFFERED) == [("run", ""), ("torch-cpu", there), ("torch", there), ("cuda", "")]
 
 
 def test_a_cpu_build_with_a_wrong_hash_ends_the_installation(offered: Callable[..., list], tmp_path: Path) -> None:

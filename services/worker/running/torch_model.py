@@ -8,6 +8,7 @@ overwrites their positions, and no row looks past its own.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 from collections.abc import Sequence
@@ -36,6 +37,8 @@ from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.head import HeadModel, ResidualModel, open_head
 from services.worker.running.verifier import Verifier, verifier
 from specmesh import rooms
+
+log = logging.getLogger("specmesh.worker")
 
 GPU_ROOM = 2 << 30
 # Pages for branches of a step's drafts: at most the first number, and at most one for this many other pages.
@@ -210,6 +213,8 @@ def load_torch_model(
     pages -= branch_pages
     # A config may claim any context; tables of rotations need not be longer than the pages.
     context = min(options.max_context, pages * options.page_tokens)
+    if context < options.max_context:
+        log.warning("%s", cut_context(options.max_context, context, wanted.kv_cache_mb))
     options = replace(options, pages=pages, branch_pages=branch_pages, max_context=context)
     drafting = replace(options, dtype=drafting.dtype)
     # In a process of its own: the first start compiles for long, and another core is idle.
@@ -264,6 +269,12 @@ def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
             model.verifier.verify(logits, gather([Asked(rule)], model.facts.vocab_size))
         first = torch.zeros(1, dtype=torch.int32)
         model.verifier.logprobs(logits, first, first, 1)
+
+
+def cut_context(asked: int, context: int, kv_cache_mb: int) -> str:
+    """What a user should know whose pages don't hold one sequence of full length."""
+    more = f"--kv-cache-mb {-(-kv_cache_mb * asked // context)}" if kv_cache_mb else "more free memory"
+    return f"the context is cut from {asked} to {context} tokens, which is what the KV pages hold; {more} is enough"
 
 
 def _path(told: str, choice: Choice) -> str:

@@ -17,7 +17,7 @@ from services.cli.main import parser
 VALUES = {"prefix_cache": "true", "model": "./m", "served_model_name": "m", "cache_dir": "/c", "host": "::1",
           "api_keys": "k", "log_level": "WARNING", "draft_model": "./d", "kv_cache_mb": "2G",
           "speculative_config": '{"method": "naive"}', "dtype": "float", "executor": "cuda",
-          "max_step_tokens": "2k", "cors_origins": "https://chat.example.com"}  # fmt: skip
+          "max_step_tokens": "2k", "cors_origins": '["http://a.example"]'}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
 WRITTEN = {"N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m"}
 

@@ -15,19 +15,21 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from watching import gone, wait_until
 
 from bench.running_mesh import free_ports
 from services.api.messages import ModelCard
+from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings, load_settings, store_dir
 from services.cli.banner import box, curl
 from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.main import parser
-from services.cli.suggested import suggested
-from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, main
+from services.cli.up import _ROUTINE, AnotherMesh, _compiling, _locked, _remove_stale_sockets, main, waiting_for
+from services.runtime import compile_ahead
 
 ROOT = Path(__file__).parents[3]
 TINY_UP = Path(__file__).with_name("tiny_up.py")
@@ -179,12 +181,10 @@ def test_the_box_says_where_everything_is_and_the_command_can_be_pasted() -> Non
         max_speculative_tokens=8,
         engine="torch",
     )
-    suggested = {"temperature": 0.6, "top_p": 1.0, "top_k": 20}
-    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"), suggested)
+    text = box(settings, processes_of(settings, DIRECTORY), card, 3.2, Path("/run/x"))
     for said in (
         "http://127.0.0.1:8123/v1",
         "http://127.0.0.1:8123/docs",
-        "authors suggest temperature 0.6, top_k 20;",
         "smollm2-135m-instruct",
         "naive, ngram",
         "http://127.0.0.1:9103/metrics  worker-1",
@@ -225,19 +225,20 @@ def test_a_long_path_is_whole_so_that_it_can_be_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("setting", "sampling", "said"),
     [
-        ('{"temperature": 0.6, "top_k": 20, "eos_token_id": [1]}', {"temperature": 0.6, "top_k": 20}),
-        ('{"temperature": "hot", "top_p": null, "top_k": true, "min_p": NaN}', {}),
-        ("[]", {}), ("{", {}), ("[" * 100000, {}), (None, {}),
+        ("auto", {}, "get temperature 1 and top_p 1; the model's files say no other."),
+        ("auto", {"temperature": 0.6, "top_k": 20}, "get temperature 0.6, top_k 20, as the model's authors suggest."),
+        ("auto", {"top_p": 0.9}, "get temperature 1, top_p 0.9, as the model's authors suggest."),
+        ("vllm", {}, "get temperature 1 and top_p 1."),
     ],
-)  # fmt: skip
-def test_what_the_authors_of_a_model_suggest_is_read_from_its_folder(
-    tmp_path: Path, text: str | None, found: dict[str, float]
+)
+def test_the_box_says_what_sampling_requests_get_that_set_none(
+    setting: str, sampling: dict[str, Any], said: str
 ) -> None:
-    if text is not None:
-        (tmp_path / "generation_config.json").write_text(text)
-    assert suggested(tmp_path) == found
+    settings = Settings.for_tests(generation_config=setting)
+    text = " ".join(box(settings, [], None, 1.0, Path("/run/x"), SamplingDefaults(**sampling)).split())
+    assert f"Requests that set none {said}" in text.replace(" │ ", " ")
 
 
 @pytest.mark.parametrize(
@@ -252,6 +253,34 @@ def test_what_the_authors_of_a_model_suggest_is_read_from_its_folder(
 )
 def test_a_terminal_shows_requests_throughput_and_what_is_wrong(line: str, shown: bool) -> None:
     assert (_ROUTINE.match(f"2026-01-01T00:00:00.000 {line}") is None) == shown
+
+
+def test_a_first_start_says_that_it_compiles_and_how_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
+    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", "input()"),))
+    settings = Settings.for_tests(executor="compiled")
+    with _compiling(settings):
+        before = capsys.readouterr().err
+    after = capsys.readouterr().err
+    assert "first start: compiling" in before and "one or two minutes" in before
+    assert re.search(r"compiled after \d+ s; starting\n$", after)
+
+
+@pytest.mark.parametrize("given", [{"engine": "mock"}, {"executor": "plain"}, {"executor": "triton"}])
+def test_a_start_that_compiles_nothing_says_nothing_of_it(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
+    with _compiling(Settings.for_tests(**given)):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_a_long_start_says_what_it_waits_for() -> None:
+    assert waiting_for({"streamer-1"}, 15.4) == "after 15 s still waiting for streamer-1"
+    assert "compiles" in waiting_for({"worker-1", "streamer-1"}, 30)
 
 
 def test_a_model_name_with_a_quote_cannot_leave_the_command() -> None:

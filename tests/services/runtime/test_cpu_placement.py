@@ -50,7 +50,8 @@ def test_a_process_takes_its_place() -> None:
 
 
 def test_cores_that_are_not_there_end_the_process_with_words() -> None:
-    assert "cores: worker can't run on [4000]" in in_a_process("worker", "worker=4000", 0)
+    said = in_a_process("worker", "worker=4000", 0)
+    assert "cores: worker can't run on [4000]" in said and "; there are cores " in said
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="cores aren't shared out by session here")

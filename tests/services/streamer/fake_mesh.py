@@ -38,6 +38,7 @@ from services.api.messages import (
     Tokens,
     TopToken,
 )
+from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings
 from services.streamer.actor import StreamerActor
 from services.streamer.detokenize import Vocabulary
@@ -248,10 +249,12 @@ class FakeContext:
 
 
 class DoorUnderTest(StreamerActor):
-    """The real one; only the tokenizer's file is replaced."""
+    """The real one; only the model's files are replaced."""
 
-    def load_vocabulary(self) -> Vocabulary:
-        return Vocabulary(TOKENIZER)
+    sampling = SamplingDefaults()
+
+    def load_model_files(self) -> tuple[Vocabulary, SamplingDefaults]:
+        return Vocabulary(TOKENIZER), self.sampling
 
 
 class FakeMesh:
@@ -263,6 +266,7 @@ class FakeMesh:
         self.registry = CollectorRegistry()
         self.nodes: dict[str, Node] = {}
         self.door: DoorUnderTest | None = None
+        self.sampling = SamplingDefaults()  # of the model that start_door serves
         self.epoch = 0
 
     def _node(self, name: str) -> Node:
@@ -300,6 +304,7 @@ class FakeMesh:
         context: Any = FakeContext(settings, self.node, self.directory, self.registry)
         await self.node.start("mem://streamer-1")
         self.door = DoorUnderTest(context)
+        self.door.sampling = self.sampling
         await self.node.spawn(self.door, "streamer")
         return self.door
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.api.messages import Speculation
+from services.api.sampling_defaults import RANGES, SamplingDefaults
 from services.streamer import corpora as corpora_module
 from services.streamer import mesh_map
 from services.streamer import request as request_module
@@ -114,3 +116,14 @@ def test_what_is_described_as_required_is_missed(path: str) -> None:
 def test_the_docs_page_loads_nothing_from_elsewhere() -> None:
     page = DOCS_PAGE.read_text()
     assert not re.search(r"https?://|src=|@import", page)
+
+
+def test_the_document_tells_the_sampling_of_this_server() -> None:
+    sampling = SamplingDefaults(temperature=0.6, top_k=20)
+    paths = document(ROUTES, "1", sampling)["paths"]
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        assert {name: body[name]["default"] for name in RANGES} == asdict(sampling)
+        assert {name: (body[name].get("minimum"), body[name].get("maximum")) for name in RANGES if name != "top_k"} == {
+            name: (taken.low, taken.high) for name, taken in RANGES.items() if name != "top_k"
+        }

@@ -22,6 +22,7 @@ KNOWN = [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", 
         ("/v1/chat/completions/", "/v1/chat/completions"),
         ("/v1/chat/completions/chat/completions", "/v1/chat/completions"),
         ("/metrics/", "/metrics"),
+        ("/v1/metrics", "/metrics"),
     ],
 )
 def test_a_path_that_is_nearly_right_is_told_the_right_one(path: str, meant: str) -> None:

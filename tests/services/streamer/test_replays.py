@@ -13,6 +13,7 @@ from fake_mesh import MODEL, FakeMesh, FakeTarget, Script, failed, ids_of, says,
 
 from mesh.stream import StreamWriter
 from services.api.messages import MOST_PRIORITY, Generate
+from services.api.sampling_defaults import SamplingDefaults
 from services.streamer import replays
 
 BODY = {"model": MODEL, "prompt": "hi", "max_tokens": 100, "temperature": 0}
@@ -71,6 +72,21 @@ async def test_a_request_with_drafts_is_sent_again_without_and_found_to_be_the_s
     # The counts of requests know nothing of it.
     ended = {"model_name": MODEL, "finished_reason": "stop"}
     assert door.registry.get_sample_value("specmesh:request_success_total", ended) == 1
+
+
+async def test_a_replay_has_the_models_own_sampling_where_the_request_set_none(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    mesh.sampling = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.2)
+    await mesh.start_door(audit_share=1.0)
+    target = await mesh.start_target(says(STORY, group=2))
+    await ask(http, mesh, temperature=None, top_p=0.5)
+    await until(lambda: audited(mesh, "same") == 1)
+    assert len(target.asked) == 2
+    for asked in target.asked:
+        found = asked.sampling
+        assert (found.temperature, found.top_p, found.top_k) == (0.6, 0.5, 20)
+        assert (found.min_p, found.repetition_penalty) == (0.1, 1.2)
 
 
 async def test_a_request_without_drafts_or_outside_the_share_is_not_sent_again(

@@ -313,3 +313,24 @@ def test_any_json_gives_a_request_or_a_400(fields: dict[str, Any]) -> None:
         except ApiError as error:
             assert error.status == 400
             assert orjson.dumps(error.body())
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "said"),
+    [
+        (parse_chat, {"messages": [{"role": "user", "content": "hi"}]}, "model: is missing; GET /v1/models"),
+        (parse_chat, {"model": "m", "prompt": "hi"}, "messages: is missing; prompt is a field of /v1/completions"),
+        (parse_completion, {"model": "m", "messages": []}, "messages is a field of /v1/chat/completions"),
+        (parse_completion, {"model": "m", "prompt": "hi", "temprature": 1}, "(did you mean temperature?)"),
+        (parse_completion, {"model": "m", "prompt": "hi", "speculation": {"metod": "x"}}, "(did you mean method?)"),
+    ],
+)
+def test_a_refusal_says_what_was_meant(parse: Any, body: dict[str, Any], said: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(body, LIMITS)
+    assert said in caught.value.message
+
+
+def test_more_tokens_than_fit_says_how_many_do() -> None:
+    with pytest.raises(ApiError, match="at most 90 fit"):
+        answer_length(completion(max_tokens=91), 10, 100)

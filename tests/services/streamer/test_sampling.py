@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from refusing import CARD, asked, refusal
 
+from services.api.sampling_defaults import SamplingDefaults
+from services.streamer.fields import Fields
 from services.streamer.request import check_against
+from services.streamer.sampling import read_sampling
 
 
 def test_forbidden_and_allowed_tokens_reach_the_target() -> None:
@@ -63,3 +66,15 @@ def test_a_request_that_leaves_no_token_is_refused() -> None:
     ):
         check_against(asked(allowed_token_ids=[5, 6], **something), CARD)
     check_against(asked(allowed_token_ids=[0], min_tokens=1, ignore_eos=True), CARD)
+
+
+def test_fields_that_are_set_replace_the_models_defaults_also_with_nothing() -> None:
+    own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.2)
+
+    def read(**values: object) -> SamplingDefaults:
+        found = read_sampling(Fields(values), None, -1, own)
+        return SamplingDefaults(found.temperature, found.top_p, found.top_k, found.min_p, found.repetition_penalty)
+
+    assert read() == read(temperature=None, top_k=None) == own
+    assert read(temperature=0, top_p=1, top_k=0, min_p=0, repetition_penalty=1) == SamplingDefaults(temperature=0.0)
+    assert read(top_k=-1).top_k == 0

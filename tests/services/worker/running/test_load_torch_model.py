@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, L
 
 from models.sources import ModelError
 from models.taps import FINAL, Tap
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
+from services.worker.running.torch_model import (
+    ForwardRows,
+    TorchModel,
+    Wanted,
+    cut_context,
+    load_torch_model,
+    vocabulary_of,
+)
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
 
@@ -59,6 +67,20 @@ def test_facts_are_the_models_own(tmp_path: Path) -> None:
 def test_pages_from_free_memory_are_no_more_than_the_sequences_can_use(tmp_path: Path) -> None:
     save_tiny(tmp_path)
     assert load(tmp_path, kv_cache_mb=0, max_sequences=3).facts.pages == 3 * 256 // 16
+
+
+def test_a_context_that_the_pages_cut_is_said_with_how_much_memory_is_enough(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny(tmp_path, max_position_embeddings=4096)
+    cut = load(tmp_path, kv_cache_mb=1).facts.max_context
+    (said,) = [each.getMessage() for each in caplog.records if "context" in each.getMessage()]
+    assert said.startswith(f"the context is cut from 4096 to {cut} tokens")
+    caplog.clear()
+    enough = int(re.findall(r"--kv-cache-mb (\d+) is enough", said)[0])
+    assert load(tmp_path, kv_cache_mb=enough).facts.max_context == 4096
+    assert "context" not in caplog.text
+    assert "more free memory is enough" in cut_context(100, 50, 0)
 
 
 @pytest.mark.parametrize("executor", ["compiled", "plain"])

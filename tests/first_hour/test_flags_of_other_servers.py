@@ -1,0 +1,138 @@
+"""Flags that people type for other servers: taken, or refused with what to type, which is then typed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from player import MOCK, MODEL, Ended, Start, asked, corrected, typed
+
+from bench.running_mesh import free_ports
+
+pytestmark = pytest.mark.slow
+
+VLLM = """
+--model smollm2-135m-instruct
+--served-model-name small
+--max-model-len 4096
+--max-model-len 8k
+--max-num-seqs 16
+--max-num-batched-tokens 2048
+--gpu-memory-utilization 0.9
+--tensor-parallel-size 1
+--tensor-parallel-size 2
+-tp 1
+--dtype bfloat16
+--dtype half
+--enforce-eager
+--trust-remote-code
+--enable-prefix-caching
+--no-enable-prefix-caching
+--enable-chunked-prefill
+--generation-config vllm
+--generation-config ./elsewhere
+--kv-cache-dtype fp8
+--quantization awq
+--swap-space 4
+--api-key secret
+--disable-log-requests
+--enable-auto-tool-choice --tool-call-parser hermes
+--reasoning-parser deepseek_r1
+--chat-template ./chat.jinja
+--uvicorn-log-level warning
+--num-speculative-tokens 5
+"""
+SGLANG = """
+--model-path smollm2-135m-instruct
+--context-length 4096
+--mem-fraction-static 0.85
+--tp 1
+--tp-size 2
+--max-running-requests 32
+--chunked-prefill-size 4096
+--disable-radix-cache
+--disable-cuda-graph
+--attention-backend flashinfer
+--sampling-defaults openai
+--speculative-algorithm NGRAM
+--speculative-num-draft-tokens 8
+--speculative-eagle-topk 4
+--enable-metrics
+--schedule-policy fcfs
+"""
+FASTDEPLOY = """
+--max-concurrency 64
+--kv-cache-ratio 0.75
+--splitwise-role prefill
+--use-cudagraph
+--num-gpu-blocks-override 1024
+--workers 4
+--metrics-port 24400
+"""
+LMDEPLOY = """
+--session-len 4096
+--cache-max-entry-count 0.5
+--server-port 23333
+--model-format awq
+--max-batch-size 32
+--quant-policy 8
+--backend turbomind
+"""
+PADDLENLP = """
+--model_name_or_path smollm2-135m-instruct
+--total_max_length 4096
+--batch_size 8
+--speculate_max_draft_token_num 5
+--quant_type weight_only_int8
+"""
+SERVERS = {"vLLM": VLLM, "SGLang": SGLANG, "FastDeploy": FASTDEPLOY, "LMDeploy": LMDEPLOY, "PaddleNLP": PADDLENLP}
+TRIED = [(server, line) for server, lines in SERVERS.items() for line in lines.strip().splitlines()]
+
+
+def test_there_are_more_than_forty(ended: Ended) -> None:
+    assert len(TRIED) > 40
+    ended("worked")
+
+
+@pytest.mark.parametrize(("server", "line"), TRIED, ids=[f"{server}: {line}" for server, line in TRIED])
+def test_a_flag_is_taken_or_what_to_type_is(server: str, line: str, ended: Ended) -> None:
+    words = shlex.split(line)
+    first = typed("config", "show", "--changed", *words)
+    if first.code == 0:
+        ended("worked")
+        return
+    again = corrected(words, first.text)
+    assert again != words, first.text
+    second = typed("config", "show", "--changed", *again)
+    assert second.code == 0, f"{first.text}{second.text}"
+    ended("said what to do")
+
+
+# As their pages write them, less what the refusals above take out; the speculation of each is among them.
+COMMANDS = {
+    "vLLM": f"serve {MODEL} --max-model-len 4k --max-num-seqs 16 -tp 1 --trust-remote-code --generation-config auto"
+    """ --speculative-config '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'""",
+    "SGLang": f"serve --model-path {MODEL} --context-length 4096 --tp 1 --max-running-requests 16 --enable-metrics"
+    " --speculative-algorithm NGRAM --speculative-num-draft-tokens 8",
+    "LMDeploy": f"serve api_server {MODEL} --session-len 4096 --max-batch-size 16 --tp 1",
+    "FastDeploy": f"up --model {MODEL} --max-model-len 4096 --max-num-seqs 16 --tensor-parallel-size 1"
+    """ --speculative-config '{"method": "ngram_match", "num_speculative_tokens": 1}'""",
+    "PaddleNLP": f"up --model_name_or_path {MODEL} --total_max_length 4096 --batch_size 8"
+    " --speculate_method inference_with_reference --speculate_max_draft_token_num 5",
+}
+
+
+@pytest.mark.parametrize("server", COMMANDS)
+def test_a_whole_command_starts_a_server_that_answers(server: str, tmp_path: Path, ended: Ended) -> None:
+    ports = free_ports(8)
+    own = ["--engine", "mock", "--mock-profile", MOCK, "--run-dir", str(tmp_path), "--store-dir", "none"]
+    start = Start(tmp_path, *shlex.split(COMMANDS[server]), *own, f"--port={ports}", f"--metrics-port={ports + 1}")
+    try:
+        assert start.ready(), start.text
+        status, text = asked(start.url(), "POST", "/v1/completions", {"model": MODEL, "prompt": "1 2 3"})
+        assert status == 200, text
+    finally:
+        start.stop()
+    assert start.process.returncode == 0, start.text[-2000:]
+    ended("worked")
