@@ -30,6 +30,7 @@ from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import cumulated, modest
 from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of, in_order
 from services.worker.speculation.merging import can_be_merged, merge
+from services.worker.speculation.own_costs import OwnCosts
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
 
@@ -41,17 +42,22 @@ PROBE_SHARE = 0.003
 WAIT_SHARE = 0.25
 WAIT_LONGER = 8.0
 # Assumed seconds of a request before any was measured, and the window of the mean.
-FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4, "local": 1e-3}
+FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
 COST_WINDOW = 16
 # The worker's own drafter isn't run for less than this many tokens of a sequence, and always drafts a token whose
 # chance is greater than MOST_FLOOR.
 LEAST_GAIN, MOST_FLOOR = 0.05, 0.5
+# It has to save this multiple of what it costs: both are estimates.
+MARGIN = 1.2
+# And before it reads a text it must have missed this multiple of what the reading costs.
+MISSED = 3.0
 
 
 class Speculating:
     """The drafting state of one running sequence. `acceptance` is None if its drafts have a fixed length."""
 
-    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "own_draft", "prepared", "sequence", "worth")
+    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "missed", "own_draft", "prepared", "read",
+                 "sequence", "text_value", "unweighed", "worth")  # fmt: skip
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
         self.sequence = sequence
@@ -61,6 +67,12 @@ class Speculating:
         self.prepared: Prepared | None = None
         # Whether the worker's own drafter ran for it after the last step.
         self.own_draft = False
+        # Tokens of a draft of its that wasn't weighed against text drafts yet; and those expected of text alone.
+        self.unweighed: int | None = None
+        self.text_value = 0.0
+        # Tokens of the text that it has read, and seconds that it would have saved since then.
+        self.read = sequence.cached_tokens or 0
+        self.missed = 0.0
         # Length of the text when a text draft was last asked for that a step waits for.
         self.asked_at = 0
         # Whether all of the last draft was accepted.
@@ -117,12 +129,20 @@ class Speculating:
         """Tokens of a draft that a step waits for."""
         return MAX_DRAFT_TOKENS if self.acceptance is None else self.acceptance.enough
 
-    def learn_worth(self, prepared: Prepared | None) -> None:
-        """Of a draft of the worker's own; None: it gave none."""
-        if self.acceptance is not None:
-            drafted, expected = (0, 0.0) if prepared is None else (len(prepared.tokens), self.expected(prepared))
-            self.worth.learn(drafted, expected)
-            self.acceptance.own.worth.learn(drafted, expected)
+    @property
+    def unread(self) -> int:
+        return len(self.sequence.token_ids) - self.read
+
+    def weigh(self) -> None:
+        """Learn what the last draft of the worker's own adds to text drafts, before the step that verifies them."""
+        if self.unweighed is None or self.acceptance is None:
+            return
+        drafted, self.unweighed = self.unweighed, None
+        prepared = self.prepared
+        has_own = prepared is not None and (prepared.way == "local" or bool(prepared.sources))
+        adds = max(0.0, self.expected(prepared) - self.text_value) if has_own and prepared is not None else 0.0
+        self.worth.learn(drafted, adds)
+        self.acceptance.own.worth.learn(drafted, adds)
 
     def learn_benefit(self, way: Way, seconds: float) -> None:
         if self.acceptance is not None and way in self.benefit:
@@ -147,9 +167,9 @@ class Controller:
         self._answered = answered
         self._known: dict[int, Speculating] = {}
         # Seconds of steps since asking was last probed.
-        self._since: dict[Way, float] = dict.fromkeys(FIRST_COSTS, 0.0)
-        # Seconds of the worker's own drafter for one more token of each sequence, and of a row of a step.
-        self._pass_seconds = FIRST_COSTS["local"]
+        self._since: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "local": 0.0}
+        self.own_costs = OwnCosts()
+        # Of a row of a step.
         self._row_seconds = 0.0
         # Whether text drafts were asked for while the worker's own drafter drafted.
         self._asked_beside = False
@@ -175,6 +195,8 @@ class Controller:
         known = {item.sequence.id: self._of(item.sequence) for item in plan.items if item.sequence.draft_length}
         drafting = [known[item.sequence.id] for item in plan.items if item.drafts]
         self._wait_for(drafting)
+        for each in drafting:
+            each.weigh()
         drafts = self._choose(drafting, plan)
         local = [known[item.sequence.id] for item in plan.items if item.verify and item.sequence.drafter]
         return drafts, self._budgets([each for each in local if each.sequence.longest_draft > 0], drafts)
@@ -192,7 +214,7 @@ class Controller:
         worth = self._worth_drafting(weighed, drafts, bool(budgets))
         if worth:
             value = self._costs.token_seconds
-            cost = self._pass_seconds / len(worth) + self._row_seconds
+            cost = self.own_costs.pass_seconds / len(worth) + self._row_seconds
             floor = min(MOST_FLOOR, cost / value) if value else 0.0
             for each in worth:
                 longest = self._limits.model_steps or 2 * METHODS[each.sequence.drafter].length
@@ -203,7 +225,8 @@ class Controller:
     def _worth_drafting(
         self, known: list[Speculating], drafts: Mapping[int, Draft], asked_anyway: bool
     ) -> list[Speculating]:
-        """Those for whom the worker's own drafter is to run: one more sequence in its passes costs almost nothing."""
+        """Those for whom the worker's own drafter is to run. It begins to read a text when it would have saved a
+        multiple of what the reading costs: what follows may be easier for text drafts."""
         worth: list[Speculating] = []
         brings = 0.0
         for each in known:
@@ -213,11 +236,22 @@ class Controller:
                 asked_anyway = True
                 worth.append(each)
             elif gain > LEAST_GAIN:
-                brings += gain * self._costs.token_seconds - each.worth.drafted * self._row_seconds
-                worth.append(each)
-        if not worth or asked_anyway or brings > self.asking_seconds["local"]:
+                saves = gain * self._costs.token_seconds - each.worth.drafted * self._row_seconds
+                each.missed += max(0.0, saves)
+                if each.own_draft or each.missed > MISSED * each.unread * self.own_costs.row_seconds:
+                    brings += saves
+                    worth.append(each)
+        if asked_anyway or brings > MARGIN * self.own_costs.draft(len(worth)):
             return worth
-        return worth if self._probes("local") else []
+        return self._probed(known)
+
+    def _probed(self, known: list[Speculating]) -> list[Speculating]:
+        """The one that costs least, now and then."""
+        one = min(known, key=lambda each: each.unread, default=None)
+        if one is None:
+            return []
+        seconds = self.own_costs.draft(1) + one.unread * self.own_costs.row_seconds
+        return [one] if self._probes("local", seconds) else []
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.id)
@@ -263,11 +297,12 @@ class Controller:
             if upper is None:
                 return known
             gain += max(0.0, upper)
-        return known if asked_anyway or gain > self.asking_seconds[way] or self._probes(way) else []
+        pays = asked_anyway or gain > self.asking_seconds[way]
+        return known if pays or self._probes(way, self.asking_seconds[way]) else []
 
-    def _probes(self, way: Way) -> bool:
+    def _probes(self, way: Way, seconds: float) -> bool:
         """Whether to ask once, although it hasn't paid."""
-        if self._since[way] * PROBE_SHARE < self.asking_seconds[way]:
+        if self._since[way] * PROBE_SHARE < seconds:
             return False
         self._since[way] = 0.0
         return True
@@ -286,7 +321,8 @@ class Controller:
         if self._known:
             wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
             fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
-            beside = self.asking_seconds["local"] if any(each.own_draft for each in drafting) else 0.0
+            own = sum(each.own_draft for each in drafting)
+            beside = self.own_costs.draft(own) if own else 0.0
             self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model, beside)
         certain = sum(item.verify for item in plan.items)
         places = choose([each for _, each in candidates], certain, self._costs)
@@ -396,6 +432,7 @@ class Controller:
     def _merge(self, known: Speculating, prepared: Prepared) -> None:
         old, acceptance = known.prepared, known.acceptance
         assert old is not None and acceptance is not None
+        known.text_value = known.expected(old if prepared.way == "local" else prepared)
         both = [(each, acceptance.chances(each)) for each in (old, prepared)]
         if prepared.way == "local":
             known.prepared = merge(*both[0], *both[1])
@@ -434,7 +471,7 @@ class Controller:
 
     def take_own(self, work: Work, drafted: Drafted) -> None:
         """The drafts of the worker's own drafter."""
-        longest, usual = 0, True
+        longest = asked = unread = 0
         for item, draft in zip(work.items, drafted.drafts, strict=False):
             known = self._known.get(item.sequence_id)
             if known is None:
@@ -442,19 +479,17 @@ class Controller:
             if not item.next_budget:
                 known.own_draft = False
                 continue
-            longest = max(longest, tree.reach(draft))
-            # Where it didn't run before it had to read more of the text, which isn't what a draft costs.
-            usual, known.own_draft = usual and known.own_draft, True
+            longest, asked = max(longest, tree.reach(draft)), asked + 1
+            unread += 0 if known.own_draft else known.unread
             text = known.sequence.token_ids
+            known.own_draft, known.read, known.missed = True, len(text), 0.0
             prepared = prepare(draft, len(text), [], text, "local") if self._possible(draft) else None
+            known.unweighed, known.text_value = len(draft.tokens), 0.0
             if prepared is not None:
                 self._prepare(known, prepared)
-            known.learn_worth(prepared)
         self.counts.asking_seconds["local"] += drafted.seconds
-        if longest and usual:
-            self.asking_seconds["local"] += (drafted.seconds - self.asking_seconds["local"]) / COST_WINDOW
-            a_pass = (drafted.seconds - drafted.reading_seconds) / longest
-            self._pass_seconds += (a_pass - self._pass_seconds) / COST_WINDOW
+        if asked:
+            self.own_costs.learn(asked, unread, longest, drafted.seconds, drafted.reading_seconds)
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared

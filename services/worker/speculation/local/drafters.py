@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.api import draft_tree as tree
@@ -69,6 +69,7 @@ class LocalDrafters:
 
     def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         committed: dict[str, list[Committed]] = {}
+        gather = _gather(features)
         requests: dict[str, list[tuple[int, DraftRequest]]] = {}
         row = 0
         for index, (item, verdict) in enumerate(zip(items, verdicts, strict=True)):
@@ -76,7 +77,7 @@ class LocalDrafters:
             begin, row = row, row + item.rows
             if known is None or (verdict is not None and not verdict.tokens):
                 continue
-            committed.setdefault(known.name, []).append(_committed(known.text, item, verdict, features, begin))
+            committed.setdefault(known.name, []).append(_committed(known.text, item, verdict, gather, begin))
             if verdict is not None:
                 known.text.tokens.extend(verdict.tokens)
                 if item.next_budget:
@@ -100,7 +101,22 @@ class LocalDrafters:
         return drafts
 
 
-def _committed(text: Text, item: SequenceWork, verdict: Verdict | None, features: Any, begin: int) -> Committed:
+def _gather(features: Any) -> Callable[[list[int] | slice], Any]:
+    """What takes rows of the features; None where there are none. Numpy takes a few rows ten times as fast as torch."""
+    if features is None:
+        return lambda rows: None
+    if features.device.type != "cpu":
+        return lambda rows: features[rows]
+    # Not before a model that needs it is there.
+    import torch
+
+    view = features.view(torch.int16 if features.dtype.itemsize == 2 else torch.int32).numpy()
+    return lambda rows: torch.from_numpy(view[rows]).view(features.dtype)
+
+
+def _committed(
+    text: Text, item: SequenceWork, verdict: Verdict | None, gather: Callable[[list[int] | slice], Any], begin: int
+) -> Committed:
     """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
     rows: list[int] | slice
     if verdict is None:
@@ -123,6 +139,6 @@ def _committed(text: Text, item: SequenceWork, verdict: Verdict | None, features
         following=following,
         accepted=accepted,
         asked=verdict is not None and item.next_budget > 0,
-        features=None if features is None else features[rows],
+        features=gather(rows),
         pages=item.pages,
     )

@@ -12,7 +12,7 @@ reads tokens alone: a token has its own position, and what it has read of accept
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from services.api.settings import Settings
     from services.worker.running.torch_model import TorchModel
 
-# Rows of a text that no draft is asked for wait until there are this many: `auto` asks only now and then.
-WAITING_ROWS = 32
+# Rows of texts that no draft is asked for wait, because most of those that `auto` doesn't ask for end unread. With more
+# than this many in all, the text with the most of them is read.
+WAITING_ROWS = 8192
 
 
 class Following:
@@ -92,6 +93,13 @@ class Following:
         return same
 
 
+def crowds(known: Collection[Following]) -> Following | None:
+    """The text with the most waiting rows, if there are too many in all."""
+    if sum(len(each.waiting) for each in known) <= WAITING_ROWS:
+        return None
+    return max(known, key=lambda each: len(each.waiting))
+
+
 class HeadDrafter:
     name: ClassVar[str]
     needs: ClassVar[Needs] = Needs.FEATURES
@@ -116,10 +124,11 @@ class HeadDrafter:
         rows: list[HeadRows] = []
         known: list[Following] = []
         features: list[torch.Tensor] = []
+        crowding = crowds(self._known.values())
         for each in results:
             following = self._known.setdefault(each.sequence_id, Following())
             start, tokens = self._unread(each, following)
-            if each.asked or len(following.waiting) + len(tokens) >= WAITING_ROWS:
+            if each.asked or following is crowding:
                 following.wait(start, tokens, each.features if self._reads_hidden else None)
                 features += following.features
                 following.pages = each.pages

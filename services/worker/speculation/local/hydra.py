@@ -9,7 +9,7 @@ import torch
 
 from services.api.drafter import Committed
 from services.worker.running.head import HeadRows
-from services.worker.speculation.local.head_drafter import WAITING_ROWS, Following
+from services.worker.speculation.local.head_drafter import Following, crowds
 from services.worker.speculation.local.residual_drafter import ResidualDrafter
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ class HydraDrafter(ResidualDrafter):
             return
         rows: dict[int, HeadRows] = {}
         features: list[torch.Tensor] = []
+        crowding = crowds(self._known.values())
         for each in results:
             following = self._known.setdefault(each.sequence_id, Following())
-            read_now = each.asked or len(following.waiting) + len(each.tokens) >= WAITING_ROWS
+            read_now = each.asked or following is crowding
             # A copy where it waits: features are valid until the next step.
             following.wait(each.start, each.tokens, each.features if read_now else each.features.clone())
             if read_now:

@@ -347,10 +347,14 @@ def test_auto_does_not_run_it_where_a_text_draft_is_nearly_certain() -> None:
 def test_auto_stops_running_one_that_is_always_wrong_and_probes_it_now_and_then() -> None:
     world = World()
     world.proposer.silent = True
-    head = Head(world, wrong=True)
+    head = Head(world, wrong=True, seconds=2e-4)
     head.run(200)
-    asked = sum(budget > 0 for budget in head.budgets[50:])
-    assert 0 < asked <= 8
+    for stream in range(2, 6):
+        world.end(world.scheduler.handle(Cancelled(stream - 1)))
+        head.arrive(stream)
+        head.run(100)
+    # The last of these requests knows what the others have learned.
+    assert 0 < sum(budget > 0 for budget in head.budgets[-100:]) <= 4
 
 
 def test_one_that_is_right_half_of_the_time_runs_in_every_step_although_its_first_drafts_fail() -> None:
@@ -380,8 +384,26 @@ def test_what_it_takes_to_read_a_prompt_is_no_cost_of_drafts() -> None:
     head = Head(world)
     head.reading_seconds = 1.0
     head.run(40)
-    assert world.controller.asking_seconds["local"] < 0.01
+    assert world.controller.own_costs.draft(1) < 0.01
     assert sum(budget > 0 for budget in head.budgets) == 40
+
+
+def test_a_text_is_read_when_drafts_for_it_would_have_saved_as_much() -> None:
+    """A row takes a millisecond to read, a step 10."""
+    world = World()
+    world.proposer.silent = True
+    head = Head(world)
+    head.run(20)
+    world.end(world.scheduler.handle(Cancelled(1)))
+    world.controller.own_costs.row_seconds = 1e-3
+    head.budgets.clear()
+    world.arrive(2, max_tokens=400)
+    [sequence] = world.scheduler.waiting
+    sequence.token_ids += [100 + place % 32 for place in range(150)]
+    sequence.drafter = "eagle3"
+    head.run(20)
+    first = next(step for step, budget in enumerate(head.budgets) if budget)
+    assert 2 <= first <= 10 and all(head.budgets[first:])
 
 
 def test_of_a_text_draft_and_one_of_its_own_auto_verifies_the_one_expected_to_bring_more() -> None:
