@@ -31,6 +31,8 @@ async def test_a_poison_request_ends_after_two_deaths_and_all_others_keep_their_
 ) -> None:
     deaths = tmp_path / "deaths"
     monkeypatch.setenv("POISON_DEATHS", str(deaths))
+    # It is no command of specmesh, which finds its own code.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     mesh = RunningMesh(tmp_path, {"engine": "mock"}, specmesh=UP)
     try:
         await asyncio.to_thread(mesh.wait_until_ready)

@@ -24,7 +24,7 @@ ROOMS = ("mesh", "kernels", "models", "services", "loadtest")
 # Of a head that comes with specmesh; a dot in its folder's name is no package's.
 HEAD = "models/heads/trained/of-some-2.5-model"
 HEAD_FILES = ("config.json", "model.safetensors", "README.md", "training.json")
-DATA = {".html", ".js", ".css", ".svg", ".json", ".safetensors", ".md"}
+DATA = {".html", ".js", ".css", ".svg", ".json", ".safetensors", ".md", ".gz"}
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def drafted(mesh: RunningMesh) -> float:
 
 def followed(folder: Path) -> list[Path]:
     """A copy of the sources in which the page's steps are done. The files that they changed."""
-    for package in ("kernels", "loadtest", "mesh", "models", "services"):
+    for package in ("kernels", "loadtest", "mesh", "models", "services", "specmesh"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     changed = []
     for kind, name, text in BLOCK.findall(PAGE.read_text()):

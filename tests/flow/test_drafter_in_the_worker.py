@@ -78,7 +78,7 @@ ROW = '''        Method(
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     root = tmp_path_factory.mktemp("sources")
-    for package in ("kernels", "loadtest", "mesh", "models", "services"):
+    for package in ("kernels", "loadtest", "mesh", "models", "services", "specmesh"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "services/worker/speculation/local/toy.py").write_text(DRAFTER)
     path = root / "services/api/methods.py"

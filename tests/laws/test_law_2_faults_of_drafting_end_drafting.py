@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 from engine_room import Ask, EngineRoom, Guess, draft, some_prompt
 
+from services.api.drafter import NO_DRAFT
 from services.api.drafts import PlacedDraft
 from services.api.messages import Finished
 from services.worker.engine import ProposerMoved
 from services.worker.running.mock import MockRunner, Profile
+from services.worker.running.work import Drafted
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.client import ProposerClient
@@ -23,6 +25,8 @@ OF_THE_CONTROLLER = {"draft": 20, "ask_ahead": 20, "commit": 20, "forget": 10, "
 OF_THE_CLIENT = {
     "move_to": 1, "forget": 5, "listens": 40, "ask": 8, "ask_ahead": 8, "look": 20, "collect": 8, "tell": 1,
 }  # fmt: skip
+# Called where the worker has a drafter of its own.
+BESIDE_A_DRAFTER = {"ask_beside": 20, "take_own": 20}
 # What the controller learns from, in the middle of a step.
 INSIDE = {"cost_model.learn": 20, "counts.verified": 5, "acceptance.of": 5, "_prepare": 10, "_drop": 10}
 
@@ -56,16 +60,31 @@ def cycle(ask: Ask) -> PlacedDraft:
     return draft(ask, tokens, confidence=[0.9] * len(tokens))
 
 
+class WithDrafter(MockRunner):
+    """Its drafter finds nothing to draft."""
+
+    drafters = ("eagle3",)
+
+    def draft(self) -> Drafted:
+        return Drafted([NO_DRAFT] * len(self._work.items), 1e-4)
+
+
 class Ran(NamedTuple):
     texts: list[list[int]]
     failed: bool
     drafts: int
 
 
-def run(method: str, guess: Guess | None = None, trip: Callable[[Controller], object] = lambda _: None) -> Ran:
+def run(
+    method: str,
+    guess: Guess | None = None,
+    trip: Callable[[Controller], object] = lambda _: None,
+    kind: type[MockRunner] = MockRunner,
+) -> Ran:
     """The same requests each time; `trip` is given the controller before any of them."""
     chance = random.Random(11)
-    room = EngineRoom(MockRunner(Profile(acceptance=0.8, step_ms=0.01), pages=120), guess, method=method)
+    head = "eagle3" if kind is WithDrafter else ""
+    room = EngineRoom(kind(Profile(acceptance=0.8, step_ms=0.01), pages=120), guess, method=method, head=head)
     trip(room.controller)
     with room:
         streams = [
@@ -120,6 +139,17 @@ def test_a_fault_in_drafting_ends_drafting_and_no_request(
     assert len([record for record in caplog.records if record.exc_info]) == tripped, "said once"
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("path", "later"), BESIDE_A_DRAFTER.items())
+def test_a_fault_beside_the_workers_own_drafter_ends_drafting_and_no_request(
+    path: str, later: int, late: bool, plain: list[list[int]]
+) -> None:
+    tripping: list[Tripping] = []
+    at = later if late else 1
+    ran = run("auto", cycle, lambda controller: tripping.append(Tripping(controller, path, at)), WithDrafter)
+    assert ran.texts == plain and ran.failed and tripping[0].calls == at
+
+
 def test_a_fault_while_closing_the_link_ends_nothing(plain: list[list[int]]) -> None:
     assert run("ngram", cycle, lambda controller: Tripping(controller.client, "close", 2)).texts == plain
 
@@ -137,6 +167,6 @@ def test_the_calls_named_here_are_all_there_are() -> None:
     def public(owner: type) -> set[str]:
         return {name for name in vars(owner) if not name.startswith("_")}
 
-    assert public(Controller) == set(OF_THE_CONTROLLER)
+    assert public(Controller) == {*OF_THE_CONTROLLER, *BESIDE_A_DRAFTER}
     assert public(ProposerClient) == {*OF_THE_CLIENT, "close"}
-    assert public(GuardedController) == {*OF_THE_CONTROLLER, "move_to", "tell", "close"}
+    assert public(GuardedController) == {*OF_THE_CONTROLLER, *BESIDE_A_DRAFTER, "move_to", "tell", "close"}

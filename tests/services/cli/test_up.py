@@ -259,7 +259,7 @@ def test_a_first_start_says_that_it_compiles_and_how_long_that_takes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
-    monkeypatch.setattr(compile_ahead, "COMMANDS", (("-c", "input()"),))
+    monkeypatch.setattr(compile_ahead, "MODULES", ("services.no_such_module",))
     settings = Settings.for_tests(executor="compiled")
     with _compiling(settings):
         before = capsys.readouterr().err
