@@ -39,6 +39,8 @@ class Benefit:
 # Windows of what the worker's own drafts are worth, in drafts; and how many of other requests' drafts weigh in one that
 # begins.
 OWN_WINDOW, WEIGHT_OF_OTHERS = 32, 8
+# Drafts whose mean says something.
+LEAST_DRAFTS = 8
 
 
 class Worth:
@@ -46,15 +48,19 @@ class Worth:
     step can have such a draft, so the mean decides; what is expected of a draft varies much less than what came of it.
     """
 
-    __slots__ = ("_drafts", "drafted", "expected")
+    __slots__ = ("_drafts", "_mean", "drafted")
 
     def __init__(self, like: Worth | None = None) -> None:
-        # None: not known yet.
-        self.expected: float | None = None if like is None else like.expected
+        self._mean: float = 0.0 if like is None else like._mean
         self.drafted: float = 0.0 if like is None else like.drafted
         self._drafts: int = 0 if like is None else min(like._drafts, WEIGHT_OF_OTHERS)
 
+    @property
+    def expected(self) -> float | None:
+        """None: not known yet."""
+        return self._mean if self._drafts >= LEAST_DRAFTS else None
+
     def learn(self, drafted: int, expected: float) -> None:
         self._drafts = min(self._drafts + 1, OWN_WINDOW)
-        self.expected = (self.expected or 0.0) + (expected - (self.expected or 0.0)) / self._drafts
+        self._mean += (expected - self._mean) / self._drafts
         self.drafted += (drafted - self.drafted) / self._drafts

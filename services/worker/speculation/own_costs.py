@@ -10,6 +10,8 @@ WINDOW = 16
 FIRST_DRAFT, FIRST_ROW = 1e-3, 5e-5
 # Assumed cost of a sequence more, as a share of a draft for one: most of a pass is reading weights.
 ONE_MORE = 0.15
+# A measurement counts as no more than this multiple of the mean: a process's first run isn't like the others.
+OUTLIER = 4.0
 
 
 class OwnCosts:
@@ -33,11 +35,13 @@ class OwnCosts:
         """A run for so many sequences took `seconds`, `reading` of them before the first token of drafts that have
         `longest` tokens at most. `unread`: rows that it had to read besides those of the step."""
         if longest:
-            self.pass_seconds += ((seconds - reading) / longest - self.pass_seconds) / WINDOW
+            self.pass_seconds = _moved(self.pass_seconds, (seconds - reading) / longest)
         if unread:
             more = max(0.0, seconds - self.draft(sequences)) / unread
-            self.row_seconds += (more - self.row_seconds) / WINDOW
+            self.row_seconds = _moved(self.row_seconds, more)
             return
-        size = sequences.bit_length()
-        before = self._drafts.setdefault(size, seconds)
-        self._drafts[size] = before + (seconds - before) / WINDOW
+        self._drafts[sequences.bit_length()] = _moved(self.draft(sequences), seconds)
+
+
+def _moved(mean: float, seconds: float) -> float:
+    return mean + (min(seconds, OUTLIER * mean) - mean) / WINDOW

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from services.worker.speculation.benefit import Benefit
+from services.worker.speculation.benefit import LEAST_DRAFTS, Benefit, Worth
 
 
 def test_the_bound_falls_to_0_if_no_answer_brings_anything() -> None:
@@ -64,3 +64,16 @@ def test_losses_do_not_raise_the_bound() -> None:
         benefit.learn(0.001)
         benefit.learn(-0.003)
     assert benefit.upper is not None and benefit.upper < 0.0
+
+
+def test_a_few_drafts_of_the_workers_own_say_nothing_and_requests_begin_with_what_all_have_shown() -> None:
+    shared = Worth()
+    for _ in range(LEAST_DRAFTS - 1):
+        shared.learn(4, 0.5)
+        assert shared.expected is None
+    shared.learn(4, 0.5)
+    assert shared.expected == pytest.approx(0.5) and shared.drafted == pytest.approx(4)
+    own = Worth(shared)
+    assert own.expected == pytest.approx(0.5)
+    own.learn(4, 5.0)
+    assert own.expected == pytest.approx(1.0) and shared.expected == pytest.approx(0.5)
