@@ -57,7 +57,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", choices=PARTS, help="one part")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the servers")
-    # The files of a run are whoever's it is: a row is only left by who asks for it.
+    # Prompts and heads are the caller's own files, so a row is appended only on request.
     parser.add_argument("--row", dest="no_row", action="store_false", help="append the figures to bench/results")
     parser.set_defaults(no_row=True)
 

@@ -1,5 +1,5 @@
-"""Compiles kernels/verify/cpu.py. Run in a process of its own by whoever loads a model meanwhile: a model's loops and
-these take about as long to compile, each on one core. Once: what is on disk isn't compiled again.
+"""Compiles kernels/verify/cpu.py. The worker runs this in a process of its own while it loads a model: the model's
+loops take about as long to compile, on another core. What is on disk isn't compiled again.
 
     python -m kernels.verify.ahead
 """

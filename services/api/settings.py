@@ -66,7 +66,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("api_keys_file", "", "File of further API keys, one a line or comma-separated; empty: none", kind="path", roles="streamer"),
     _row("allowed_hosts", "", "Comma-separated names that a Host header may have on a server without api_keys and on the ports of /metrics, besides IP addresses, names without a dot and this machine's; a page of these hosts may send requests, too; *: any", roles="all"),
     _row("cors_origins", "", "Comma-separated origins, such as https://chat.example.com, whose pages may send requests and read the answers (CORS); *: any; empty: none", roles="streamer"),
-    _row("api_metrics", "local", "Who may read /metrics of all processes on the port of the API: local: programs on this machine, which need one of the api_keys if there are any, and nobody if there are several; callers: whoever may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
+    _row("api_metrics", "local", "Who may read /metrics of all processes on the API port; local: programs on this machine, with the API key if there is one, and nobody if there are several keys; callers: everyone who may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
     _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
     _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),

@@ -257,7 +257,7 @@ class Connection(RequestHandler):
             self.transport.write_eof()
 
 
-# Headers that a request's answer gets, whoever makes the answer.
+# Headers added to the answer of a request, also to an error's.
 ANSWER_HEADERS = web.RequestKey("ANSWER_HEADERS", dict[str, str])
 
 

@@ -38,7 +38,7 @@ class Benefit:
 
 # Windows of what the worker's own drafts are worth, in drafts; and how many of other requests' drafts weigh in one that
 # begins.
-OWN_WINDOW, WEIGHT_OF_OTHERS = 32, 8
+OWN_WINDOW, WEIGHT_OF_OTHERS = 16, 8
 # Drafts whose mean says something.
 LEAST_DRAFTS = 8
 

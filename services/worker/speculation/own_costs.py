@@ -1,6 +1,6 @@
-"""What the worker's own drafter costs, in seconds, learned from its runs: a draft for so many sequences, one more token
-of each, and a row of text that it hasn't read yet. It must read all of a text before it drafts for it, so beginning
-costs more than going on.
+"""The cost of the worker's own drafter in seconds, learned from its runs: of a draft by number of sequences, of one
+more draft token, and of a row of text that it hasn't read yet. It reads a whole text before its first draft for it, so
+the first draft costs more than later ones.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class OwnCosts:
         return self._drafts.get(near, FIRST_DRAFT) * (1 + ONE_MORE * (a - 1)) / (1 + ONE_MORE * (b - 1))
 
     def learn(self, sequences: int, unread: int, longest: int, seconds: float, reading: float) -> None:
-        """A run for so many sequences took `seconds`, `reading` of them before the first token of drafts that have
-        `longest` tokens at most. `unread`: rows that it had to read besides those of the step."""
+        """Add a run for this number of sequences. `seconds`: all of it; `reading`: the part before the first draft
+        token; `longest`: tokens of the longest draft; `unread`: rows it read besides those of the step."""
         if longest:
             self.pass_seconds = _moved(self.pass_seconds, (seconds - reading) / longest)
         if unread:

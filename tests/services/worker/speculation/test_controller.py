@@ -349,6 +349,7 @@ def test_auto_stops_running_one_that_is_always_wrong_and_probes_it_now_and_then(
     world.proposer.silent = True
     head = Head(world, wrong=True, seconds=2e-4)
     head.run(200)
+    assert sum(budget > 0 for budget in head.budgets[50:]) <= 8
     for stream in range(2, 6):
         world.end(world.scheduler.handle(Cancelled(stream - 1)))
         head.arrive(stream)
