@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
             "input_activations": _BITS | {"strategy": "token", "dynamic": True},
         }
     },
-    "ignore": [],
+    "ignore": ["re:.*embed_tokens"],
 }
 
 
@@ -33,7 +33,7 @@ def store_in_8_bits(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in load_file(folder / "model.safetensors").items():
-        if tensor.dim() == 2 and name.endswith(".weight"):
+        if tensor.dim() == 2 and name.endswith(".weight") and "embed_tokens" not in name:
             codes, scales = in_8_bits(tensor)
             tensors |= {name: codes, f"{name}_scale": scales}
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,9 @@ def train(job: Job) -> Measured:
 
     training.run(progressed)
     net.save(job.out)
+    for name in net.FROM_MODEL:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, job.out / name)
     if job.eight_bits:
         store_in_8_bits(job.out)
     del target, training

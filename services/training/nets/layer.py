@@ -137,20 +137,21 @@ class DecoderLayer(nn.Module):
         return after.float()
 
     @torch.no_grad()
-    def start(self, network: Network, weights: Weights, hidden_norm: nn.RMSNorm) -> None:
-        """Begin as the model's last layer, which already knows how to make a hidden value that the model's head reads.
-        What the attention reads before the hidden value begins at zero. `hidden_norm` is the norm of that value."""
-        last = network.layers[-1]
-        if not isinstance(last.attention, Attention) or not isinstance(last.mlp, Mlp):
+    def start(self, network: Network, weights: Weights, hidden_norm: nn.RMSNorm, place: int = -1) -> None:
+        """Begin as a layer of the model: the last one already knows how to make a hidden value that the model's head
+        reads. What the attention reads before the hidden value begins at zero. `hidden_norm` is the norm of that
+        value."""
+        theirs = network.layers[place]
+        if not isinstance(theirs.attention, Attention) or not isinstance(theirs.mlp, Mlp):
             return
         parts = (self.self_attn.q_proj, self.self_attn.k_proj, self.self_attn.v_proj)
-        _start(parts, weights, last.attention.qkv)
-        _start((self.self_attn.o_proj,), weights, last.attention.output)
-        _start((self.mlp.gate_proj, self.mlp.up_proj), weights, last.mlp.gate_up)
-        _start((self.mlp.down_proj,), weights, last.mlp.down)
-        if last.attention_norm is not None:
-            start_norm(hidden_norm, weights, last.attention_norm)
-        start_norm(self.post_attention_layernorm, weights, last.mlp_norm)
+        _start(parts, weights, theirs.attention.qkv)
+        _start((self.self_attn.o_proj,), weights, theirs.attention.output)
+        _start((self.mlp.gate_proj, self.mlp.up_proj), weights, theirs.mlp.gate_up)
+        _start((self.mlp.down_proj,), weights, theirs.mlp.down)
+        if theirs.attention_norm is not None:
+            start_norm(hidden_norm, weights, theirs.attention_norm)
+        start_norm(self.post_attention_layernorm, weights, theirs.mlp_norm)
 
 
 @torch.no_grad()

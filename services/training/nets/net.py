@@ -29,6 +29,9 @@ DISCOUNT = 0.8
 
 
 class Net(nn.Module):
+    # Files of the model's folder that the head's folder needs, too.
+    FROM_MODEL: tuple[str, ...] = ()
+
     def __init__(self, network: Network, embedding: torch.Tensor, head: torch.Tensor, tokens: torch.Tensor) -> None:
         """`tokens` [V'] are the ids of the draft vocabulary, rising. Raises `ValueError` as `check` does."""
         super().__init__()

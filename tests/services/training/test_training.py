@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import reference
 from models.config import read_network
 from models.heads.folder import read_head
 from models.heads.head import Head
+from models.heads.sources import ensure_head
 from models.spec import Attention, Experts, LatentAttention, Rope, RopeScaling
 from models.weights import Weights
 from services.api.messages import Sampling
@@ -29,11 +31,11 @@ from services.training import answers
 from services.training.answers import Text
 from services.training.job import Job, check
 from services.training.loop import Plan, Progress, Training
-from services.training.nets import NETS, BlockNet, Eagle3Net, HydraNet, MtpNet, Net
+from services.training.nets import NETS, BlockNet, DraftModelNet, Eagle3Net, HydraNet, MtpNet, Net
 from services.training.target import Target
 from services.training.train import train
 from services.worker.running.head import ResidualModel
-from services.worker.running.torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 
 WANTED = Wanted(dtype="float32", executor="compiled", threads=1, page_tokens=16, kv_cache_mb=8)
@@ -143,6 +145,47 @@ def test_each_head_of_hydra_computes_what_its_drafter_will(model: Path, tmp_path
         read = [ids[row + 1 : row + place + 2] for row in range(rows)]
         torch.testing.assert_close(logits, head.logits(place, features[:rows], read), rtol=1e-3, atol=1e-3)
     assert head.ids is not None and head.ids.tolist() == list(range(0, 304, 2))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_draft_model_computes_what_the_executor_will(tied: bool, model: Path, tmp_path: Path) -> None:
+    network = read_network(model)
+    target = Target(model, (), WANTED)
+    torch.manual_seed(0)
+    embedding = target.embedding.to(torch.bfloat16).float()
+    head = embedding if tied else torch.randn_like(target.head).to(torch.bfloat16).float()
+    net = DraftModelNet(network, embedding, head, torch.arange(0, 304, 2))
+    with torch.no_grad():
+        for part in net.parameters():
+            part.add_(torch.randn_like(part) * 0.1)
+            part.copy_(part.to(torch.bfloat16).float())
+    net.save(tmp_path)
+    assert ("lm_head.weight" in _all(tmp_path)) is not tied
+    shutil.copyfile(model / "tokenizer.json", tmp_path / "tokenizer.json")
+    ids = texts(1)[0].ids
+    features, _ = target.features(ids)
+    assert features.shape == (len(ids), 0)
+    [found] = net.logits(torch.tensor(ids), features)
+    drafter = load_torch_model(tmp_path, WANTED)
+    output = drafter.forward([ForwardRows(ids, 0, list(range(-(-len(ids) // 16))), 0)])
+    torch.testing.assert_close(found, output.logits[1:, ::2].float(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_draft_model_begins_with_layers_of_the_model_and_has_its_tokenizer(model: Path, tmp_path: Path) -> None:
+    network, weights = read_network(model), Weights(model)
+    network = dataclasses.replace(network, layers=network.layers[:1] * 5 + network.layers[1:])
+    target = Target(model, (), WANTED)
+    net = DraftModelNet(network, target.embedding, target.head, torch.arange(304))
+    assert net.chosen() == [0, 5]
+    net.start(weights)
+    for place, layer in enumerate(net.layers):
+        theirs = weights.take(f"model.layers.{place}.mlp.down_proj.weight", 64, 128).float()
+        assert torch.equal(layer.get_submodule("mlp.down_proj").weight, theirs)
+    data = tmp_path / "prompts.txt"
+    data.write_text("\n".join(prompts(4)))
+    train(Job("draft_model", str(model), (data,), tmp_path / "head", tmp_path / "cache", max_tokens=4, wanted=WANTED))
+    own, other = ((folder / "tokenizer.json").read_bytes() for folder in (tmp_path / "head", model))
+    assert own == other and ensure_head("draft_model", str(tmp_path / "head"), model, tmp_path) == tmp_path / "head"
 
 
 def test_a_head_with_the_whole_vocabulary_shares_the_head_of_the_model(model: Path, tmp_path: Path) -> None:
@@ -290,7 +333,7 @@ def test_a_trained_head_drafts_what_the_model_says(method: str, model: Path, tmp
     assert (tmp_path / "head" / "README.md").read_text() == card
 
 
-@pytest.mark.parametrize("method", ["eagle3", "medusa", "mtp"])
+@pytest.mark.parametrize("method", ["draft_model", "eagle3", "medusa", "mtp"])
 def test_a_head_in_8_bits_is_half_as_large_and_drafts_as_well(method: str, model: Path, tmp_path: Path) -> None:
     data = tmp_path / "prompts.txt"
     data.write_text("\n".join(prompts(40)))
@@ -303,7 +346,8 @@ def test_a_head_in_8_bits_is_half_as_large_and_drafts_as_well(method: str, model
     weights = tmp_path / "head" / "model.safetensors"
     before, size = _all(tmp_path / "head"), weights.stat().st_size
     small = train(dataclasses.replace(job, eight_bits=True))
-    assert weights.stat().st_size < 0.7 * size
+    # A draft model keeps its embedding as it is.
+    assert weights.stat().st_size < (0.8 if method == "draft_model" else 0.7) * size
     assert small.tokens_per_step > 0.95 * found.tokens_per_step
     head = read_head(method, tmp_path / "head", read_network(model))
     stored = Weights(tmp_path / "head")
