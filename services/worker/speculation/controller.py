@@ -13,141 +13,35 @@ asked for, and the proposer is asked whenever it has none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import prod
+from collections.abc import Callable
 
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
-from services.api.methods import AUTO, METHODS
+from services.api.methods import AUTO
 from services.worker.running.work import DraftBudget, Drafted, Result, SequenceWork, Verdict, Work, size_of
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Plan
 from services.worker.scheduling.sequence import Sequence
-from services.worker.speculation.acceptance import Acceptance, AcceptanceTable, buckets_of
-from services.worker.speculation.benefit import Benefit, Worth
+from services.worker.speculation.acceptance import AcceptanceTable, buckets_of
 from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
-from services.worker.speculation.draft_length import cumulated, modest
-from services.worker.speculation.draft_rows import Candidate, Costs, choose, costs_of, in_order
-from services.worker.speculation.merging import can_be_merged, merge
-from services.worker.speculation.own_costs import OwnCosts
+from services.worker.speculation.draft_length import modest
+from services.worker.speculation.draft_rows import Costs, choose, costs_of
+from services.worker.speculation.merging import merge
+from services.worker.speculation.own_drafting import OwnDrafting
 from services.worker.speculation.prepared import Prepared, Way, prepare
+from services.worker.speculation.probes import Probes
 from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
+from services.worker.speculation.speculating import Speculating
 
 # Ask for a new draft if fewer tokens than this are left after the step's draft.
 FEW_LEFT = 4
-# Share of the time spent on asking although it hasn't paid: texts change.
-PROBE_SHARE = 0.003
 # Longest wait for drafts: this share of the step's time, and this multiple of the mean time of asking.
 WAIT_SHARE = 0.25
 WAIT_LONGER = 8.0
 # Assumed seconds of a request before any was measured, and the window of the mean.
 FIRST_COSTS: dict[Way, float] = {"ahead": 1e-4, "waited": 2.5e-4}
 COST_WINDOW = 16
-# The worker's own drafter isn't run for less than this many tokens of a sequence, and always drafts a token whose
-# chance is greater than MOST_FLOOR.
-LEAST_GAIN, MOST_FLOOR = 0.05, 0.5
-# It has to save this multiple of what it costs: both are estimates.
-MARGIN = 1.2
-# And before it reads a text it must have missed this multiple of what the reading costs.
-MISSED = 3.0
-
-
-class Speculating:
-    """The drafting state of one running sequence. `acceptance` is None if its drafts have a fixed length."""
-
-    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "missed", "own_draft", "prepared", "read",
-                 "sequence", "text_value", "unweighed", "worth")  # fmt: skip
-
-    def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
-        self.sequence = sequence
-        self.acceptance = acceptance
-        self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
-        self.worth = Worth(None if acceptance is None else acceptance.own.worth)
-        self.prepared: Prepared | None = None
-        # Whether the worker's own drafter ran for it after the last step.
-        self.own_draft = False
-        # Tokens of a draft of its that wasn't weighed against text drafts yet; and those expected of text alone.
-        self.unweighed: int | None = None
-        self.text_value = 0.0
-        # Tokens of the text that it has read, and seconds that it would have saved since then.
-        self.read = sequence.cached_tokens or 0
-        self.missed = 0.0
-        # Length of the text when a text draft was last asked for that a step waits for.
-        self.asked_at = 0
-        # Whether all of the last draft was accepted.
-        self.all_accepted = True
-
-    @property
-    def asks(self) -> bool:
-        """Whether the proposer is asked for its drafts; with a fixed method of the worker's own it isn't."""
-        return self.acceptance is not None or not self.sequence.drafter
-
-    @property
-    def lacks_text(self) -> bool:
-        """Whether there is no text draft, and none was asked for."""
-        lacking = self.prepared is None or self.prepared.way == "local"
-        return self.asks and lacking and self.asked_at < len(self.sequence.token_ids)
-
-    def expected(self, prepared: Prepared) -> float:
-        """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
-        return 0.0 if self.acceptance is None else sum(in_order(self.candidate(prepared, self.acceptance))[1])
-
-    def candidate(self, prepared: Prepared, acceptance: Acceptance) -> Candidate:
-        return Candidate(prepared, acceptance.chances(prepared), self.sequence.longest_draft)
-
-    def merges(self, prepared: Prepared) -> bool:
-        """Whether this draft and the one that it has become one tree: one of them of text, the other of the worker's
-        own."""
-        old = self.prepared
-        if old is None or self.acceptance is None or not self.sequence.trees:
-            return False
-        own, old_is_own = prepared.way == "local", old.way == "local"
-        return (own != old_is_own or (not own and bool(old.sources))) and can_be_merged(old, prepared)
-
-    def better(self, prepared: Prepared, old: Prepared) -> bool:
-        """Whether this draft takes the place of the one that it has: if more of it is expected to be accepted, or,
-        among drafts of text, if it is as long."""
-        if "local" in (old.way, prepared.way) and self.acceptance is not None:
-            return self.expected(prepared) > self.expected(old)
-        return old.left <= prepared.left
-
-    def gain(self, drafted: int) -> float | None:
-        """Tokens of a draft of the worker's own that are expected to be accepted after the step, beyond those of the
-        rest of the prepared draft, of whose first path the step verifies `drafted`. None: not known yet."""
-        worth, prepared = self.worth.expected, self.prepared
-        if worth is None or prepared is None or self.acceptance is None:
-            return worth
-        chances = self.acceptance.chances(prepared)
-        path = [chances[place] for place in prepared.first_path()]
-        # There is a rest if the step's draft is accepted and the token after it is as prepared.
-        survives, rest = prod(path[: drafted + 1]), path[drafted + 1 :][: self.sequence.longest_draft]
-        return worth - survives * min(worth, sum(cumulated(rest)))
-
-    @property
-    def enough(self) -> int:
-        """Tokens of a draft that a step waits for."""
-        return MAX_DRAFT_TOKENS if self.acceptance is None else self.acceptance.enough
-
-    @property
-    def unread(self) -> int:
-        return len(self.sequence.token_ids) - self.read
-
-    def weigh(self) -> None:
-        """Learn what the last draft of the worker's own adds to text drafts, before the step that verifies them."""
-        if self.unweighed is None or self.acceptance is None:
-            return
-        drafted, self.unweighed = self.unweighed, None
-        prepared = self.prepared
-        has_own = prepared is not None and (prepared.way == "local" or bool(prepared.sources))
-        adds = max(0.0, self.expected(prepared) - self.text_value) if has_own and prepared is not None else 0.0
-        self.worth.learn(drafted, adds)
-        self.acceptance.own.worth.learn(drafted, adds)
-
-    def learn_benefit(self, way: Way, seconds: float) -> None:
-        if self.acceptance is not None and way in self.benefit:
-            self.benefit[way].learn(seconds)
-            self.acceptance.benefit[way].learn(seconds)
 
 
 class Controller:
@@ -166,9 +60,8 @@ class Controller:
         self._limits = limits
         self._answered = answered
         self._known: dict[int, Speculating] = {}
-        # Seconds of steps since asking was last probed.
-        self._since: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "local": 0.0}
-        self.own_costs = OwnCosts()
+        self._probes = Probes()
+        self.own = OwnDrafting(limits, self._probes)
         # Of a row of a step.
         self._row_seconds = 0.0
         # Whether text drafts were asked for while the worker's own drafter drafted.
@@ -199,59 +92,8 @@ class Controller:
             each.weigh()
         drafts = self._choose(drafting, plan)
         local = [known[item.sequence.id] for item in plan.items if item.verify and item.sequence.drafter]
-        return drafts, self._budgets([each for each in local if each.sequence.longest_draft > 0], drafts)
-
-    def _budgets(self, local: list[Speculating], drafts: Mapping[int, Draft]) -> dict[int, DraftBudget]:
-        """What the worker's own drafter is to draft after the step. With `auto` only if it pays, and only where the
-        rest of a prepared draft isn't as good; a token is drafted as long as its chance is worth a pass and a row."""
-        most = self._limits.model_steps or MAX_DRAFT_TOKENS
-        budgets = {
-            each.sequence.id: DraftBudget(min(most, each.sequence.longest_draft))
-            for each in local
-            if each.acceptance is None
-        }
-        weighed = [each for each in local if each.acceptance is not None]
-        worth = self._worth_drafting(weighed, drafts, bool(budgets))
-        if worth:
-            value = self._costs.token_seconds
-            cost = self.own_costs.pass_seconds / len(worth) + self._row_seconds
-            floor = min(MOST_FLOOR, cost / value) if value else 0.0
-            for each in worth:
-                longest = self._limits.model_steps or 2 * METHODS[each.sequence.drafter].length
-                longest = min(each.sequence.longest_draft, longest)
-                budgets[each.sequence.id] = DraftBudget(longest, floor)
-        return budgets
-
-    def _worth_drafting(
-        self, known: list[Speculating], drafts: Mapping[int, Draft], asked_anyway: bool
-    ) -> list[Speculating]:
-        """Those for whom the worker's own drafter is to run. It begins to read a text when it would have saved a
-        multiple of what the reading costs: what follows may be easier for text drafts."""
-        worth: list[Speculating] = []
-        brings = 0.0
-        for each in known:
-            drafted = drafts.get(each.sequence.id, NO_DRAFT)
-            gain = each.gain(len(tree.first_path(drafted.tokens, drafted.parents)))
-            if gain is None:
-                asked_anyway = True
-                worth.append(each)
-            elif gain > LEAST_GAIN:
-                saves = gain * self._costs.token_seconds - each.worth.drafted * self._row_seconds
-                each.missed += max(0.0, saves)
-                if each.own_draft or each.missed > MISSED * each.unread * self.own_costs.row_seconds:
-                    brings += saves
-                    worth.append(each)
-        if asked_anyway or brings > MARGIN * self.own_costs.draft(len(worth)):
-            return worth
-        return self._probed(known)
-
-    def _probed(self, known: list[Speculating]) -> list[Speculating]:
-        """The one that costs least, now and then."""
-        one = min(known, key=lambda each: each.unread, default=None)
-        if one is None:
-            return []
-        seconds = self.own_costs.draft(1) + one.unread * self.own_costs.row_seconds
-        return [one] if self._probes("local", seconds) else []
+        local = [each for each in local if each.sequence.longest_draft > 0]
+        return drafts, self.own.budgets(local, drafts, self._costs.token_seconds, self._row_seconds)
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.id)
@@ -298,14 +140,7 @@ class Controller:
                 return known
             gain += max(0.0, upper)
         pays = asked_anyway or gain > self.asking_seconds[way]
-        return known if pays or self._probes(way, self.asking_seconds[way]) else []
-
-    def _probes(self, way: Way, seconds: float) -> bool:
-        """Whether to ask once, although it hasn't paid."""
-        if self._since[way] * PROBE_SHARE < seconds:
-            return False
-        self._since[way] = 0.0
-        return True
+        return known if pays or self._probes.due(way, self.asking_seconds[way]) else []
 
     def _choose(self, drafting: list[Speculating], plan: Plan) -> dict[int, Draft]:
         """The part of each prepared draft that the step verifies."""
@@ -322,7 +157,7 @@ class Controller:
             wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
             fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
             own = sum(each.own_draft for each in drafting)
-            beside = self.own_costs.draft(own) if own else 0.0
+            beside = self.own.costs.draft(own) if own else 0.0
             self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model, beside)
         certain = sum(item.verify for item in plan.items)
         places = choose([each for _, each in candidates], certain, self._costs)
@@ -454,8 +289,7 @@ class Controller:
         if result.seconds > 0:
             self.cost_model.learn(*size_of(work.items), result.seconds)
             self.counts.took(work.items, result, self.cost_model)
-            for way in self._since:
-                self._since[way] += result.seconds
+            self._probes.passed(result.seconds)
         for item, verdict in zip(work.items, result.verdicts, strict=True):
             known = self._known.get(item.sequence_id)
             if known is not None and verdict is not None and verdict.tokens:
@@ -471,25 +305,12 @@ class Controller:
 
     def take_own(self, work: Work, drafted: Drafted) -> None:
         """The drafts of the worker's own drafter."""
-        longest = asked = unread = 0
-        for item, draft in zip(work.items, drafted.drafts, strict=False):
-            known = self._known.get(item.sequence_id)
-            if known is None:
-                continue
-            if not item.next_budget:
-                known.own_draft = False
-                continue
-            longest, asked = max(longest, tree.reach(draft)), asked + 1
-            unread += 0 if known.own_draft else known.unread
+        for known, draft in self.own.drafted(work, drafted, self._known):
             text = known.sequence.token_ids
-            known.own_draft, known.read, known.missed = True, len(text), 0.0
             prepared = prepare(draft, len(text), [], text, "local") if self._possible(draft) else None
-            known.unweighed, known.text_value = len(draft.tokens), 0.0
             if prepared is not None:
                 self._prepare(known, prepared)
         self.counts.asking_seconds["local"] += drafted.seconds
-        if asked:
-            self.own_costs.learn(asked, unread, longest, drafted.seconds, drafted.reading_seconds)
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared

@@ -16,9 +16,11 @@ from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded,
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation import controller as module
+from services.worker.speculation import probes
 from services.worker.speculation.acceptance import Rates
-from services.worker.speculation.controller import Controller, Speculating
+from services.worker.speculation.controller import Controller
 from services.worker.speculation.remote.client import Answer, Ask
+from services.worker.speculation.speculating import Speculating
 
 
 def cycle(last: int, count: int) -> list[int]:
@@ -177,7 +179,7 @@ def test_wrong_drafts_are_soon_neither_verified_nor_asked_for() -> None:
     asked = len(world.proposer.waited) + len(world.proposer.ahead)
     assert sum(world.run(300)) <= 3
     again = len(world.proposer.waited) + len(world.proposer.ahead) - asked
-    assert 0 < again * world.proposer.seconds <= 2.5 * module.PROBE_SHARE * 300 * 0.011, "probed, at a small share"
+    assert 0 < again * world.proposer.seconds <= 2.5 * probes.SHARE * 300 * 0.011, "probed, at a small share"
 
 
 def test_drafts_that_become_good_again_are_found_by_probing() -> None:
@@ -385,7 +387,7 @@ def test_what_it_takes_to_read_a_prompt_is_no_cost_of_drafts() -> None:
     head = Head(world)
     head.reading_seconds = 1.0
     head.run(40)
-    assert world.controller.own_costs.draft(1) < 0.01
+    assert world.controller.own.costs.draft(1) < 0.01
     assert sum(budget > 0 for budget in head.budgets) == 40
 
 
@@ -396,7 +398,7 @@ def test_a_text_is_read_when_drafts_for_it_would_have_saved_as_much() -> None:
     head = Head(world)
     head.run(20)
     world.end(world.scheduler.handle(Cancelled(1)))
-    world.controller.own_costs.row_seconds = 1e-3
+    world.controller.own.costs.row_seconds = 1e-3
     head.budgets.clear()
     world.arrive(2, max_tokens=400)
     [sequence] = world.scheduler.waiting

@@ -1,0 +1,112 @@
+"""The drafting state of one running sequence: its prepared draft, what is known of its drafts' acceptance, and what
+drafts have brought it."""
+
+from __future__ import annotations
+
+from math import prod
+
+from services.api.drafter import MAX_DRAFT_TOKENS
+from services.worker.scheduling.sequence import Sequence
+from services.worker.speculation.acceptance import Acceptance
+from services.worker.speculation.benefit import Benefit, Worth
+from services.worker.speculation.draft_length import cumulated
+from services.worker.speculation.draft_rows import Candidate, in_order
+from services.worker.speculation.merging import can_be_merged
+from services.worker.speculation.prepared import Prepared, Way
+
+
+class Speculating:
+    """`acceptance` is None if its drafts have a fixed length."""
+
+    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "missed", "own_draft", "prepared", "read",
+                 "sequence", "text_value", "unweighed", "worth")  # fmt: skip
+
+    def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
+        self.sequence = sequence
+        self.acceptance = acceptance
+        self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
+        self.worth = Worth(None if acceptance is None else acceptance.own.worth)
+        self.prepared: Prepared | None = None
+        # Whether the worker's own drafter ran for it after the last step.
+        self.own_draft = False
+        # Tokens of a draft of its that wasn't weighed against text drafts yet; and those expected of text alone.
+        self.unweighed: int | None = None
+        self.text_value = 0.0
+        # Tokens of the text that it has read, and seconds that it would have saved since then.
+        self.read = sequence.cached_tokens or 0
+        self.missed = 0.0
+        # Length of the text when a text draft was last asked for that a step waits for.
+        self.asked_at = 0
+        # Whether all of the last draft was accepted.
+        self.all_accepted = True
+
+    @property
+    def asks(self) -> bool:
+        """Whether the proposer is asked for its drafts; with a fixed method of the worker's own it isn't."""
+        return self.acceptance is not None or not self.sequence.drafter
+
+    @property
+    def lacks_text(self) -> bool:
+        """Whether there is no text draft, and none was asked for."""
+        lacking = self.prepared is None or self.prepared.way == "local"
+        return self.asks and lacking and self.asked_at < len(self.sequence.token_ids)
+
+    def expected(self, prepared: Prepared) -> float:
+        """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""
+        return 0.0 if self.acceptance is None else sum(in_order(self.candidate(prepared, self.acceptance))[1])
+
+    def candidate(self, prepared: Prepared, acceptance: Acceptance) -> Candidate:
+        return Candidate(prepared, acceptance.chances(prepared), self.sequence.longest_draft)
+
+    def merges(self, prepared: Prepared) -> bool:
+        """Whether this draft and the one that it has become one tree: one of them of text, the other of the worker's
+        own."""
+        old = self.prepared
+        if old is None or self.acceptance is None or not self.sequence.trees:
+            return False
+        own, old_is_own = prepared.way == "local", old.way == "local"
+        return (own != old_is_own or (not own and bool(old.sources))) and can_be_merged(old, prepared)
+
+    def better(self, prepared: Prepared, old: Prepared) -> bool:
+        """Whether this draft takes the place of the one that it has: if more of it is expected to be accepted, or,
+        among drafts of text, if it is as long."""
+        if "local" in (old.way, prepared.way) and self.acceptance is not None:
+            return self.expected(prepared) > self.expected(old)
+        return old.left <= prepared.left
+
+    def gain(self, drafted: int) -> float | None:
+        """Tokens of a draft of the worker's own that are expected to be accepted after the step, beyond those of the
+        rest of the prepared draft, of whose first path the step verifies `drafted`. None: not known yet."""
+        worth, prepared = self.worth.expected, self.prepared
+        if worth is None or prepared is None or self.acceptance is None:
+            return worth
+        chances = self.acceptance.chances(prepared)
+        path = [chances[place] for place in prepared.first_path()]
+        # There is a rest if the step's draft is accepted and the token after it is as prepared.
+        survives, rest = prod(path[: drafted + 1]), path[drafted + 1 :][: self.sequence.longest_draft]
+        return worth - survives * min(worth, sum(cumulated(rest)))
+
+    @property
+    def enough(self) -> int:
+        """Tokens of a draft that a step waits for."""
+        return MAX_DRAFT_TOKENS if self.acceptance is None else self.acceptance.enough
+
+    @property
+    def unread(self) -> int:
+        return len(self.sequence.token_ids) - self.read
+
+    def weigh(self) -> None:
+        """Learn what the last draft of the worker's own adds to text drafts, before the step that verifies them."""
+        if self.unweighed is None or self.acceptance is None:
+            return
+        drafted, self.unweighed = self.unweighed, None
+        prepared = self.prepared
+        has_own = prepared is not None and (prepared.way == "local" or bool(prepared.sources))
+        adds = max(0.0, self.expected(prepared) - self.text_value) if has_own and prepared is not None else 0.0
+        self.worth.learn(drafted, adds)
+        self.acceptance.own.worth.learn(drafted, adds)
+
+    def learn_benefit(self, way: Way, seconds: float) -> None:
+        if self.acceptance is not None and way in self.benefit:
+            self.benefit[way].learn(seconds)
+            self.acceptance.benefit[way].learn(seconds)
