@@ -64,7 +64,7 @@ def compile_all(dtype: str) -> None:
         assert isinstance(made, Head) and made.combine is not None and made.follows is not None
         dtype = Choice("compiled", CpuExecutor, "").drafting_dtype(dtype)
         drafting = replace(options, dtype=dtype, taps=(made.follows,))
-        weights = HeadWeights(Weights(head), Weights(model), made.shared)
+        weights = HeadWeights(Weights(head), Weights(model), made.shared, None, network.vocab_size)
         CpuExecutor.projection(made.combine, weights, drafting, torch.device("cpu"))(torch.ones(2, HIDDEN))
         _run(made.network, weights, drafting)
 

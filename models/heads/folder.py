@@ -45,7 +45,7 @@ def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHead
         read: Reader = getattr(import_module(module), name)
         head = read(Fields(read_json(folder / "config.json")), headers.tensors.keys(), target)
     if isinstance(head, ResidualHeads):
-        check_parts(head, headers)
+        check_parts(head, headers, head.shared)
         _check_ids(headers, head.token_ids, head.heads[0].head.outputs)
         return head
     check_parts(head, headers, head.shared)

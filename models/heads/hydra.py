@@ -14,7 +14,7 @@ from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, named
 from models.heads.head import Head
-from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, vocabulary_of
+from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
 from models.layers.dense import Sizes, attention, layer_norms, mlp
 from models.spec import Attention, Given, Layer, Linear, Mlp, Network, Norm
 from models.taps import FINAL
@@ -31,17 +31,17 @@ def read(fields: Fields, names: Collection[str], target: Network) -> ResidualHea
     start = start if start == "hydra_head." else ""
     blocks, heads = fields.count("hydra_num_layers", limit=64), fields.count("hydra_num_heads", limit=64)
     vocabulary, token_ids = vocabulary_of(fields, names, target)
-    shared = fields.flag("original_lm_head")
+    one_head = fields.flag("original_lm_head")
     dropouts = f"{start}hydra_lm_head.0.1.weight" in names
     found = []
     for head in range(heads):
-        last = f"{start}hydra_lm_head.{0 if shared else head}{'.1' if dropouts else ''}"
+        last = f"{start}hydra_lm_head.{0 if one_head else head}{'.1' if dropouts else ''}"
         places = [f"{start}hydra_mlp.{head}.{2 * j + 1 if dropouts else j}." for j in range(blocks)]
         wide = target.hidden_size * (head + 2 if grounded else 1)
         linear = linear_named(last, vocabulary, target.hidden_size, names)
         found.append(ResidualHead(_blocks(places, wide, names, target.hidden_size), linear))
     prefix = _prefix(names, target, f"{start}prefix_embeding_layer.") if kind == PREFIX_MLP else None
-    return ResidualHeads(tuple(found), grounded, token_ids, prefix)
+    return ResidualHeads(tuple(found), grounded, token_ids, shared_head(one_head, found, names, target), prefix)
 
 
 def _blocks(places: list[str], wide: int, names: Collection[str], hidden: int) -> tuple[Block, ...]:

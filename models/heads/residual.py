@@ -11,8 +11,8 @@ authors' (`I.J.linear`, `I.N`, with or without `medusa_head.`) and vLLM's (`bloc
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from models.config import Fields
 from models.errors import ModelError
@@ -40,6 +40,8 @@ class ResidualHeads:
     reads_tokens: bool
     # The int64 tensor of the target's ids of its tokens; "": the same ids.
     token_ids: str = ""
+    # Its tensors that are the target's: names there.
+    shared: Mapping[str, str] = field(default_factory=dict)
     # The network whose final values the heads read in place of the target's; it gives no logits.
     prefix: Head | None = None
 
@@ -52,18 +54,27 @@ def read_medusa(fields: Fields, names: Collection[str], target: Network) -> Resi
     vllm = any(name.endswith("blocks.0.layers.0.weight") for name in names)
     start = named(names, "medusa_heads.", "medusa_head.", "blocks.", "0.")
     start = start if start.startswith("medusa") else ""
+    one_head = vllm and fields.flag("original_lm_head")
     found = []
     for head in range(heads):
         linears = (f"{start}blocks.{head}.layers.{j}" if vllm else f"{start}{head}.{j}.linear" for j in range(blocks))
-        shared = vllm and fields.flag("original_lm_head")
-        last = f"{start}lm_heads.{0 if shared else head}" if vllm else f"{start}{head}.{blocks}"
+        last = f"{start}lm_heads.{0 if one_head else head}" if vllm else f"{start}{head}.{blocks}"
         found.append(
             ResidualHead(
                 tuple(Block(linear_named(name, target.hidden_size, target.hidden_size, names)) for name in linears),
                 linear_named(last, vocabulary, target.hidden_size, names),
             )
         )
-    return ResidualHeads(tuple(found), False, token_ids)
+    return ResidualHeads(tuple(found), False, token_ids, shared_head(one_head, found, names, target))
+
+
+def shared_head(
+    one_head: bool, heads: Sequence[ResidualHead], names: Collection[str], target: Network
+) -> dict[str, str]:
+    """Where all heads have one linear, and the folder lacks it, it is the target's."""
+    (part,), (theirs,) = heads[0].head.parts, target.head.parts
+    lacking = one_head and f"{part.name}.weight" not in names
+    return {f"{part.name}.weight": f"{theirs.name}.weight"} if lacking else {}
 
 
 def vocabulary_of(fields: Fields, names: Collection[str], target: Network) -> tuple[int, str]:

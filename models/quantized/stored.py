@@ -8,7 +8,7 @@ Executors take `dense`, or, where they have a kernel for a part's kind, the code
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -42,6 +42,17 @@ class StoredPart:
     # "tensor" with `input_scale`, where the file has one. An executor may, and need not, do the same.
     activations: str = ""
     input_scale: torch.Tensor | None = None  # [] float32
+
+    def rows(self, ids: torch.Tensor) -> StoredPart:
+        """Some outputs, in this order."""
+        return replace(
+            self,
+            outputs=len(ids),
+            codes=self.codes[ids],
+            scales=None if self.scales is None else self.scales[ids // self.block_rows],
+            zeros=None if self.zeros is None else self.zeros[ids],
+            block_rows=1,
+        )
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:  # [N, K]
         if self.kind == "plain":

@@ -249,6 +249,8 @@ def _train(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--train-seed", type=int, default=0, metavar="N", help="the same seed gives the same head")
     stored = "dtype of the head's linears in its folder (default bfloat16)"
     sub.add_argument("--head-dtype", choices=("bfloat16", "int8"), default="bfloat16", help=stored)
+    lean = "leave out an output head that is the model's: the folder is small, and only specmesh reads it"
+    sub.add_argument("--leave-out-head", action="store_true", help=lean)
     add_settings(sub, ("model", "cache_dir", "dtype", "executor", "threads", "cores"))
 
 

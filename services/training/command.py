@@ -34,6 +34,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
         most_prompts=options.prompts,
         own_prompts=options.own_prompts,
         eight_bits=options.head_dtype == "int8",
+        leaves_out_head=options.leave_out_head,
         plan=Plan(passes=options.passes, seed=options.train_seed, rate=options.rate),
         wanted=Wanted(dtype=settings.dtype, executor=settings.executor, threads=threads, kv_cache_mb=512),
     )

@@ -24,6 +24,7 @@ class Job:
     most_prompts: int = 0  # of the data; 0: all
     own_prompts: int = 0  # as many are sampled, and fewer kept
     eight_bits: bool = False  # how the head is stored
+    leaves_out_head: bool = False  # an output head that is the model's, for which other servers ask
     held_out: int = 40  # at most
     plan: Plan = field(default_factory=Plan)
     wanted: Wanted = field(default_factory=Wanted)

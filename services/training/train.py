@@ -67,6 +67,7 @@ def train(job: Job) -> Measured:
         tell(progress)
 
     training.run(progressed)
+    net.leaves_out_head = job.leaves_out_head
     net.save(job.out)
     for name in net.FROM_MODEL:
         if (folder / name).is_file():

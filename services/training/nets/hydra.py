@@ -38,7 +38,7 @@ class HydraNet(Net):
 
     def save(self, folder: Path) -> None:
         tensors = {name: part.detach() for name, part in self.named_parameters()}
-        tensors |= {"hydra_lm_head.0.weight": self.draft_head, "token_map": self.tokens}
+        tensors |= self.head_named("hydra_lm_head.0.weight") | {"token_map": self.tokens}
         config = {
             "architectures": ["HydraModel"], "model_type": "hydra", "hidden_size": self.network.hidden_size,
             "hydra_num_heads": self.HEADS, "hydra_num_layers": 1, "hydra_head_arch": "mlp", "grounded_heads": True,

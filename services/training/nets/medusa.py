@@ -34,7 +34,7 @@ class MedusaNet(Net):
 
     def save(self, folder: Path) -> None:
         tensors = {f"blocks.{place}.layers.0.weight": block.detach() for place, block in enumerate(self.blocks)}
-        tensors |= {"lm_heads.0.weight": self.draft_head, "token_map": self.tokens}
+        tensors |= self.head_named("lm_heads.0.weight") | {"token_map": self.tokens}
         config = {
             "architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": self.network.hidden_size,
             "num_heads": self.HEADS, "num_hidden_layers": 1, "vocab_size": self.network.vocab_size,

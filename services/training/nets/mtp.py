@@ -59,7 +59,7 @@ class MtpNet(Net):
             "num_nextn_predict_layers": 1,
         }  # fmt: skip
         if self.reduced:
-            tensors |= {f"{name}shared_head.head.weight": self.draft_head, "d2t": self.offsets()}
+            tensors |= self.head_named(f"{name}shared_head.head.weight") | {"d2t": self.offsets()}
             config["draft_vocab_size"] = len(self.tokens)
         write(folder, config, tensors)
 

@@ -41,6 +41,9 @@ class Net(nn.Module):
         self.embedding, self.draft_head, self.tokens = embedding, head[tokens].clone(), tokens
         # Products in bfloat16, where the CPU has instructions for them; parameters and sums stay float32.
         self.short_products = HAS_BFLOAT16_DOT
+        # Whether the folder lacks the output head, where that is the model's: it is read from there. Most of a small
+        # head is this; other servers want it whole.
+        self.leaves_out_head = False
 
     @staticmethod
     def check(network: Network) -> None:
@@ -81,6 +84,10 @@ class Net(nn.Module):
     def reduced(self) -> bool:
         """Whether it has fewer tokens than the model."""
         return len(self.tokens) < self.network.vocab_size
+
+    def head_named(self, name: str) -> dict[str, torch.Tensor]:
+        """The model's output head as a tensor of the folder."""
+        return {} if self.leaves_out_head else {name: self.draft_head}
 
     def offsets(self) -> torch.Tensor:
         """From its ids to the model's: the tensor d2t."""

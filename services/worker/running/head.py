@@ -19,7 +19,7 @@ from models.executor import Executor, Options, Output
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
-from models.heads.weights import HeadWeights
+from models.heads.weights import HeadWeights, vocabulary_of
 from models.passes import forward
 from models.projection import Projection
 from models.spec import Linear, Network
@@ -55,7 +55,8 @@ class OpenedHead:
 
     def __init__(self, head: Head, own: Weights, target: Weights) -> None:
         self.head, self._own = head, own
-        self._weights = HeadWeights(own, target, head.shared)
+        self._ids = vocabulary_of(head, own)
+        self._weights = HeadWeights(own, target, head.shared, self._ids, head.network.vocab_size)
         self.taps = head.taps
         self.network: Network | None = head.network
 
@@ -66,12 +67,10 @@ class OpenedHead:
     def load(self, executor: Any, options: Options, device: torch.device) -> HeadModel:
         """`executor`: one of the classes in models/choose.py."""
         options = self.options(options)
-        combine, ids = None, None
+        combine = None
         if self.head.combine is not None:
             combine = executor.projection(self.head.combine, self._weights, options, device)
-        if self.head.id_offsets:
-            count = self.head.network.head.outputs
-            ids = (torch.arange(count) + self._own.take_ids(self.head.id_offsets, count)).to(device)
+        ids = None if self._ids is None else self._ids.to(device)
         made: Executor = executor(self.head.network, self._weights, options)
         model = HeadModel(self.head, made, options.page_tokens, combine, ids)
         if self.head.mask is not None:
@@ -98,11 +97,11 @@ class OpenedResidual:
         if self._heads.reads_tokens:
             network = self._network
             embedding = self._target.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
-        ids = None
-        if self._heads.token_ids:
-            ids = self._own.take_ids(self._heads.token_ids, self._heads.heads[0].head.outputs).to(device)
+        ids = vocabulary_of(self._heads, self._own)
+        weights = HeadWeights(self._own, self._target, self._heads.shared, ids, self._network.vocab_size)
         prefix = None if self._prefix is None else self._prefix.load(executor, options, device)
-        return ResidualModel(self._heads, self._own, dtype_of(options), device, embedding, ids, prefix)
+        ids = None if ids is None else ids.to(device)
+        return ResidualModel(self._heads, weights, dtype_of(options), device, embedding, ids, prefix)
 
 
 def open_head(method: str, folder: Path, target: Network, target_folder: Path) -> OpenedHead | OpenedResidual:
@@ -163,7 +162,7 @@ class ResidualModel:
     def __init__(
         self,
         heads: ResidualHeads,
-        weights: Weights,
+        weights: HeadWeights,
         dtype: torch.dtype,
         device: torch.device,
         embedding: torch.Tensor | None,

@@ -26,7 +26,7 @@ from models.heads.folder import read_head
 from models.heads.head import Head, Mask
 from models.heads.residual import ResidualHeads
 from models.heads.sources import method_of
-from models.heads.weights import HeadWeights
+from models.heads.weights import HeadWeights, vocabulary_of
 from models.plain import PlainExecutor
 from models.spec import Network
 from models.taps import FINAL
@@ -90,7 +90,8 @@ def _open(folder: Path, method: str, target: tuple[Network, Weights]) -> tuple[H
     network, weights = target
     head = read_head(method, folder, network)
     assert isinstance(head, Head)
-    return head, HeadWeights(Weights(folder), weights, head.shared)
+    own = Weights(folder)
+    return head, HeadWeights(own, weights, head.shared, vocabulary_of(head, own), network.vocab_size)
 
 
 def _with_shared(state: State, head: Head, weights: HeadWeights) -> State:
@@ -154,7 +155,7 @@ def _prefix_of(folder: Path, target: tuple[Network, Weights], make: Callable[...
     heads = read_head("hydra", folder, network)
     assert isinstance(heads, ResidualHeads) and heads.prefix is not None and heads.prefix.follows == FINAL
     options = Options("float32", PAGES, PAGE_TOKENS, 256, branch_pages=4, taps=(FINAL,))
-    own = HeadWeights(Weights(folder), weights, heads.prefix.shared)
+    own = HeadWeights(Weights(folder), weights, heads.prefix.shared, None, network.vocab_size)
     return make(heads.prefix.network, own, options)
 
 

@@ -358,6 +358,29 @@ def test_a_head_in_8_bits_is_half_as_large_and_drafts_as_well(method: str, model
     assert ((dense - original).abs() <= 0.51 * worst + 0.005 * original.abs()).all()
 
 
+@pytest.mark.parametrize("vocabulary", [152, 304])
+@pytest.mark.parametrize("method", ["hydra", "medusa", "mtp"])
+def test_a_folder_without_the_output_head_of_the_model_drafts_the_same(
+    method: str, vocabulary: int, model: Path, tmp_path: Path
+) -> None:
+    """The rows of its vocabulary are read from the model's head."""
+    data = tmp_path / "prompts.txt"
+    data.write_text("\n".join(prompts(40)))
+    job = Job(
+        method, str(model), (data,), tmp_path / "head", tmp_path / "cache", vocabulary=vocabulary, max_tokens=40,
+        plan=Plan(passes=2 if method != "mtp" else 20, warm_up=5), wanted=WANTED,
+    )  # fmt: skip
+    found = train(job)
+    whole = _all(tmp_path / "head")
+    assert train(dataclasses.replace(job, leaves_out_head=True)) == found and found.accepted[0] > 0.1
+    left_out = set(whole) - set(_all(tmp_path / "head"))
+    if method == "mtp" and vocabulary == 304:
+        assert not left_out, "it never has the head"
+    else:
+        (name,) = left_out
+        assert whole[name].shape == (vocabulary, 64)
+
+
 def test_what_cannot_be_trained_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     job = Job("eagle", "no model", (tmp_path / "none.txt",), tmp_path / "out", tmp_path)
     with pytest.raises(ValueError, match="eagle heads can't be trained"):
