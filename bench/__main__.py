@@ -23,8 +23,8 @@ from bench import forms, regressions, rows, suite
 # Each a module of this folder.
 NAMES = (
     "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "acceptance",
-    "serving", "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity", "gpu",
-    "gpu_verify",
+    "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity",
+    "gpu", "gpu_verify",
 )  # fmt: skip
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}

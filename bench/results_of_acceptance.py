@@ -1,4 +1,5 @@
-"""Section of docs/results.md about drafting methods and heads on held-out prompts (bench/acceptance.py)."""
+"""Sections of docs/results.md about drafting methods and heads: on held-out prompts (bench/acceptance.py), and token by
+token beside vLLM (bench/same_drafts.py)."""
 
 from __future__ import annotations
 
@@ -126,4 +127,28 @@ def _curve_lines(points: list[Figures]) -> list[Line]:
     ]
 
 
-ACCEPTANCE = (acceptance,)
+def same_drafts(own: dict[str, list[Row]]) -> Section | None:
+    """The newest row of each method."""
+    rows = own.get("same_drafts", [])
+    shown = covering(rows, lambda figures: {figures["method"]} if "equal_tokens" in figures else set())
+    if not shown:
+        return None
+    section = Section("The same head here and in vLLM: draft tokens")
+    section.say(
+        "One folder, read by both; greedy, float32, one sequence after the other. Draft tokens behind the same text "
+        "are compared one by one."
+    )
+    lines = [
+        [
+            f"`{figures['method']}`", figures["vllm"], f"{figures['same_texts']} of {figures['prompts']}",
+            str(figures["drafts"]), f"{figures['equal_tokens']} of {figures['draft_tokens']}",
+            f"{figures['accepted_in_vllm']:.3f}", f"{figures['accepted_here']:.3f}",
+        ]
+        for figures in (row["figures"] for row in shown)
+    ]  # fmt: skip
+    head = ["method", "vLLM", "same texts", "drafts", "equal draft tokens", "accepted a draft there", "here"]
+    section.say(table(head, lines), *(source("same_drafts", row, rows) for row in shown))
+    return section
+
+
+ACCEPTANCE = (acceptance, same_drafts)

@@ -73,3 +73,14 @@ def test_a_curve_alone_or_nothing_is_no_fault() -> None:
     assert "`eagle3 x:4`" in page(figures(temperatures={}))[PAGE]
     assert acceptance({"acceptance": [row("acceptance", {"prompts": {}, "missed": []})]}) is None
     assert acceptance({}) is None
+
+
+def test_the_same_drafts_are_a_line_for_each_method() -> None:
+    one = {
+        "method": "eagle3", "vllm": "0.32", "prompts": 80, "same_texts": 79, "drafts": 5000, "draft_tokens": 24_000,
+        "equal_tokens": 23_990, "accepted_in_vllm": 0.7371, "accepted_here": 0.737, "missed": [],
+    }  # fmt: skip
+    found = [row("same_drafts", each, day=day) for day, each in enumerate((one, one | {"method": "medusa"}), 1)]
+    text = made({"same_drafts": found})[PAGE]
+    assert "| `eagle3` | 0.32 | 79 of 80 | 5000 | 23990 of 24000 | 0.737 | 0.737 |" in text
+    assert "| `medusa` |" in text

@@ -1,0 +1,159 @@
+"""Does a head draft the same tokens here as in vLLM? The same folder, greedy, in float32 on both sides, one sequence
+after the other; drafts behind the same text are compared token by token.
+
+    python -m bench same_drafts --vllm PYTHON --method eagle3 --draft-model FOLDER --spec-bench question.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.held_out import prompts, sources
+from bench.rows import ROOT
+from models.sources import ensure_model
+from services.api.settings import Settings, cache_dir
+
+HELP = "a head's drafts here and in vLLM, token by token (--vllm PYTHON)"
+# Shares of equal tokens below which something is computed otherwise, and not only rounded otherwise.
+EQUAL_BAR, ACCEPTED_BAR = 0.99, 0.01
+LONGEST_PROMPT = 1000
+
+
+@dataclass(slots=True)
+class Answer:
+    """`drafts` by length of the text before them."""
+
+    prompt: list[int]
+    ids: list[int]
+    drafts: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def text(self) -> list[int]:
+        return self.prompt + self.ids
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--vllm", required=True, metavar="PYTHON", help="an interpreter that has vllm")
+    parser.add_argument("--method", default="eagle3")
+    parser.add_argument("--draft-model", required=True, metavar="FOLDER", help="of a head that both can read")
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--prompts", type=int, default=80)
+    parser.add_argument("--tokens", type=int, default=128, help="of an answer")
+    parser.add_argument("--longest", type=int, default=5, help="tokens of a draft")
+    parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
+    asked = list(_prompts(folder, options))
+    version, theirs = in_vllm(folder, asked, options)
+    found = compared(theirs, list(here(folder, asked, options)))
+    return {"vllm": version, "method": options.method, "longest": options.longest, "prompts": len(asked)} | found
+
+
+def _prompts(folder: Path, options: argparse.Namespace) -> Iterator[list[int]]:
+    from services.training.prompts import Asking
+
+    asking = Asking(folder)
+    for body in prompts("chat", options.prompts, 1, sources(options.spec_bench, None)):
+        ids = asking.ids(body["messages"][0]["content"])
+        if len(ids) <= LONGEST_PROMPT:
+            yield ids
+
+
+def in_vllm(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> tuple[str, list[Answer]]:
+    head = str(Path(options.draft_model).resolve())
+    job = {"model": str(folder), "method": options.method, "head": head, "prompts": asked, "tokens": options.tokens,
+           "longest": options.longest, "context": LONGEST_PROMPT + options.tokens + 64}  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="same-drafts-") as place:
+        files = [Path(place) / name for name in ("job.json", "answer.json")]
+        files[0].write_text(json.dumps(job))
+        command = [options.vllm, "-m", "bench.vllm_drafts", *map(str, files)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{options.vllm} -m bench.vllm_drafts failed:\n{done.stderr[-2000:]}")
+        said = json.loads(files[1].read_text())
+    return said["version"], [
+        placed(prompt, each["ids"], each["drafts"]) for prompt, each in zip(asked, said["answers"], strict=True)
+    ]
+
+
+def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]]) -> Answer:
+    """Drafts in their order, which come behind the prompt's first answer token, and then behind what was accepted of
+    the last one and the token after it."""
+    found = Answer(prompt, ids)
+    at = len(prompt) + 1
+    for draft in drafts:
+        if at > len(found.text):
+            break
+        found.drafts[at] = draft
+        at += accepted(found.text, at, draft) + 1
+    return found
+
+
+def here(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[Answer]:
+    """Through the worker's own engine."""
+    from services.api.messages import Sampling
+    from services.api.methods import METHODS
+    from services.training.offline import OfflineEngine
+    from services.worker.running.torch_model import Wanted, load_torch_model
+    from services.worker.running.torch_runner import TorchRunner
+    from services.worker.speculation.local.drafters import LocalDrafters
+
+    wanted = Wanted(dtype="float32", draft_dtype="float32", kv_cache_mb=512)
+    model = load_torch_model(folder, wanted, head=(options.method, Path(options.draft_model)))
+    drafter: Any = METHODS[options.method].load()(None, model)
+    seen: dict[int, list[int]] = {}
+    draft = drafter.draft
+
+    def watched(requests: Any) -> Any:
+        found = draft(requests)
+        for request, each in zip(requests, found, strict=True):
+            seen[len(request.text.tokens)] = list(each.tokens)[: options.longest]
+        return found
+
+    drafter.draft = watched
+    runner = TorchRunner(model, LocalDrafters({options.method: drafter}))
+    for prompt in asked:
+        seen.clear()
+        [done] = OfflineEngine(runner, options.method).run({0: prompt}, Sampling(max_tokens=options.tokens))
+        yield Answer(prompt, done.ids, dict(seen))
+
+
+def compared(theirs: Sequence[Answer], ours: Sequence[Answer]) -> dict[str, Any]:
+    """Of a draft that one side cut short because the answer ends, the tokens that both have."""
+    drafts = tokens = equal = 0
+    for their, our in zip(theirs, ours, strict=True):
+        for at, draft in our.drafts.items():
+            if at in their.drafts and our.text[:at] == their.text[:at]:
+                pairs = list(zip(draft, their.drafts[at], strict=False))
+                drafts, tokens = drafts + 1, tokens + len(pairs)
+                equal += sum(one == other for one, other in pairs)
+    rates = {"accepted_in_vllm": _mean_accepted(theirs), "accepted_here": _mean_accepted(ours)}
+    missed = [] if equal >= EQUAL_BAR * tokens else [f"{equal} of {tokens} draft tokens are equal"]
+    if abs(rates["accepted_in_vllm"] - rates["accepted_here"]) > ACCEPTED_BAR * rates["accepted_in_vllm"]:
+        missed.append("acceptance differs")
+    same = sum(their.ids == our.ids for their, our in zip(theirs, ours, strict=True))
+    return {"same_texts": same, "drafts": drafts, "draft_tokens": tokens, "equal_tokens": equal} | rates | {
+        "missed": missed
+    }
+
+
+def _mean_accepted(answers: Sequence[Answer]) -> float:
+    """Tokens of a draft; those at the end of an answer count only as far as it goes."""
+    counts = [accepted(each.text, at, draft) for each in answers for at, draft in each.drafts.items()]
+    return sum(counts) / max(1, len(counts))
+
+
+def accepted(text: Sequence[int], at: int, draft: Sequence[int]) -> int:
+    count = 0
+    while count < len(draft) and at + count < len(text) and text[at + count] == draft[count]:
+        count += 1
+    return count

@@ -1,0 +1,61 @@
+"""What a head drafts inside vLLM, token by token, with the answers: the other side of bench/same_drafts.py.
+
+Run by the interpreter of a virtual environment that has vllm, and imported by nothing:
+
+    PYTHON -m bench.vllm_drafts JOB ANSWER        both are files of JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+# In one process, whose proposers can be watched; no more memory and no other network than it needs.
+os.environ |= {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+    "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+PROPOSERS = (("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer"),
+             ("vllm.v1.spec_decode.medusa", "MedusaProposer"))  # fmt: skip
+
+
+def watch(drafts: list[list[int]]) -> None:
+    """Have every proposer add its drafts, of the one running sequence, to the list."""
+    for module, name in PROPOSERS:
+        kind: Any = getattr(import_module(module), name)
+        propose = kind.propose
+
+        def watched(self: Any, *given: Any, _propose: Any = propose, **more: Any) -> Any:
+            found = _propose(self, *given, **more)
+            drafts.append([int(token) for token in found[0]])
+            return found
+
+        kind.propose = watched
+
+
+def main(job_file: str, answer_file: str) -> None:
+    from vllm import LLM, SamplingParams
+
+    job = json.loads(Path(job_file).read_text())
+    drafts: list[list[int]] = []
+    watch(drafts)
+    config = {"method": job["method"], "model": job["head"], "num_speculative_tokens": job["longest"]}
+    engine = LLM(
+        job["model"], dtype="float32", max_model_len=job["context"], max_num_seqs=1, enable_prefix_caching=False,
+        speculative_config=config,
+    )  # fmt: skip
+    answers = []
+    for prompt in job["prompts"]:
+        drafts.clear()
+        sampling = SamplingParams(temperature=0, max_tokens=job["tokens"])
+        [done] = engine.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
+        answers.append({"ids": list(done.outputs[0].token_ids), "drafts": list(drafts)})
+    Path(answer_file).write_text(json.dumps({"version": metadata.version("vllm"), "answers": answers}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

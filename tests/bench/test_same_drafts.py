@@ -1,0 +1,30 @@
+"""Drafts of two engines are compared behind the same texts only."""
+
+from __future__ import annotations
+
+from bench.same_drafts import Answer, accepted, compared, placed
+
+
+def test_drafts_are_placed_behind_what_was_accepted() -> None:
+    """Prompt 1 2, answer 3 4 5 6 7: two tokens of the first draft are accepted, none of the second."""
+    found = placed([1, 2], [3, 4, 5, 6, 7], [[4, 5, 9], [8, 8, 8], [1, 1, 1]])
+    assert found.drafts == {3: [4, 5, 9], 6: [8, 8, 8], 7: [1, 1, 1]}
+    assert [accepted(found.text, at, draft) for at, draft in found.drafts.items()] == [2, 0, 0]
+
+
+def test_drafts_behind_the_end_of_an_answer_are_left_out() -> None:
+    assert placed([1], [2, 3], [[3, 4], [5, 5], [6, 6]]).drafts == {2: [3, 4]}
+
+
+def test_equal_drafts_miss_nothing_and_others_are_told() -> None:
+    their = Answer([1], [2, 3, 4], {2: [3, 4, 5]})
+    found = compared([their], [Answer([1], [2, 3, 4], {2: [3, 4]})])
+    assert (found["drafts"], found["draft_tokens"], found["equal_tokens"], found["same_texts"]) == (1, 2, 2, 1)
+    assert not found["missed"] and found["accepted_here"] == found["accepted_in_vllm"] == 2
+    found = compared([their], [Answer([1], [2, 3, 4], {2: [9, 4, 5]})])
+    assert found["missed"] == ["2 of 3 draft tokens are equal", "acceptance differs"]
+
+
+def test_drafts_behind_another_text_are_not_compared() -> None:
+    found = compared([Answer([1], [2, 3], {2: [3]})], [Answer([1], [9, 3], {2: [4]})])
+    assert found["drafts"] == 0 and found["same_texts"] == 0
