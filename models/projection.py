@@ -1,4 +1,5 @@
-"""A linear outside of a network, such as the one that mixes what a drafter reads of the target model."""
+"""A linear outside of a network, such as the one that mixes what a drafter reads of the target model, and those of
+Medusa's heads."""
 
 from __future__ import annotations
 
@@ -16,5 +17,7 @@ Projection = Callable[[torch.Tensor], torch.Tensor]
 
 def torch_projection(one: Linear, weights: Weights, options: Options, device: torch.device) -> Projection:
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    weight = weights.linear(one).dense(dtype).to(device)
-    return lambda rows: torch.nn.functional.linear(rows.to(dtype), weight)
+    stored = weights.linear(one)
+    weight, bias = stored.dense(dtype).to(device), stored.bias(dtype)
+    bias = None if bias is None else bias.to(device)
+    return lambda rows: torch.nn.functional.linear(rows.to(dtype), weight, bias)

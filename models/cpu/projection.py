@@ -20,8 +20,9 @@ MAX_ROWS = 64
 class CpuProjection:
     def __init__(self, one: Linear, weights: Weights, options: Options) -> None:
         kind, dtype = options.dtype, activation_dtype(options.dtype)
-        stored = weights.linear(one).dense(torch.bfloat16 if kind == "bfloat16" else torch.float32)
-        self._weight = pack(stored, kind, memory=Memory(area=0))
+        stored = weights.linear(one)
+        dense = stored.dense(torch.bfloat16 if kind == "bfloat16" else torch.float32)
+        self._weight, self._bias = pack(dense, kind, memory=Memory(area=0)), stored.bias(torch.float32)
         self._outputs = one.outputs
         self._in = self._read = Buffer.of(MAX_ROWS, one.inputs, dtype)
         self._out = Buffer.of(MAX_ROWS, one.outputs, torch.float32)
@@ -39,4 +40,4 @@ class CpuProjection:
             self._program.step[ROWS] = len(some)
             self._program.run()
             into.copy_(self._out.view(len(some)))
-        return made
+        return made if self._bias is None else made.add_(self._bias)

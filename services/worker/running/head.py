@@ -7,7 +7,8 @@ for a prefix layer that its heads may read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,12 @@ class OpenedResidual:
         weights = HeadWeights(self._own, self._target, self._heads.shared, ids, self._network.vocab_size)
         prefix = None if self._prefix is None else self._prefix.load(executor, options, device)
         ids = None if ids is None else ids.to(device)
-        return ResidualModel(self._heads, weights, dtype_of(options), device, embedding, ids, prefix)
+
+        def linear(one: Linear) -> Projection:
+            made: Projection = executor.projection(one, weights, options, device)
+            return made
+
+        return ResidualModel(self._heads, linear, embedding, ids, prefix)
 
 
 def open_head(method: str, folder: Path, target: Network, target_folder: Path) -> OpenedHead | OpenedResidual:
@@ -111,10 +117,6 @@ def open_head(method: str, folder: Path, target: Network, target_folder: Path) -
     if isinstance(head, ResidualHeads):
         return OpenedResidual(head, own, theirs, target)
     return OpenedHead(head, own, theirs)
-
-
-def dtype_of(options: Options) -> torch.dtype:
-    return torch.float32 if options.dtype == "float32" else torch.bfloat16
 
 
 class HeadModel:
@@ -162,27 +164,17 @@ class ResidualModel:
     def __init__(
         self,
         heads: ResidualHeads,
-        weights: HeadWeights,
-        dtype: torch.dtype,
-        device: torch.device,
+        linear: Callable[[Linear], Projection],
         embedding: torch.Tensor | None,
         ids: torch.Tensor | None,
         prefix: HeadModel | None = None,
     ) -> None:
-        def take(linear: Linear) -> _Linear:
-            stored = weights.linear(linear)
-            bias = stored.bias(dtype)
-            return _Linear(stored.dense(dtype).to(device), None if bias is None else bias.to(device))
-
+        """`linear` makes one; heads may share them."""
         self.ids, self.reads_tokens, self.prefix = ids, heads.reads_tokens, prefix
-        self._dtype, self._embedding = dtype, embedding
-        made: dict[Linear, _Linear] = {}
-        for head in heads.heads:
-            for linear in (head.head, *(one for block in head.blocks for one in (block.linear, block.skip) if one)):
-                if linear not in made:
-                    made[linear] = take(linear)
+        self._embedding = embedding
+        make = functools.cache(linear)
         self._heads = [
-            ([(made[block.linear], made[block.skip] if block.skip else None) for block in head.blocks], made[head.head])
+            ([(make(block.linear), make(block.skip) if block.skip else None) for block in head.blocks], make(head.head))
             for head in heads.heads
         ]
 
@@ -198,21 +190,12 @@ class ResidualModel:
     def logits(self, index: int, hidden: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Of head `index` for each row of `hidden` [B, H], [B, its vocabulary]. `tokens`: for heads that read them, the
         text's last token and the draft's so far, index + 1 for each row."""
-        x = hidden.to(self._dtype)
+        x = hidden
         if self.reads_tokens:
             assert self._embedding is not None
             read = self._embedding[torch.tensor(tokens, device=self._embedding.device)]  # [B, index + 1, H]
-            x = torch.cat([x, read.flatten(1).to(self._dtype)], dim=1)
+            x = torch.cat([x, read.flatten(1).to(x.dtype)], dim=1)
         blocks, head = self._heads[index]
         for linear, skip in blocks:
             x = (x if skip is None else skip(x)) + torch.nn.functional.silu(linear(x))
         return head(x)
-
-
-@dataclass(frozen=True, slots=True)
-class _Linear:
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
