@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from models.heads.shipped import shipped_head
+from models.heads.shipped import shipped_heads
 from models.heads.sources import ensure_head, method_of
 from services.api.methods import AUTO, METHODS
 from services.api.settings import Settings, cache_dir
@@ -38,7 +38,8 @@ def own_drafter(settings: Settings) -> OwnDrafter | None:
 
 
 def _shipped(settings: Settings, method: str) -> str:
-    """The folder of the shipped head, if it drafts by this method, or by any with auto."""
-    folder = shipped_head(str(settings.model))
-    fits = folder is not None and method in (AUTO, method_of(str(folder), cache_dir(settings)))
-    return str(folder) if fits else ""
+    """The folder of the head that comes with specmesh; of several, for auto the best."""
+    heads = shipped_heads(str(settings.model))
+    if method == AUTO:
+        return str(next(iter(heads.values()), ""))
+    return str(heads.get(method, ""))

@@ -22,7 +22,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 MODEL = "smollm2-135m-instruct"
 ROOMS = ("mesh", "kernels", "models", "services", "loadtest")
 # Of a head that comes with specmesh; a dot in its folder's name is no package's.
-HEAD = "models/heads/trained/of-some-2.5-model"
+HEAD = "models/heads/trained/of-some-2.5-model/medusa"
 HEAD_FILES = ("config.json", "model.safetensors", "README.md", "training.json")
 DATA = {".html", ".js", ".css", ".svg", ".json", ".safetensors", ".md", ".gz"}
 

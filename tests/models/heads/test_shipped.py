@@ -14,7 +14,7 @@ from bench.workloads import WORKLOADS
 from models.config import read_network
 from models.heads.folder import read_head
 from models.heads.head import Head
-from models.heads.shipped import shipped_head
+from models.heads.shipped import shipped_heads
 from models.heads.sources import method_of
 from models.sources import MODEL_NAMES, ensure_model
 from services.api.settings import Settings, cache_dir
@@ -26,7 +26,8 @@ HELD_OUT = frozenset((Path(__file__).parent / "held_out_hashes.txt").read_text()
 
 
 def heads() -> list[tuple[str, Path]]:
-    return [(folder.name, folder) for folder in sorted(TRAINED.iterdir())]
+    """Of each the model, and its folder, which is called like its method."""
+    return [(folder.parent.name, folder) for folder in sorted(TRAINED.glob("*/*"))]
 
 
 def prompts(folder: Path) -> list[str]:
@@ -44,8 +45,10 @@ def is_held_out(prompt: str, hashes: frozenset[str] = HELD_OUT) -> bool:
 
 
 def test_there_is_one_for_the_embedded_model_and_none_for_others() -> None:
-    assert shipped_head("SmolLM2-135M-Instruct") == TRAINED / "smollm2-135m-instruct"
-    assert shipped_head("no-such-model") is None and shipped_head("") is None
+    found = shipped_heads("SmolLM2-135M-Instruct")
+    assert list(found) == ["eagle3", "mtp", "medusa"], "the best one first"
+    assert all(folder == TRAINED / "smollm2-135m-instruct" / method for method, folder in found.items())
+    assert shipped_heads("no-such-model") == shipped_heads("") == {}
     assert {name for name, _ in heads()} <= {*MODEL_NAMES}
 
 
@@ -53,13 +56,14 @@ def test_together_they_are_small() -> None:
     assert 0 < sum(file.stat().st_size for file in TRAINED.rglob("*") if file.is_file()) <= MOST_BYTES
 
 
-@pytest.mark.parametrize(("model", "folder"), heads())
+@pytest.mark.parametrize(("model", "folder"), heads(), ids=lambda value: getattr(value, "name", value))
 def test_each_fits_its_model_and_says_what_it_was_trained_on(model: str, folder: Path) -> None:
     cache = cache_dir(Settings.for_tests())
     said = json.loads((folder / "training.json").read_text())
-    assert method_of(str(folder), cache) == said["method"] and said["model"] == model
+    assert method_of(str(folder), cache) == said["method"] == folder.name and said["model"] == model
     head = read_head(said["method"], folder, read_network(ensure_model(model, cache)))
-    assert isinstance(head, Head) and head.network.head.outputs == said["vocabulary"]
+    output = head.network.head if isinstance(head, Head) else head.heads[0].head
+    assert output.outputs == said["vocabulary"]
     assert said["answers"] == len(prompts(folder)) and said["tokens"] > 100 * said["answers"]
     card = (folder / "README.md").read_text()
     assert f"{said['tokens']} tokens" in card and f"{said['tokens_per_step']:.2f} tokens per step" in card
@@ -67,7 +71,7 @@ def test_each_fits_its_model_and_says_what_it_was_trained_on(model: str, folder:
     assert curve[-1] > curve[0] > 0
 
 
-@pytest.mark.parametrize(("model", "folder"), heads())
+@pytest.mark.parametrize(("model", "folder"), heads(), ids=lambda value: getattr(value, "name", value))
 def test_no_prompt_that_is_measured_was_trained_on(model: str, folder: Path) -> None:
     trained = prompts(folder)
     assert not [prompt for prompt in trained if is_held_out(prompt)]

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from models.heads.shipped import shipped_head
+from models.heads.shipped import shipped_heads
 from services.api.own_drafter import OwnDrafter, own_drafter
 from services.api.settings import Settings
 
 EMBEDDED = "smollm2-135m-instruct"
-SHIPPED = str(shipped_head(EMBEDDED))
+HEADS = {method: str(folder) for method, folder in shipped_heads(EMBEDDED).items()}
+SHIPPED = HEADS["eagle3"]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,10 @@ SHIPPED = str(shipped_head(EMBEDDED))
         ({"method": "suffix"}, None),
         ({"method": "naive"}, None),
         ({"method": "eagle3", "draft_model": "none"}, OwnDrafter("eagle3", "")),
-        ({"method": "medusa"}, OwnDrafter("medusa", "")),
+        ({"method": "medusa"}, OwnDrafter("medusa", HEADS["medusa"])),
+        ({"method": "mtp"}, OwnDrafter("mtp", HEADS["mtp"])),
+        ({"method": "mtp", "draft_model": "own"}, OwnDrafter("mtp", "own")),
+        ({"method": "hydra"}, OwnDrafter("hydra", "")),
         ({"draft_model": "own"}, OwnDrafter("mtp", "own")),
         ({"draft_model": SHIPPED, "model": "other"}, OwnDrafter("eagle3", SHIPPED)),
         ({"draft_model": SHIPPED, "method": "suffix"}, OwnDrafter("eagle3", SHIPPED)),
