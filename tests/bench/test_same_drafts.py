@@ -25,6 +25,11 @@ def test_equal_drafts_miss_nothing_and_others_are_told() -> None:
     assert found["missed"] == ["2 of 3 draft tokens are equal", "acceptance differs"]
 
 
+def test_the_token_that_ends_an_answer_makes_no_difference() -> None:
+    assert compared([Answer([1], [2, 3, 0])], [Answer([1], [2, 3])])["same_texts"] == 1
+    assert compared([Answer([1], [2, 3, 4, 0])], [Answer([1], [2, 3])])["same_texts"] == 0
+
+
 def test_drafts_behind_another_text_are_not_compared() -> None:
     found = compared([Answer([1], [2, 3], {2: [3]})], [Answer([1], [9, 3], {2: [4]})])
     assert found["drafts"] == 0 and found["same_texts"] == 0
