@@ -83,6 +83,7 @@ class Sampling(Message, frozen=True):
     ignore_eos: bool = False
     bad_words: list[list[int]] = []  # the last id of a word may not follow its other ids
     allowed_token_ids: list[int] = []  # only these may be chosen; empty: all
+    prompt_logprobs: int = -1  # as logprobs, of the prompt's tokens behind the first
 
 
 class Speculation(Message, frozen=True):
@@ -249,9 +250,22 @@ class Span(Message, frozen=True):
     step: int = 0
 
 
+class PromptLogprobs(Message, frozen=True):
+    """Log-probabilities of prompt tokens from index `begin` on, each given those before it, in columns: `logprobs`
+    (float32) and `ranks` (int32; 1: the most probable id) with an entry for each, `top_ids` (int32) and `top_logprobs`
+    (float32) with the `count` most probable ids of each place. Numbers are little-endian."""
+
+    begin: int
+    count: int
+    logprobs: bytes
+    ranks: bytes
+    top_ids: bytes = b""
+    top_logprobs: bytes = b""
+
+
 class Tokens(Message, frozen=True):
     """`seq` is the index of ids[0] among the generated tokens of the request (all attempts): a receiver drops tokens
-    that it already has, and detects a gap."""
+    that it already has, and detects a gap. Messages with `prompt_logprobs` have no ids, and come before all that do."""
 
     request_id: str
     attempt: int
@@ -261,6 +275,7 @@ class Tokens(Message, frozen=True):
     logprobs: list[TokenLogprob] | None = None
     # Phases since the previous message; the last one ends when this message was handed over.
     spans: list[Span] = []
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class SpeculationStats(Message, frozen=True):

@@ -40,6 +40,7 @@ def _sampling_problem(sampling: Sampling, vocab_size: int) -> str:
         ("repetition_penalty", sampling.repetition_penalty, 1e-3, 1000.0),
         ("top_k", sampling.top_k, 0, MAX_TOKENS),
         ("logprobs", sampling.logprobs, -1, MAX_LOGPROBS),
+        ("prompt_logprobs", sampling.prompt_logprobs, -1, MAX_LOGPROBS),
         ("max_tokens", sampling.max_tokens, 0, MAX_TOKENS),
         ("min_tokens", sampling.min_tokens, 0, MAX_TOKENS),
     )

@@ -1,7 +1,8 @@
 """Sends one request's messages to its stream, as fast as credit allows.
 
-With credit a message is sent at once. Without, messages are held and then sent as one; max_tokens bounds them. Used
-from the event loop only.
+With credit a message is sent at once. Without, messages are held and then sent as one; max_tokens bounds them. Those
+with log-probabilities of the prompt are sent one by one: together they could be too large for a message. Used from the
+event loop only.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Outlet:
         """The next message: all held tokens, or the end after them."""
         tokens: list[Tokens] = []
         for answer in self._held:
-            if not isinstance(answer, Tokens):
+            if not isinstance(answer, Tokens) or answer.prompt_logprobs is not None:
                 break
             tokens.append(answer)
         if not tokens:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from services.api.messages import TokenLogprob, TopToken
+from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
+from services.api.prompt_logprobs import PromptLogprob, pack
 from services.worker.running.work import Drafted, NewSequence, Result, SequenceWork, Verdict, Work
 
 MASK_64 = (1 << 64) - 1
@@ -121,7 +122,8 @@ class MockRunner:
         if left > 0:
             self._sleep(left)
         verdicts = [self._verdict(item) if item.verify else None for item in self._work.items]
-        return Result(verdicts, seconds=self._now() - self._began)
+        scores = {item.sequence_id: self._score(item) for item in self._work.items if item.scored}
+        return Result(verdicts, self._now() - self._began, scores)
 
     def draft(self) -> Drafted:
         return Drafted()
@@ -159,6 +161,13 @@ class MockRunner:
         if known.sampling.logprobs >= 0:
             logprobs = [_logprob(token, known.sampling.logprobs) for token in tokens]
         return Verdict(tokens, len(tokens) - 1, logprobs)
+
+    def _score(self, item: SequenceWork) -> PromptLogprobs:
+        """Made up: each token the most probable one."""
+        count = self._known[item.sequence_id].sampling.prompt_logprobs
+        told = (_logprob(token, count) for token in item.scored)
+        scored = [PromptLogprob(logprob=each.logprob, top=each.top, rank=1) for each in told]
+        return pack(item.start + item.logits_from + 1, scored)
 
     def _key(self, known: NewSequence) -> int:
         sampling = known.sampling

@@ -61,7 +61,7 @@ class Sampler:
     """The sampling of one sequence."""
 
     __slots__ = ("bad_words", "bias_ids", "bias_values", "counts", "edited", "first_end", "held_back", "logprobs",
-                 "mask", "text", "words")  # fmt: skip
+                 "mask", "prompt_logprobs", "text", "words")  # fmt: skip
 
     def __init__(self, new: NewSequence, facts: Facts) -> None:
         sampling = new.sampling
@@ -69,6 +69,7 @@ class Sampler:
         self.words = rule.words()
         # How many of the most probable ids are reported with each token; -1: no log-probabilities.
         self.logprobs = sampling.logprobs
+        self.prompt_logprobs = sampling.prompt_logprobs
         self.counts = Counts(new.text[: new.prompt_tokens]) if rule.penalised else None
         bias = dict(sampling.logit_bias) | {word[0]: -math.inf for word in sampling.bad_words if len(word) == 1}
         self.bias_ids = np.array(list(bias), np.int32)

@@ -15,7 +15,8 @@ import torch
 
 from kernels.verify.questions import Answers
 from models.executor import Output
-from services.api.messages import TokenLogprob, TopToken
+from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
+from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
 from services.worker.running.torch_model import ForwardRows
@@ -79,12 +80,15 @@ class TorchRunner:
         with torch.inference_mode():
             output, self._output = self._output or self._forward(), None
             work = self._work
-            verdicts = self._verify(work.items, output.logits)
-            for item, verdict in zip(work.items, verdicts, strict=True):
-                if verdict is not None:
+            logits, scores = self._score(work.items, output.logits)
+            verdicts = self._verify(work.items, logits)
+            for index, item in enumerate(work.items):
+                if item.scored and item.sequence_id not in scores:
+                    verdicts[index] = Verdict([], 0, failure=NOT_FINITE)
+                if (verdict := verdicts[index]) is not None:
                     self._samplers[item.sequence_id].commit(verdict.tokens)
             self._finished = verdicts, output.features
-            return Result(verdicts, time.perf_counter() - self._began)
+            return Result(verdicts, time.perf_counter() - self._began, scores)
 
     def draft(self) -> Drafted:
         assert self._finished is not None, "behind a step that is finished"
@@ -97,6 +101,16 @@ class TorchRunner:
     def _forward(self) -> Output:
         self._began = time.perf_counter()
         return self._model.forward([_rows(item) for item in self._work.items])
+
+    def _score(
+        self, items: list[SequenceWork], logits: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[int, PromptLogprobs]]:
+        """The logits of the rows to be verified, and what is asked of the prompts' rows."""
+        scored = [item.sequence_id for item in items if item.scored]
+        if not scored:
+            return logits, {}
+        counts = {sequence_id: self._samplers[sequence_id].prompt_logprobs for sequence_id in scored}
+        return score(self._model.verifier, items, logits, counts)
 
     def _verify(self, items: list[SequenceWork], logits: torch.Tensor) -> list[Verdict | None]:
         """
@@ -166,5 +180,4 @@ def _verdicts(answers: Answers, begins: list[int]) -> list[Verdict]:
 
 def _rows(item: SequenceWork) -> ForwardRows:
     tokens, draft = item.tokens, item.draft
-    wanted_from = len(tokens) - 1 if item.verify else len(tokens)
-    return ForwardRows(tokens + draft.tokens, item.start, item.pages, wanted_from, draft.parents)
+    return ForwardRows(tokens + draft.tokens, item.start, item.pages, item.logits_from, draft.parents)

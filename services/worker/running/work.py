@@ -10,7 +10,7 @@ import msgspec
 
 from models.branches import branches_of
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.messages import Sampling, TokenLogprob
+from services.api.messages import PromptLogprobs, Sampling, TokenLogprob
 from services.api.strategies import Verification
 
 
@@ -38,7 +38,8 @@ class SequenceWork(msgspec.Struct, gc=False):
 
     `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's own
     drafter for a draft of at most that many tokens after this step; it ends where the product of confidences falls
-    below `next_floor`.
+    below `next_floor`. `scored` are tokens of the prompt whose log-probabilities are wanted; each is given by the row
+    before it, and these rows are the last ones before the row that verifies, if there is one.
     """
 
     sequence_id: int
@@ -49,6 +50,7 @@ class SequenceWork(msgspec.Struct, gc=False):
     draft: Draft = NO_DRAFT
     next_budget: int = 0
     next_floor: float = 0.0
+    scored: list[int] = []
 
     @property
     def rows(self) -> int:
@@ -58,6 +60,11 @@ class SequenceWork(msgspec.Struct, gc=False):
     def position(self) -> int:
         """Index in the text of the first token that the step gives."""
         return self.start + len(self.tokens)
+
+    @property
+    def logits_from(self) -> int:
+        """The first of `tokens` whose row has logits; their number: only rows of the draft have some, or none."""
+        return len(self.tokens) - self.verify - len(self.scored)
 
 
 class DraftBudget(NamedTuple):
@@ -88,10 +95,12 @@ class Verdict(msgspec.Struct, gc=False):
 
 
 class Result(msgspec.Struct, gc=False):
-    """For each item its verdict, None if nothing was verified. `seconds` is the time of the step; 0: unknown."""
+    """For each item its verdict, None if nothing was verified. `seconds` is the time of the step; 0: unknown.
+    `prompt_logprobs`: by sequence, those of the tokens to be scored."""
 
     verdicts: list[Verdict | None]
     seconds: float = 0.0
+    prompt_logprobs: dict[int, PromptLogprobs] = {}
 
 
 class Drafted(msgspec.Struct, gc=False):

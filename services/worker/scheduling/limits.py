@@ -12,6 +12,8 @@ from services.worker.running.runner import Facts
 # Default draft length of `auto`, which verifies only the part that pays; other methods verify all of it.
 LONGEST_AUTO = 48
 AS_FITS = Verification()
+# Most bytes that logits of prompt tokens take in a step (float32), for requests that want their log-probabilities.
+PROMPT_LOGITS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Limits:
     def max_length(self) -> int:
         """Longest text: bounded by the model, and by the pages one sequence can have."""
         return min(self.max_context, self.pages * self.page_tokens)
+
+    @property
+    def scored_rows(self) -> int:
+        """Most rows of a step that give log-probabilities of prompts, beyond the one that each sequence has."""
+        return PROMPT_LOGITS_BYTES // (4 * self.vocab_size)
 
     @property
     def most_speculative_tokens(self) -> int:

@@ -17,7 +17,7 @@ from services.api.drafter import NO_DRAFT, Draft
 from services.worker.running.work import DraftBudget, SequenceWork
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Found, Sharing
-from services.worker.scheduling.rows import most_for_drafts, share_chunks
+from services.worker.scheduling.rows import most_for_drafts, share_chunks, wanted_rows
 from services.worker.scheduling.sequence import Sequence, State
 from services.worker.scheduling.waiting import Waiting
 
@@ -138,7 +138,8 @@ class Planner:
             # The drafts aren't known yet: assume as many rows as in the last step, and one more each.
             drafting = sum(sequence.wants_draft for sequence in self.running)
             kept = min(draft_rows, self._drafted + drafting) if drafting else 0
-            chunks = share_chunks(prompts, rows - len(self.running) - kept)
+            wanted = wanted_rows(prompts, self.limits.scored_rows)
+            chunks = share_chunks(wanted, rows - len(self.running) - kept)
         items: list[Planned] = []
         # In order: a sequence can take pages only from those behind it, which aren't planned yet.
         index = 0
@@ -193,7 +194,9 @@ class Planner:
                 reach = tree.reach(draft) + 1 if draft.tokens else 1
                 budget = max(0, self._room_for(sequence, end, reach + budget) - reach)
             tokens, pages = sequence.token_ids[item.start : end], sequence.pages[:]
-            work.append(SequenceWork(sequence.id, tokens, item.start, pages, item.verify, draft, budget, floor))
+            scored = sequence.to_score(item.start, end) if sequence.scores else []
+            made = SequenceWork(sequence.id, tokens, item.start, pages, item.verify, draft, budget, floor, scored)
+            work.append(made)
         return work
 
     def _room_for(self, sequence: Sequence, end: int, reach: int) -> int:

@@ -54,6 +54,10 @@ class Sharing:
             return Found([], 0)
         whole = self._name(sequence)
         keys = sequence.keys
+        if sequence.scores:
+            # Rows whose log-probabilities are wanted are computed, whether or not their keys and values are there.
+            pages = self.cache.find(keys[1 : (sequence.scored - 1) // self._page_tokens + 1])
+            return Found(pages, len(pages) * self._page_tokens)
         pages = self.cache.find(keys[1 : whole + 1])
         computed = len(pages) * self._page_tokens
         if len(pages) < whole:

@@ -7,6 +7,8 @@ which still makes progress.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from services.worker.scheduling.sequence import Sequence
 
 
@@ -15,17 +17,29 @@ def most_for_drafts(rows: int, running: int) -> int:
     return max(0, rows - running - rows // 4)
 
 
-def share_chunks(prompts: list[Sequence], rows: int) -> dict[int, int]:
-    """Rows beyond the first one, by sequence. `prompts` are in scheduling order."""
-    left = rows
-    aside = rows // 4 if len(prompts) > 1 else 0
-    given: dict[int, int] = {}
+def wanted_rows(prompts: list[Sequence], scored: int) -> dict[int, int]:
+    """Rows beyond the first one that each could have. Rows that give log-probabilities of a prompt have logits, which
+    take memory: at most `scored` of them."""
+    wanted: dict[int, int] = {}
     for sequence in prompts:
-        given[sequence.id] = min(sequence.missing - 1, max(0, left - aside))
-        left -= given[sequence.id]
+        wanted[sequence.id] = sequence.longest_chunk - 1
+        if sequence.scores:
+            wanted[sequence.id] = min(wanted[sequence.id], scored)
+            scored -= wanted[sequence.id]
+    return wanted
+
+
+def share_chunks(wanted: Mapping[int, int], rows: int) -> dict[int, int]:
+    """Rows beyond the first one, by sequence. `wanted`: at most so many, in scheduling order."""
+    left = rows
+    aside = rows // 4 if len(wanted) > 1 else 0
+    given: dict[int, int] = {}
+    for id, most in wanted.items():
+        given[id] = min(most, max(0, left - aside))
+        left -= given[id]
     if left:
-        for sequence in sorted(prompts, key=lambda prompt: prompt.missing - given[prompt.id]):
-            more = min(sequence.missing - 1 - given[sequence.id], left)
-            given[sequence.id] += more
+        for id in sorted(wanted, key=lambda id: wanted[id] - given[id]):
+            more = min(wanted[id] - given[id], left)
+            given[id] += more
             left -= more
     return given

@@ -110,7 +110,7 @@ class Scheduler:
             self._out.append(Fail(event.stream, refused))
             return
         sequence = make_sequence(event, self._next_id, self.limits, self.tallies)
-        if sequence.length >= sequence.limit:
+        if sequence.length >= sequence.limit and not sequence.scores:
             # Nothing to generate (max_tokens 0, or an earlier attempt lost only its Finished).
             sequence.end_reason = "length"
             self._out.append(Finish(event.stream, self._finished(sequence)))
@@ -169,7 +169,11 @@ class Scheduler:
     def _step_done(self, event: StepDone) -> None:
         plan, self._plan = self._plan, None
         assert plan is not None and len(event.result.verdicts) == len(plan.items), "one verdict for each item"
+        scores = event.result.prompt_logprobs
         for item, verdict, draft in zip(plan.items, event.result.verdicts, self._drafts, strict=True):
+            sequence = item.sequence
+            if sequence.scores and (scored := scores.get(sequence.id)) is not None:
+                self._out += [Emit(sequence.stream, tokens) for tokens in sequence.told_of_prompt(scored)]
             self._commit(item, verdict, draft)
 
     def _commit(self, item: Planned, verdict: Verdict | None, draft: Draft) -> None:

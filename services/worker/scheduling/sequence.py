@@ -15,7 +15,8 @@ import enum
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.messages import FinishReason, Generate, Run, SpeculationStats, Tokens
+from services.api.messages import FinishReason, Generate, PromptLogprobs, Run, SpeculationStats, Tokens
+from services.api.prompt_logprobs import parts, tokens_in
 from services.api.strategies import Verification
 from services.worker.running.positions import Positions
 from services.worker.running.work import Verdict
@@ -87,6 +88,8 @@ class Sequence:
         # The text never grows beyond `limit`, and no stop id counts before `min_length`.
         self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
         self.min_length = self.prompt_tokens + self.sampling.min_tokens
+        # The next prompt token whose log-probability is wanted (the first has none); prompt_tokens: none any more.
+        self.scored = 1 if self.sampling.prompt_logprobs >= 0 else self.prompt_tokens
         self.stop_ids = stop_ids
         self.stop_token: int | None = None
         self.end_reason: FinishReason | None = None
@@ -122,6 +125,23 @@ class Sequence:
     def missing(self) -> int:
         """Tokens of the text that aren't computed yet."""
         return len(self.token_ids) - self.computed
+
+    @property
+    def scores(self) -> bool:
+        """Whether log-probabilities of its prompt have yet to be computed."""
+        return self.scored < self.prompt_tokens
+
+    @property
+    def longest_chunk(self) -> int:
+        """Most tokens of its text that a step may compute. While its prompt is scored all rows of a chunk have logits,
+        but for the last one if it verifies: what comes behind the prompt waits."""
+        if not self.scores:
+            return len(self.token_ids) - self.computed
+        return self.prompt_tokens - (len(self.token_ids) > self.prompt_tokens) - self.computed
+
+    def to_score(self, start: int, end: int) -> list[int]:
+        """The prompt tokens to be scored by the rows of positions start..end-1: each gives the token behind it."""
+        return self.token_ids[max(start + 1, self.scored) : min(end + 1, self.prompt_tokens)]
 
     @property
     def wants_draft(self) -> bool:
@@ -167,6 +187,17 @@ class Sequence:
     def computed_chunk(self, count: int) -> None:
         """A chunk of the prompt was computed."""
         self.computed += count
+
+    def told_of_prompt(self, logprobs: PromptLogprobs) -> list[Tokens]:
+        """Log-probabilities of the prompt were computed. Returns them as messages."""
+        assert logprobs.begin == self.scored, "none is sent twice, also after a preemption"
+        self.scored += tokens_in(logprobs)
+        return [
+            Tokens(
+                request_id=self.request_id, attempt=self.attempt, seq=self.generated, ids=[], prompt_logprobs=part
+            )
+            for part in parts(logprobs)
+        ]  # fmt: skip
 
     def commit(self, verdict: Verdict, draft: Draft = NO_DRAFT) -> Tokens | None:
         """Append a verdict's tokens. Returns the tokens to send, or None if there are none. Sets `end_reason`.

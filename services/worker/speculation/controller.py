@@ -287,7 +287,9 @@ class Controller:
     def commit(self, work: Work, result: Result) -> None:
         """Learn from a step. The texts contain its tokens already."""
         if result.seconds > 0:
-            self.cost_model.learn(*size_of(work.items), result.seconds)
+            # Rows of a prompt that is scored cost more than others.
+            if not result.prompt_logprobs:
+                self.cost_model.learn(*size_of(work.items), result.seconds)
             self.counts.took(work.items, result, self.cost_model)
             self._probes.passed(result.seconds)
         for item, verdict in zip(work.items, result.verdicts, strict=True):

@@ -40,6 +40,7 @@ def test_what_the_door_lets_through_is_fine() -> None:
         ({"stop_token_ids": list(range(2000))}, "too many"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": -2}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"min_tokens": -1}, "min_tokens"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from services.api.drafter import Draft
 from services.api.messages import Finished, Generate, Sampling, Speculation
+from services.api.prompt_logprobs import PromptLogprob, unpack
 from services.worker.running.runner import Runner
 from services.worker.running.work import NewSequence, Result, Verdict, Work
 from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
@@ -46,6 +47,8 @@ Guess = Callable[[Sequence, int], list[int] | Draft]
 class Outcome:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    # Of the prompt's tokens behind the first.
+    prompt: list[PromptLogprob] = field(default_factory=list)
     end: Any = None
 
     @property
@@ -106,6 +109,9 @@ def run_all(
             if isinstance(item, Emit):
                 outcomes[item.stream].ids += item.tokens.ids
                 outcomes[item.stream].logprobs += [value.logprob for value in item.tokens.logprobs or []]
+                if (told := item.tokens.prompt_logprobs) is not None:
+                    assert told.begin == 1 + len(outcomes[item.stream].prompt) and not item.tokens.ids
+                    outcomes[item.stream].prompt += unpack(told)
             elif isinstance(item, Finish):
                 outcomes[item.stream].end = item.finished
             elif isinstance(item, Fail):

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from models.branches import own_pages
 from services.api.draft_tree import reach, walk
+from services.api.messages import PromptLogprobs
+from services.api.prompt_logprobs import PromptLogprob, pack
 from services.worker.running.mock import MockFacts
 from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
 
@@ -35,6 +37,15 @@ def token_after(value: int, last: int, eos_every: int) -> int:
     if eos_every and value % eos_every == 0:
         return EOS
     return 1 + (value % 9 if value % 4 == 0 else (last + 1) % 9)
+
+
+def scores_of(prompt: list[int]) -> list[float]:
+    """Log-probabilities of the tokens behind the first: of each a number that depends on all before it."""
+    value, scores = START, []
+    for token in prompt[:-1]:
+        value = after(value, token)
+        scores.append(-(value % 1024) / 8)
+    return scores
 
 
 def alone(prompt: list[int], max_tokens: int, context: int, eos_every: int = 0) -> tuple[list[int], str]:
@@ -81,7 +92,9 @@ class PagedFake:
         items, size = self._work.items, self.facts.page_tokens
         trees = [(item.draft.parents, item.start) for item in items if item.draft.parents]
         assert sum(own_pages(parents, start, size) for parents, start in trees) <= BRANCH_PAGES
-        return Result([self._verdict(item) if item.verify else self._look(item) for item in items])
+        scores = {item.sequence_id: self._score(item) for item in items if item.scored}
+        verdicts = [self._verdict(item) if item.verify else self._look(item) for item in items]
+        return Result(verdicts, prompt_logprobs=scores)
 
     def draft(self) -> Drafted:
         return Drafted()
@@ -108,6 +121,13 @@ class PagedFake:
             value = after(value, token)
             salt = self.salts.get(item.sequence_id, "")
             assert self._at(item, position) == (salt, value, token), "somebody else's page"
+
+    def _score(self, item: SequenceWork) -> PromptLogprobs:
+        first = item.start + item.logits_from
+        text = self._texts[item.sequence_id]
+        assert item.scored == text[first + 1 : first + 1 + len(item.scored)]
+        values = [self._at(item, first + place)[1] for place in range(len(item.scored))]
+        return pack(first + 1, [PromptLogprob(logprob=-(value % 1024) / 8) for value in values])
 
     def _verdict(self, item: SequenceWork) -> Verdict:
         self._look(item)

@@ -9,6 +9,7 @@ import pytest
 
 from mesh.errors import PeerLost
 from services.api.messages import Failed, Run, TokenLogprob, Tokens
+from services.api.prompt_logprobs import PromptLogprob, pack
 from services.worker.outlet import Outlet
 
 END = Failed(request_id="r", attempt=1, reason="engine", message="x")
@@ -73,6 +74,22 @@ async def test_without_credit_tokens_wait_and_leave_as_one_before_the_end() -> N
     assert (first.ids, second.seq, second.ids, end) == ([1], 1, [2, 3, 4], END)
     assert [run.length for run in second.runs] == [2, 1]
     assert [value.logprob for value in second.logprobs] == [-2.0, -3.0, -4.0]
+
+
+async def test_log_probabilities_of_a_prompt_are_sent_in_the_messages_they_came_in() -> None:
+    """Those of a long prompt are too large for one."""
+    told = [
+        Tokens(request_id="r", attempt=1, seq=0, ids=[], prompt_logprobs=pack(begin, [PromptLogprob(logprob=-1.0)]))
+        for begin in (1, 2)
+    ]
+    writer = Writer(0)
+    outlet = Outlet(writer)
+    for message in (*told, tokens(0, 1), tokens(1, 2), END):
+        outlet.push(message)
+    writer.give(9)
+    await outlet.run()
+    assert writer.written[:2] == told and writer.written[3] == END
+    assert (writer.written[2].ids, len(writer.written)) == ([1, 2], 4)
 
 
 async def test_nothing_overtakes_what_is_being_sent() -> None:

@@ -89,6 +89,12 @@ def test_logprobs_come_with_every_token() -> None:
     assert len(outcome.logprobs) == 30
 
 
+def test_logprobs_come_with_every_token_of_the_prompt_that_has_one_before_it() -> None:
+    wanted = request(list(range(100, 130)), prompt_logprobs=2)
+    [outcome], _ = run_all(MockRunner(Profile()), [wanted], max_step_tokens=7)
+    assert [each.top[0].id for each in outcome.prompt] == list(range(101, 130))
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -11,7 +11,7 @@ import torch
 from driving import new_sequence, request
 
 from services.api.drafter import Draft
-from services.api.messages import TokenLogprob, TopToken
+from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
 from services.api.strategies import Verification
 from services.worker.running.replay import Step, decoded, encoded
 from services.worker.running.work import Result, SequenceWork, Verdict, Work, size_of
@@ -40,6 +40,20 @@ def test_the_size_of_a_step(items: list[SequenceWork], size: tuple[int, int]) ->
     assert size_of(items) == size
 
 
+@pytest.mark.parametrize(
+    ("item", "first"),
+    [
+        (SequenceWork(1, [4, 5, 6], 0, [0], False), 3),
+        (SequenceWork(1, [4, 5, 6], 0, [0], True), 2),
+        (SequenceWork(1, [4, 5, 6], 0, [0], True, scored=[5, 6]), 0),
+        # After a preemption the first row was scored before.
+        (SequenceWork(1, [4, 5, 6], 0, [0], False, scored=[6, 7]), 1),
+    ],
+)
+def test_logits_are_of_the_rows_that_score_and_verify(item: SequenceWork, first: int) -> None:
+    assert item.logits_from == first
+
+
 def a_step() -> Step:
     """With all there can be in one, but for probabilities."""
     sampling: dict[str, Any] = {
@@ -52,10 +66,12 @@ def a_step() -> Step:
         SequenceWork(2, [5], 10, [1, 2], True, CHAIN),
         SequenceWork(3, [5], 10, [3], True, TREE),
         SequenceWork(4, [5, 6], 0, [4], False),
+        SequenceWork(5, [5, 6], 0, [4], False, scored=[6, 7]),
     ]
     logprobs = [TokenLogprob(logprob=-0.5, top=[TopToken(id=9, logprob=-0.25)])]
-    verdicts = [Verdict([9], 0, logprobs), Verdict([8, 9, 1], 2), Verdict([], 0, failure="not finite"), None]
-    return Step(Work(items, [new], [11, 12], [(3, 4)]), Result(verdicts, 0.125))
+    verdicts = [Verdict([9], 0, logprobs), Verdict([8, 9, 1], 2), Verdict([], 0, failure="not finite"), None, None]
+    scores = {5: PromptLogprobs(begin=1, count=0, logprobs=bytes(8), ranks=bytes(8))}
+    return Step(Work(items, [new], [11, 12], [(3, 4)]), Result(verdicts, 0.125, scores))
 
 
 def test_a_step_survives_encoding_and_decoding() -> None:

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from services.worker.scheduling.rows import most_for_drafts, share_chunks
+from services.worker.scheduling.rows import most_for_drafts, share_chunks, wanted_rows
 
 
-def prompts(*missing: int) -> Any:
-    return cast(Any, [SimpleNamespace(id=id, missing=each) for id, each in enumerate(missing)])
+def prompts(*missing: int) -> dict[int, int]:
+    """Of prompts with so many tokens to compute: the rows beyond the first."""
+    return {id: each - 1 for id, each in enumerate(missing)}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,15 @@ def test_no_row_is_given_twice_and_none_is_left_where_it_is_wanted() -> None:
         given = share_chunks(prompts(*missing), rows)
         assert sum(given.values()) == min(rows, sum(missing) - len(missing))
         assert all(0 <= given[id] < each for id, each in enumerate(missing))
+
+
+def test_prompts_that_are_scored_share_the_rows_that_may_have_logits() -> None:
+    lengths = {"a": (50, True), "b": (9, False), "c": (20, True), "d": (5, True)}
+    running = [
+        cast(Any, SimpleNamespace(id=id, longest_chunk=length, scores=scores))
+        for id, (length, scores) in lengths.items()
+    ]
+    assert wanted_rows(running, 60) == {"a": 49, "b": 8, "c": 11, "d": 0}
 
 
 def test_while_prompts_are_computed_a_quarter_of_the_rows_is_not_for_drafts() -> None:

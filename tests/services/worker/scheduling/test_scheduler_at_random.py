@@ -13,16 +13,26 @@ from typing import Any
 import pytest
 from driving import request
 from msgspec.structs import replace
-from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token
+from paged_fake import BRANCH_PAGES, EOS, VOCABULARY, PagedFake, alone, next_token, scores_of
 
 from services.api.draft_tree import possible
 from services.api.drafter import Draft
 from services.api.messages import Failed, Finished
+from services.api.prompt_logprobs import unpack
 from services.worker.running.work import DraftBudget, size_of
+from services.worker.scheduling import limits
 from services.worker.scheduling.events import Arrived, Cancelled, DeadlinePassed, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.scheduling.sequence import Sequence
+
+# Of a step, beyond one of each sequence.
+SCORED_ROWS = 9
+
+
+@pytest.fixture(autouse=True)
+def few_scored_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PROMPT_LOGITS_BYTES", SCORED_ROWS * VOCABULARY * 4)
 
 
 @dataclass
@@ -33,6 +43,8 @@ class Told:
     ids: list[int] = field(default_factory=list)
     ends: list[Any] = field(default_factory=list)
     cancelled: bool = False
+    scored: bool = False
+    scores: list[float] = field(default_factory=list)
 
 
 class World:
@@ -81,9 +93,11 @@ class World:
             stream = len(self.told)
             deadline = self.now + chance.uniform(1, 60) if chance.random() < 0.1 else None
             told = self.told[stream] = Told(prompt, chance.choice([1, 2, 10, 50]), deadline)
+            if chance.random() < 0.2:
+                told.scored, told.max_tokens = True, chance.choice([0, 1, 20])
             method = chance.choice(["", "", "ngram", "auto", "off"])
             generate = replace(
-                request(prompt, max_tokens=told.max_tokens, method=method),
+                request(prompt, max_tokens=told.max_tokens, method=method, prompt_logprobs=told.scored - 1),
                 cache_salt=salt,
                 priority=priority,
                 namespace=chance.choice(["", "n", "m"]),
@@ -102,8 +116,12 @@ class World:
         for item in out:
             if isinstance(item, Emit):
                 told = self.told[item.stream]
-                assert not told.ends and not told.cancelled and item.tokens.ids
-                assert item.tokens.seq == len(told.ids)
+                assert not told.ends and not told.cancelled and item.tokens.seq == len(told.ids)
+                if (scored := item.tokens.prompt_logprobs) is not None:
+                    assert told.scored and not item.tokens.ids and scored.begin == len(told.scores) + 1
+                    told.scores += [each.logprob for each in unpack(scored)]
+                    continue
+                assert item.tokens.ids and (not told.scored or len(told.scores) == len(told.prompt) - 1)
                 assert sum(run.length for run in item.tokens.runs) == len(item.tokens.ids)
                 told.ids += item.tokens.ids
             elif isinstance(item, Finish):
@@ -118,6 +136,7 @@ class World:
         drafts = {each.id: self.guess(each) for each in sequences if chance.random() < 0.9}
         work = scheduler.place(drafts, {each.id: DraftBudget(3) for each in sequences})
         assert size_of(work.items)[0] <= scheduler.limits.max_step_tokens
+        assert sum(len(item.scored) for item in work.items) <= SCORED_ROWS + len(work.items)
         for item, sequence in zip(work.items, sequences, strict=True):
             assert possible(item.draft.tokens, item.draft.parents)
             assert not item.draft.tokens or sequence.wants_draft
@@ -179,9 +198,11 @@ class World:
             text, reason = alone(told.prompt, told.max_tokens, self.context, self.eos_every)
             assert len(told.ends) == (0 if told.cancelled else 1)
             assert told.ids == text[: len(told.ids)]
+            scores = scores_of(told.prompt) if told.scored else []
+            assert told.scores == scores[: len(told.scores)]
             for end in told.ends:
                 if isinstance(end, Finished):
-                    assert (told.ids, end.reason) == (text, reason)
+                    assert (told.ids, end.reason, told.scores) == (text, reason, scores)
                     assert end.completion_tokens == len(text)
                     # The last token of a prompt is always computed.
                     assert end.cached_tokens < len(told.prompt)
