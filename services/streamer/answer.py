@@ -23,7 +23,7 @@ from services.streamer.generation import Audience, Choice, Ending, generate
 from services.streamer.metrics import RequestTimes
 from services.streamer.peers import Peers
 from services.streamer.request import Request
-from services.streamer.responses import WholeChoice, WrittenLists
+from services.streamer.responses import WholeChoice
 from services.streamer.sse import DONE, ChunkForm, EventStream, event
 from services.streamer.turns import A_SLICE, Turns
 
@@ -71,23 +71,29 @@ class Whole:
         self._watch = watch
         self._turns = turns
         self._texts: dict[int, list[str]] = {each.index: [] for each in choices}
-        self.wholes = {each.index: WholeChoice(each, Piece(""), WrittenLists()) for each in choices}
+        self.wholes = {each.index: WholeChoice(each, Piece("")) for each in choices}
         for each in self.wholes.values():  # a choice may have no tokens
             self._write_logprobs(each, Piece(""))
 
     async def show(self, choice: Choice, piece: Piece) -> None:
         whole = self.wholes[choice.index]
         for part in responses.slices_of(self._request, piece):
-            await self._turns.take(A_MESSAGE + responses.work_of(self._request, len(part.ids)))
+            work = responses.work_of(self._request, part)
+            whole.work += work
+            await self._turns.take(A_MESSAGE + work)
             self._write_logprobs(whole, part)
-        self._watch.arrived(choice.index)
         self._texts[choice.index].append(piece.text)
+        if piece.of_prompt:
+            return
+        self._watch.arrived(choice.index)
         whole.piece.ids += piece.ids
         whole.piece.offsets += piece.offsets
         join(whole.piece.runs, piece.runs)
 
     def _write_logprobs(self, whole: WholeChoice, part: Piece) -> None:
         whole.logprobs.add(responses.logprobs(self._request, part, self._vocabulary) or {})
+        if part.of_prompt:
+            whole.of_prompt.add(responses.prompt_logprobs(self._request, part, self._vocabulary))
 
     async def ended(self, choice: Choice, ending: Ending) -> None:
         self.wholes[choice.index].piece.text = "".join(self._texts[choice.index])
@@ -103,7 +109,7 @@ async def answer_whole(
     opening = responses.head(request, answer_id, int(time.time()))
     wholes = list(audience.wholes.values())
     parts = responses.whole(request, opening, wholes, endings, vocabulary)
-    if sum(responses.work_of(request, len(each.piece.ids)) for each in wholes) <= A_SLICE:
+    if sum(each.work for each in wholes) <= A_SLICE:
         return web.Response(body=b"".join(parts), content_type=JSON)
     response = web.StreamResponse()
     response.content_type = JSON
@@ -145,7 +151,8 @@ class Streamed:
     async def show(self, choice: Choice, piece: Piece) -> None:
         if self._plain:
             await self._turns.take(A_MESSAGE)
-        self._watch.arrived(choice.index)
+        if not piece.of_prompt:
+            self._watch.arrived(choice.index)
         if choice.index not in self._begun:
             await self._begin(choice)
         if self._plain:
@@ -159,7 +166,7 @@ class Streamed:
     async def _show_tokens(self, choice: Choice, piece: Piece) -> None:
         """What came at once may be all that waited for a slow reader."""
         for part in responses.slices_of(self._request, piece):
-            await self._turns.take(A_MESSAGE + responses.work_of(self._request, len(part.ids)))
+            await self._turns.take(A_MESSAGE + responses.work_of(self._request, part))
             if part.text or part.ids:
                 self._stream.write(self._rich(choice, part))
 

@@ -67,12 +67,13 @@ class Answered:
 
     def replay(self, salt: str) -> Generate:
         """Its next attempt. It continues behind the tokens already compared, and ends where the answer did."""
+        length = len(self.tokens) + (self.stop_token is not None)
         return Generate(
             request_id=f"{self.request_id}-audit",
             attempt=self.tries,
             token_ids=self.prompt + self.tokens[: self.compared],
             prompt_tokens=len(self.prompt),
-            sampling=replace(self.sampling, max_tokens=len(self.tokens) + (self.stop_token is not None), logprobs=-1),
+            sampling=replace(self.sampling, max_tokens=length, logprobs=-1, prompt_logprobs=-1),
             speculation=without_drafts(self.speculation),
             priority=MOST_PRIORITY,
             # Under a salt of its own it finds no cached pages, which it would otherwise trust instead of check.

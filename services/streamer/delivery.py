@@ -52,14 +52,16 @@ def join(runs: list[TokenOrigin], more: Sequence[TokenOrigin]) -> None:
 @dataclass(slots=True)
 class Piece:
     """A part of the answer. `offsets` say where in the answer's text each token begins, `begin` where `text` does;
-    `runs` are the origins of the tokens, those of one step together."""
+    `runs` are the origins of the tokens, those of one step together. With `of_prompt` it is a part of the prompt
+    (echo.py), whose first token has no log-probability."""
 
     text: str
     ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     runs: list[TokenOrigin] = field(default_factory=list)
     begin: int = 0
+    of_prompt: bool = False
 
 
 def slices(piece: Piece, most: int) -> Iterator[Piece]:
@@ -85,6 +87,7 @@ def _part(piece: Piece, tokens: tuple[int, int], runs: tuple[int, int], text: tu
         piece.offsets[of_tokens],
         piece.runs[of_runs],
         piece.begin + text[0],
+        piece.of_prompt,
     )
 
 
@@ -125,6 +128,10 @@ class Delivery:
         self._seen = 0  # characters the detokenizer has given
         self._shown = 0  # characters that left in a piece
         self.count = 0
+
+    def begin_behind(self, characters: int) -> None:
+        """The answer's text begins with as many characters of the prompt."""
+        self._seen = self._shown = characters
 
     @property
     def stopped_by(self) -> str | None:

@@ -9,6 +9,7 @@ replace a malformed run of bytes one by one only when they see it whole). Knows 
 from __future__ import annotations
 
 import codecs
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ class Vocabulary:
         self._bytes = self._table(tokenizer) if self.byte_level else {}
         # The table is all that byte-level text needs; the tokenizer itself is freed.
         self._tokenizer = None if self.byte_level else tokenizer
+        # The table with the names of special tokens, made when it is needed.
+        self._named: dict[int, bytes] = {}
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
@@ -51,6 +54,20 @@ class Vocabulary:
         if self._tokenizer is None:
             return ByteDetokenizer(self._bytes)
         return WindowDetokenizer(self._tokenizer, prompt)
+
+    def of_prompt(self) -> Detokenizer:
+        """Of a prompt, from its first token on, with its special tokens by their names."""
+        if self._tokenizer is not None:
+            return WindowDetokenizer(self._tokenizer, [], names=True)
+        if not self._named:
+            self._named = self._bytes | {token: name.encode() for token, name in self._special.items()}
+        return ByteDetokenizer(self._named)
+
+    def added_before(self, ids: list[int], text: str) -> int:
+        """How many special tokens the tokenizer has put before this text."""
+        names = [self._special[token] for token in takewhile(self._special.__contains__, ids)]
+        # The caller may have written some of them, or the same ones again.
+        return next(place for place in range(len(names) + 1) if text.startswith("".join(names[place:])))
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes of one token, special tokens by their name (for logprobs)."""
@@ -99,12 +116,14 @@ class WindowDetokenizer:
             ^ _start           ^ _emitted
     """
 
-    __slots__ = ("_emitted", "_ids", "_tokenizer")
+    __slots__ = ("_emitted", "_ids", "_names", "_tokenizer")
 
     CONTEXT = 6
 
-    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int], names: bool = False) -> None:
+        """`names`: special tokens are written by their names, else not at all."""
         self._tokenizer = tokenizer
+        self._names = names
         self._ids = prompt[-self.CONTEXT :]
         self._emitted = len(self._ids)
 
@@ -135,7 +154,7 @@ class WindowDetokenizer:
         return new
 
     def _decode(self, start: int, end: int) -> str:
-        return str(self._tokenizer.decode(self._ids[start:end], skip_special_tokens=True))
+        return str(self._tokenizer.decode(self._ids[start:end], skip_special_tokens=not self._names))
 
 
 def byte_of_character() -> dict[str, int]:

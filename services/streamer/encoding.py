@@ -20,6 +20,7 @@ from services.api.strategies import Verification, verification_for
 from services.streamer.acceptance import Acceptance, Predicted
 from services.streamer.delivery import Delivery
 from services.streamer.detokenize import Vocabulary
+from services.streamer.echo import Echo
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.generation import Choice
 from services.streamer.namespace import Caller
@@ -154,7 +155,9 @@ def encode_error(error: RemoteError, request: Request | None, card: ModelCard | 
 def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Choice:
     request, card = asked.request, asked.card
     length = answer_length(request, len(ids), card.max_context)
-    sampling = msgspec.structs.replace(request.sampling, seed=seed, max_tokens=length)
+    # A chat has one prompt, whose log-probabilities are returned once.
+    scored = -1 if request.chat and index else request.scored
+    sampling = msgspec.structs.replace(request.sampling, seed=seed, max_tokens=length, prompt_logprobs=scored)
     server = verification_for(card.speculation, Verification(), sampling)
     return Choice(
         index=index,
@@ -177,4 +180,16 @@ def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Cho
         namespace=asked.caller.namespace,
         prediction=asked.prediction,
         predicted=None if request.prediction is None else Predicted(),
+        echo=_echo(asked, index, ids) if request.echo or scored >= 0 else None,
     )
+
+
+def _echo(asked: EncodedRequest, index: int, ids: list[int]) -> Echo:
+    request, vocabulary = asked.request, asked.vocabulary
+    scored = request.scored >= 0
+    if not request.echo:
+        return Echo(ids, None, scored=scored)
+    text = Delivery(vocabulary.of_prompt(), (), min_tokens=0, tokens_shown=True)
+    prompt = request.prompts[index // request.n]
+    added = vocabulary.added_before(ids, prompt.text or "") if isinstance(prompt, Encode) else 0
+    return Echo(ids, text, added=added, scored=scored)

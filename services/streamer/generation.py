@@ -16,6 +16,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from mesh.directory.membership import Member
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, NotReached, PeerLost, RemoteError, TooLarge, UnknownKind
 from mesh.ref import Ref
@@ -32,6 +34,7 @@ from services.api.strategies import Verification
 from services.streamer.acceptance import Acceptance, Predicted, runs_behind
 from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
+from services.streamer.echo import Echo
 from services.streamer.errors import ApiError
 from services.streamer.peers import GRACE, RETRY_MISSING, Peers, life, missing
 from services.streamer.quarantine import Case, Life, Quarantine
@@ -68,6 +71,11 @@ class Choice:
     prediction: list[int] = field(default_factory=list)
     predicted: Predicted | None = None  # None: the request brought no prediction
     timeline: Timeline | None = None  # None: the request doesn't ask for it
+    echo: Echo | None = None  # None: nothing is said of the prompt
+
+    @property
+    def prompt_told(self) -> bool:
+        return self.echo is None or self.echo.complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,7 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
             if barren >= MAX_BARREN:
                 raise _given_up(error) from error
             quarantine.left(case)
-        if len(choice.tokens) >= choice.sampling.max_tokens:
+        if len(choice.tokens) >= choice.sampling.max_tokens and choice.prompt_told:
             # It was lost between its last token and its Finished.
             return await _end_of_length(choice, audience)
         choice.attempt += 1
@@ -220,18 +228,37 @@ async def _take(choice: Choice, item: Tokens | Finished | Failed, audience: Audi
         raise _refused(item.reason, item.message)
     if choice.timeline is not None:
         choice.timeline.came(item.spans)
+    if choice.echo is not None and not choice.echo.complete:
+        await _show_prompt(choice, choice.echo, item, audience)
     if isinstance(item, Finished):
         return await _finish(choice, item, audience)
     return await _show(choice, item, audience)
 
 
+async def _show_prompt(choice: Choice, echo: Echo, item: Tokens | Finished, audience: Audience) -> None:
+    """Its text needs no worker, but leaves when the worker has taken the request: until then it may be refused."""
+    columns = item.prompt_logprobs if isinstance(item, Tokens) else None
+    try:
+        for piece in echo.take(columns):
+            await audience.show(choice, piece)
+    except ValueError as error:
+        raise _Broken(str(error)) from error
+    if echo.complete:
+        choice.delivery.begin_behind(echo.characters)
+    elif columns is None:
+        raise _Broken("log-probabilities of the prompt are missing")
+
+
 def _message(choice: Choice) -> Generate:
+    sampling = choice.sampling
+    if choice.prompt_told and sampling.prompt_logprobs >= 0:
+        sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
     return Generate(
         request_id=choice.request_id,
         attempt=choice.attempt,
         token_ids=choice.prompt + choice.tokens,
         prompt_tokens=len(choice.prompt),
-        sampling=choice.sampling,
+        sampling=sampling,
         speculation=choice.speculation,
         priority=choice.priority,
         cache_salt=choice.cache_salt,

@@ -16,6 +16,7 @@ Values = dict[str, tuple[Any, ...]]
 
 # Each with the values that ask for nothing, besides null; many are what vLLM takes a missing field for.
 CHAT: Values = {
+    "echo": (False,),
     "tools": ([],),
     # Without tools there is nothing to choose.
     "tool_choice": ("none", "auto"),
@@ -40,7 +41,6 @@ BOTH: Values = {
     "response_format": ({"type": "text"},),
     "store": (False,),
     "service_tier": ("auto", "default"),
-    "echo": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
@@ -48,7 +48,6 @@ BOTH: Values = {
     "length_penalty": (1.0, 1),
     "early_stopping": (False,),
     "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
     "return_tokens_as_token_ids": (False,),
     "logits_processors": ([],),
 }

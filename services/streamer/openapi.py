@@ -221,6 +221,12 @@ SHARED: dict[str, Schema] = {
         "maxLength": LONGEST_SALT,
         "description": "The prefix cache is shared with requests of the same salt only; empty: with those without",
     },
+    "prompt_logprobs": integer(
+        "Return the log-probability and rank of each token of the prompt, and of this number of most probable tokens "
+        "there, by token id; not with stream",
+        0,
+        MAX_LOGPROBS,
+    ),
     "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
     "return_provenance": boolean(
         "Adds runs to every choice and chunk: for each step's tokens their number, how many were drafted and "
@@ -250,9 +256,11 @@ COMPLETION: dict[str, Schema] = {
         "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
     },
     **SHARED,
+    "max_tokens": integer("Maximum answer length, in tokens. 0: the prompt alone, only with echo. Default: 16", 0),
     "logprobs": integer(
         "Return the log-probability of each token and of this number of most probable tokens", 0, MAX_LOGPROBS
     ),
+    "echo": boolean("The answer's text begins with the prompt, and so do its logprobs; max_tokens may then be 0"),
     "best_of": integer("Not greater than n", 1),
 }
 TOKENIZE: dict[str, Schema] = {

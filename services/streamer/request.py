@@ -76,6 +76,10 @@ class Request:
     bad_words: tuple[str, ...]
     sampling: Sampling
     max_tokens: int | None  # None: the rest of the context
+    # Whether the answer's text begins with the prompt; and, with -1 for none, how many most probable tokens are
+    # returned for each token of the prompt in vLLM's form.
+    echo: bool
+    prompt_logprobs: int
     seed: int | None
     speculation: Speculation
     namespace: str
@@ -91,6 +95,11 @@ class Request:
     @property
     def choices(self) -> int:
         return self.n * len(self.prompts)
+
+    @property
+    def scored(self) -> int:
+        """As sampling.logprobs: what is wanted of the tokens of the prompts."""
+        return max(self.prompt_logprobs, self.sampling.logprobs if self.echo else -1)
 
 
 def parse_json(body: bytes | bytearray) -> dict[str, Any]:
@@ -135,10 +144,14 @@ def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
     best_of = fields.integer("best_of", 1, MAX_CHOICES_IN_ALL)
     if best_of is not None and best_of > (fields.integer("n", 1, limits.max_choices) or 1):
         raise unsupported("best_of", "greater than n is not supported by this server")
-    max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS)
+    echo = fields.boolean("echo")
+    max_tokens = fields.integer("max_tokens", 0, MAX_TOKENS)
+    if max_tokens == 0 and not echo:
+        raise bad_value("max_tokens", "may be 0 only with echo: true", "out_of_range")
     return _request(
         fields,
         limits,
+        echo=echo,
         chat=False,
         model=model,
         prompts=_prompts(fields),
@@ -224,6 +237,7 @@ def _request(
     prompts: list[Prompt],
     max_tokens: int | None,
     logprobs: int,
+    echo: bool = False,
 ) -> Request:
     n = fields.integer("n", 1, limits.max_choices) or 1
     if n * len(prompts) > MAX_CHOICES_IN_ALL:
@@ -231,6 +245,9 @@ def _request(
     stream = fields.boolean("stream")
     speculation, namespace = read_speculation(fields)
     include_usage, continuous_usage = _stream_options(fields, stream)
+    prompt_logprobs = fields.integer("prompt_logprobs", 0, MAX_LOGPROBS)
+    if stream and prompt_logprobs is not None:
+        raise bad_value("prompt_logprobs", "is not available with stream: true; echo with logprobs is")
     request = Request(
         chat=chat,
         model=model,
@@ -243,6 +260,8 @@ def _request(
         bad_words=read_bad_words(fields),
         sampling=read_sampling(fields, max_tokens, logprobs, limits.sampling),
         max_tokens=max_tokens,
+        echo=echo,
+        prompt_logprobs=-1 if prompt_logprobs is None else prompt_logprobs,
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         speculation=speculation,
         namespace=namespace,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from services.api.messages import TokenLogprob
+from services.api.prompt_logprobs import PromptLogprob
 from services.streamer import timeline
 from services.streamer.acceptance import Acceptance
 from services.streamer.delivery import Piece, slices
@@ -29,16 +30,6 @@ def head(request: Request, answer_id: str, created: int) -> dict[str, Any]:
     if request.chat and request.stream:
         kind = "chat.completion.chunk"
     return {"id": answer_id, "object": kind, "created": created, "model": request.model}
-
-
-@dataclass(slots=True)
-class WholeChoice:
-    """One choice of an answer that isn't streamed. Its log-probabilities are written as they come: kept until the end,
-    a million of them would be written, and freed, at once."""
-
-    choice: Choice
-    piece: Piece  # without its log-probabilities
-    logprobs: WrittenLists
 
 
 class WrittenLists:
@@ -64,6 +55,18 @@ class WrittenLists:
         return {**lists, **self._others}
 
 
+@dataclass(slots=True)
+class WholeChoice:
+    """One choice of an answer that isn't streamed. Its log-probabilities are written as they come: kept until the end,
+    a million of them would be written, and freed, at once."""
+
+    choice: Choice
+    piece: Piece  # without its log-probabilities, and without the tokens of the prompt
+    logprobs: WrittenLists = field(default_factory=WrittenLists)
+    of_prompt: WrittenLists = field(default_factory=WrittenLists)
+    work: int = 0  # to write all of it (turns.py)
+
+
 def whole(
     request: Request, opening: dict[str, Any], wholes: Sequence[WholeChoice], endings: Sequence[Ending],
     vocabulary: Vocabulary,
@@ -79,6 +82,8 @@ def whole(
     closing: dict[str, Any] = {"usage": usage(choices, endings), **metrics(choices)}
     if request.return_token_ids and request.chat:
         closing["prompt_token_ids"] = choices[0].prompt
+    if request.chat:
+        closing |= wholes[0].of_prompt.joined()
     yield b"]," + orjson.dumps(closing)[1:]
 
 
@@ -98,23 +103,35 @@ def _choice(request: Request, whole: WholeChoice, ending: Ending, vocabulary: Vo
     body["stop_reason"] = ending.stop
     if request.return_token_ids and not request.chat:
         body["prompt_token_ids"] = whole.choice.prompt
+    if not request.chat:
+        body |= whole.of_prompt.joined()
     yield orjson.dumps(body | of_tokens.joined() | ended(request, whole.choice))
 
 
-def work_of(request: Request, tokens: int) -> int:
-    """The work of writing this number of tokens for the client, in the units of turns.py."""
+def work_of(request: Request, piece: Piece) -> int:
+    """The work of writing this piece for the client, in the units of turns.py."""
+    return len(piece.ids) * _work_of_token(request, piece.of_prompt)
+
+
+def _work_of_token(request: Request, of_prompt: bool) -> int:
     top = request.sampling.logprobs
-    runs = request.return_provenance + 2 * request.speculation.return_drafts
-    return tokens * (1 + runs + (1 + top if top >= 0 else 0))
+    written = 1 + top if top >= 0 else 0
+    if of_prompt:
+        # They were numbers in columns before.
+        return 1 + 2 * (1 + request.scored) + written
+    return 1 + request.return_provenance + 2 * request.speculation.return_drafts + written
 
 
 def slices_of(request: Request, piece: Piece) -> Iterator[Piece]:
-    return slices(piece, max(1, A_SLICE // work_of(request, 1)))
+    return slices(piece, max(1, A_SLICE // _work_of_token(request, piece.of_prompt)))
 
 
 def tokens(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Fields of a piece's tokens that the request asked for, besides log-probabilities."""
+    """Fields of a piece's tokens that the request asked for, besides log-probabilities. They tell of the answer, not
+    of the prompt."""
     body: dict[str, Any] = {}
+    if piece.of_prompt:
+        return body
     if request.return_token_ids:
         body["token_ids"] = piece.ids
     if request.return_provenance:
@@ -196,7 +213,7 @@ def metrics(choices: Sequence[Choice]) -> dict[str, Any]:
 
 
 def logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any] | None:
-    if request.sampling.logprobs < 0:
+    if request.sampling.logprobs < 0 or (piece.of_prompt and not request.echo):
         return None
     return _chat_logprobs(piece, vocabulary) if request.chat else _text_logprobs(request, piece, vocabulary)
 
@@ -209,6 +226,7 @@ def _chat_logprobs(piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
                 "top_logprobs": [_named(vocabulary, top.id, top.logprob) for top in each.top],
             }
             for token, each in zip(piece.ids, piece.logprobs, strict=True)
+            if each is not None
         ],
         "refusal": None,
     }
@@ -225,20 +243,43 @@ def _finite(logprob: float) -> float:
 
 
 def _text_logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
+    top = request.sampling.logprobs
     return {
         "tokens": [vocabulary.text_of(token) for token in piece.ids],
-        "token_logprobs": [_finite(each.logprob) for each in piece.logprobs],
-        "top_logprobs": [_top(each, vocabulary) for each in piece.logprobs] if request.sampling.logprobs > 0 else None,
+        "token_logprobs": [None if each is None else _finite(each.logprob) for each in piece.logprobs],
+        "top_logprobs": [_top(each, top, vocabulary) for each in piece.logprobs] if top > 0 else None,
         "text_offset": piece.offsets,
     }
 
 
-def _top(each: TokenLogprob, vocabulary: Vocabulary) -> dict[str, float]:
+def _top(each: TokenLogprob | None, count: int, vocabulary: Vocabulary) -> dict[str, float] | None:
     """Tokens that look the same (parts of one character) share a name: the likeliest keeps it."""
+    if each is None:
+        return None
     named: dict[str, float] = {}
-    for top in each.top:
+    for top in each.top[:count]:
         named.setdefault(vocabulary.text_of(top.id), _finite(top.logprob))
     return named
+
+
+def prompt_logprobs(request: Request, piece: Piece, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Of a piece of the prompt, as vLLM returns them: token ids to log-probability, rank and text."""
+    if request.prompt_logprobs < 0:
+        return {}
+    entries = zip(piece.ids, piece.logprobs, strict=True)
+    return {"prompt_logprobs": [_ranked(token, each, request.prompt_logprobs, vocabulary) for token, each in entries]}
+
+
+def _ranked(token: int, each: TokenLogprob | None, count: int, vocabulary: Vocabulary) -> dict[str, Any] | None:
+    """The prompt's token, then the most probable ones."""
+    if not isinstance(each, PromptLogprob):
+        return None
+    told = [(token, each.logprob, each.rank)]
+    told += [(top.id, top.logprob, rank) for rank, top in enumerate(each.top[:count], 1)]
+    return {
+        str(id): {"logprob": _finite(logprob), "rank": rank, "decoded_token": vocabulary.text_of(id)}
+        for id, logprob, rank in told
+    }
 
 
 def model(name: str, created: int, max_context: int | None) -> dict[str, Any]:

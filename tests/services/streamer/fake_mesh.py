@@ -33,11 +33,13 @@ from services.api.messages import (
     Finished,
     Generate,
     ModelCard,
+    PromptLogprobs,
     Run,
     TokenLogprob,
     Tokens,
     TopToken,
 )
+from services.api.prompt_logprobs import PromptLogprob, pack, parts
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings
 from services.streamer.actor import StreamerActor
@@ -146,6 +148,16 @@ def tokens(message: Generate, seq: int, ids: list[int], drafted: int = 0, source
     )
 
 
+def columns(ids: list[int], count: int) -> PromptLogprobs:
+    """Log-probabilities that tell the tokens apart; the token itself has rank 2, behind 65, 66, ..."""
+    top = [TopToken(id=65 + nth, logprob=-nth / 4) for nth in range(count)]
+    return pack(1, [PromptLogprob(logprob=-token / 4, rank=2, top=top) for token in ids[1:]])
+
+
+def about_prompt(message: Generate, part: PromptLogprobs) -> Tokens:
+    return Tokens(request_id=message.request_id, attempt=message.attempt, seq=0, ids=[], prompt_logprobs=part)
+
+
 def finished(message: Generate, count: int, reason: Any = "stop", cached: int = 0) -> Finished:
     stop = CARD.eos_token_ids[0] if reason == "stop" else None
     return Finished(
@@ -175,6 +187,10 @@ def says(text: str | list[int], group: int = 1, *, cached: int = 0, source: str 
 
     async def script(target: FakeTarget, message: Generate, out: StreamWriter) -> None:
         end = min(len(ids), message.sampling.max_tokens)
+        if message.sampling.prompt_logprobs >= 0:
+            prompt = message.token_ids[: message.prompt_tokens]
+            for told in parts(columns(prompt, message.sampling.prompt_logprobs), 3):
+                await out.send(about_prompt(message, told))
         seq = len(message.token_ids) - message.prompt_tokens
         while seq < end:
             part = ids[seq : min(seq + group, end)]

@@ -30,7 +30,8 @@ SEEDS: list[tuple[str, dict[str, Any]]] = [
     (
         "/v1/completions",
         {
-            "model": MODEL, "prompt": ["a", "b"], "logprobs": 2, "echo": False, "stop_token_ids": [1], "min_tokens": 1,
+            "model": MODEL, "prompt": ["a", "b"], "logprobs": 2, "echo": True, "prompt_logprobs": 1,
+            "stop_token_ids": [1], "min_tokens": 1,
             "bad_words_token_ids": [[1, 2], 3], "allowed_token_ids": [4],
             "speculation": {
                 "verify_strategy": "block", "accept_policy": "normal", "max_candidate_len": 3, "verify_window": 1,

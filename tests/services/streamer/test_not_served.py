@@ -54,13 +54,17 @@ def test_vllms_defaults_may_be_sent() -> None:
     ("field", "value"),
     [
         ("skip_special_tokens", False), ("include_stop_str_in_output", True), ("spaces_between_special_tokens", False),
-        ("use_beam_search", True), ("length_penalty", 0.8), ("truncate_prompt_tokens", 5), ("prompt_logprobs", 0),
-        ("return_tokens_as_token_ids", True), ("echo", True), ("skip_special_tokens", 1),
+        ("use_beam_search", True), ("length_penalty", 0.8), ("truncate_prompt_tokens", 5),
+        ("return_tokens_as_token_ids", True), ("skip_special_tokens", 1),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("parse", [chat, completion])
 def test_other_values_are_refused_by_name(parse: Any, field: str, value: Any) -> None:
     assert refusal(parse, **{field: value}).param == field
+
+
+def test_a_chat_has_no_echo() -> None:
+    assert refusal(chat, echo=True).param == "echo"
 
 
 def test_a_refusal_says_what_is_taken() -> None:
