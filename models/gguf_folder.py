@@ -1,8 +1,8 @@
-"""Writes a Hugging Face folder from a GGUF file: config, tokenizer, and weights in bfloat16.
+"""Writes a Hugging Face folder from a GGUF file: config, tokenizer, and weights in bfloat16 or float32.
 
-bfloat16 is what these models were trained in and what the engine packs: it loads without a conversion, is
-half of float32, and its rounding (2^-9) lies far below that of a 4-bit block. Float32 runs and the
-transformers oracle read the same folder, so parity is unaffected. numpy only, one tensor in memory at a time.
+What the file's codes stand for is computed in float32. A model that runs in bfloat16 or int8 reads them rounded to
+bfloat16, half as large; one that is asked to run in float32 gets them as they are, because the rounding (2^-9) moves
+enough logits to change texts. numpy only, one tensor in memory at a time.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _REORDERED = ("llama",)
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
-def convert(gguf: GgufFile, folder: Path, progress: Progress | None = None) -> None:
+def convert(gguf: GgufFile, folder: Path, progress: Progress | None = None, exact: bool = False) -> None:
     """Fill `folder` from the file. The caller makes it appear at once by renaming it when we return."""
-    Conversion(gguf).write(folder, progress)
+    Conversion(gguf, exact).write(folder, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,24 @@ class _Written:
     name: str
     tensor: Tensor
     heads: int
+    exact: bool  # float32, not rounded to bfloat16
 
     @property
     def bytes(self) -> int:
-        return 2 * math.prod(self.tensor.shape)
+        return (4 if self.exact else 2) * math.prod(self.tensor.shape)
+
+    def encoded(self, values: np.ndarray) -> memoryview:
+        if self.exact:
+            return memoryview(np.ascontiguousarray(values, "<f4")).cast("B")
+        return _to_bf16(values)
 
 
 class Conversion:
     """What the folder will hold, to the byte: a file that isn't supported is refused before anything is written."""
 
-    def __init__(self, gguf: GgufFile) -> None:
+    def __init__(self, gguf: GgufFile, exact: bool = False) -> None:
         self._gguf = gguf
-        config = model_config(gguf)
+        config = model_config(gguf) | ({"dtype": "float32"} if exact else {})
         generation = {"bos_token_id": config["bos_token_id"], "eos_token_id": end_token_ids(gguf)}
         self._documents = {
             "config.json": _json(config),
@@ -86,7 +92,8 @@ class Conversion:
             "tokenizer_config.json": _json(tokenizer_config(gguf)),
             "generation_config.json": _json(generation),
         }
-        self._tensors = [_written(gguf, config, tensor) for tensor in gguf.tensors.values() if _is_weight(tensor)]
+        weights = [tensor for tensor in gguf.tensors.values() if _is_weight(tensor)]
+        self._tensors = [_written(gguf, config, tensor, exact) for tensor in weights]
         self._header = _header(self._tensors)
         self._values = sum(each.bytes for each in self._tensors)
         self.bytes = sum(map(len, self._documents.values())) + len(self._header) + self._values
@@ -207,7 +214,9 @@ def _header(tensors: list[_Written]) -> bytes:
     end = 0
     for each in tensors:
         start, end = end, end + each.bytes
-        entries[each.name] = {"dtype": "BF16", "shape": list(each.tensor.shape), "data_offsets": [start, end]}
+        entries[each.name] = {
+            "dtype": "F32" if each.exact else "BF16", "shape": list(each.tensor.shape), "data_offsets": [start, end],
+        }  # fmt: skip
     encoded = json.dumps(entries, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     return struct.pack("<Q", len(encoded)) + encoded
@@ -217,7 +226,7 @@ def _is_weight(tensor: Tensor) -> bool:
     return tensor.name != _ROPE_FACTORS
 
 
-def _written(gguf: GgufFile, config: dict[str, Any], tensor: Tensor) -> _Written:
+def _written(gguf: GgufFile, config: dict[str, Any], tensor: Tensor, exact: bool) -> _Written:
     name = _hugging_face_name(gguf, tensor.name)
     if len(tensor.shape) > 2:
         raise GgufError(f"{gguf.path}: tensor {tensor.name} has shape {tensor.shape}; read are vectors and matrices")
@@ -225,7 +234,7 @@ def _written(gguf: GgufFile, config: dict[str, Any], tensor: Tensor) -> _Written
     heads = reordered.get(tensor.name.split(".")[-2], 0) if config["model_type"] in _REORDERED else 0
     if heads and tensor.shape[0] % (2 * heads):
         raise GgufError(f"{gguf.path}: tensor {tensor.name} has {tensor.shape[0]} rows for {heads} heads")
-    return _Written(name, tensor, heads)
+    return _Written(name, tensor, heads, exact)
 
 
 def _hugging_face_name(gguf: GgufFile, name: str) -> str:
@@ -240,12 +249,12 @@ def _hugging_face_name(gguf: GgufFile, name: str) -> str:
 def _write_tensor(gguf: GgufFile, written: _Written, file: BinaryIO) -> None:
     tensor = written.tensor
     if written.heads:
-        file.write(_to_bf16(_halves_apart(gguf.values(tensor.name), written.heads)))
+        file.write(written.encoded(_halves_apart(gguf.values(tensor.name), written.heads)))
         return
     rows = tensor.shape[0]
     step = rows if len(tensor.shape) == 1 else max(1, _CHUNK_VALUES // tensor.shape[1])
     for first in range(0, rows, step):
-        file.write(_to_bf16(gguf.values(tensor.name, first, first + step)))
+        file.write(written.encoded(gguf.values(tensor.name, first, first + step)))
 
 
 def _halves_apart(values: np.ndarray, heads: int) -> np.ndarray:

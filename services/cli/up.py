@@ -149,7 +149,7 @@ def _fetch_model(settings: Settings) -> Path:
 
     bar = ProgressBar()
     try:
-        folder = ensure_model(settings.model, cache_dir(settings), bar)
+        folder = ensure_model(settings.model, cache_dir(settings), bar, settings.dtype)
     finally:
         bar.close()
     if settings.engine == "torch":

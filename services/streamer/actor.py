@@ -159,7 +159,7 @@ class StreamerActor(Actor):
     # The parts ------------------------------------------------------------------------------------------
 
     def load_model_files(self) -> tuple[Vocabulary, SamplingDefaults]:
-        folder = ensure_model(self._settings.model, cache_dir(self._settings))
+        folder = ensure_model(self._settings.model, cache_dir(self._settings), dtype=self._settings.dtype)
         sampling = sampling_of(folder, self._settings.generation_config)
         for each in sampling.ignored:
             log.warning("%s", each)

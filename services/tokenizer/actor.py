@@ -44,7 +44,10 @@ class TokenizerActor(Actor):
         self._draining = False
 
     async def on_start(self) -> None:
-        folder = await asyncio.to_thread(lambda: ensure_model(self._settings.model, cache_dir(self._settings)))
+        settings = self._settings
+        folder = await asyncio.to_thread(
+            lambda: ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
+        )
         source = read_template(folder)
         if source is not None:
             self._template = TemplateProcess(

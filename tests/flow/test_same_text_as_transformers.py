@@ -40,7 +40,7 @@ def expected() -> list[str]:
     from models.sources import ensure_model
     from services.api.settings import Settings, cache_dir
 
-    folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
+    folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()), dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     texts = []

@@ -147,3 +147,29 @@ def write_gguf_of(
             tensor = interleave_halves(tensor, heads[part])
         stored[name] = (tensor.shape, 0, np.ascontiguousarray(tensor, np.float32).tobytes())
     path.write_bytes(gguf_bytes(metadata | changes, stored))
+
+
+# Q4_1: 32 values a block; a step and a least value in float16, then codes: 16 low halves, then 16 high ones -------
+
+
+def _q4_1_blocks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    blocks = values.astype(np.float32).reshape(-1, 32)
+    least = blocks.min(1).astype(np.float16)
+    step = ((blocks.max(1) - blocks.min(1)) / 15).astype(np.float16)
+    scaled = (blocks - least[:, None].astype(np.float32)) / np.maximum(step, 1e-6)[:, None].astype(np.float32)
+    return step, least, np.clip(np.rint(scaled), 0, 15).astype(np.uint8)
+
+
+def encode_q4_1(values: np.ndarray) -> tuple[int, bytes]:
+    """Type number and bytes of a matrix."""
+    step, least, codes = _q4_1_blocks(values)
+    packed = codes[:, :16] | (codes[:, 16:] << 4)
+    heads = np.stack([step, least], axis=1).view(np.uint8)
+    return 3, np.concatenate([heads, packed], axis=1).tobytes()
+
+
+def q4_1_values(values: np.ndarray) -> np.ndarray:
+    """What the codes of a matrix stand for, in float32."""
+    step, least, codes = _q4_1_blocks(values)
+    meant = codes * step[:, None].astype(np.float32) + least[:, None].astype(np.float32)
+    return meant.reshape(values.shape)

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from models.gguf import GgufError, GgufFile
-from models.gguf_folder import convert
+from models.gguf_folder import Conversion, convert
+
+NAMES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors")
 
 
 def converted(tmp_path: Path, **changes: object) -> tuple[Path, dict[str, np.ndarray]]:
@@ -44,6 +46,28 @@ def test_weights_are_the_files_own_rounded_to_bfloat16(tmp_path: Path) -> None:
         # torch's own rounding is the oracle of ours.
         expected = torch.from_numpy(weights[f"{theirs}.weight"]).to(torch.bfloat16)
         assert torch.equal(stored[f"{ours}.weight"], expected), theirs
+
+
+def test_asked_for_float32_every_value_is_what_the_files_codes_stand_for(tmp_path: Path) -> None:
+    """Q4_1: a code of 4 bits times a float16, plus a float16: more bits than bfloat16 has."""
+    weights = writer.tiny_weights()
+    tensors = {name: (each.shape, *writer.encode_q4_1(each)) for name, each in weights.items() if each.ndim == 2}
+    tensors |= {name: (each.shape, 0, each.tobytes()) for name, each in weights.items() if each.ndim == 1}
+    (tmp_path / "q.gguf").write_bytes(writer.gguf_bytes(writer.tiny_metadata(), tensors))
+    file = GgufFile(tmp_path / "q.gguf")
+    folders = [tmp_path / "rounded", tmp_path / "exact"]
+    for folder, exact in zip(folders, (False, True), strict=True):
+        folder.mkdir()
+        convert(file, folder, exact=exact)
+    rounded, exact = (load_file(folder / "model.safetensors") for folder in folders)
+    for theirs, ours in (("blk.0.ffn_up", "layers.0.mlp.up_proj"), ("token_embd", "embed_tokens")):
+        meant = writer.q4_1_values(weights[f"{theirs}.weight"])
+        assert torch.equal(exact[f"model.{ours}.weight"], torch.from_numpy(meant)), theirs
+        assert not torch.equal(rounded[f"model.{ours}.weight"].float(), torch.from_numpy(meant)), theirs
+    # Rows of q are in Hugging Face's order, whatever the type.
+    assert all(torch.equal(exact[name].to(torch.bfloat16), each) for name, each in rounded.items())
+    assert json.loads((folders[1] / "config.json").read_text())["dtype"] == "float32"
+    assert sum((folders[1] / name).stat().st_size for name in NAMES) == Conversion(file, exact=True).bytes
 
 
 def test_config_says_what_the_metadata_says(tmp_path: Path) -> None:

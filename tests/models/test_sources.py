@@ -83,6 +83,13 @@ def test_a_gguf_file_becomes_a_folder_once(gguf: Path, tmp_path: Path) -> None:
     check_folder(first)
 
 
+def test_a_float32_folder_of_a_gguf_file_stands_beside_the_bfloat16_one(gguf: Path, tmp_path: Path) -> None:
+    folders = [ensure_model(str(gguf), tmp_path / "cache", dtype=dtype) for dtype in ("auto", "int8", "float32")]
+    assert folders[0] == folders[1] != folders[2] == ensure_model(str(gguf), tmp_path / "cache", dtype="float32")
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in folders]
+    assert sizes[2] > 1.8 * sizes[0]
+
+
 def test_a_changed_gguf_file_is_converted_anew(gguf: Path, tmp_path: Path) -> None:
     first = ensure_model(str(gguf), tmp_path / "cache")
     os.utime(gguf, ns=(1, 1))
