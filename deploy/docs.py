@@ -125,6 +125,12 @@ def strategies() -> str:
     )
 
 
+def cards() -> str:
+    from deploy.cards import CARDS, rows
+
+    return table(("model", "weights, GB", *CARDS), rows())
+
+
 # Commands -------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +329,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "foreign_flags": foreign_flags,
     "methods": methods,
     "strategies": strategies,
+    "cards": cards,
     "commands": commands,
     "messages": messages,
     "metrics": metrics,

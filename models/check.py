@@ -27,6 +27,7 @@ class Checked:
     parameters: int
     stored_bytes: int
     files: int
+    headers: FolderHeaders
 
 
 def check_model(folder: Path) -> Checked:
@@ -43,6 +44,7 @@ def check_model(folder: Path) -> Checked:
         parameters=parameter_count(network),
         stored_bytes=sum(header.end - header.begin for header in headers.tensors.values()),
         files=len(set(headers.file_of.values())),
+        headers=headers,
     )
 
 

@@ -68,3 +68,22 @@ class FolderHeaders:
         if layout is not None:
             return True, layout
         return False, {"weight": Wanted(f"{matrix.name}.weight", ((matrix.outputs, matrix.inputs),), FLOATS)}
+
+    def coded_bytes(self, linear: Linear) -> int:
+        """Of the linear's codes, scales and zeros, if all its parts are coded alike; 0: it is made dense."""
+        total, ways = 0, set()
+        for part in linear.parts:
+            is_quantised, layout = self.layout(Matrix(part.name, part.outputs, linear.inputs))
+            if not is_quantised:
+                return 0
+            headers = {key: self.tensors[wanted.name] for key, wanted in layout.items() if wanted.name in self.tensors}
+            ways.add(tuple(sorted((key, header.dtype) for key, header in headers.items())))
+            for key, header in headers.items():
+                # Zeros of 4 bits take 16 in memory (models/quantized/stored.py).
+                total += (header.end - header.begin) * (4 if "zeros" in key else 1)
+        return total if len(ways) == 1 else 0
+
+    def number_bytes(self, name: str) -> int:
+        """Of one number of a tensor."""
+        header = self.tensors.get(name)
+        return 4 if header is None or header.dtype == "F32" else 2

@@ -54,6 +54,13 @@ class Weights:
         self._refuse_biases(linear)
         return StoredLinear(parts)
 
+    def coded_bytes(self, linear: spec.Linear) -> int:
+        """As FolderHeaders."""
+        return self._headers.coded_bytes(linear)
+
+    def number_bytes(self, name: str) -> int:
+        return self._headers.number_bytes(name)
+
     def _get(self, wanted: Wanted) -> torch.Tensor:
         self._headers.check(wanted)
         tensor: torch.Tensor = self._values(wanted.name)

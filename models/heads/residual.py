@@ -45,6 +45,13 @@ class ResidualHeads:
     # The network whose final values the heads read in place of the target's; it gives no logits.
     prefix: Head | None = None
 
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Each once; heads may share them."""
+        blocks = (block for head in self.heads for block in head.blocks)
+        inner = [one for block in blocks for one in (block.linear, block.skip) if one]
+        return tuple(dict.fromkeys([*(head.head for head in self.heads), *inner]))
+
 
 def read_medusa(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
     check_sizes(fields, target)

@@ -44,6 +44,17 @@ class HeadWeights:
         parts = tuple(part.rows(self._ids) for part in found.parts)
         return StoredLinear(parts, tuple(bias[self._ids] for bias in found.biases))
 
+    def coded_bytes(self, linear: spec.Linear) -> int:
+        """As FolderHeaders; a shared one is dense, as heads are."""
+        if any(f"{part.name}.weight" in self._shared for part in linear.parts):
+            return 0
+        return self._own.coded_bytes(linear)
+
+    def number_bytes(self, name: str) -> int:
+        if name in self._shared:
+            return self._target.number_bytes(self._shared[name])
+        return self._own.number_bytes(name)
+
 
 def vocabulary_of(head: Head | ResidualHeads, own: Weights) -> torch.Tensor | None:
     """The target's ids of the head's tokens. None: it has the target's."""

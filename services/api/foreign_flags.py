@@ -78,7 +78,7 @@ ON, OFF = ("true",), ("false",)
 OPPOSITE = {"true": "false", "false": "true"}
 ALL = "vLLM, SGLang, FastDeploy, LMDeploy"
 ONE_DEVICE = "not served: a worker uses one device. Several workers share the requests (`specmesh run worker`)"
-KV_MEMORY = "write --kv-cache-mb N: MiB for KV pages; 0: 60 % of the memory that is free after loading the model"
+KV_MEMORY = "write --gpu-memory-utilization S: share of the GPU's memory that the worker may use, or --kv-cache-mb N"
 FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
 FORMATS = f"{FROM_FOLDER} --dtype int8 computes any model in 8 bits"
 ONE_ENGINE = "leave it out, or write --executor triton (GPU), compiled (CPU) or plain (PyTorch)"
@@ -172,7 +172,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--page-size", "SGLang", "page_tokens"),
     _flag("--cache-block-seq-len", "LMDeploy", "page_tokens"),
     _flag("--kv-cache-memory-bytes", "vLLM", "kv_cache_mb", reads=_mebibytes, note="bytes, rounded down to MiB"),
-    _flag("--gpu-memory-utilization", "vLLM, FastDeploy", why=KV_MEMORY),
+    _flag("--gpu-memory-utilization", "vLLM, FastDeploy", "gpu_memory_utilization"),
     _flag("--mem-fraction-static", "SGLang", why=KV_MEMORY),
     _flag("--cache-max-entry-count", "LMDeploy", why=KV_MEMORY),
     _flag("--kv-cache-ratio", "FastDeploy", why=KV_MEMORY),

@@ -32,7 +32,7 @@ def fetch(name: str, settings: Settings) -> int:
 
     bar = ProgressBar()
     try:
-        folder = ensure_model(name, cache_dir(settings), bar)
+        folder = ensure_model(name, cache_dir(settings), bar, settings.dtype)
     except ModelError as error:
         bar.close()
         return _tell(error.what, error.fix)
@@ -79,11 +79,11 @@ def _how_to_get(name: str) -> str:
 def check(name: str, settings: Settings) -> int:
     """Every name, shape and type, by the headers; weights aren't loaded."""
     from models.check import check_model
-    from models.sources import MODEL_NAMES, ModelError
+    from models.sources import MODEL_NAMES, ModelError, kept_as
 
     path = Path(name).expanduser()
     if name.lower() in MODEL_NAMES and not path.exists():
-        path = cache_dir(settings) / "models" / name.lower()
+        path = cache_dir(settings) / "models" / kept_as(name.lower(), settings.dtype)
         if not path.is_dir():
             return _tell(f"{name} is not here", f"specmesh model fetch {name}")
     try:
@@ -101,14 +101,19 @@ def check(name: str, settings: Settings) -> int:
 
 def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     """The model's properties, and the memory it takes under these settings."""
+    from kernels.interpreter import has_gpu
     from models.check import check_context, kv_bytes_per_token
+    from models.memory import NUMBER_BYTES, kept_by, weight_bytes
+    from services.worker.cache.size import BY_DEVICE, CPU_KV_MB
 
     context = check_context(model.network, settings.max_context)
-    number_bytes = 4 if settings.dtype == "float32" else 2
-    per_token = kv_bytes_per_token(model.network, number_bytes)
-    weights = model.parameters * (1 if settings.dtype == "int8" else number_bytes)
-    pages = settings.kv_cache_mb << 20
-    room = f"kv_cache_mb {settings.kv_cache_mb:,} holds {pages // per_token:,} tokens" if pages else "what is free"
+    dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
+    per_token = kv_bytes_per_token(model.network, NUMBER_BYTES[dtype])
+    on_gpu = has_gpu() and settings.executor in ("auto", "triton")
+    weights = weight_bytes(model.network, kept_by(model.network, model.headers, dtype, codes_stay=on_gpu))
+    setting = CPU_KV_MB if settings.kv_cache_mb == BY_DEVICE and not on_gpu else max(0, settings.kv_cache_mb)
+    pages = setting << 20
+    room = f"kv_cache_mb {setting:,} holds {pages // per_token:,} tokens" if pages else "what is free"
     return [
         ("architecture", model.architecture),
         ("parameters", f"{model.parameters:,}"),

@@ -25,6 +25,7 @@ from services.api.messages import Describe, Failed, Generate, ModelCard, Specula
 from services.api.methods import METHODS
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
+from services.worker.cache.size import GPU_SEQUENCES
 from services.worker.engine import Engine, Heard, ProposerMoved
 from services.worker.figures import figures_of
 from services.worker.loading import load_runner, model_name, served_methods
@@ -66,7 +67,7 @@ class WorkerActor(Actor):
         self._context = context
         self._settings = settings = context.settings
         # Twice what the scheduler takes: it refuses the rest itself, with a reason.
-        self.max_streams = 2 * (settings.max_waiting + settings.max_sequences)
+        self.max_streams = 2 * (settings.max_waiting + (settings.max_sequences or GPU_SEQUENCES))
         self._given_runner = runner
         self._name = model_name(settings)
         self._metrics = WorkerMetrics(context.registry, self._name)
@@ -120,8 +121,8 @@ class WorkerActor(Actor):
             limits_of(
                 facts,
                 max_context=context,
-                max_sequences=settings.max_sequences,
-                max_step_tokens=settings.max_step_tokens,
+                max_sequences=settings.max_sequences or facts.max_sequences,
+                max_step_tokens=settings.max_step_tokens or facts.max_step_tokens,
                 max_waiting=settings.max_waiting,
                 method=settings.method,
                 methods=served_methods(runner.drafters),

@@ -14,7 +14,7 @@ from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
 from services.runtime.memory import available_bytes
-from services.worker.cache.size import kv_cache_bytes
+from services.worker.cache.size import BY_DEVICE, CPU_KV_MB, kv_cache_bytes
 from services.worker.running.runner import Runner
 from services.worker.speculation.local.drafters import LocalDrafters
 
@@ -43,7 +43,8 @@ def _mock(settings: Settings) -> MockRunner:
     given: Mapping[str, Any] | str = settings.mock_profile
     profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
     page_bytes = settings.page_tokens * MOCK_TOKEN_BYTES
-    pages = kv_cache_bytes(settings.kv_cache_mb, available_bytes(), page_bytes) // page_bytes
+    size = CPU_KV_MB if settings.kv_cache_mb == BY_DEVICE else settings.kv_cache_mb
+    pages = kv_cache_bytes(size, available_bytes(), page_bytes) // page_bytes
     return MockRunner(profile, page_tokens=settings.page_tokens, pages=pages)
 
 
@@ -65,10 +66,12 @@ def _torch(settings: Settings) -> Runner:
         threads=threads_of("worker", settings.cores, settings.threads),
         page_tokens=settings.page_tokens,
         kv_cache_mb=settings.kv_cache_mb,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
         max_sequences=settings.max_sequences,
+        max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
     )
-    folder = ensure_model(settings.model, cache_dir(settings))
+    folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
     if own and METHODS[own.method].has_network:
         head = own.method, own.folder(settings, folder)
     model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)

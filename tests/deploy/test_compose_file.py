@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from services.api.settings import ROLES, SETTINGS
+from services.worker.cache.size import CPU_KV_MB
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -81,8 +82,7 @@ def test_a_service_has_a_bound_on_memory_and_processes(name: str) -> None:
 
 
 def test_the_workers_limit_leaves_room_for_its_pages() -> None:
-    pages = next(row.default for row in SETTINGS if row.name == "kv_cache_mb")
-    assert int(default(SERVICES["worker"]["mem_limit"]).removesuffix("g")) * 1024 >= 2 * pages
+    assert int(default(SERVICES["worker"]["mem_limit"]).removesuffix("g")) * 1024 >= 2 * CPU_KV_MB
 
 
 def test_no_health_port_is_on_the_network_outside() -> None:

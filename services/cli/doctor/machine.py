@@ -10,11 +10,13 @@ import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from kernels.interpreter import has_gpu
 from services.api.settings import Settings, cache_dir, run_dir, store_dir
 from services.cli.doctor.finding import Finding, bad, ok, warn
 from services.runtime.descriptors import hard_limit, room_for
 from services.runtime.memory import available_bytes
 from services.runtime.own_folder import is_own
+from services.worker.cache.size import BY_DEVICE, CPU_KV_MB
 
 MB = 1 << 20
 # What a fetched default model and its download take at most.
@@ -29,12 +31,12 @@ TORCH_IMPORT_TIMEOUT = 120.0
 def model(settings: Settings) -> list[Finding]:
     """Is there one, and is it whole? Nothing is fetched to find out."""
     from models.check import check_context, check_model
-    from models.sources import MODEL_NAMES, ModelError
+    from models.sources import MODEL_NAMES, ModelError, kept_as
 
     name = settings.model
     path = Path(name).expanduser()
     if name.lower() in MODEL_NAMES and not path.exists():
-        path = cache_dir(settings) / "models" / name.lower()
+        path = cache_dir(settings) / "models" / kept_as(name.lower(), settings.dtype)
         if not path.is_dir():
             what = f"{name} is not in the cache yet; the first start fetches it"
             return [warn("model", what, f"specmesh model fetch {name}")]
@@ -104,9 +106,10 @@ def _existing_parent(folder: Path) -> Path:
 def memory(settings: Settings) -> list[Finding]:
     """Will the KV pages fit beside everything else?"""
     available = available_bytes()
-    wanted = settings.kv_cache_mb * MB
-    if wanted > available:
-        what = f"kv_cache_mb asks for {settings.kv_cache_mb} MB, {available // MB} MB are available"
+    on_gpu = has_gpu() and settings.executor in ("auto", "triton")
+    setting = 0 if on_gpu else CPU_KV_MB if settings.kv_cache_mb == BY_DEVICE else settings.kv_cache_mb
+    if setting * MB > available:
+        what = f"kv_cache_mb asks for {setting} MB, {available // MB} MB are available"
         return [warn("memory", what, f"--kv-cache-mb {max(1, available // MB // 2)}")]
     return [ok("memory", f"{available // MB} MB available")]
 

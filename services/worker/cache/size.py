@@ -1,10 +1,89 @@
-"""The memory for pages: as set, or a share of the memory that is free after the model's weights."""
+"""The memory for pages, and how many sequences and rows a step may have: as set, or by the device. No torch.
+
+On a CPU the pages get a fixed amount, because the memory is shared with other programs. A GPU is the worker's alone:
+its pages get what `gpu_memory_utilization` leaves beside the weights and the largest step.
+"""
 
 from __future__ import annotations
 
-# Share of free memory. The rest is for the step's buffers, other processes and the file cache.
+from dataclasses import dataclass
+
+# kv_cache_mb: by device.
+BY_DEVICE = -1
+# Share of free memory with kv_cache_mb 0. The rest is for the step's buffers, other processes and the file cache.
 SHARE = 0.6
 MEBIBYTE = 1 << 20
+
+# Where nothing is set: on a CPU, and the most on a GPU.
+CPU_KV_MB, CPU_SEQUENCES, CPU_STEP_TOKENS = 1024, 64, 512
+GPU_SEQUENCES, GPU_STEP_TOKENS = 256, 2048
+# Fewer rows make prompts slow without saving much.
+_LEAST_STEP_TOKENS = 256
+# Share of a GPU that a step's rows may take: as many rows as that holds, halved until they fit.
+_STEP_SHARE = 1 / 16
+# For the code of kernels, captured graphs, and freed blocks that torch's allocator keeps.
+_GPU_ROOM = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Bytes of a GPU, before the model is loaded."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Bytes that a model and its drafter take (models/memory.py)."""
+
+    weights: int
+    page: int  # of one page, in all layers of both
+    row: int  # of a row of a step
+    fixed: int
+    page_tokens: int
+    # The longest text, in tokens.
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    kv_bytes: int  # a whole number of pages
+    max_sequences: int
+    max_step_tokens: int
+    # What a step takes beside weights and pages.
+    step_bytes: int
+
+
+def fit_card(card: Card, demand: Demand, share: float, max_sequences: int = 0, max_step_tokens: int = 0) -> Fit:
+    """What a GPU has room for. `share` is that of its memory which the worker may use; 0 sequences or step tokens: by
+    the device. Raises ValueError if not one page fits."""
+    rows = max_step_tokens or _rows_that_fit(card.total, demand)
+    sequences = max_sequences or min(GPU_SEQUENCES, rows)
+    # Twice: captured graphs and steps that run as they are keep memory of their own.
+    step = 2 * min(rows, GPU_STEP_TOKENS) * demand.row + demand.fixed + _GPU_ROOM
+    allowed = min(int(card.total * share), card.free)
+    # No more than these sequences can use, and as much again for kept prompts.
+    most = 2 * sequences * -(-demand.context // demand.page_tokens)
+    pages = min((allowed - demand.weights - step) // demand.page, most)
+    if pages < 1:
+        raise ValueError(
+            f"{_gb(allowed)} GB of GPU memory (gpu_memory_utilization {share:g} of {_gb(card.total)} GB, of which "
+            f"{_gb(card.free)} GB are free) hold no KV page beside {_gb(demand.weights)} GB of weights and "
+            f"{_gb(step)} GB for the largest step"
+        )
+    return Fit(pages * demand.page, sequences, rows, step)
+
+
+def _rows_that_fit(total: int, demand: Demand) -> int:
+    rows = GPU_STEP_TOKENS
+    while rows > _LEAST_STEP_TOKENS and 2 * rows * demand.row > total * _STEP_SHARE:
+        rows //= 2
+    return rows
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f}"
 
 
 def kv_cache_bytes(

@@ -21,6 +21,7 @@ from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.heads.weights import HeadWeights, vocabulary_of
+from models.memory import NUMBER_BYTES, kept_by, numbers_of, weight_bytes
 from models.passes import forward
 from models.projection import Projection
 from models.spec import Linear, Network
@@ -65,6 +66,12 @@ class OpenedHead:
         """Its network keeps what its next pass reads."""
         return replace(options, taps=() if self.head.follows is None else (self.head.follows,))
 
+    def weight_bytes(self, options: Options, codes_stay: bool) -> int:
+        """In memory; what is shared with the target's folder is there twice."""
+        network, combine = self.head.network, self.head.combine
+        mixed = 0 if combine is None else numbers_of(combine) * NUMBER_BYTES[options.dtype]
+        return weight_bytes(network, kept_by(network, self._weights, options.dtype, codes_stay)) + mixed
+
     def load(self, executor: Any, options: Options, device: torch.device) -> HeadModel:
         """`executor`: one of the classes in models/choose.py."""
         options = self.options(options)
@@ -92,6 +99,15 @@ class OpenedResidual:
 
     def options(self, options: Options) -> Options:
         return options if self._prefix is None else self._prefix.options(options)
+
+    def weight_bytes(self, options: Options, codes_stay: bool) -> int:
+        """In memory: the heads' linears, and what `load` takes of the target's folder."""
+        number = dtype_of(options).itemsize
+        total = sum(numbers_of(linear) * number for linear in self._heads.linears)
+        if self._heads.reads_tokens:
+            table = self._network.vocab_size * self._network.hidden_size
+            total += table * self._target.number_bytes(self._network.embedding)
+        return total + (0 if self._prefix is None else self._prefix.weight_bytes(options, codes_stay))
 
     def load(self, executor: Any, options: Options, device: torch.device) -> ResidualModel:
         embedding = None

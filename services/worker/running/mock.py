@@ -72,6 +72,8 @@ class MockFacts:
     path: str = "mock engine"
     strict: bool = True
     vocabulary: str = "mock"
+    max_sequences: int = 64
+    max_step_tokens: int = 512
 
 
 class MockRunner:

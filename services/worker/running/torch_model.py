@@ -25,26 +25,19 @@ from models.check import check_context
 from models.choose import Choice, choose
 from models.config import read_network
 from models.executor import Executor, Options, Output
-from models.parameters import parameter_count
+from models.memory import NUMBER_BYTES, kept_by, weight_bytes
 from models.passes import forward
 from models.sources import ModelError, check_folder
-from models.spec import Network
 from models.taps import Tap, check_taps
 from models.weights import Weights
 from services.api.draft_tree import depths
-from services.runtime.memory import available_bytes
-from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.head import HeadModel, ResidualModel, open_head
+from services.worker.running.memory_plan import Sizes, card_of, plan_memory
 from services.worker.running.verifier import Verifier, verifier
 from specmesh import rooms
 
 log = logging.getLogger("specmesh.worker")
 
-GPU_ROOM = 2 << 30
-# Pages for branches of a step's drafts: at most the first number, and at most one for this many other pages.
-BRANCH_PAGES, PAGES_A_BRANCH_PAGE = 64, 16
-# Bytes of a weight.
-BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 
 
 @dataclass(slots=True)
@@ -82,6 +75,9 @@ class ModelFacts:
     branch_pages: int = 0
     # The layers whose output `features` has (models/executor.py).
     taps: tuple[Tap, ...] = ()
+    # As set, or by the device.
+    max_sequences: int = 64
+    max_step_tokens: int = 512
 
 
 class TorchModel:
@@ -172,9 +168,13 @@ class Wanted:
     strict: bool = True
     threads: int = 0
     page_tokens: int = 32
-    # 0: a share of free memory, at most what max_sequences of the longest context can use.
+    # 0: a share of free memory, at most what max_sequences of the longest context can use; -1: by the device.
     kv_cache_mb: int = 0
+    # Of a GPU's memory, what the worker may use with kv_cache_mb -1.
+    gpu_memory_utilization: float = 0.9
+    # 0: by the device.
     max_sequences: int = 64
+    max_step_tokens: int = 512
     max_context: int = 0
 
 
@@ -208,18 +208,16 @@ def load_torch_model(
     networks = [(network, options)]
     if opened is not None and opened.network is not None:
         networks.append((opened.network, opened.options(drafting)))
-    pages = _pages(wanted, networks, choice)
-    branch_pages = min(BRANCH_PAGES, pages // (PAGES_A_BRANCH_PAGE + 1)) if choice.executor.branches else 0
-    pages -= branch_pages
-    # A config may claim any context; tables of rotations need not be longer than the pages.
-    context = min(options.max_context, pages * options.page_tokens)
-    if context < options.max_context:
-        log.warning("%s", cut_context(options.max_context, context, wanted.kv_cache_mb))
-    options = replace(options, pages=pages, branch_pages=branch_pages, max_context=context)
+    weights, codes_stay = Weights(folder), choice.name == "triton"
+    size = weight_bytes(network, kept_by(network, weights, dtype, codes_stay))
+    size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
+    sizes = Sizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
+    plan = plan_memory(sizes, networks, size, choice, card_of(choice))
+    options = replace(options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context)
     drafting = replace(options, dtype=drafting.dtype)
     # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None
-    executor: Executor = choice.executor(network, Weights(folder), options)
+    executor: Executor = choice.executor(network, weights, options)
     on_device = choice.name == "triton" and torch.cuda.is_available()
     device = torch.device("cuda" if on_device else "cpu")
     made = None if opened is None else opened.load(choice.executor, drafting, device)
@@ -237,6 +235,8 @@ def load_torch_model(
         vocabulary=vocabulary_of(folder),
         branch_pages=options.branch_pages,
         taps=options.taps,
+        max_sequences=plan.max_sequences,
+        max_step_tokens=plan.max_step_tokens,
     )
     model = TorchModel(executor, facts, verifier(choice.name), on_device, made)
     _compile(model, ahead)
@@ -271,39 +271,13 @@ def _compile(model: TorchModel, ahead: subprocess.Popen[bytes] | None) -> None:
         model.verifier.logprobs(logits, first, first, 1)
 
 
-def cut_context(asked: int, context: int, kv_cache_mb: int) -> str:
-    """What a user should know whose pages don't hold one sequence of full length."""
-    more = f"--kv-cache-mb {-(-kv_cache_mb * asked // context)}" if kv_cache_mb else "more free memory"
-    return f"the context is cut from {asked} to {context} tokens, which is what the KV pages hold; {more} is enough"
-
-
 def _path(told: str, choice: Choice) -> str:
     return f"{told} ({choice.because})" if choice.because else told
 
 
-def _pages(wanted: Wanted, networks: Sequence[tuple[Network, Options]], choice: Choice) -> int:
-    """How many pages there is memory for, in the layers of all networks."""
-    options = networks[0][1]
-    if options.page_tokens % 8:
-        raise ModelError(f"page_tokens is {options.page_tokens}", "use a multiple of 8")
-    # On a GPU the step's buffers and the captured graphs also need memory.
-    weights = sum(parameter_count(network) * BYTES[its.dtype] for network, its in networks)
-    weights += GPU_ROOM if choice.name == "triton" else 0
-    free = torch.cuda.mem_get_info()[0] if choice.name == "triton" else available_bytes()
-    page_bytes = sum(int(choice.executor.page_bytes(*each)) for each in networks)
-    needed = wanted.max_sequences * options.max_context
-    if choice.executor.branches:
-        needed += min(BRANCH_PAGES * options.page_tokens, needed // PAGES_A_BRANCH_PAGE)
-    try:
-        size = kv_cache_bytes(wanted.kv_cache_mb, max(0, free - weights), page_bytes, needed, options.page_tokens)
-    except ValueError as error:
-        raise ModelError(str(error), "free memory, or give --kv-cache-mb") from error
-    return size // page_bytes
-
-
 def _dtype(name: str) -> str:
     if name != "auto":
-        if name not in BYTES:
-            raise ModelError(f"dtype is {name!r}", f"use auto, {', '.join(BYTES)}")
+        if name not in NUMBER_BYTES:
+            raise ModelError(f"dtype is {name!r}", f"use auto, {', '.join(NUMBER_BYTES)}")
         return name
     return "bfloat16" if torch.cuda.is_available() or HAS_BFLOAT16_DOT else "float32"

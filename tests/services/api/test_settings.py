@@ -128,7 +128,7 @@ def test_a_bad_value_is_refused_with_its_name_and_the_accepted_range(
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings({"port": "x"}, {"SPECMESH_NOPE": "1"}, write(tmp_path, "max_sequences = 0\n"))
+        load_settings({"port": "x"}, {"SPECMESH_NOPE": "1"}, write(tmp_path, "max_sequences = -1\n"))
     assert len(caught.value.problems) == 3
 
 

@@ -56,11 +56,11 @@ def test_a_file_of_vllm_is_read_as_it_is(tmp_path: Path, name: str) -> None:
 
 
 def test_other_servers_keys_are_refused_in_a_file_as_on_the_command_line(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.yaml", "gpu-memory-utilization: 0.9\nspeculative-algorithm: eagle\n")
+    file = write(tmp_path, "a.yaml", "mem-fraction-static: 0.9\nspeculative-algorithm: eagle\n")
     with pytest.raises(SettingsError) as caught:
         load_settings({}, {}, file)
     assert [each.partition(": write ")[0] for each in caught.value.problems] == [
-        f"file {file}, key gpu_memory_utilization"
+        f"file {file}, key mem_fraction_static"
     ]
     file.write_text("speculative-algorithm: eagle\nspeculative_draft_model: ./head\n")
     settings = load_settings({}, {}, file)

@@ -160,8 +160,8 @@ def test_only_what_is_taken_is_suggested(typed: str, meant: str, capsys: pytest.
     assert ended("up", typed) == 2
     assert f"{typed} (did you mean {meant}?)" in capsys.readouterr().err
     # The closest is refused.
-    assert ended("up", "--gpu-memory-utilisation") == 2
-    assert "--gpu-memory-utilization" not in capsys.readouterr().err
+    assert ended("up", "--mem-fraction-statik") == 2
+    assert "--mem-fraction-static" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,132 @@
+"""What a network takes of memory: its weights as an executor keeps them, and what a step of so many rows needs beside
+them. Plain arithmetic over a network's description: no torch, no device, no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol
+
+from models.spec import Attention, Experts, LatentAttention, Linear, Network, Norm, Router
+
+FLOAT32 = 4
+# Bytes of a number of a linear, and of what is read and written around it.
+LINEAR_BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
+NUMBER_BYTES = {"bfloat16": 2, "float32": 4, "int8": 2}
+
+
+class StoredSizes(Protocol):
+    """Of a folder's tensors, by their headers (FolderHeaders, Weights, HeadWeights)."""
+
+    def coded_bytes(self, linear: Linear) -> int:
+        """Of the linear's codes, scales and zeros, if all its parts are coded alike; 0: it is made dense."""
+        ...
+
+    def number_bytes(self, name: str) -> int:
+        """Of one number of a tensor."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How an executor keeps weights."""
+
+    # Bytes of a number outside of the layers' linears: the embedding as it is stored, and the head.
+    table: float
+    head: float
+    # Bytes of a linear in a layer, all of its parts.
+    linear: Callable[[Linear], int]
+
+
+def kept_by(network: Network, stored: StoredSizes, dtype: str, codes_stay: bool) -> Kept:
+    """Of an executor that computes in `dtype`; `codes_stay`: whether it multiplies the folder's own codes."""
+    linear_number, number = LINEAR_BYTES[dtype], NUMBER_BYTES[dtype]
+
+    def linear(one: Linear) -> int:
+        coded = stored.coded_bytes(one) if codes_stay and dtype != "int8" else 0
+        # int8 has a scale for each output.
+        scales = FLOAT32 * one.outputs if dtype == "int8" else 0
+        return (coded or numbers_of(one) * linear_number + scales) + (one.outputs * number if one.bias else 0)
+
+    return Kept(stored.number_bytes(network.embedding), number if codes_stay else linear_number, linear)
+
+
+def weight_bytes(network: Network, kept: Kept) -> int:
+    """Of all weights. Norms and routers are float32 in every executor; what an absorbed latent attention takes apart
+    (`kv_up`) is dense."""
+    size = network.vocab_size * network.hidden_size
+    total = size * kept.table
+    tied = [f"{part.name}.weight" for part in network.head.parts] == [network.embedding] and kept.table == kept.head
+    total += 0 if tied else network.head.outputs * network.head.inputs * kept.head
+    for part in (*network.layers, network.norm, network.entry):
+        for item in _parts_of(part):
+            total += _bytes_of(item, kept)
+    return int(total)
+
+
+def _bytes_of(item: Any, kept: Kept) -> float:
+    if isinstance(item, Norm):
+        return item.width * FLOAT32
+    if isinstance(item, Router):
+        return (item.linear.outputs * item.linear.inputs + item.experts) * FLOAT32
+    if isinstance(item, LatentAttention):
+        return item.kv_up.outputs * item.kv_up.inputs * kept.head
+    return kept.linear(item) if isinstance(item, Linear) else 0
+
+
+def numbers_of(linear: Linear) -> int:
+    return linear.outputs * linear.inputs
+
+
+def _parts_of(item: Any) -> Iterator[Any]:
+    """Every dataclass in it, itself first; not the linears that their owner counts."""
+    if is_dataclass(item):
+        yield item
+        left_out = {"linear"} if isinstance(item, Router) else {"kv_up"} if isinstance(item, LatentAttention) else set()
+        for field in fields(item):
+            if field.name not in left_out:
+                yield from _parts_of(getattr(item, field.name))
+    elif isinstance(item, tuple):
+        for member in item:
+            yield from _parts_of(member)
+
+
+# A step --------------------------------------------------------------------------------------------------
+
+
+def row_bytes(network: Network, number_bytes: int, taps: int = 0) -> int:
+    """What one row of a step takes at most while it is computed, with its logits: the widest layer counts, because
+    layers reuse what others freed. Generous: everything that a layer makes counts at once."""
+    hidden = network.hidden_size
+    around = hidden * (2 * FLOAT32 + 2 * number_bytes) + taps * hidden * number_bytes
+    widest = max(_attention_row(x.attention, number_bytes) + _mlp_row(x.mlp, number_bytes) for x in network.layers)
+    return around + widest + FLOAT32 * network.head.outputs
+
+
+def _attention_row(attention: Attention | LatentAttention, number_bytes: int) -> int:
+    if isinstance(attention, Attention):
+        # qkv, turned queries, what is attended.
+        return number_bytes * (attention.qkv.outputs + 2 * attention.heads * attention.head_dim)
+    kept = attention.latent_dim + attention.rope_dim
+    wide = attention.q.outputs + attention.heads * (kept + attention.latent_dim + attention.value_dim)
+    return number_bytes * (wide + attention.kv_down.outputs + (attention.q_down.outputs if attention.q_down else 0))
+
+
+def _mlp_row(mlp: Any, number_bytes: int) -> int:
+    if not isinstance(mlp, Experts):
+        return number_bytes * (mlp.gate_up.outputs + mlp.down.inputs)
+    one = mlp.experts[0]
+    pair = number_bytes * (one.gate_up.outputs + one.down.inputs) + FLOAT32 * one.down.outputs
+    shared = _mlp_row(mlp.shared, number_bytes) if mlp.shared else 0
+    return mlp.router.top_k * pair + shared + FLOAT32 * mlp.router.experts
+
+
+def fixed_bytes(network: Network, context: int, slots: int) -> int:
+    """What a GPU executor keeps beside weights and pages, however many rows a step has: tables of rotations, and room
+    for the partial results of attention over long contexts (`slots` splits)."""
+    attentions = {layer.attention for layer in network.layers}
+    ropes = {attention.rope for attention in attentions}
+    partials = {(one.heads, one.head_dim if isinstance(one, Attention) else one.latent_dim) for one in attentions}
+    turns = sum(rope.width * FLOAT32 * context for rope in ropes)
+    return turns + sum(slots * heads * (width + 2) * FLOAT32 for heads, width in partials)
