@@ -81,6 +81,9 @@ class FolderHeaders:
             for key, header in headers.items():
                 # Zeros of 4 bits take 16 in memory (models/quantized/stored.py).
                 total += (header.end - header.begin) * (4 if "zeros" in key else 1)
+            # Parts whose inputs are sorted each in its own order can't be one.
+            if "g_idx" in layout and len(linear.parts) > 1:
+                return 0
         return total if len(ways) == 1 else 0
 
     def number_bytes(self, name: str) -> int:

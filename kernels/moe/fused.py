@@ -21,6 +21,8 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch, power_of_two
+from kernels.moe import coded
+from kernels.moe.coded import CodedExperts, expert_coded
 from kernels.norm_rope_act.fused import silu_gate
 
 # Rows of a tile: the fewest that matrix instructions take. An expert seldom gets more in a decoding step.
@@ -222,13 +224,15 @@ def sort_by_expert(ids: torch.Tensor, experts_: int) -> tuple[torch.Tensor, torc
 
 def expert_linear(
     x: torch.Tensor,  # [pairs / pairs_of_a_row, K]
-    weight: torch.Tensor,  # [E, N, K]
+    weight: torch.Tensor | CodedExperts,  # [E, N, K]
     places: torch.Tensor,
     tile_experts: torch.Tensor,
     pairs: int,
     pairs_of_a_row: int,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:  # [pairs, N]
+    if isinstance(weight, CodedExperts):
+        return expert_coded(x, weight, places, tile_experts, pairs, pairs_of_a_row, out_dtype)
     assert x.is_contiguous() and weight.is_contiguous()
     columns, inputs = weight.shape[1:]
     out = torch.empty(pairs, columns, dtype=out_dtype, device=x.device)
@@ -254,8 +258,8 @@ def combine(given: torch.Tensor, weights: torch.Tensor, shared: torch.Tensor | N
 
 def experts(
     x: torch.Tensor,  # [R, H]
-    gate_up: torch.Tensor,  # [E, 2·I, H]: gates, then ups
-    down: torch.Tensor,  # [E, H, I]
+    gate_up: torch.Tensor | CodedExperts,  # [E, 2·I, H]: gates, then ups
+    down: torch.Tensor | CodedExperts,  # [E, H, I]
     ids: torch.Tensor,  # [R, top_k] int32, ascending in a row
     weights: torch.Tensor,  # [R, top_k] float32
     shared: torch.Tensor | None = None,  # [R, H], added last
@@ -275,6 +279,7 @@ def tile_of(dtype: torch.dtype) -> dict[str, int]:
 
 def compilations(arch: int) -> Iterator[Compilation]:
     """As DeepSeek-V3 and Qwen3-MoE have them."""
+    yield from coded.compilations(arch)
     deepseek = {"EXPERTS": 256, "BLOCK": 256, "TOP_K": 8, "SIGMOID": True, "HAS_BIAS": True, "NORMALIZE": True}
     deepseek |= {"FLOOR": False, "GROUPS": 8, "TOP_GROUPS": 4, "GROUP_BY_BEST": False, "GROUP_BLOCK": 8}
     qwen = deepseek | {"EXPERTS": 128, "BLOCK": 128, "SIGMOID": False, "HAS_BIAS": False, "GROUPS": 1}

@@ -101,13 +101,13 @@ def make_linear(spec: Linear, place: Place) -> GpuLinear:
     bias = None if bias is None else bias.to(place.device)
     if place.options.dtype == "int8":
         # A scale for each output. Codes that were made with others are made anew from their numbers.
-        codes, scales = _per_output(stored) or quantize_rows(stored.dense(torch.float32))
+        codes, scales = per_output(stored) or quantize_rows(stored.dense(torch.float32))
         return Int8Linear(codes.to(place.device), scales.to(place.device), bias)
     part = one_part(stored)
     if part is None or part.kind == "plain":
         weight = stored.dense(place.dtype).to(place.device).contiguous()
         return (InvariantLinear if place.options.strict else LibraryLinear)(weight, bias)
-    if part.kind == "int8" and part.activations and (own := _per_output(stored)):
+    if part.kind == "int8" and part.activations and (own := per_output(stored)):
         return Int8Linear(own[0].to(place.device), own[1].to(place.device), bias)
     if part.kind == "fp8" and part.activations and place.arch >= quant.FP8_FROM and part.group_size % _FP8_STEP == 0:
         return Fp8Linear(part, bias, place.device)
@@ -151,7 +151,7 @@ def _stacked(codes: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([each.view(torch.uint8) for each in codes]).view(codes[0].dtype)
 
 
-def _per_output(stored: StoredLinear) -> tuple[torch.Tensor, torch.Tensor] | None:
+def per_output(stored: StoredLinear) -> tuple[torch.Tensor, torch.Tensor] | None:
     """int8 codes with one scale for each output, and no zeros; None where they aren't so."""
     parts = stored.parts
     if any(p.kind != "int8" or p.zeros is not None or p.scales.shape[1] != 1 for p in parts):

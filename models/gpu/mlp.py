@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from kernels.gemm import fused as gemm
 from kernels.moe.fused import experts, route
 from kernels.norm_rope_act.fused import silu_gate
+from models.gpu.experts import how, stack
 from models.gpu.linears import GpuLinear, make_linear
 from models.gpu.place import Place
-from models.spec import Experts, Linear, Mlp
+from models.spec import Experts, Mlp
 
 
 class GpuMlp:
@@ -21,9 +24,14 @@ class GpuMlp:
         return self._down(silu_gate(self._gate_up(x)))
 
 
-class GpuExperts:
-    """Experts' weights are kept dense, whatever they were stored as."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the executor's path tells of a linear that isn't called by itself."""
 
+    how: str
+
+
+class GpuExperts:
     def __init__(self, spec: Experts, place: Place) -> None:
         router = spec.router
         # In float32 whatever the model's dtype: a rounded score changes which experts a row gets.
@@ -40,23 +48,14 @@ class GpuExperts:
                 "group_by_best",
             )
         }  # fmt: skip
-        self._gate_up = _stacked([mlp.gate_up for mlp in spec.experts], place)
-        self._down = _stacked([mlp.down for mlp in spec.experts], place)
+        self._gate_up = stack([mlp.gate_up for mlp in spec.experts], place)
+        self._down = stack([mlp.down for mlp in spec.experts], place)
         self._shared = GpuMlp(spec.shared, place) if spec.shared else None
-        self.linears: list[GpuLinear] = self._shared.linears if self._shared else []
+        own = [Told(how(self._gate_up)), Told(how(self._down))]
+        self.linears: list[Told | GpuLinear] = [*own, *(self._shared.linears if self._shared else ())]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[R, hidden] -> [R, hidden] float32."""
         logits = gemm.linear(x, self._router, out_dtype=torch.float32)
         ids, weights = route(logits, self._bias, **self._facts)
         return experts(x, self._gate_up, self._down, ids, weights, self._shared(x) if self._shared else None)
-
-
-def _stacked(linears: list[Linear], place: Place) -> torch.Tensor:
-    """[E, N, K], filled one by one: at no time are there two copies of all."""
-    assert not any(linear.bias for linear in linears)
-    shape = (len(linears), linears[0].outputs, linears[0].inputs)
-    whole = torch.empty(shape, dtype=place.dtype, device=place.device)
-    for part, linear in zip(whole, linears, strict=True):
-        part.copy_(place.weights.linear(linear).dense(place.dtype))
-    return whole

@@ -14,7 +14,7 @@ from transformers import LlamaConfig
 from kernels import interpreter
 from models.config import read_network
 from models.executor import Options
-from models.memory import fixed_bytes, kept_by, row_bytes, weight_bytes
+from models.memory import NUMBER_BYTES, fixed_bytes, kept_by, row_bytes, weight_bytes
 from models.weights import Weights
 from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
 
@@ -51,7 +51,7 @@ def counted_and_held(folder: Path, dtype: str) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(not interpreter.in_use(), reason="there is a GPU")
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", NUMBER_BYTES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_weights_are_counted_as_the_gpu_executor_keeps_them(name: str, dtype: str, tmp_path: Path) -> None:
     save(name, tmp_path)

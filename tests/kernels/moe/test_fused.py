@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernels.moe import fused, reference
-from kernels.testing import assert_close, assert_same_bits, random
+from kernels.moe.coded import CodedExperts
+from kernels.testing import assert_close, assert_same_bits, device, random
 from tests.kernels.moe.facts import PLAIN
 
 USUAL = PLAIN | {"top_k": 3, "normalize": True}
@@ -73,6 +74,55 @@ def test_experts_are_those_of_plain_torch(dtype: torch.dtype, rows: int) -> None
     expected = reference.experts(x, gate_up, down, ids, weights)
     assert_close(fused.experts(x, gate_up, down, ids, weights), expected, dtype)
     assert_close(fused.experts(x, gate_up, down, ids, weights, shared), expected + shared.float(), dtype)
+
+
+def coded(kind: str, outputs: int, inputs: int, seed: int) -> tuple[CodedExperts, torch.Tensor]:
+    """Random codes in every form, and the weights [E, N, K] they stand for."""
+    dice = torch.Generator().manual_seed(seed)
+    group, block_rows = {"int4": (16, 1), "int4 sorted": (16, 1), "int8": (inputs, 1), "fp8": (32, 24)}[kind]
+    groups = -(-inputs // group)
+    scales = torch.rand(EXPERTS, -(-outputs // block_rows), groups, generator=dice) / inputs**0.5
+    over = torch.arange(outputs) // block_rows
+    of = torch.arange(inputs) // group
+    zeros = sorting = None
+    if kind == "int8":
+        codes = torch.randint(-127, 128, (EXPERTS, outputs, inputs), generator=dice, dtype=torch.int8)
+        plain, scales = codes.float(), scales / 64
+    elif kind == "fp8":
+        codes = torch.randn(EXPERTS, outputs, inputs, generator=dice).to(torch.float8_e4m3fn)
+        plain = codes.float()
+    else:
+        plain = torch.randint(0, 16, (EXPERTS, outputs, inputs), generator=dice)
+        codes = (plain[..., 0::2] | plain[..., 1::2] << 4).to(torch.uint8)
+        zeros = torch.randint(5, 11, (EXPERTS, outputs, groups), generator=dice).to(torch.int16)
+        if kind == "int4 sorted":
+            sorting = torch.stack([of[torch.randperm(inputs, generator=dice)] for _ in range(EXPERTS)]).int()
+    by = of.expand(EXPERTS, -1) if sorting is None else sorting.long()
+    spread = by[:, None].expand(-1, outputs, -1)
+    meant = plain.float() - (zeros.float().gather(2, spread) if zeros is not None else 0)
+    meant = meant * scales[:, over].gather(2, spread)
+    there = [None if each is None else each.to(device()) for each in (zeros, sorting)]
+    return CodedExperts(codes.to(device()), scales.to(device()), *there, inputs, group, block_rows), meant
+
+
+@pytest.mark.parametrize("kind", ["int4", "int4 sorted", "int8", "fp8"])
+@pytest.mark.parametrize("rows", [1, 21])
+def test_coded_experts_are_those_of_the_weights_they_stand_for(kind: str, rows: int) -> None:
+    x, (ids, weights) = random(rows, HIDDEN, dtype=torch.float32), routed(rows)
+    gate_up, wide = coded(kind, 2 * WIDE, HIDDEN, 1)
+    down, narrow = coded(kind, HIDDEN, WIDE, 2)
+    expected = reference.experts(x.cpu(), wide, narrow, ids.cpu(), weights.cpu()).to(x.device)
+    size = expected.abs().max()
+    assert_close(fused.experts(x, gate_up, down, ids, weights) / size, expected / size)
+
+
+def test_a_row_has_the_same_bits_with_coded_experts_whoever_shares_them() -> None:
+    x, (ids, weights) = random(21, HIDDEN, dtype=torch.bfloat16), routed(21)
+    gate_up, down = (coded("int4", *shape, 1)[0] for shape in ((2 * WIDE, HIDDEN), (HIDDEN, WIDE)))
+    together = fused.experts(x, gate_up, down, ids, weights)
+    for row in (0, 7, 20):
+        alone = fused.experts(x[row : row + 1], gate_up, down, ids[row : row + 1], weights[row : row + 1])
+        assert_same_bits(alone[0], together[row])
 
 
 def test_a_row_has_the_same_bits_whoever_shares_its_experts() -> None:
