@@ -80,7 +80,7 @@ ALL = "vLLM, SGLang, FastDeploy, LMDeploy"
 ONE_DEVICE = "not served: a worker uses one device. Several workers share the requests (`specmesh run worker`)"
 KV_MEMORY = "write --gpu-memory-utilization S: share of the GPU's memory that the worker may use, or --kv-cache-mb N"
 FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
-FORMATS = f"{FROM_FOLDER} --dtype int8 computes any model in 8 bits"
+FORMATS = f"{FROM_FOLDER} --quantization wint8 or wint4 codes a dense one at load, --dtype int8 also its inputs"
 ONE_ENGINE = "leave it out, or write --executor triton (GPU), compiled (CPU) or plain (PyTorch)"
 GRAPHS = "leave it out: a GPU's graphs are captured where they serve; --executor plain runs without any"
 NO_TOOLS = "not served: tools and functions"
@@ -107,9 +107,10 @@ FLAGS: tuple[Foreign, ...] = (
           values={"auto": "auto", "bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32", "float": "float32",
                   "int8": "int8"},
           why="write --dtype bfloat16 (or auto, float32, int8): float16 isn't computed and takes the same memory"),
-    _flag("--quantization", "vLLM, SGLang, FastDeploy", "dtype", values={"int8": "int8", "wint8": "int8"},
-          nothing=("", "none"), why=FORMATS),
-    _flag("--quant_type", "PaddleNLP", "dtype", values={"weight_only_int8": "int8"}, nothing=("", "none"), why=FORMATS),
+    _flag("--quantization", "vLLM, SGLang, FastDeploy", "quantization",
+          values={"int8": "wint8", "wint8": "wint8", "wint4": "wint4"}, nothing=("", "none"), why=FORMATS),
+    _flag("--quant_type", "PaddleNLP", "quantization",
+          values={"weight_only_int8": "wint8", "weight_only_int4": "wint4"}, nothing=("", "none"), why=FORMATS),
     _flag("--model-format", "LMDeploy", nothing=("hf",), why=FORMATS),
     _flag("--load-format", "vLLM, SGLang", nothing=("auto", "safetensors"),
           why="not served: files but safetensors and GGUF"),

@@ -54,6 +54,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("served_model_name", "", "Name of the model in the API; empty: the folder's name", roles="streamer"),
     _row("cache_dir", "", "Folder of downloaded and converted models; empty: $XDG_CACHE_HOME/specmesh or ~/.cache/specmesh", kind="path"),
     _row("dtype", "auto", "Type of weights and activations; auto: bfloat16 where the processor supports it, else float32; int8: weights and inputs of linear layers in 8 bits, the rest as auto", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
+    _row("quantization", "none", "Weights that are made while a dense model is loaded: wint8: 8 bits with a scale for each output; wint4: 4 bits in groups of 128. On a GPU they stay so in memory; on a CPU wint8 is computed as dtype int8, and wint4 saves no memory", kind="choice", choices=("none", "wint8", "wint4"), roles="worker"),
     _row("executor", "auto", "Implementation of the forward pass: triton (GPU), compiled (CPU) or plain (PyTorch); auto: the first that the machine supports", kind="choice", choices=("auto", "triton", "compiled", "plain"), roles="worker"),
     _row("determinism", "strict", "strict: a row's bits depend neither on its batch nor on prompt chunks; fast: they may, where that is faster", kind="choice", choices=("strict", "fast"), roles="worker"),
     _row("engine", "torch", "torch runs the model; mock makes up tokens by mock_profile, for tests and for measuring the mesh", kind="choice", choices=("torch", "mock"), roles="worker"),

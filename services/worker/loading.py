@@ -61,6 +61,7 @@ def _torch(settings: Settings) -> Runner:
     wanted = Wanted(
         dtype=settings.dtype,
         draft_dtype=settings.draft_dtype,
+        quantization=settings.quantization,
         executor=settings.executor,
         strict=settings.determinism == "strict",
         threads=threads_of("worker", settings.cores, settings.threads),

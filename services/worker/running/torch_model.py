@@ -27,7 +27,9 @@ from models.config import read_network
 from models.executor import Executor, Options, Output
 from models.memory import NUMBER_BYTES, kept_by, weight_bytes
 from models.passes import forward
+from models.quantized.at_load import CodedWeights
 from models.sources import ModelError, check_folder
+from models.spec import Network
 from models.taps import Tap, check_taps
 from models.weights import Weights
 from services.api.draft_tree import depths
@@ -164,6 +166,8 @@ class Wanted:
 
     dtype: str = "auto"
     draft_dtype: str = "auto"
+    # none, wint8 or wint4 (models/quantized/at_load.py).
+    quantization: str = "none"
     executor: str = "auto"
     strict: bool = True
     threads: int = 0
@@ -193,6 +197,10 @@ def load_torch_model(
         raise ModelError(str(error), "use a head that was made for this model") from error
     dtype = _dtype(wanted.dtype)
     choice = choose(wanted.executor, network, dtype)
+    if wanted.quantization == "wint8" and dtype == "bfloat16" and choice.name == "compiled":
+        # The loops that multiply int8 take their inputs in int8, too.
+        dtype = "int8"
+        choice = choose(wanted.executor, network, dtype)
     options = Options(
         dtype=dtype,
         pages=0,
@@ -208,7 +216,7 @@ def load_torch_model(
     networks = [(network, options)]
     if opened is not None and opened.network is not None:
         networks.append((opened.network, opened.options(drafting)))
-    weights, codes_stay = Weights(folder), choice.name == "triton"
+    weights, codes_stay = _weights(folder, network, wanted.quantization), choice.name == "triton"
     size = weight_bytes(network, kept_by(network, weights, dtype, codes_stay))
     size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
     sizes = Sizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
@@ -241,6 +249,11 @@ def load_torch_model(
     model = TorchModel(executor, facts, verifier(choice.name), on_device, made)
     _compile(model, ahead)
     return model
+
+
+def _weights(folder: Path, network: Network, quantization: str) -> Weights | CodedWeights:
+    weights = Weights(folder)
+    return weights if quantization == "none" else CodedWeights(weights, network, quantization)
 
 
 def vocabulary_of(folder: Path) -> str:
