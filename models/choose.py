@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from models.sources import ModelError
-from models.spec import Network
+from models.spec import LatentAttention, Network
 
 # The fastest first.
 EXECUTORS: dict[str, str] = {
@@ -32,6 +32,16 @@ class Choice:
         """Of a drafter beside a model in this dtype. Only its most probable tokens count, and int8 reads half the
         bytes; who asks for float32 gets it."""
         return "int8" if self.name == "compiled" and dtype == "bfloat16" else dtype
+
+
+def check_kv_dtype(choice: Choice, network: Network, kv_dtype: str) -> None:
+    """Raises `ModelError` where the pages can't be kept so."""
+    if not kv_dtype:
+        return
+    if choice.name == "compiled":
+        raise ModelError("kv_cache_dtype fp8: compiled loops keep the model's dtype", "use auto, or a GPU")
+    if any(isinstance(layer.attention, LatentAttention) for layer in network.layers):
+        raise ModelError("kv_cache_dtype fp8: latents are kept in the model's dtype", "use kv_cache_dtype auto")
 
 
 def choose(name: str, network: Network, dtype: str) -> Choice:

@@ -29,6 +29,8 @@ class Options:
     strict: bool = True
     branch_pages: int = 0
     taps: tuple[Tap, ...] = ()
+    # fp8: keys and values are kept in 8 bits (e4m3, without scales); "": in the dtype of activations.
+    kv_dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

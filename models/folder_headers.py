@@ -82,7 +82,7 @@ class FolderHeaders:
                 # Zeros of 4 bits take 16 in memory (models/quantized/stored.py).
                 total += (header.end - header.begin) * (4 if "zeros" in key else 1)
             # Parts whose inputs are sorted each in its own order can't be one.
-            if "g_idx" in layout and len(linear.parts) > 1:
+            if "g_idx" in layout and len(linear.parts) > 1 and getattr(self.format, "in_any_order", True):
                 return 0
         return total if len(ways) == 1 else 0
 

@@ -15,9 +15,21 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch, power_of_two
+from kernels.quant.fused import _to_e4m3
 
 # Numbers that a program holds: 8 of each of its threads.
 NUMBERS = 1024
+
+
+@triton.jit
+def as_kept(value, kind: tl.constexpr):
+    """A number as pages of this type keep it. Bytes are e4m3 without a scale: ±448 at most."""
+    if kind == tl.uint8:
+        wide = value.to(tl.float32)
+        # NaN stays: a comparison with it is false.
+        return _to_e4m3(tl.where(wide > 448.0, 448.0, tl.where(wide < -448.0, -448.0, wide)))
+    else:
+        return value.to(kind)
 
 
 @triton.jit
@@ -52,10 +64,10 @@ def turn(
     x = tl.load(cos + turns + i, mask=pair, other=0.0)[None, :]
     y = tl.load(sin + turns + i, mask=pair, other=0.0)[None, :]
     kind = target.dtype.element_ty
-    tl.store(target + first[None, :], (a * x - b * y).to(kind), mask=here)
-    tl.store(target + second[None, :], (b * x + a * y).to(kind), mask=here)
+    tl.store(target + first[None, :], as_kept(a * x - b * y, kind), mask=here)
+    tl.store(target + second[None, :], as_kept(b * x + a * y, kind), mask=here)
     if WIDTH < D:
-        tl.store(target + rest[None, :], c.to(kind), mask=there)
+        tl.store(target + rest[None, :], as_kept(c, kind), mask=there)
 
 
 @triton.jit
@@ -78,7 +90,7 @@ def store_heads(
         d = tl.arange(0, WHOLE)
         here = (head < KV_HEADS)[:, None] & (d < D)[None, :]
         v = tl.load(source + (HEADS + KV_HEADS + head[:, None]) * D + d[None, :], mask=here)
-        tl.store(values + at + head[:, None] * (PAGE * D) + d[None, :], v.to(values.dtype.element_ty), mask=here)
+        tl.store(values + at + head[:, None] * (PAGE * D) + d[None, :], as_kept(v, values.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -252,6 +264,9 @@ def compilations(arch: int) -> Iterator[Compilation]:
         types = dict.fromkeys(("qkv", "keys", "values", "queries", "q_weight", "k_weight"), dtype) | _TYPES
         for also in (False, True) if name == "llama-8b" else (True,):
             yield _compilation(f"rotate_and_store {name}", rotate_and_store_kernel, types, constants, also)
+        if name == "llama-8b":
+            types |= {"keys": "*u8", "values": "*u8"}
+            yield _compilation(f"rotate_and_store {name}, fp8 pages", rotate_and_store_kernel, types, constants, True)
     constants = _latent_constants(128, 192, 512, 64, True)
     types = dict.fromkeys(("q", "kv", "latents", "queries", "weight"), "*bf16") | _TYPES
     yield _compilation("rotate_and_store_latent deepseek", rotate_and_store_latent_kernel, types, constants, True)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from kernels.quant.reference import E4M3
+
 
 def rotate_and_store(
     qkv: torch.Tensor,  # [R, (heads + 2·kv_heads)·D]: q heads, k heads, v heads
-    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D], written here
+    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D], written here; bytes: e4m3
     values: torch.Tensor,  # like keys, written here
     slots: torch.Tensor,  # [R] int64
     positions: torch.Tensor,  # [R] int32: rows of cos and sin
@@ -32,8 +34,8 @@ def rotate_and_store(
     queries[:] = rotated(q, cos, sin, interleaved)
     rows, slots = stored(slots, also)
     page, offset = slots // page_tokens, slots % page_tokens
-    keys[page, :, offset] = rotated(k, cos, sin, interleaved)[rows].to(keys.dtype)
-    values[page, :, offset] = v[rows].to(values.dtype)
+    keys[page, :, offset] = as_kept(rotated(k, cos, sin, interleaved)[rows], keys.dtype)
+    values[page, :, offset] = as_kept(v[rows], values.dtype)
 
 
 def rotate_and_store_latent(
@@ -57,6 +59,18 @@ def rotate_and_store_latent(
     key = rotated(kv[:, None, latent:].float(), cos, sin, interleaved)[:, 0]
     rows, slots = stored(slots, also)
     latents.view(-1, latent + rope)[slots] = torch.cat([kept_latent, key], dim=-1)[rows].to(latents.dtype)
+
+
+def as_kept(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers as pages of this type keep them. Bytes are e4m3 without a scale: ±448 at most."""
+    if dtype != torch.uint8:
+        return x.to(dtype)
+    return x.float().clamp(-E4M3, E4M3).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def from_kept(kept: torch.Tensor) -> torch.Tensor:
+    """The float32 numbers that pages hold."""
+    return (kept.contiguous().view(torch.float8_e4m3fn) if kept.dtype == torch.uint8 else kept).float()
 
 
 def stored(

@@ -18,6 +18,7 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import Partials, Work
+from kernels.quant.fused import _from_e4m3
 
 LOG2_E = 1.4426950408889634
 # Positions that are computed by themselves, and joined in order: a part of what a row's bits are.
@@ -117,6 +118,8 @@ def attend_kernel(
                     block = held[:, None] & (d < D)[None, :]
                     key = tl.load(keys + kept[:, None] + d[None, :], mask=block, other=0.0)
                     value = tl.load(values + kept[:, None] + d[None, :], mask=block, other=0.0)
+                    if keys.dtype.element_ty == tl.uint8:
+                        key, value = _from_e4m3(key).to(query.dtype), _from_e4m3(value).to(query.dtype)
                     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
                     visible = sees(place, position, until, bits, WINDOW, TREE)
                     scores = tl.where(visible, scores, -float("inf"))
@@ -203,7 +206,7 @@ def sizes(
 
 def attend_planned(
     queries: torch.Tensor,  # [R, heads, D]
-    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D]
+    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D]; bytes: e4m3
     values: torch.Tensor,
     tables: torch.Tensor,  # [S, width] int32
     positions: torch.Tensor,  # [R] int32
@@ -317,6 +320,7 @@ def compilations(arch: int) -> Iterator[Compilation]:
     for name, dtype, heads, kv_heads, head_dim, window, tree in (
         ("llama-8b", torch.bfloat16, 32, 8, 128, 0, False),
         ("llama-8b trees", torch.bfloat16, 32, 8, 128, 0, True),
+        ("llama-8b fp8 pages", torch.bfloat16, 32, 8, 128, 0, False),
         ("smollm2", torch.float32, 9, 3, 64, 0, False),
         ("wide", torch.float16, 16, 8, 256, 1024, False),
         ("uneven", torch.bfloat16, 32, 32, 80, 0, False),
@@ -325,9 +329,10 @@ def compilations(arch: int) -> Iterator[Compilation]:
         constants = _constants(heads, kv_heads, head_dim, 16, SPLIT, window, tree, chosen)
         kind = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}[dtype]
         types = dict.fromkeys(("queries", "keys", "values", "out"), kind) | _TYPES
+        types |= {"keys": "*u8", "values": "*u8"} if "fp8" in name else {}
         signature = signature_of(attend_kernel, types | {"tree": "*i64" if tree else "*i32"}, constants)
         yield Compilation(f"attend {name}", attend_kernel, signature, constants, chosen.warps, chosen.stages)
-        if not tree:
+        if not tree and "fp8" not in name:
             constants = _join_constants(heads, head_dim)
             yield Compilation(f"join {name}", join_kernel, signature_of(join_kernel, types, constants), constants, 1)
 

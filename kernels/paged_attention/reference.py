@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels.kv_store.reference import from_kept
+
 
 def attend(
     queries: torch.Tensor,  # [R, heads, D], rotated
-    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D]
+    keys: torch.Tensor,  # [pages, kv_heads, page_tokens, D]; bytes: e4m3
     values: torch.Tensor,  # like keys
     tables: Sequence[Sequence[int]],  # pages of each sequence
     sequences: Sequence[int],  # sequence of each row
@@ -44,7 +46,7 @@ def attend(
             ]
         at = torch.tensor(seen)
         pages = torch.tensor(tables[sequence])[at // page_tokens]
-        seen_k, seen_v = (cache[pages, :, at % page_tokens].float() for cache in (keys, values))  # [S, kv_heads, D]
+        seen_k, seen_v = (from_kept(cache[pages, :, at % page_tokens]) for cache in (keys, values))  # [S, kv_heads, D]
         group = queries[row].float().unflatten(0, (kv_heads, -1))  # [kv_heads, group, D]
         weights = torch.softmax(torch.einsum("hgd,shd->hgs", group, seen_k) * scale, dim=-1)
         out[row] = torch.einsum("hgs,shd->hgd", weights, seen_v).flatten(0, 1)

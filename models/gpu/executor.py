@@ -34,7 +34,7 @@ from models.gpu.inputs import Step, StepInputs
 from models.gpu.latent_attention import GpuLatentAttention
 from models.gpu.mlp import GpuExperts, GpuMlp
 from models.gpu.pages import Pages
-from models.gpu.place import DTYPES, Place
+from models.gpu.place import DTYPES, Place, kept_dtype
 from models.gpu.scratch import Scratch
 from models.parameters import parameter_count
 from models.projection import torch_projection
@@ -98,7 +98,7 @@ class GpuExecutor:
     def page_bytes(network: Network, options: Options) -> int:
         """Bytes that one page takes in all layers."""
         shapes = (_ATTENTION[type(x.attention)].page_shape(x.attention, options) for x in network.layers)
-        return sum(torch.Size(shape).numel() for shape in shapes) * DTYPES[options.dtype].itemsize
+        return sum(torch.Size(shape).numel() for shape in shapes) * kept_dtype(options).itemsize
 
     # Loading ------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class GpuExecutor:
     def _make_memory(self, place: Place) -> None:
         options, specs = place.options, [layer.attention for layer in self._network.layers]
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
-        self._pages = Pages(shapes, options.pages + options.branch_pages, self._dtype, self._device)
+        self._pages = Pages(shapes, options.pages + options.branch_pages, kept_dtype(options), self._device)
         kinds: list[Sizes] = []
         scratch = Scratch(MAX_ROWS, SLOTS, self._dtype, self._device)
         for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):

@@ -16,6 +16,11 @@ from models.weights import Weights
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "int8": torch.bfloat16}
 
 
+def kept_dtype(options: Options) -> torch.dtype:
+    """Of keys and values in pages; bytes are e4m3."""
+    return torch.uint8 if options.kv_dtype == "fp8" else DTYPES[options.dtype]
+
+
 @dataclass(slots=True)
 class Place:
     weights: Weights

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from kernels.kv_store.reference import as_kept, from_kept
 from models.batch import Batch
 from models.executor import Options
-from models.plain.parts import PlainLinear, PlainNorm, dtype_of, rotated, shared_tables
+from models.plain.parts import PlainLinear, PlainNorm, kept_dtype, rotated, shared_tables
 from models.spec import Attention
 from models.weights import Weights
 
@@ -25,12 +26,12 @@ class PlainAttention:
         self._k_norm = PlainNorm(spec.k_norm, weights, options, device) if spec.k_norm else None
         self._cos, self._sin = shared_tables(spec.rope, options.max_context, device)
         shape = (options.pages + options.branch_pages, options.page_tokens, spec.kv_heads, spec.head_dim)
-        self._keys = torch.empty(shape, dtype=dtype_of(options), device=device)
+        self._keys = torch.empty(shape, dtype=kept_dtype(options), device=device)
         self._values = torch.empty_like(self._keys)
 
     @staticmethod
     def page_bytes(spec: Attention, options: Options) -> int:
-        return 2 * options.page_tokens * spec.kv_heads * spec.head_dim * dtype_of(options).itemsize
+        return 2 * options.page_tokens * spec.kv_heads * spec.head_dim * kept_dtype(options).itemsize
 
     def copy_page(self, source: int, target: int) -> None:
         self._keys[target] = self._keys[source]
@@ -49,8 +50,8 @@ class PlainAttention:
         q, k = self._q_norm(q) if self._q_norm else q, self._k_norm(k) if self._k_norm else k
         q, k = (rotated(each, self._cos[at], self._sin[at], spec.rope) for each in (q, k))
         rows, slots = kept(batch, x.device)
-        self._keys.flatten(0, 1)[slots] = k[rows].to(self._keys.dtype)
-        self._values.flatten(0, 1)[slots] = v[rows]
+        self._keys.flatten(0, 1)[slots] = as_kept(k[rows], self._keys.dtype)
+        self._values.flatten(0, 1)[slots] = as_kept(v[rows], self._values.dtype)
         attended = torch.empty_like(q)
         for rows, table in sequences(batch):
             pages = torch.from_numpy(table).to(x.device)
@@ -62,7 +63,7 @@ class PlainAttention:
         spec, length = self._spec, int(at[-1]) + 1
         group = spec.heads // spec.kv_heads
         keys, values = (
-            cache[pages].flatten(0, 1)[:length].float().repeat_interleave(group, dim=1)  # [L, heads, D]
+            from_kept(cache[pages].flatten(0, 1)[:length]).repeat_interleave(group, dim=1)  # [L, heads, D]
             for cache in (self._keys, self._values)
         )
         scores = torch.einsum("rhd,lhd->hrl", q, keys) * spec.scale

@@ -17,6 +17,11 @@ def dtype_of(options: Options) -> torch.dtype:
     return {"bfloat16": torch.bfloat16, "float32": torch.float32}[options.dtype]
 
 
+def kept_dtype(options: Options) -> torch.dtype:
+    """Of keys and values in pages."""
+    return torch.uint8 if options.kv_dtype == "fp8" else dtype_of(options)
+
+
 class PlainLinear:
     def __init__(self, spec: Linear, weights: Weights, options: Options, device: str) -> None:
         stored, dtype = weights.linear(spec), dtype_of(options)

@@ -27,7 +27,7 @@ class Gptq:
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._bits: int = one_of(fields, "bits", (4, 8))
         self._group_size = group_size_of(fields)
-        self._in_any_order: bool = one_of(fields, "desc_act", (False, True), False)
+        self.in_any_order: bool = one_of(fields, "desc_act", (False, True), False)
         one_of(fields, "sym", (False, True), True)
         one_of(fields, "pack_dtype", ("int32",), "int32")
         one_of(fields, "is_marlin_format", (False,), False)
@@ -50,7 +50,7 @@ class Gptq:
             "qzeros": Wanted(f"{name}.qzeros", ((groups, zeros),), ("I32",)),
             "scales": Wanted(f"{name}.scales", ((groups, matrix.outputs),), FLOATS),
         }
-        if self._in_any_order or f"{name}.g_idx" in headers:
+        if self.in_any_order or f"{name}.g_idx" in headers:
             layout["g_idx"] = Wanted(f"{name}.g_idx", ((matrix.inputs,),), ("I32", "I64"))
         return layout
 

@@ -78,7 +78,7 @@ ON, OFF = ("true",), ("false",)
 OPPOSITE = {"true": "false", "false": "true"}
 ALL = "vLLM, SGLang, FastDeploy, LMDeploy"
 ONE_DEVICE = "not served: a worker uses one device. Several workers share the requests (`specmesh run worker`)"
-KV_MEMORY = "write --gpu-memory-utilization S: share of the GPU's memory that the worker may use, or --kv-cache-mb N"
+KV_MEMORY = "write --gpu-memory-utilization SHARE (of the GPU's memory, that the worker may use), or --kv-cache-mb N"
 FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
 FORMATS = f"{FROM_FOLDER} --quantization wint8 or wint4 codes a dense one at load, --dtype int8 also its inputs"
 ONE_ENGINE = "leave it out, or write --executor triton (GPU), compiled (CPU) or plain (PyTorch)"
@@ -114,8 +114,11 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--model-format", "LMDeploy", nothing=("hf",), why=FORMATS),
     _flag("--load-format", "vLLM, SGLang", nothing=("auto", "safetensors"),
           why="not served: files but safetensors and GGUF"),
-    _flag("--kv-cache-dtype", "vLLM, SGLang", nothing=("auto",), why="not served: KV pages have the model's type"),
-    _flag("--quant-policy", "LMDeploy", nothing=("0",), why="not served: KV pages have the model's type"),
+    _flag("--kv-cache-dtype", "vLLM, SGLang", "kv_cache_dtype",
+          values={"auto": "auto", "fp8": "fp8", "fp8_e4m3": "fp8"},
+          why="write --kv-cache-dtype fp8: e4m3, without scales"),
+    _flag("--quant-policy", "LMDeploy", nothing=("0",),
+          why="write --kv-cache-dtype fp8: keys and values in whole numbers aren't served"),
     _flag("--tokenizer", "vLLM, FastDeploy", why=IN_MODEL_FOLDER),
     _flag("--tokenizer-path", "SGLang", why=IN_MODEL_FOLDER),
     _flag("--tokenizer-mode", "vLLM, SGLang", nothing=("auto",), why=IN_MODEL_FOLDER),

@@ -108,7 +108,7 @@ def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
 
     context = check_context(model.network, settings.max_context)
     dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
-    per_token = kv_bytes_per_token(model.network, NUMBER_BYTES[dtype])
+    per_token = kv_bytes_per_token(model.network, 1 if settings.kv_cache_dtype == "fp8" else NUMBER_BYTES[dtype])
     on_gpu = has_gpu() and settings.executor in ("auto", "triton")
     weights = weight_bytes(model.network, kept_by(model.network, model.headers, dtype, codes_stay=on_gpu))
     setting = CPU_KV_MB if settings.kv_cache_mb == BY_DEVICE and not on_gpu else max(0, settings.kv_cache_mb)

@@ -62,6 +62,7 @@ def _torch(settings: Settings) -> Runner:
         dtype=settings.dtype,
         draft_dtype=settings.draft_dtype,
         quantization=settings.quantization,
+        kv_cache_dtype=settings.kv_cache_dtype,
         executor=settings.executor,
         strict=settings.determinism == "strict",
         threads=threads_of("worker", settings.cores, settings.threads),

@@ -23,7 +23,7 @@ Ended = Callable[[Literal["worked", "said what to do"]], None]
 MODEL = "smollm2-135m-instruct"
 PATIENCE = 240  # s: starts of a loaded machine
 # What a user writes where a line has a capital word.
-WRITTEN = {"N": "64", "S": "5", "NAME": "info", "JSON": "[[0]]", "FOLDER": tempfile.gettempdir()}
+WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "NAME": "info", "JSON": "[[0]]", "FOLDER": tempfile.gettempdir()}
 
 
 @dataclass(frozen=True, slots=True)

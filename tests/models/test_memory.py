@@ -34,7 +34,7 @@ def held(thing: Any, seen: dict[int, int]) -> dict[int, int]:
     elif isinstance(thing, list | tuple):
         for each in thing:
             held(each, seen)
-    elif type(thing).__module__.startswith("models.gpu"):
+    elif type(thing).__module__.startswith(("models.gpu", "kernels.moe")):
         names = [*getattr(thing, "__dict__", {}), *getattr(type(thing), "__slots__", ())]
         for name in names:
             if name not in _NOT_WEIGHTS:

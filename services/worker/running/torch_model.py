@@ -22,7 +22,7 @@ from kernels.verify.questions import Asked, Rule, gather
 from models.batch import Stretch, tree_slots
 from models.branches import own_pages
 from models.check import check_context
-from models.choose import Choice, choose
+from models.choose import Choice, check_kv_dtype, choose
 from models.config import read_network
 from models.executor import Executor, Options, Output
 from models.memory import NUMBER_BYTES, kept_by, weight_bytes
@@ -168,6 +168,8 @@ class Wanted:
     draft_dtype: str = "auto"
     # none, wint8 or wint4 (models/quantized/at_load.py).
     quantization: str = "none"
+    # auto or fp8.
+    kv_cache_dtype: str = "auto"
     executor: str = "auto"
     strict: bool = True
     threads: int = 0
@@ -209,7 +211,9 @@ def load_torch_model(
         threads=wanted.threads or len(os.sched_getaffinity(0)),
         strict=wanted.strict,
         taps=tuple(taps),
+        kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
     )
+    check_kv_dtype(choice, network, options.kv_dtype)
     draft_dtype = choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
     drafting = replace(options, dtype=draft_dtype)
     torch.set_num_threads(options.threads)

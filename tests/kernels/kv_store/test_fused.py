@@ -134,3 +134,23 @@ def test_a_row_alone_has_the_bits_it_has_among_others() -> None:
     assert_same_bits(alone[0], together[0][4:5])
     assert_same_bits(alone[1], together[1][:, :, 4:5])
     assert_same_bits(alone[2], together[2][:, :, 4:5])
+
+
+@pytest.mark.parametrize("size", SIZES[:3], ids=str)
+def test_pages_of_bytes_keep_e4m3_as_torch_rounds_it(size: tuple) -> None:
+    """What is stored is exactly torch's rounding of what pages of float32 would hold; too large is the largest."""
+    heads, kv_heads, head_dim, width, page_tokens, interleaved, _ = size
+    slots = torch.tensor([5, 77, -1, 40, 0], device=device())
+    positions = torch.zeros(5, dtype=torch.int32, device=device())  # Not turned: the same products in both.
+    qkv = random(5, (heads + 2 * kv_heads) * head_dim, dtype=torch.float32) * 3
+    qkv[0, -1], qkv[1, -2], qkv[3, -3], qkv[4, -4] = 1000.0, -1e6, float("nan"), 0.001
+    for run in (fused, reference):
+        wide = [torch.zeros(20, kv_heads, page_tokens, head_dim, device=device()) for _ in range(2)]
+        bytes_ = [torch.zeros(each.shape, dtype=torch.uint8, device=device()) for each in wide]
+        for keys, values in (wide, bytes_):
+            queries = torch.zeros(5, heads, head_dim, device=device())
+            run.rotate_and_store(qkv, keys, values, slots, positions, *tables(width), queries, interleaved=interleaved)
+        for numbers, kept in zip(wide, bytes_, strict=True):
+            expected = numbers.clamp(-448, 448).to(torch.float8_e4m3fn)
+            assert torch.equal(reference.from_kept(kept).nan_to_num(7.0), expected.float().nan_to_num(7.0))
+        assert reference.from_kept(bytes_[1]).abs().nan_to_num(0).max() == 448 and bytes_[1].count_nonzero() > 100

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from kernels.kv_store.reference import as_kept, from_kept
 from kernels.paged_attention import fused, reference
 from kernels.testing import assert_close, assert_same_bits, device, random
 from tests.kernels.paged_attention.paged_rows import Rows, make
@@ -121,3 +124,18 @@ def test_scores_far_apart_do_not_overflow() -> None:
     rows = make(2, 1, 32, 16, [(130, 2)], torch.float32)
     rows.queries = random(*rows.queries.shape, dtype=torch.float32) * 300
     assert_close(compute(rows), expected(rows))
+
+
+@BOTH
+@pytest.mark.parametrize("size", [(9, 3, 64, 32), (4, 2, 96, 16)], ids=str)
+def test_pages_of_bytes_are_read_as_the_numbers_they_stand_for(
+    size: tuple[int, int, int, int], dtype: torch.dtype
+) -> None:
+    rows = make(*size, MIXED, torch.float32)
+    keys, values = (as_kept(each, torch.uint8) for each in (rows.keys, rows.values))
+    coded = replace(rows, queries=rows.queries.to(dtype), keys=keys, values=values)
+    wide = replace(coded, keys=from_kept(keys), values=from_kept(values))
+    assert_close(compute(coded), expected(wide), dtype)
+    assert_close(compute(coded), expected(coded), dtype)
+    # Rounded to 3 bits of fraction: not the pages' own numbers.
+    assert (expected(coded) - expected(rows)).abs().max() > 0.01

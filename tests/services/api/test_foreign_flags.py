@@ -14,12 +14,13 @@ from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
 
 # For flags whose setting takes no number.
-VALUES = {"prefix_cache": "true", "model": "./m", "served_model_name": "m", "cache_dir": "/c", "host": "::1",
+VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m",
+          "served_model_name": "m", "cache_dir": "/c", "host": "::1",
           "api_keys": "k", "log_level": "WARNING", "draft_model": "./d", "kv_cache_mb": "2G",
           "speculative_config": '{"method": "naive"}', "dtype": "float", "executor": "cuda",
           "max_step_tokens": "2k", "cors_origins": '["http://a.example"]'}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
-WRITTEN = {"N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m"}
+WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m"}
 
 
 def typed(*words: str) -> Settings:
@@ -111,7 +112,7 @@ def test_every_type_of_ours_is_taken_by_its_name() -> None:
 
 
 def test_a_number_out_of_range_is_refused_by_the_name_that_was_typed() -> None:
-    assert refused("--max-num-seqs", "99999").startswith("flag --max-num-seqs: '99999' is not a whole number from 1 to")
+    assert refused("--max-num-seqs", "99999").startswith("flag --max-num-seqs: '99999' is not a whole number from 0 to")
     assert "'many' is not a whole number" in refused("--max-model-len", "many")
     assert "is not a whole number" in refused("--max-model-len", "9" * 5000)
 
