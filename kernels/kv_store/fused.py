@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch, power_of_two
-from kernels.quant.fused import _to_e4m3
+from kernels.quant.fused import to_e4m3
 
 # Numbers that a program holds: 8 of each of its threads.
 NUMBERS = 1024
@@ -27,7 +27,7 @@ def as_kept(value, kind: tl.constexpr):
     if kind == tl.uint8:
         wide = value.to(tl.float32)
         # NaN stays: a comparison with it is false.
-        return _to_e4m3(tl.where(wide > 448.0, 448.0, tl.where(wide < -448.0, -448.0, wide)))
+        return to_e4m3(tl.where(wide > 448.0, 448.0, tl.where(wide < -448.0, -448.0, wide)))
     else:
         return value.to(kind)
 

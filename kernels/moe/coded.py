@@ -13,7 +13,7 @@ import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import ceil_div, launch
-from kernels.quant.fused import _KINDS, _coded_range, coded_tile_of
+from kernels.quant.fused import KINDS, coded_range, coded_tile_of
 
 # Rows of a tile, as in fused.py.
 BLOCK_M = 16
@@ -59,7 +59,7 @@ def expert_coded_kernel(
         pair = tl.load(places + tile * BLOCK_M + tl.arange(0, BLOCK_M))
         row = tl.where(pair >= 0, pair // PAIRS_OF_A_ROW, NOBODY)
         n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-        total = _coded_range(
+        total = coded_range(
             x, codes + expert * (columns * BYTES), scales + expert * SCALES, zeros + expert * (columns * GROUPS),
             groups + expert * inputs, NOBODY, columns, inputs, inputs, row, n, 0, inputs, KIND, GROUPS, GROUP,
             ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS, ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
@@ -80,7 +80,7 @@ def expert_coded(
 ) -> torch.Tensor:  # [pairs, N]
     assert x.is_contiguous() and x.shape[1] == weight.inputs
     out = torch.empty(pairs, weight.outputs, dtype=out_dtype, device=x.device)
-    kind, scales = _KINDS[weight.codes.dtype], weight.scales
+    kind, scales = KINDS[weight.codes.dtype], weight.scales
     tile = tile_of(weight.inputs, 0 if weight.groups is not None else weight.group_size, x.dtype)
     raw = weight.codes.view(torch.uint8) if kind == 1 else weight.codes
     launch(

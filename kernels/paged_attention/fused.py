@@ -18,7 +18,7 @@ from kernels.ahead_of_time import Compilation, signature_of
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import Partials, Work
-from kernels.quant.fused import _from_e4m3
+from kernels.quant.fused import from_e4m3
 
 LOG2_E = 1.4426950408889634
 # Positions that are computed by themselves, and joined in order: a part of what a row's bits are.
@@ -119,7 +119,7 @@ def attend_kernel(
                     key = tl.load(keys + kept[:, None] + d[None, :], mask=block, other=0.0)
                     value = tl.load(values + kept[:, None] + d[None, :], mask=block, other=0.0)
                     if keys.dtype.element_ty == tl.uint8:
-                        key, value = _from_e4m3(key).to(query.dtype), _from_e4m3(value).to(query.dtype)
+                        key, value = from_e4m3(key).to(query.dtype), from_e4m3(value).to(query.dtype)
                     scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
                     visible = sees(place, position, until, bits, WINDOW, TREE)
                     scores = tl.where(visible, scores, -float("inf"))

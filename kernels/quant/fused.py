@@ -26,7 +26,7 @@ from kernels.quant.reference import E4M3, INT8, SMALLEST
 
 # Compute capability from which matrix units multiply e4m3.
 FP8_FROM = 89
-_KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1, torch.uint8: 2}
+KINDS = {torch.int8: 0, torch.float8_e4m3fn: 1, torch.uint8: 2}
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _whole(x):
 
 
 @triton.jit
-def _from_e4m3(byte):
+def from_e4m3(byte):
     """The number that these 8 bits stand for, in float32. By hand: older chips and the interpreter know no e4m3.
     As float16 the exponent is 8 too small."""
     wide = byte.to(tl.int16)
@@ -46,7 +46,7 @@ def _from_e4m3(byte):
 
 
 @triton.jit
-def _to_e4m3(value):
+def to_e4m3(value):
     """The 8 bits of the nearest e4m3, ties to even, of a float32 of at most 448."""
     bits = value.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
@@ -83,7 +83,7 @@ def quantize_groups_kernel(x, codes, scales, width: tl.constexpr, stride: tl.con
     values = tl.load(x + row * stride + at, mask=inside, other=0.0).to(tl.float32)
     scale = tl.div_rn(tl.maximum(tl.max(tl.abs(values), axis=0), SMALLEST), LARGEST)
     coded = tl.minimum(tl.maximum(tl.div_rn(values, scale), -LARGEST), LARGEST)
-    tl.store(codes + row * width + at, _to_e4m3(coded), mask=inside)
+    tl.store(codes + row * width + at, to_e4m3(coded), mask=inside)
     tl.store(scales + row * tl.num_programs(1) + group, scale)
 
 
@@ -169,7 +169,7 @@ def _numbers(
 ):  # fmt: skip
     """(code − zero) · scale in float32, of codes [K, N]."""
     if KIND == 1:
-        value = _from_e4m3(raw)
+        value = from_e4m3(raw)
     else:
         value = raw.to(tl.float32)
     if ONE_GROUP:
@@ -192,7 +192,7 @@ def _numbers(
 
 
 @triton.jit
-def _coded_range(
+def coded_range(
     x, codes, scales, zeros, groups, rows, columns: tl.constexpr, inputs: tl.constexpr, x_stride: tl.constexpr,
     m, n, first, last, KIND: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, ROWS_OF_A_SCALE: tl.constexpr,
     HAS_ZEROS: tl.constexpr, HAS_GROUPS: tl.constexpr, ONE_GROUP: tl.constexpr,
@@ -238,7 +238,7 @@ def linear_coded_kernel(
     if APART:
         split = tl.program_id(2)
         first = split * range_length
-        total = _coded_range(
+        total = coded_range(
             x, codes, scales, zeros, groups, rows, columns, inputs, x_stride, m, n, first,
             tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
             ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
@@ -247,7 +247,7 @@ def linear_coded_kernel(
     else:
         total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
         for first in range(0, inputs, range_length):
-            total += _coded_range(
+            total += coded_range(
                 x, codes, scales, zeros, groups, rows, columns, inputs, x_stride, m, n, first,
                 tl.minimum(first + range_length, inputs), KIND, GROUPS, GROUP, ROWS_OF_A_SCALE, HAS_ZEROS, HAS_GROUPS,
                 ONE_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, IEEE,
@@ -350,7 +350,7 @@ def linear_coded(
     assert x.stride(1) == 1 and codes.is_contiguous()
     (rows, inputs), columns = x.shape, len(codes)
     out = torch.empty(rows, columns, dtype=out_dtype or x.dtype, device=x.device)
-    group, kind = group_size or inputs, _KINDS[codes.dtype]
+    group, kind = group_size or inputs, KINDS[codes.dtype]
     tile = coded_tile_of(inputs, 0 if groups is not None else group, x.dtype)
     length = range_length(columns, inputs, tile["BLOCK_N"], tile["BLOCK_K"])
     added = scales if bias is None else bias

@@ -102,7 +102,7 @@ class OpenedResidual:
 
     def weight_bytes(self, options: Options, codes_stay: bool) -> int:
         """In memory: the heads' linears, and what `load` takes of the target's folder."""
-        number = dtype_of(options).itemsize
+        number = NUMBER_BYTES[options.dtype]
         total = sum(numbers_of(linear) * number for linear in self._heads.linears)
         if self._heads.reads_tokens:
             table = self._network.vocab_size * self._network.hidden_size
