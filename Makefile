@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev model up test test-all check fmt docs load bench bench-gpu heads clean
+.PHONY: help venv dev model up test test-all check fmt docs load bench bench-gpu tune-gpu heads clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -65,6 +65,9 @@ bench: model ## the benchmarks of this machine, 15 minutes; rows go to bench/res
 # With the Python that is there: a machine with a GPU may have torch and triton, and reach nothing to install from.
 bench-gpu: ## the benchmarks of a GPU, 9 minutes; torch and triton are enough
 	@$(PYTHON) -m bench on_gpu $(ARGS)
+
+tune-gpu: ## measure block sizes of a GPU's linears, minutes; writes kernels/gemm/tiles.json
+	@$(PYTHON) -m kernels.gemm.tune $(ARGS)
 
 heads: model ## train the heads that come with specmesh again (one to two hours)
 	@$(BIN)/python deploy/heads.py $(ARGS)

@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
-from kernels.launch import ceil_div, launch
+from kernels.gemm.tiles import Tile, measured
+from kernels.launch import architecture, ceil_div, launch
 
 # Rows of a tile, also for one row: 64 is what the matrix instructions of sm_90 and sm_100 take, and while a step
 # waits for weights the arithmetic of empty rows is free (README.md).
@@ -123,8 +124,9 @@ def linear(
     bias: torch.Tensor | None = None,  # [N]
     out_dtype: torch.dtype | None = None,
     out: torch.Tensor | None = None,  # [R, N], contiguous
+    tile: Tile | None = None,
 ) -> torch.Tensor:  # [R, N]
-    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype."""
+    """Into `out`, or a new tensor of `out_dtype`, or of x's dtype. `tile`: in place of the weight's own, to measure."""
     assert x.stride(1) == 1 and weight.is_contiguous() and x.shape[1] == weight.shape[1]
     (rows, inputs), columns = x.shape, weight.shape[0]
     if out is None:
@@ -132,13 +134,14 @@ def linear(
     assert out.shape == (rows, columns) and out.is_contiguous()
     if rows == 0:
         return out
-    tile, splits, length = tile_of(columns, inputs, torch.promote_types(x.dtype, weight.dtype))
+    dtype = torch.promote_types(x.dtype, weight.dtype)
+    blocks, splits, length = tile_of(columns, inputs, dtype, architecture(x.device), tile)
     shape = {"columns": columns, "inputs": inputs, "x_stride": x.stride(0), "range_length": length}
 
     def start(to: torch.Tensor, apart: bool, has_bias: bool) -> None:
-        grid = (ceil_div(rows, BLOCK_M), ceil_div(columns, tile["BLOCK_N"]), splits if apart else 1)
+        grid = (ceil_div(rows, BLOCK_M), ceil_div(columns, blocks["BLOCK_N"]), splits if apart else 1)
         added = x if bias is None else bias
-        launch(linear_kernel, grid, x, weight, added, to, rows, **shape, APART=apart, HAS_BIAS=has_bias, **tile)
+        launch(linear_kernel, grid, x, weight, added, to, rows, **shape, APART=apart, HAS_BIAS=has_bias, **blocks)
 
     in_ranges(start, out, bias, splits, BLOCK_M)
     return out
@@ -176,17 +179,26 @@ def linear_by_head(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> 
     )  # fmt: skip
 
 
-def tile_of(columns: int, inputs: int, dtype: torch.dtype) -> tuple[dict[str, int], int, int]:
-    """Tile, number of ranges of K and their length, of a weight [columns, inputs]."""
+def tile_of(
+    columns: int, inputs: int, dtype: torch.dtype, arch: int = 0, tile: Tile | None = None
+) -> tuple[dict[str, int], int, int]:
+    """Tile, number of ranges of K and their length, of a weight [columns, inputs]: as measured on this architecture
+    (tiles.py), or by rule."""
+    found = tile or measured(arch, columns, inputs, str(dtype).removeprefix("torch."))
+    if found is not None:
+        length = range_length(columns, inputs, found.block_n, found.block_k)
+        blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": found.block_n, "BLOCK_K": found.block_k}
+        blocks |= {"stages": found.stages, "warps": found.warps, "IEEE": dtype == torch.float32}
+        return blocks, ceil_div(inputs, length), length
     block_n, block_k, stages = 64, 128, 3
     if dtype == torch.float32:
         block_n, block_k, stages = 32, 32, 2
     elif columns >= _WIDE:
         block_n, block_k, stages = 128, 64, 4
     length = range_length(columns, inputs, block_n, block_k)
-    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": block_n, "BLOCK_K": block_k, "stages": stages}
-    tile["IEEE"] = dtype == torch.float32
-    return tile, ceil_div(inputs, length), length
+    blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": block_n, "BLOCK_K": block_k, "stages": stages}
+    blocks["IEEE"] = dtype == torch.float32
+    return blocks, ceil_div(inputs, length), length
 
 
 def range_length(columns: int, inputs: int, block_n: int, block_k: int) -> int:

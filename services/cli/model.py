@@ -104,7 +104,7 @@ def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     from kernels.interpreter import has_gpu
     from models.check import check_context, kv_bytes_per_token
     from models.memory import NUMBER_BYTES, kept_by, weight_bytes
-    from services.worker.cache.size import BY_DEVICE, CPU_KV_MB
+    from services.runtime.memory import BY_DEVICE, CPU_KV_MB
 
     context = check_context(model.network, settings.max_context)
     dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# kv_cache_mb: -1 is by device, and what a CPU's pages get then.
+BY_DEVICE, CPU_KV_MB = -1, 1024
+
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that this process can still take without swapping and without being killed."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
-from services.runtime.memory import available_bytes
-from services.worker.cache.size import BY_DEVICE, CPU_KV_MB, kv_cache_bytes
+from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
+from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.runner import Runner
 from services.worker.speculation.local.drafters import LocalDrafters
 

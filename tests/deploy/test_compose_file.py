@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from services.api.settings import ROLES, SETTINGS
-from services.worker.cache.size import CPU_KV_MB
+from services.runtime.memory import CPU_KV_MB
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -14,9 +14,8 @@ from kernels.interpreter import has_gpu
 from services.api.settings import Settings, cache_dir, run_dir, store_dir
 from services.cli.doctor.finding import Finding, bad, ok, warn
 from services.runtime.descriptors import hard_limit, room_for
-from services.runtime.memory import available_bytes
+from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
 from services.runtime.own_folder import is_own
-from services.worker.cache.size import BY_DEVICE, CPU_KV_MB
 
 MB = 1 << 20
 # What a fetched default model and its download take at most.

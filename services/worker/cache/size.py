@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# kv_cache_mb: by device.
-BY_DEVICE = -1
 # Share of free memory with kv_cache_mb 0. The rest is for the step's buffers, other processes and the file cache.
 SHARE = 0.6
 MEBIBYTE = 1 << 20
 
 # Where nothing is set: on a CPU, and the most on a GPU.
-CPU_KV_MB, CPU_SEQUENCES, CPU_STEP_TOKENS = 1024, 64, 512
+CPU_SEQUENCES, CPU_STEP_TOKENS = 64, 512
 GPU_SEQUENCES, GPU_STEP_TOKENS = 256, 2048
 # Fewer rows make prompts slow without saving much.
 _LEAST_STEP_TOKENS = 256

@@ -15,10 +15,8 @@ from models.executor import Options
 from models.memory import NUMBER_BYTES, fixed_bytes, row_bytes
 from models.sources import ModelError
 from models.spec import Network
-from services.runtime.memory import available_bytes
+from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
 from services.worker.cache.size import (
-    BY_DEVICE,
-    CPU_KV_MB,
     CPU_SEQUENCES,
     CPU_STEP_TOKENS,
     GPU_SEQUENCES,

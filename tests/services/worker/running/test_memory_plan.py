@@ -16,7 +16,8 @@ from models.executor import Options
 from models.gpu.executor import GpuExecutor
 from models.plain import PlainExecutor
 from models.sources import ModelError
-from services.worker.cache.size import CPU_KV_MB, Card
+from services.runtime.memory import CPU_KV_MB
+from services.worker.cache.size import Card
 from services.worker.running.memory_plan import Plan, Sizes, cut_context, plan_memory
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "models"))
@@ -40,21 +41,21 @@ def test_a_gpu_gets_larger_batches_than_a_cpu_and_pages_for_long_texts(tmp_path:
     assert (gpu.max_sequences, gpu.max_step_tokens, gpu.context) == (256, 2048, 8192)
     assert (cpu.max_sequences, cpu.max_step_tokens, cpu.context) == (64, 512, 8192)
     page = PlainExecutor.page_bytes(read_network(tmp_path), OPTIONS)
-    assert (cpu.pages + cpu.branch_pages) * page == CPU_KV_MB << 20
+    assert cpu.pages + cpu.branch_pages == (CPU_KV_MB << 20) // page
     assert gpu.pages > cpu.pages
 
 
 def test_a_drafters_layers_take_their_share_of_every_page(tmp_path: Path) -> None:
-    card = Card(5 * GB, 5 * GB)
+    card = Card(3 * GB, 3 * GB)
     alone, beside = plan(tmp_path, card), plan(tmp_path, card, drafters=1)
-    assert 0.48 < (beside.pages + beside.branch_pages) / (alone.pages + alone.branch_pages) < 0.5
+    assert 0.45 < (beside.pages + beside.branch_pages) / (alone.pages + alone.branch_pages) < 0.5
 
 
 def test_sizes_that_are_set_are_kept_on_a_gpu(tmp_path: Path) -> None:
     sizes = Sizes(kv_cache_mb=64, gpu_memory_utilization=0.9, max_sequences=5, max_step_tokens=100)
     made = plan(tmp_path, Card(24 * GB, 24 * GB), sizes)
     page = GpuExecutor.page_bytes(read_network(tmp_path), OPTIONS)
-    assert (made.pages + made.branch_pages) * page == 64 << 20
+    assert made.pages + made.branch_pages == (64 << 20) // page
     assert (made.max_sequences, made.max_step_tokens) == (5, 100)
     # 60 % of what weights and the step leave of what is free.
     most = plan(tmp_path, Card(24 * GB, 3 * GB), replace(sizes, kv_cache_mb=0, max_sequences=1000))
