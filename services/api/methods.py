@@ -83,7 +83,7 @@ METHODS: dict[str, Method] = {
             "services.proposer.ngram:NgramDrafter",
             "Prompt lookup: what followed the last few tokens earlier in the request's own prompt and output",
             settings=("max_ngram_size", "min_ngram_size", "ngram_prefers"),
-            aliases=("inference_with_reference", "ngram_match", "[ngram]"),
+            aliases=("inference_with_reference", "ngram_match", "[ngram]", "ngram_gpu"),
         ),
         Method(
             "suffix",

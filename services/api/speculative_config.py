@@ -70,6 +70,8 @@ TEXT_METHODS = tuple(row.name for row in METHODS.values() if row.runs == "propos
 # Methods of other servers that are not served -> what is missing.
 METHODS_TO_COME: dict[str, str] = {
     "mlp_speculator": "the network of MLP speculators",
+    "dflash": "the network of DFlash (a block head is like it)",
+    "dspark": "the network of DSpark",
     "qwen3_next_mtp": "Qwen3-Next's linear attention",
     "qwen3_5_mtp": "Qwen3.5's linear attention",
     "glm4_moe_mtp": "the model family GLM-4.5",
@@ -80,12 +82,22 @@ METHODS_TO_COME: dict[str, str] = {
 # Their keys that ask for something that isn't served -> what is missing, and the values that don't ask for it.
 KEYS_TO_COME: dict[str, tuple[str, tuple[Any, ...]]] = {
     "draft_tensor_parallel_size": ("a drafter that is split over several devices", (1,)),
+    "draft_sample_method": (
+        "sampled drafts with every verify strategy; with rejection and block they are sampled", ("greedy",)
+    ),
+    "max_model_len": ("a context of the drafter's own: it has the model's", ()),
+    "revision": ("a head's revision by name: give a folder that has it", ("main",)),
+    "disable_by_batch_size": ("a batch size without drafts: method auto drafts as long as it pays", ()),
+    "enable_adaptive_verification": ("fewer drafts at fixed methods: method auto drafts as long as it pays", (False,)),
     "enable_draft_logprob": ("log-probabilities of draft tokens", (False,)),
     "benchmark_mode": ("the benchmark mode", (False,)),
 }
 
 # Their keys for what needs no choice here: drafters use the model's pages and read its hidden values anyway.
-WITHOUT_EFFECT = ("num_gpu_block_expand_ratio", "return_full_hidden_states")
+WITHOUT_EFFECT = (
+    "num_gpu_block_expand_ratio", "return_full_hidden_states", "enforce_eager", "attention_backend", "moe_backend",
+    "disable_padded_drafter_batch", "use_local_argmax_reduction",
+)  # fmt: skip
 
 # Flags of LMDeploy and PaddleNLP -> the key that means the same.
 FLAGS: dict[str, str] = {
@@ -152,11 +164,19 @@ def unread(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Keys that are taken and have no effect beside the others, and why."""
     kept, _ = _meant(config)
     name = config.get("method", config.get("speculate_method"))
-    return [
+    found = [
         (key, f"without effect: {name} uses no model")
         for key, value in config.items()
         if KEYS.get(key) == "draft_model" and key not in kept and value
     ]
+    method = METHODS.get(ALIASES["method"].get(name, name.lower())) if isinstance(name, str) else None
+    if method is None or method.combines or kept.get("method", name) != name:
+        return found
+    for key in config:
+        others = [row.name for row in METHODS.values() if KEYS.get(key) in row.settings and not row.has_network]
+        if others and method.name not in others:
+            found.append((key, f"{name} doesn't read it; requests that ask for {' or '.join(others)} do"))
+    return found
 
 
 def _asks_for_nothing(key: str, value: Any) -> bool:
@@ -175,6 +195,6 @@ def _problem(key: str, value: Any) -> str:
         return "no such key" + (f" (did you mean {close[0]}?)" if close else "")
     if KEYS[key] == "draft_dtype" and value not in (*ALIASES["draft_dtype"], "int8"):
         return f"not served: making {value!r} of a drafter; int8 is, and a folder's own format is read"
-    if KEYS[key] == "method" and isinstance(value, str) and value in METHODS_TO_COME:
-        return f"{value!r} needs {METHODS_TO_COME[value]}, which isn't served; served are {', '.join(METHODS)}"
+    if KEYS[key] == "method" and isinstance(value, str) and (missing := METHODS_TO_COME.get(value.lower())):
+        return f"{value!r} needs {missing}, which isn't served; served are {', '.join(METHODS)}"
     return ""

@@ -58,6 +58,22 @@ SGLANG = """
 --speculative-algorithm NGRAM
 --speculative-num-draft-tokens 8
 --speculative-eagle-topk 4
+--speculative-eagle-topk 1
+--speculative-draft-model-path ./head
+--speculative-draft-model-revision v2
+--speculative-draft-load-format auto
+--speculative-draft-model-quantization fp8
+--speculative-accept-threshold-single 0.9
+--speculative-use-rejection-sampling
+--speculative-adaptive
+--speculative-attention-mode decode
+--speculative-draft-attention-backend fa3
+--speculative-ngram-max-trie-depth 18
+--speculative-ngram-match-type PROB
+--speculative-ngram-max-bfs-breadth 10
+--speculative-ngram-capacity 1000000
+--speculative-ngram-external-corpus-path ./corpus.jsonl
+--enable-multi-layer-eagle
 --enable-metrics
 --schedule-policy fcfs
 """

@@ -38,10 +38,26 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "FastDeploy, MTP with n-grams": (
         {"method": "mtp", "num_speculative_tokens": 5, "num_model_steps": 2, "mtp_strategy": "with_ngram"}, "", {},
     ),
+    "FastDeploy, MTP in a folder, verified greedily": (
+        {"method": "mtp", "verify_strategy": "greedy", "num_speculative_tokens": 1, "model": "./mtp"}, "", {},
+    ),
+    "FastDeploy, all drafts accepted": (
+        {"method": "mtp", "accept_policy": "accept_all", "num_speculative_tokens": 1}, "", {},
+    ),
+    "FastDeploy, suffixes as its page has them": (
+        {"method": "mtp", "num_speculative_tokens": 4, "suffix_decoding_max_tree_depth": 64,
+         "suffix_decoding_max_cached_requests": 10000, "suffix_decoding_max_spec_factor": 1.0,
+         "suffix_decoding_min_token_prob": 0.1}, "", {},
+    ),
+    "FastDeploy, no drafts": ({"method": "naive", "num_speculative_tokens": 1}, "", {}),
     "FastDeploy, n-gram": ({"method": "ngram", "num_speculative_tokens": 5, "max_ngram_size": 5}, "", {}),
     "FastDeploy, topp": (
         {"method": "ngram", "verify_strategy": "topp", "max_candidate_len": 5, "verify_window": 2}, "", {},
     ),
+    "vLLM, DFlash": (
+        {"method": "dflash", "model": "./d"}, "dflash", {"method": "block", "model": "./d"},
+    ),
+    "LMDeploy, MTP": ({"method": "deepseek_mtp", "num_speculative_tokens": 3}, "", {}),
     "LMDeploy, EAGLE-3": (
         {"method": "eagle3", "model": "./eagle3", "num_speculative_tokens": 3}, "", {},
     ),

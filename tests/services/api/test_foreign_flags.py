@@ -100,6 +100,9 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
         (["--speculative-algorithm", "EAGLE3"], "method", "eagle3"),
         (["--speculative-algorithm", "NEXTN"], "method", "mtp"),
         (["--speculative-algorithm", "STANDALONE"], "method", "draft_model"),
+        (["--speculative-use-rejection-sampling"], "verify_strategy", "rejection"),
+        (["--speculative-draft-model-quantization", "w8a8_int8"], "draft_dtype", "int8"),
+        (["--speculative-ngram-match-type", "PROB"], "ngram_prefers", "frequent"),
     ],
 )
 def test_values_are_read_as_their_servers_read_them(words: list[str], row: str, value: Any) -> None:

@@ -215,6 +215,24 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
         {"method": "qwen3_next_mtp", "num_speculative_tokens": 2},
         "method: 'qwen3_next_mtp' needs Qwen3-Next's linear attention, which isn't served",
     ),
+    "vLLM, DFlash": (
+        {"method": "dflash", "model": HEAD, "num_speculative_tokens": 15},
+        "method: 'dflash' needs the network of DFlash (a block head is like it), which isn't served; served are",
+    ),
+    "vLLM, sampled drafts": (
+        {"method": "eagle3", "model": HEAD, "draft_sample_method": "probabilistic"},
+        "draft_sample_method: not served: sampled drafts with every verify strategy; with rejection and block they are",
+    ),
+    "vLLM, how a drafter runs": (
+        {"method": "draft_model", "model": "/m", "enforce_eager": True, "attention_backend": "FLASH_ATTN",
+         "draft_sample_method": "greedy", "revision": "main", "enable_adaptive_verification": False},
+        {"method": "draft_model", "draft_model": "/m"},
+    ),
+    "vLLM, n-grams on a GPU": ({"method": "ngram_gpu"}, {"method": "ngram"}),
+    "SGLang, DFlash": (
+        {"--speculative-algorithm": "DFLASH"},
+        "flag --speculative-algorithm: 'DFLASH' needs the network of DFlash",
+    ),
     "LMDeploy, EAGLE-3": (
         {
             "--speculative-algorithm": "eagle3", "--speculative-draft-model": HEAD,
@@ -288,6 +306,22 @@ def test_a_model_beside_a_method_that_has_none_is_told() -> None:
     assert settings.draft_model == ""
     for used in ('{"method": "mtp", "model": "/m"}', '{"method": "ngram"}', '{"method": "ngram", "model": null}'):
         assert load_settings({"speculative_config": used}).notes == ()
+
+
+def test_keys_of_another_method_beside_a_fixed_one_are_told() -> None:
+    """FastDeploy's page writes mtp over the keys of suffix decoding."""
+
+    def notes(**config: Any) -> tuple[str, ...]:
+        return load_settings({"speculative_config": json.dumps(config)}).notes
+
+    key = "flag --speculative-config, suffix_decoding_max_tree_depth"
+    note = key + ": {} doesn't read it; requests that ask for suffix do"
+    assert notes(method="mtp", suffix_decoding_max_tree_depth=64) == (note.format("mtp"),)
+    assert notes(method="ngram_match", suffix_decoding_max_tree_depth=64) == (note.format("ngram_match"),)
+    for reader in ("suffix", "auto", "hybrid"):
+        assert notes(method=reader, suffix_decoding_max_tree_depth=64) == ()
+    assert notes(method="mtp", mtp_strategy="with_ngram", max_ngram_size=3) == ()
+    assert notes(suffix_decoding_max_tree_depth=64) == ()
 
 
 def test_another_servers_flag_and_the_json_must_agree() -> None:
