@@ -14,6 +14,7 @@ from models.errors import ModelError
 from models.folder_headers import FolderHeaders
 from models.heads.head import DRAFT_MODEL, Head
 from models.heads.residual import ResidualHeads
+from models.heads.sources import check_kind
 from models.quantized.format import Wanted
 from models.sources import read_json
 from models.spec import Network
@@ -34,8 +35,17 @@ READERS: dict[str, str] = {
 def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHeads:
     """Raises `ModelError` that says what of the folder is missing, wrong, or doesn't fit the target."""
     headers = FolderHeaders(folder)
+    try:
+        return _read(method, headers, target)
+    except ModelError:
+        # What is wrong may be that it is of another kind.
+        check_kind(method, headers.tensors.keys(), folder)
+        raise
+
+
+def _read(method: str, headers: FolderHeaders, target: Network) -> Head | ResidualHeads:
     if method == DRAFT_MODEL:
-        network = read_network(folder)
+        network = read_network(headers.folder)
         if network.vocab_size != target.vocab_size:
             sizes = f"{network.vocab_size} tokens, the model's {target.vocab_size}"
             raise ModelError(f"the draft model's vocabulary has {sizes}", "use a draft model with the same tokenizer")
@@ -43,7 +53,7 @@ def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHead
     else:
         module, _, name = READERS[method].partition(":")
         read: Reader = getattr(import_module(module), name)
-        head = read(Fields(read_json(folder / "config.json")), headers.tensors.keys(), target)
+        head = read(Fields(read_json(headers.folder / "config.json")), headers.tensors.keys(), target)
     if isinstance(head, ResidualHeads):
         check_parts(head, headers, head.shared)
         _check_ids(headers, head.token_ids, head.heads[0].head.outputs)

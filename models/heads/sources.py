@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from models.errors import ModelError
@@ -21,6 +22,10 @@ MARKS: dict[str, tuple[str, ...]] = {
     # After mtp, one of whose norms has a like name, and eagle3.
     "eagle": ("fc.weight",),
 }
+# What `specmesh train-drafter` makes.
+TRAINED = ("block", "eagle3", "hydra", "medusa", "mtp")
+# A tensor that whole models have and heads don't.
+OF_A_MODEL = "model.layers.0.input_layernorm.weight"
 
 
 def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Path:
@@ -28,8 +33,12 @@ def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Pa
     if name_or_path in ("", OWN_FOLDER):
         if method == "mtp":
             return target
-        raise ModelError(f"method {method} needs a draft model", "give its folder or hub id with --draft-model")
+        what = "a smaller model with the same tokenizer" if method == DRAFT_MODEL else "a head"
+        raise ModelError(f"method {method} drafts with {what}, and none is given", where_from(method))
     if method == DRAFT_MODEL:
+        given = Path(name_or_path).expanduser()
+        if given.is_dir():
+            check_kind(method, _names(given), given)
         folder = ensure_model(name_or_path, cache)
         _check_tokenizer(folder, target)
         return folder
@@ -46,12 +55,41 @@ def method_of(name_or_path: str, cache: Path) -> str:
     """The method of a head's folder, by the names of its tensors. Raises `ModelError`."""
     if name_or_path == OWN_FOLDER:
         return "mtp"
-    folder = _folder(name_or_path, cache)
-    names = {name for file in weight_files(folder) for name in read_headers(file)}
+    return kind_of(_names(_folder(name_or_path, cache))) or DRAFT_MODEL
+
+
+def kind_of(names: Collection[str]) -> str:
+    """The method of a head, by the names of its tensors; "": none is known by them."""
     for method, marks in MARKS.items():
         if any(mark in name for name in names for mark in marks):
             return method
-    return DRAFT_MODEL
+    return ""
+
+
+def check_kind(method: str, names: Collection[str], folder: Path) -> None:
+    """Raises `ModelError` with what to write, if the folder holds something else than the method drafts with."""
+    is_model = OF_A_MODEL in names
+    held = kind_of(names)
+    if held == method or (method == DRAFT_MODEL and is_model):
+        return
+    if held:
+        fix = where_from(method, f"--method {held} with this folder, ")
+        raise ModelError(f"{folder} holds a head of method {held}", fix)
+    if is_model:
+        raise ModelError(f"{folder} is a model, and holds no head of method {method}", where_from(method))
+
+
+def where_from(method: str, before: str = "") -> str:
+    """What to write instead, and how one comes by what the method drafts with."""
+    made = f"make one with specmesh train-drafter --head {method} --own-prompts 2000 --out FOLDER, "
+    return (
+        f"write {before}--method auto without --draft-model, {made if method in TRAINED else ''}"
+        "or give --draft-model a folder or hub id"
+    )
+
+
+def _names(folder: Path) -> set[str]:
+    return {name for file in weight_files(folder) if file.is_file() for name in read_headers(file)}
 
 
 def _folder(name_or_path: str, cache: Path) -> Path:
