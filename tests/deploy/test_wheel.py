@@ -142,6 +142,21 @@ def test_the_projects_packages_stay_its_own(installed: Path, project: Path) -> N
 
 
 @pytest.mark.slow
+def test_transformers_is_imported_beside_it_in_a_project_with_services_of_its_own(
+    installed: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "services").mkdir()
+    (tmp_path / "services" / "__init__.py").write_text("MINE = True\n")
+    # What it looks for a package `kernels` for is imported with the layers of a model.
+    both = "import services; from transformers import LlamaConfig, LlamaForCausalLM; assert services.MINE"
+    run(tmp_path, installed / "bin" / "python", "-c", f"import specmesh; {both}")
+    # In the other order, and in the process of a command.
+    run(tmp_path, installed / "bin" / "python", "-c", f"{both}; import specmesh")
+    assert run(tmp_path, installed / "bin" / "specmesh", "--version") == f"specmesh {VERSION}\n"
+
+
+@pytest.mark.slow
 def test_without_a_project_nobody_finds_our_rooms(installed: Path, tmp_path: Path) -> None:
     search = f"from importlib.util import find_spec; print([name for name in {ROOMS} if find_spec(name)])"
     assert run(tmp_path, installed / "bin" / "python", "-c", search) == "[]\n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "flow"))
 
-from player import MOCK, Ended
-from running_mesh import RunningMesh, running_mesh
+from player import Ended
+from running_mesh import MOCK, mesh_fixture
 
 OUTCOMES = ("worked", "said what to do", "failed", "skipped")
 
@@ -38,16 +38,7 @@ def ended(record_property: Callable[[str, object], None]) -> Ended:
     return lambda outcome: record_property("first hour", outcome)
 
 
-@pytest.fixture(scope="package")
-def mock_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    with running_mesh(tmp_path_factory.mktemp("mesh"), engine="mock", mock_profile=MOCK) as mesh:
-        yield mesh
-
-
-@pytest.fixture(scope="package")
-def real_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    with running_mesh(tmp_path_factory.mktemp("mesh"), dtype="float32") as mesh:
-        yield mesh
+mock_mesh = mesh_fixture("package", engine="mock", mock_profile=MOCK)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from bench.running_mesh import ROOT, SPECMESH
 
-MOCK = '{"step_ms": 2, "acceptance": 0.6, "vocab_size": 49152}'
 # How a test tells how its try ended (conftest.py).
 Ended = Callable[[Literal["worked", "said what to do"]], None]
 MODEL = "smollm2-135m-instruct"

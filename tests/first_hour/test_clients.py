@@ -1,14 +1,16 @@
-"""Clients as their own pages show them. Those that aren't installed are skipped by name."""
+"""Clients as their own pages show them: openai as it is installed here, others in an environment of their own."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from client_packages import Clients, NoClients, clients
 from player import MODEL, Ended
 from running_mesh import RunningMesh
 
@@ -51,34 +53,91 @@ def test_openai_with_the_field_of_vllm(mock_mesh: RunningMesh, ended: Ended) -> 
     ended("worked")
 
 
-def test_langchain_openai(mock_mesh: RunningMesh, ended: Ended) -> None:
-    langchain = pytest.importorskip("langchain_openai")
-    chat = langchain.ChatOpenAI(model=MODEL, base_url=mock_mesh.url + "/v1", api_key="none", max_tokens=4)
-    assert chat.invoke("hi").content
+@pytest.fixture(scope="module")
+def others() -> Clients:
+    """Clients that are in no environment of ours."""
+    try:
+        return clients()
+    except (NoClients, OSError, subprocess.SubprocessError) as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def langchain(others: Clients, mock_mesh: RunningMesh) -> dict[str, Any]:
+    return others.answers("with_langchain.py", mock_mesh.url, MODEL)
+
+
+@pytest.fixture(scope="module")
+def litellm(others: Clients, mock_mesh: RunningMesh) -> dict[str, Any]:
+    return others.answers("with_litellm.py", mock_mesh.url, MODEL)
+
+
+@pytest.mark.parametrize("library", ["langchain", "litellm"])
+def test_a_library_for_servers_like_openais(library: str, request: pytest.FixtureRequest, ended: Ended) -> None:
+    said = request.getfixturevalue(library)
+    assert said["text"] and said["streamed"] == said["text"] and said["finish_reason"] == "length"
+    counted = {name: count for name, count in said["usage"].items() if isinstance(count, int)}
+    assert 8 in counted.values() and max(counted.values()) == counted["total_tokens"] > 8
+    assert len(said["streamed_usage"]) == 1
+    assert said["choices"] == 2
+    assert said["seeded"][0] == said["seeded"][1]
+    assert [len(each["top_logprobs"]) for each in said["logprobs"]] == [2] * 4
+    assert all(each["logprob"] <= 0 for each in said["logprobs"])
+    assert said["completion"] and said["method"]
+    # Up to the stop, which was cut out of the same answer.
+    assert said["text"].startswith(said["stopped"]) and len(said["stopped"]) < len(said["text"])
+    assert said["model"].startswith("404 ") and f"this server has '{MODEL}'" in said["model"]
     ended("worked")
 
 
-def test_litellm(mock_mesh: RunningMesh, ended: Ended) -> None:
-    litellm = pytest.importorskip("litellm")
-    answer = litellm.completion(
-        model=f"openai/{MODEL}", api_base=mock_mesh.url + "/v1", api_key="none", messages=HI, max_tokens=4
-    )
-    assert answer.choices[0].message.content
+def test_langchain_calls_in_a_batch_and_tools(langchain: dict[str, Any], ended: Ended) -> None:
+    said = langchain
+    assert len(said["batch"]) == 2 and all(said["batch"])
+    assert said["completion_streamed"] == said["completion"]
+    assert said["streamed_usage"][0]["output_tokens"] == said["usage"]["output_tokens"] == 8
+    assert said["tools"].startswith("400 ") and "tools" in said["tools"]
     ended("worked")
 
 
-def test_llm(mock_mesh: RunningMesh, tmp_path: Path, ended: Ended) -> None:
-    pytest.importorskip("llm")
-    command = shutil.which("llm")
-    if command is None:
-        pytest.skip("llm has no command here")
-    text = f"- model_id: mesh\n  model_name: {MODEL}\n  api_base: {mock_mesh.url}/v1\n"
-    (tmp_path / "extra-openai-models.yaml").write_text(text)
-    done = subprocess.run(
-        [command, "-m", "mesh", "--key", "none", "--no-stream", "hi"],
-        env={**os.environ, "LLM_USER_PATH": str(tmp_path)}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+def test_litellm_says_how_many_tokens_fit_and_has_a_name_for_such_servers(
+    litellm: dict[str, Any], ended: Ended
+) -> None:
+    said = litellm
+    assert said["too_long"].startswith("400 ") and "at most" in said["too_long"]
+    assert said["hosted"] == said["text"]
+    assert said["streamed_usage"] == [said["usage"]["completion_tokens"]] == [8]
+    ended("worked")
+
+
+LLM = """
+- model_id: mesh
+  model_name: {model}
+  api_base: {url}/v1
+- model_id: mesh-text
+  model_name: {model}
+  api_base: {url}/v1
+  completion: true
+"""
+
+
+def test_llm(others: Clients, mock_mesh: RunningMesh, tmp_path: Path, ended: Ended) -> None:
+    (tmp_path / "extra-openai-models.yaml").write_text(LLM.format(model=MODEL, url=mock_mesh.url))
+
+    def llm(*words: str) -> subprocess.CompletedProcess[str]:
+        return others.run("llm", *words, LLM_USER_PATH=str(tmp_path))
+
+    usual = ("--key", "none", "-o", "max_tokens", "8", "-o", "temperature", "0")
+    streamed = llm("-m", "mesh", *usual, "--usage", "hi")
+    assert streamed.returncode == 0 and streamed.stdout.strip(), streamed.stderr
+    assert re.search(r"\d+ input, 8 output", streamed.stderr)
+    assert llm("-m", "mesh", *usual, "--no-stream", "hi").stdout == streamed.stdout
+    assert llm("-m", "mesh-text", *usual, "one two three one two").stdout.strip()
+    # With what was said before.
+    assert llm("--continue", "--key", "none", "-o", "max_tokens", "8", "and?").returncode == 0
+    logged = json.loads(llm("logs", "list", "--json", "-n", "4").stdout)
+    assert [each["output_tokens"] for each in logged] == [8] * 4 and all(each["input_tokens"] for each in logged)
+    refused = llm("-m", "mesh", "--key", "none", "-o", "logit_bias", '{"1": 900}', "hi")
+    assert refused.returncode != 0 and "logit_bias" in refused.stderr
     ended("worked")
 
 

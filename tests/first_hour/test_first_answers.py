@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from player import Ended, Start, asked, typed
@@ -77,4 +78,22 @@ def test_a_command_of_the_quick_start(line: str, start: Start, ended: Ended) -> 
     wanted = r"--(port|metrics-port|run-dir)=" if line == "doctor" else r"--port="
     said = typed(*shlex.split(line), *(word for word in start.words if re.match(wanted, word)))
     assert said.code == 0, said.text
+    ended("worked")
+
+
+def test_eagle3_needs_no_folder_for_the_embedded_model(tmp_path: Path, ended: Ended) -> None:
+    ports = free_ports(8)
+    start = Start(tmp_path, "up", "--method", "eagle3", "--dtype=float32", "--store-dir=none",
+                  f"--run-dir={tmp_path / 'run'}", f"--port={ports}", f"--metrics-port={ports + 1}")  # fmt: skip
+    try:
+        assert start.ready(), start.text
+        assert "By method eagle3" in start.text
+        body = {"model": "smollm2-135m-instruct", "prompt": "The sea is", "max_tokens": 24, "temperature": 0,
+                "return_provenance": True}  # fmt: skip
+        status, text = asked(start.url(), "POST", "/v1/completions", body)
+        assert status == 200, text
+        assert {run["source"] for run in json.loads(text)["choices"][0]["runs"]} <= {"", "eagle3"}
+        assert json.loads(text)["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+    finally:
+        start.stop()
     ended("worked")

@@ -6,7 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from player import MOCK, MODEL, Ended, Start, asked, corrected, typed
+from player import MODEL, Ended, Start, asked, corrected, typed
+from running_mesh import MOCK
 
 from bench.running_mesh import free_ports
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from player import MOCK, MODEL, Ended, Start, asked, fix_of, typed
+from player import MODEL, Ended, Start, asked, fix_of, typed
+from running_mesh import MOCK
 
 from bench.running_mesh import free_ports
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from player import MOCK, MODEL, Ended, Start, asked, corrected, fix_of, message_of, typed
-from running_mesh import RunningMesh
+from player import MODEL, Ended, Start, asked, corrected, fix_of, message_of, typed
+from running_mesh import MOCK, RunningMesh
 
 from bench.running_mesh import free_ports
 
@@ -89,6 +89,18 @@ def test_a_chat_with_a_name_of_another_model(mock_mesh: RunningMesh, ended: Ende
     said = typed("chat", "hi", "--url", mock_mesh.url, "--model", "gpt-4o")
     (name,) = re.findall(r"this server has '([^']+)'", said.text)
     assert typed("chat", "hi", "--url", mock_mesh.url, "--model", name, "--max-tokens", "4").code == 0
+    ended("said what to do")
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("method", ["mtp", "medusa", "hydra", "block", "eagle", "draft_model"])
+def test_a_method_whose_head_is_not_there(method: str, tmp_path: Path, ended: Ended) -> None:
+    said = typed("up", "--method", method, "--port=0", f"--metrics-port={free_ports(4)}", "--run-dir", str(tmp_path))
+    fix = fix_of(said.text)
+    (instead,) = re.findall(r"write (--method \w+) without --draft-model", fix)
+    assert said.code != 0 and typed("config", "show", *instead.split()).code == 0
+    for command in re.findall(r"make one with specmesh (train-drafter [^,]+),", fix):
+        assert typed(*command.split(), "--help").code == 0
     ended("said what to do")
 
 

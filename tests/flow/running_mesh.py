@@ -15,12 +15,16 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pytest
 
 from bench.running_mesh import ROLES, descendants
 from bench.running_mesh import RunningMesh as SeenMesh
 
-__all__ = ["ROLES", "RunningMesh", "descendants", "has_ended", "running_mesh", "until"]
+__all__ = ["MOCK", "ROLES", "RunningMesh", "descendants", "has_ended", "mesh_fixture", "running_mesh", "until"]
+
+MOCK = '{"step_ms": 2, "acceptance": 0.6, "vocab_size": 49152}'
 
 
 class RunningMesh(SeenMesh):
@@ -96,3 +100,14 @@ def running_mesh(folder: Path, **settings: Any) -> Iterator[RunningMesh]:
         yield mesh
     finally:
         mesh.stop()
+
+
+def mesh_fixture(scope: Literal["module", "package"], **settings: Any) -> Any:
+    """A mesh for the tests of a module or a package."""
+
+    @pytest.fixture(scope=scope)
+    def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+        with running_mesh(tmp_path_factory.mktemp("mesh"), **settings) as mesh:
+            yield mesh
+
+    return started
