@@ -23,7 +23,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "eagle": ("fc.weight",),
 }
 # What `specmesh train-drafter` makes.
-TRAINED = ("block", "eagle3", "hydra", "medusa", "mtp")
+TRAINED = ("block", "draft_model", "eagle3", "hydra", "medusa", "mtp")
 # A tensor that whole models have and heads don't.
 OF_A_MODEL = "model.layers.0.input_layernorm.weight"
 

@@ -93,7 +93,7 @@ def test_a_chat_with_a_name_of_another_model(mock_mesh: RunningMesh, ended: Ende
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("method", ["mtp", "medusa", "hydra", "block", "eagle", "draft_model"])
+@pytest.mark.parametrize("method", ["hydra", "block", "eagle", "draft_model"])
 def test_a_method_whose_head_is_not_there(method: str, tmp_path: Path, ended: Ended) -> None:
     said = typed("up", "--method", method, "--port=0", f"--metrics-port={free_ports(4)}", "--run-dir", str(tmp_path))
     fix = fix_of(said.text)

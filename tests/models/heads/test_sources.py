@@ -11,13 +11,13 @@ import reference
 from models.config import read_network
 from models.errors import ModelError
 from models.heads.folder import read_head
-from models.heads.shipped import shipped_head
+from models.heads.shipped import shipped_heads
 from models.heads.sources import OF_A_MODEL, TRAINED, check_kind, ensure_head
 from models.spec import Network
 from services.api.methods import METHODS
 from services.cli.main import parser
 
-HEAD = shipped_head("smollm2-135m-instruct")
+HEAD = shipped_heads("smollm2-135m-instruct")["eagle3"]
 WITH_NETWORK = [row.name for row in METHODS.values() if row.has_network]
 
 
@@ -52,7 +52,6 @@ def test_what_is_said_to_be_trained_is_what_the_command_trains() -> None:
 
 @pytest.mark.parametrize("method", [name for name in WITH_NETWORK if name not in ("eagle3", "draft_model")])
 def test_a_head_of_another_method_is_named_with_its_own(method: str, target: Network) -> None:
-    assert HEAD is not None
     with pytest.raises(ModelError) as refused:
         read_head(method, HEAD, target)
     assert refused.value.what == f"{HEAD} holds a head of method eagle3"
@@ -80,7 +79,6 @@ def test_a_model_with_an_mtp_block_is_a_draft_model_too(tmp_path: Path) -> None:
 
 
 def test_a_head_with_a_fault_keeps_the_fault(tmp_path: Path, target: Network) -> None:
-    assert HEAD is not None
     with pytest.raises(ModelError) as refused:
         read_head("eagle3", HEAD, target)
     assert "hidden" in refused.value.what
