@@ -16,7 +16,7 @@ SERVER: dict[str, Any] = {"model": MODEL, "base_url": URL + "/v1", "api_key": "n
 
 def main() -> dict[str, Any]:
     chat = ChatOpenAI(**SERVER, max_tokens=8, temperature=0, stream_usage=True)
-    answer = chat.invoke([("system", "Be brief."), ("human", "hi")])
+    answer = chat.invoke("hi")
     chunks = list(chat.stream("hi"))
     seeded = ChatOpenAI(**SERVER, max_tokens=8, temperature=1, seed=7)
     several = ChatOpenAI(**SERVER, max_tokens=4, n=2, temperature=1).generate([[HumanMessage("hi")]])
@@ -28,7 +28,7 @@ def main() -> dict[str, Any]:
         "usage": answer.usage_metadata,
         "finish_reason": answer.response_metadata["finish_reason"],
         "streamed": "".join(str(chunk.content) for chunk in chunks),
-        "not_streamed": chat.invoke("hi").content,
+        "with_a_system_message": chat.invoke([("system", "Be brief."), ("human", "hi")]).content,
         "streamed_usage": [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata],
         "seeded": [seeded.invoke("hi").content for _ in range(2)],
         "choices": len(several.generations[0]),
@@ -38,7 +38,7 @@ def main() -> dict[str, Any]:
         "completion_streamed": "".join(text.stream("one two three one two")),
         "tools": refused(lambda: chat.bind_tools([look_up]).invoke("hi")),
         "model": refused(lambda: ChatOpenAI(**{**SERVER, "model": "gpt-4o"}).invoke("hi")),
-        "stopped": chat.invoke("hi", stop=[str(answer.content)[2:5]]).content,
+        "stopped": chat.invoke("hi", stop=[str(answer.content)[1:2]]).content,
         "method": drafted.invoke("hi").content,
     }
 

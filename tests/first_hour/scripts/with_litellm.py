@@ -8,6 +8,8 @@ from typing import Any
 
 import litellm
 
+# It would print advice beside the JSON.
+litellm.suppress_debug_info = True
 URL, MODEL = sys.argv[1:]
 HI = [{"role": "user", "content": "hi"}]
 
@@ -32,7 +34,7 @@ def main() -> dict[str, Any]:
         "choices": len(ask(max_tokens=4, n=2, temperature=1).choices),
         "logprobs": [each.model_dump() for each in likely.choices[0].logprobs.content],
         "completion": completion.choices[0].text,
-        "stopped": ask(max_tokens=8, temperature=0, stop=[text[2:5]]).choices[0].message.content,
+        "stopped": ask(max_tokens=8, temperature=0, stop=[text[1:2]]).choices[0].message.content,
         # The provider for servers like vLLM, by its own name.
         "hosted": ask(provider="hosted_vllm", max_tokens=8, temperature=0).choices[0].message.content,
         "too_long": refused(lambda: ask(max_tokens=10**6)),
