@@ -77,7 +77,7 @@ def _switch(names: str, of: str, row: str = "", **more: Any) -> Foreign:
 ON, OFF = ("true",), ("false",)
 OPPOSITE = {"true": "false", "false": "true"}
 ALL = "vLLM, SGLang, FastDeploy, LMDeploy"
-ONE_DEVICE = "not served: a worker uses one device. Several workers share the requests (`specmesh run worker`)"
+ONE_DEVICE = "not served: a worker uses one device; write --workers N for several, each with a copy of the model"
 KV_MEMORY = "write --gpu-memory-utilization SHARE (of the GPU's memory, that the worker may use), or --kv-cache-mb N"
 FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
 FORMATS = f"{FROM_FOLDER} --quantization wint8 or wint4 codes a dense one at load, --dtype int8 also its inputs"
@@ -195,17 +195,14 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--tp", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
     _flag("--tp-size", "SGLang", nothing=("1",), why=ONE_DEVICE),
     _flag("--pipeline-parallel-size -pp", "vLLM, SGLang", nothing=("1",), why=ONE_DEVICE),
-    _flag("--data-parallel-size -dp", "vLLM, SGLang, FastDeploy", nothing=("1",), why=ONE_DEVICE),
-    _flag("--dp --dp-size", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
+    _flag("--data-parallel-size -dp", "vLLM, SGLang, FastDeploy", "workers"),
+    _flag("--dp --dp-size", "SGLang, LMDeploy", "workers"),
     _flag("--ep --ep-size", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
     _switch("--enable-expert-parallel", "vLLM, FastDeploy", nothing=OFF, why=ONE_DEVICE),
     _flag("--nnodes", "vLLM, SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
     _switch("--disable-custom-all-reduce", "vLLM, SGLang, FastDeploy", nothing=ON, why=ONE_DEVICE),
     _flag("--distributed-executor-backend", "vLLM", nothing=("mp", "uni"), why=ONE_DEVICE),
-    _flag("--workers", "FastDeploy", nothing=("1",),
-          why="leave it out, or start a second streamer: `specmesh run streamer --port N`"),
-    _flag("--api-server-count", "vLLM", nothing=("1",),
-          why="leave it out, or start a second streamer: `specmesh run streamer --port N`"),
+    _flag("--api-server-count", "vLLM", "streamers", note="FastDeploy's `--workers`, too: here that is processes with a model"),
     _flag("--engine-worker-queue-port --cache-queue-port", "FastDeploy", why=SOCKETS),
     _flag("--splitwise-role", "FastDeploy", nothing=("mixed",), why=NO_ROLES),
     _flag("--disaggregation-mode", "SGLang", nothing=("null",), why=NO_ROLES),

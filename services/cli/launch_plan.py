@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.supervisor import Child
-from services.api.settings import FIRST_METRICS_PORT, PREFIX, ROLES, Settings, keys_of, run_dir, to_environment
+from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir, to_environment
+from services.runtime.cpu_placement import shared_cores, shared_devices
 from services.runtime.process import compute_environment
 from specmesh import rooms
 
@@ -37,29 +38,30 @@ class Process:
 
 
 def processes_of(settings: Settings, directory_endpoint: str) -> list[Process]:
-    """Tokenizers, proposer and worker start together; the streamer when a tokenizer can answer.
+    """Tokenizers, proposers and workers start together; the streamers when a tokenizer can answer.
 
-    It doesn't wait for the worker, whose model takes longest to load: they load at the same time, and the streamer
+    They don't wait for the workers, whose model takes longest to load: they load at the same time, and a streamer
     says 503 with the reason until the directory knows all of them. So the order is kept by readiness, and the
-    time to ready is the worker's alone.
+    time to ready is the workers' alone.
     """
-    tokenizers = [f"tokenizer-{number + 1}" for number in range(settings.tokenizers)]
-    wanted = [
-        *(("tokenizer", name, number, ()) for number, name in enumerate(tokenizers)),
-        ("proposer", "proposer-1", 0, ()),
-        ("worker", "worker-1", 0, ()),
-        ("streamer", "streamer-1", 0, tuple(tokenizers)),
-    ]
+    numbers = {
+        "tokenizer": settings.tokenizers,
+        "proposer": settings.proposers,
+        "worker": settings.workers,
+        "streamer": settings.streamers,
+    }
+    names = {role: tuple(f"{role}-{number + 1}" for number in range(count)) for role, count in numbers.items()}
     return [
-        _process(settings, directory_endpoint, role, instance, number, after)
-        for role, instance, number, after in wanted
+        _process(settings, directory_endpoint, role, name, number, names["tokenizer"] if role == "streamer" else ())
+        for role in names
+        for number, name in enumerate(names[role])
     ]
 
 
 def _process(
     settings: Settings, directory_endpoint: str, role: str, instance: str, number: int, after: tuple[str, ...]
 ) -> Process:
-    port = (settings.metrics_port or FIRST_METRICS_PORT) + ROLES.index(role) + 10 * number
+    port = mesh_metrics_port(settings, role, number)
     keys = str(_keys_path(settings)) if role == "streamer" and keys_of(settings.api_keys) else ""
     own = settings.replaced(
         api_keys_file=keys,
@@ -70,8 +72,12 @@ def _process(
         bind="",
         advertise="",
     )
+    devices: dict[str, str] = {}
+    if role == "worker" and settings.workers > 1:
+        own = own.replaced(cores=shared_cores(own.cores, number, settings.workers))
+        devices = shared_devices(os.environ, number, settings.workers)
     command = rooms.command("services.cli", "run", role)
-    environment = _environment(os.environ, role, own)
+    environment = {**_environment(os.environ, role, own), **devices}
     return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))
 
 

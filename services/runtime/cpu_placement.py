@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 # No step waits for these.
 STAND_BACK = ("streamer", "tokenizer")
+GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def cores_of(role: str, setting: str) -> set[int]:
@@ -60,3 +62,25 @@ def threads_of(role: str, cores: str, threads: int) -> int:
     """Compute threads of a worker: the setting, or one for each core that it may use."""
     there = os.sched_getaffinity(0)
     return threads or len(cores_of(role, cores) & there or there)
+
+
+def shared_cores(setting: str, number: int, workers: int, there: Collection[int] | None = None) -> str:
+    """The setting `cores` for worker `number` (from 0) of several on this machine: an equal part of the workers' cores,
+    neighbours first, as they share a cache. With more workers than cores, some share one."""
+    there = os.sched_getaffinity(0) if there is None else there
+    cores = sorted(cores_of("worker", setting) & set(there) or there)
+    first, last = number * len(cores) // workers, (number + 1) * len(cores) // workers
+    own = cores[first:last] or [cores[first]]
+    others = [part for part in setting.split(";") if part.strip() and part.partition("=")[0].strip() != "worker"]
+    return ";".join([*others, "worker=" + ",".join(map(str, own))])
+
+
+def shared_devices(
+    environment: Mapping[str, str], number: int, workers: int, devices: Path = Path("/dev")
+) -> dict[str, str]:
+    """The variable that gives worker `number` its GPUs; none where the machine has none. With more workers than GPUs
+    they take turns."""
+    named = environment.get(GPUS)
+    there = sorted(file.name[6:] for file in devices.glob("nvidia[0-9]*") if file.name[6:].isdigit())
+    gpus = sorted(there, key=int) if named is None else [gpu.strip() for gpu in named.split(",") if gpu.strip()]
+    return {GPUS: ",".join(gpus[number % len(gpus) :: workers])} if gpus else {}

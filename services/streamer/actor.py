@@ -74,6 +74,7 @@ class StreamerActor(Actor):
         self._map: MeshMap | None = None
         self._all_metrics: AllMetrics | None = None
         self._runner: web.ServerRunner | None = None
+        self._site: web.TCPSite | None = None
         self._audit = Audit(context.settings.audit_share, context.settings.audit_threshold)
         self._metrics.watch_audit(self._audit)
         self._learning: asyncio.Task[None] | None = None
@@ -101,7 +102,12 @@ class StreamerActor(Actor):
         runner = web.ServerRunner(server, shutdown_timeout=END_TIMEOUT)
         await runner.setup()
         self._runner = runner
-        await web.TCPSite(runner, self._settings.host, self._settings.port, backlog=1024).start()
+        # Streamers share the port: the kernel gives each of them a part of the new connections.
+        several = self._settings.streamers > 1
+        self._site = web.TCPSite(
+            runner, self._settings.host, self._settings.port, backlog=1024, reuse_port=several or None
+        )
+        await self._site.start()
         self.port = runner.addresses[0][1]
         self._metrics.running.set_function(lambda: self._admission.running)
         self._metrics.connections.set_function(lambda: len(self.connections.open))
@@ -149,6 +155,9 @@ class StreamerActor(Actor):
     async def drain(self, timeout: float) -> None:
         """New requests are refused, the running ones go on for at most `timeout` seconds."""
         self._end_audit()
+        if self._site is not None and self._settings.streamers > 1:
+            # New connections go to the others; a streamer that is alone says that it drains.
+            await self._site.stop()
         await self._admission.drain(timeout)
 
     def _end_audit(self) -> None:

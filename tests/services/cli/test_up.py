@@ -51,6 +51,28 @@ def test_all_start_at_once_but_the_door_which_waits_for_a_tokenizer() -> None:
     }
 
 
+def test_several_of_every_role_have_names_ports_and_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    settings = Settings.for_tests(workers=2, streamers=2, proposers=2, tokenizers=1, metrics_port=7000)
+    processes = processes_of(settings, DIRECTORY)
+    assert sorted(each.instance for each in processes) == [
+        "proposer-1", "proposer-2", "streamer-1", "streamer-2", "tokenizer-1", "worker-1", "worker-2",
+    ]  # fmt: skip
+    ports = [each.metrics_port for each in processes]
+    assert len(set(ports)) == len(ports)
+    environments = {each.instance: each.child.env for each in processes}
+    assert environments["worker-1"]["SPECMESH_CORES"] == "worker=0,1"
+    assert environments["worker-2"]["SPECMESH_CORES"] == "worker=2,3"
+    assert environments["worker-2"]["OMP_NUM_THREADS"] == "2"
+    assert environments["streamer-1"]["SPECMESH_STREAMERS"] == "2"
+    assert "SPECMESH_CORES" not in environments["streamer-1"]
+
+
+def test_one_worker_has_all_cores() -> None:
+    worker = next(each for each in processes_of(Settings.for_tests(), DIRECTORY) if each.role == "worker")
+    assert "SPECMESH_CORES" not in worker.child.env
+
+
 def test_the_door_is_drained_first_and_those_it_needs_last() -> None:
     processes = processes_of(Settings.for_tests(), DIRECTORY)
     order = sorted(processes, key=lambda each: -each.child.stage)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.cpu_placement import cores_of, threads_of
+from services.runtime.cpu_placement import GPUS, cores_of, shared_cores, shared_devices, threads_of
 
 
 def test_cores_are_read_for_each_role() -> None:
@@ -63,3 +63,35 @@ def test_a_process_with_a_session_of_its_own_sets_that_back_and_nobody_elses() -
     assert not in_a_process("worker", "", 7, told, session=True).endswith("nice 7'")
     in_a_process("tokenizer", "", 7, told)
     assert Path("/proc/self/autogroup").read_text() == before
+
+
+# Several workers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 13])
+@pytest.mark.parametrize("workers", [2, 3, 5, 16])
+def test_workers_share_the_cores_equally_and_leave_none(cores: int, workers: int) -> None:
+    parts = [cores_of("worker", shared_cores("", number, workers, range(cores))) for number in range(workers)]
+    assert set().union(*parts) == set(range(cores))
+    sizes = [len(part) for part in parts]
+    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+    if workers <= cores:
+        assert sum(sizes) == cores
+
+
+def test_workers_share_what_the_setting_gives_them_and_others_keep_theirs() -> None:
+    setting = "worker=2-5; streamer=0,1"
+    assert cores_of("worker", shared_cores(setting, 1, 2, range(8))) == {4, 5}
+    assert cores_of("streamer", shared_cores(setting, 1, 2, range(8))) == {0, 1}
+
+
+def test_each_worker_has_gpus_of_its_own(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia2"):
+        (tmp_path / name).touch()
+    assert [shared_devices({}, number, 2, tmp_path)[GPUS] for number in (0, 1)] == ["0,2", "1,10"]
+    assert [shared_devices({GPUS: "7, 5"}, number, 3, tmp_path)[GPUS] for number in (0, 1, 2)] == ["7", "5", "7"]
+
+
+def test_a_machine_without_gpus_says_nothing_of_them(tmp_path: Path) -> None:
+    assert shared_devices({}, 0, 2, tmp_path) == {}
+    assert shared_devices({GPUS: ""}, 0, 2, tmp_path) == {}
