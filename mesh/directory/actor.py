@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from mesh.actor import Actor, Call
 from mesh.clock import Clock, SystemClock
-from mesh.directory.membership import Member, Membership
+from mesh.directory.membership import MAX_MEMBERS, Member, Membership
 from mesh.errors import Refuse
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class DirectoryActor(Actor):
         self._membership = Membership(self._clock.now(), stale_after=stale_after, version=self._born)
         self._on_change = on_change
         self._told = self._membership.version
+        # Epochs of those that were told to be refused.
+        self._refused: dict[tuple[str, str], int] = {}
         self._held: set[asyncio.Future[None]] = set()
         self._ticking: asyncio.Task[None] | None = None
 
@@ -115,10 +117,19 @@ class DirectoryActor(Actor):
             verdict = "taken"
         else:
             verdict = self._membership.announce(member, self._clock.now())
+            self._tell_of_refusal(member)
         self._tell_of_change()
         if verdict == "full":
             raise Refuse("full", "the directory holds as many members as it can")
         return self._membership.fence(member) if verdict == "fenced" else (0, False)
+
+    def _tell_of_refusal(self, member: Member) -> None:
+        """Once a process, however often it announces itself."""
+        if (reason := self._membership.refusal(member)) and self._refused.get(member.key) != member.epoch:
+            self._refused[member.key] = member.epoch
+            if len(self._refused) > MAX_MEMBERS:
+                del self._refused[next(iter(self._refused))]
+            log.error("%s is %s", member.instance, reason)
 
     async def _changed(self, seconds: float) -> None:
         held = asyncio.get_running_loop().create_future()

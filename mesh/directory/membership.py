@@ -6,6 +6,8 @@ Rule 2: a member not heard of for `stale_after` is lost: its work may have been 
         importing, loading and compiling can keep it from announcing itself: it is forgotten after ten times that, and
         may come back.
 Rule 3: when the ticks stopped (this process was suspended or starved), everyone gets that time on top.
+Rule 4: members of a role are interchangeable. One that `serves` something else than those that have been ready before
+        it is kept unready, with the reason, until they are gone.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from msgspec import Meta
 
 MAX_MEMBERS = 1024
 MAX_FENCES = 4096
+MAX_SERVES = 100
+MAX_REASON = 300
 
 # `unready` was ready and isn't now (stuck, or a role is missing); only the directory says `lost`.
 State = Literal["starting", "ready", "unready", "draining", "lost"]
@@ -38,9 +42,11 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     state: State = "starting"
     progress_age: float = 0.0  # s since the last completed piece of work while work waits
     load: Annotated[int, Meta(ge=0)] = 0
-    reasons: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=8)] = []
+    reasons: Annotated[list[Annotated[str, Meta(max_length=MAX_REASON)]], Meta(max_length=8)] = []
     metrics: Annotated[str, Meta(max_length=256)] = ""  # URL of its health server
     pid: int = 0
+    # What it does its work with; "": not known yet, or the same for all.
+    serves: Annotated[str, Meta(max_length=MAX_SERVES)] = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -51,7 +57,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
         return self._lasting() == other._lasting()
 
     def _lasting(self) -> tuple[object, ...]:
-        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics)
+        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics, self.serves)
 
 
 @dataclass(slots=True)
@@ -59,6 +65,12 @@ class _Entry:
     member: Member
     heard: float
     was_ready: bool
+    refused: bool = False
+
+    @property
+    def stands(self) -> bool:
+        """Others have to serve what this one does."""
+        return self.was_ready and not self.refused and self.member.state != "lost" and bool(self.member.serves)
 
 
 class Membership:
@@ -86,12 +98,30 @@ class Membership:
             return "fenced"
         if entry is None and len(self._entries) >= MAX_MEMBERS and not self._drop_a_lost_one():
             return "full"
+        shown = self._checked(member)
+        refused, member = shown is not member, shown
         again = entry is not None and entry.member.epoch == member.epoch
         was_ready = member.state != "starting" or (again and entry is not None and entry.was_ready)
         if entry is None or not entry.member.looks_like(member):
             self.version += 1
-        self._entries[key] = _Entry(member, now, was_ready)
+        self._entries[key] = _Entry(member, now, was_ready, refused)
         return "taken"
+
+    def _checked(self, member: Member) -> Member:
+        """The member as others are to see it: not ready where it serves something else than those before it."""
+        if not member.serves or member.state != "ready":
+            return member
+        for entry in self._entries.values():
+            first = entry.member
+            if first.role == member.role and first.key != member.key and entry.stands and first.serves != member.serves:
+                said = f"refused: it serves {member.serves}, but {first.instance} serves {first.serves}"
+                return msgspec.structs.replace(member, state="unready", reasons=[said[:MAX_REASON]])
+        return member
+
+    def refusal(self, member: Member) -> str:
+        """Why a member is kept unready by rule 4; "": it isn't."""
+        entry = self._entries.get(member.key)
+        return entry.member.reasons[0] if entry is not None and entry.refused else ""
 
     def fence(self, member: Member) -> tuple[int, bool]:
         """The epoch that this member's has to exceed (0: it need not), and whether another process has replaced it."""
@@ -150,10 +180,17 @@ class Membership:
         return False
 
 
+def chosen(instances: Iterable[str], key: str) -> str | None:
+    """Rendezvous hashing: a key stays with its instance while it is there; when one leaves, only its keys move."""
+
+    def score(instance: str) -> bytes:
+        return hashlib.blake2b(f"{key}\0{instance}".encode(), digest_size=8).digest()
+
+    return max(instances, key=score, default=None)
+
+
 def choose(members: Iterable[Member], key: str) -> Member | None:
-    """Rendezvous hashing: a key stays with its member while that one is there; when one leaves, only its keys move."""
-
-    def score(member: Member) -> bytes:
-        return hashlib.blake2b(f"{key}\0{member.instance}".encode(), digest_size=8).digest()
-
-    return max(members, key=score, default=None)
+    """The member of the chosen instance."""
+    named = {member.instance: member for member in members}
+    instance = chosen(named, key)
+    return None if instance is None else named[instance]

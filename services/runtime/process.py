@@ -34,7 +34,7 @@ from mesh.actor import Actor
 from mesh.clock import Clock, SystemClock
 from mesh.codec import Codec
 from mesh.directory import DIRECTORY, DIRECTORY_KINDS, DirectoryActor, DirectoryClient, Member
-from mesh.directory.membership import State
+from mesh.directory.membership import MAX_SERVES, State
 from mesh.epoch import next_epoch
 from mesh.errors import MeshError
 from mesh.metrics import BusMetrics
@@ -230,6 +230,7 @@ class RoleProcess:
             reasons,
             f"http://{self.settings.metrics_host}:{self.health_server.port}",
             self._known_as,
+            str(getattr(self._actor, "serves", ""))[:MAX_SERVES],
         )
 
     def figures(self) -> Figures:

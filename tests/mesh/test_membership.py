@@ -143,3 +143,63 @@ def test_a_key_stays_with_its_member_and_only_the_keys_of_one_that_leaves_move()
 
 def test_nobody_is_chosen_of_none() -> None:
     assert choose([], "key") is None
+
+
+# Members that serve something else --------------------------------------------------------------------------------
+
+
+def serving(number: int, what: str, epoch: int = 5) -> Member:
+    return replace(TARGET, instance=f"worker-{number}", serves=what, epoch=epoch)
+
+
+def test_a_member_that_serves_another_thing_than_those_before_it_is_refused_by_name() -> None:
+    table = Membership(0.0)
+    table.announce(serving(1, "tiny"), 0.0)
+    table.announce(serving(2, "tiny"), 0.1)
+    assert table.announce(serving(3, "large"), 0.2) == "taken"
+    assert states(table) == {"worker-1": "ready", "worker-2": "ready", "worker-3": "unready"}
+    refused = table.members()[2]
+    assert refused.reasons == ["refused: it serves large, but worker-1 serves tiny"]
+    assert table.refusal(serving(3, "large")) == refused.reasons[0] and not table.refusal(serving(2, "tiny"))
+    version = table.version
+    table.announce(serving(3, "large"), 0.7)
+    assert table.version == version
+
+
+def test_a_refused_member_is_ready_once_those_it_differs_from_are_gone_and_not_before() -> None:
+    table = Membership(0.0)
+    for number, what in ((1, "tiny"), (2, "tiny"), (3, "large")):
+        table.announce(serving(number, what), 0.0)
+    table.leave(("worker", "worker-1"), 5)
+    table.announce(serving(3, "large"), 0.5)
+    assert states(table)["worker-3"] == "unready"
+    table.leave(("worker", "worker-2"), 5)
+    table.announce(serving(3, "large"), 1.0)
+    assert states(table) == {"worker-3": "ready"}
+    # The mesh serves that now.
+    table.announce(serving(1, "tiny", epoch=6), 1.5)
+    assert states(table) == {"worker-3": "ready", "worker-1": "unready"}
+
+
+def test_a_lost_member_and_a_starting_one_decide_nothing() -> None:
+    table = Membership(0.0)
+    table.announce(serving(1, "tiny"), 0.0)
+    table.announce(replace(serving(2, "medium"), state="starting"), 0.0)
+    beat(table, 3.0)
+    assert states(table)["worker-1"] == "lost"
+    table.announce(serving(3, "large"), 3.0)
+    assert states(table)["worker-3"] == "ready"
+
+
+def test_a_member_may_serve_another_thing_after_its_own_restart_when_it_is_alone() -> None:
+    table = Membership(0.0)
+    table.announce(serving(1, "tiny"), 0.0)
+    table.announce(serving(1, "large", epoch=6), 0.5)
+    assert states(table) == {"worker-1": "ready"}
+
+
+def test_other_roles_are_not_compared() -> None:
+    table = Membership(0.0)
+    table.announce(serving(1, "tiny"), 0.0)
+    table.announce(replace(TARGET, role="proposer", instance="proposer-1", serves="x"), 0.0)
+    assert states(table)["proposer-1"] == "ready"
