@@ -18,7 +18,7 @@ from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
-from services.api.settings import cache_dir, served_model_name
+from services.api.settings import cache_dir, keys_of, served_model_name
 from services.runtime.descriptors import make_room_for
 from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import Figures
@@ -67,8 +67,13 @@ class StreamerActor(Actor):
             body_timeout=context.settings.body_timeout,
             write_timeout=context.settings.write_timeout,
         )
-        self._admission = Admission(context.settings.max_waiting, context.settings.request_timeout)
         self._instance = context.instance
+        self._admission = Admission(
+            context.settings.max_waiting,
+            context.settings.request_timeout,
+            self._held_elsewhere,
+            len(keys_of(context.settings.api_keys)),
+        )
         self._peers: Peers | None = None
         self._probe: Probe | None = None
         self._map: MeshMap | None = None
@@ -160,6 +165,10 @@ class StreamerActor(Actor):
             await self._site.stop()
         await self._admission.drain(timeout)
 
+    def _held_elsewhere(self) -> int:
+        """Choices that other streamers hold, as the directory knows it."""
+        return sum(each.load for each in self._directory.members("streamer") if each.instance != self._instance)
+
     def _end_audit(self) -> None:
         self._audit.close()
         if self._replaying is not None:
@@ -235,6 +244,7 @@ class StreamerActor(Actor):
             all_metrics=all_metrics,
             replays=replays,
             health=self._health,
+            page_tokens=settings.page_tokens,
             pace=settings.pace_ms / 1000,
         )
 

@@ -1,5 +1,9 @@
 """Admission of requests: counts those admitted and not ended, refuses further ones at the limit and while draining.
 
+The limit is of the mesh: what other streamers hold counts, as the directory told it last (half a second ago). Where
+there are several API keys, the last quarter of the room is for keys that hold less than an equal share, so that one
+caller can't keep the others out.
+
 Every admitted request holds a `AdmissionTicket` until its end, whatever the end is: admitted = ended + running.
 Knows no HTTP parsing and no mesh.
 """
@@ -7,10 +11,14 @@ Knows no HTTP parsing and no mesh.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 
 from services.streamer.errors import ApiError
 
+# Of the limit, for callers that hold less than an equal share.
+KEPT_FOR_OTHERS = 0.25
 RETRY_BUSY = 1  # seconds: a slot is free as soon as any request ends
 RETRY_DRAINING = 5  # seconds: about the time of a restart
 
@@ -18,13 +26,14 @@ RETRY_DRAINING = 5  # seconds: about the time of a restart
 class AdmissionTicket:
     """One admitted request. Works like asyncio.timeout_at, and can be ended early with a reason."""
 
-    __slots__ = ("_admission", "_ended_by", "_timeout", "weight")
+    __slots__ = ("_admission", "_ended_by", "_timeout", "caller", "weight")
 
-    def __init__(self, admission: Admission, weight: int, deadline: float) -> None:
+    def __init__(self, admission: Admission, weight: int, deadline: float, caller: bytes = b"") -> None:
         self._admission = admission
         self._timeout = asyncio.timeout_at(deadline)
         self._ended_by: ApiError | None = None
         self.weight = weight
+        self.caller = caller
 
     @property
     def deadline(self) -> float:
@@ -58,10 +67,21 @@ class AdmissionTicket:
 
 
 class Admission:
-    """Bounded by `max_waiting` choices: a request for three answers weighs three."""
+    """Bounded by `max_waiting` choices: a request for three answers weighs three. `elsewhere`: the choices that other
+    streamers hold. `callers`: how many API keys there are."""
 
-    def __init__(self, max_waiting: int, request_timeout: float) -> None:
+    def __init__(
+        self,
+        max_waiting: int,
+        request_timeout: float,
+        elsewhere: Callable[[], int] = lambda: 0,
+        callers: int = 1,
+    ) -> None:
         self._max_waiting = max_waiting
+        self._elsewhere = elsewhere
+        self._callers = callers
+        # Choices by API key, of those that have any.
+        self._held: Counter[bytes] = Counter()
         self._request_timeout = request_timeout
         self._tickets: set[AdmissionTicket] = set()
         # One of the two is set: requests are running, or none is.
@@ -70,31 +90,35 @@ class Admission:
         self.running = 0
         self.draining = False
 
-    def admit(self, weight: int) -> AdmissionTicket:
-        """A ticket to enter (`async with`), or the reason why not. Nothing is counted before it is entered."""
+    def admit(self, weight: int, caller: bytes = b"") -> AdmissionTicket:
+        """A ticket to enter (`async with`), or the reason why not. Nothing is counted before it is entered. `caller`:
+        the API key."""
         if self.draining:
             raise draining()
         if weight > self._max_waiting:
             message = f"{weight} answers at once are more than the {self._max_waiting} this server takes"
             raise ApiError(400, message, param="n", code="out_of_range")
-        if self.running + weight > self._max_waiting:
-            raise ApiError(
-                429,
-                "The server has as many requests as it can hold; try again",
-                code="too_many_requests",
-                retry_after=RETRY_BUSY,
-            )
-        return AdmissionTicket(self, weight, asyncio.get_running_loop().time() + self._request_timeout)
+        total = self.running + self._elsewhere()
+        if total + weight > self._max_waiting:
+            raise too_many("The server has as many requests as it can hold; try again")
+        active = len(self._held) + (caller not in self._held)
+        if self._callers > 1 and above_share(self._held[caller] + weight, total + weight, active, self._max_waiting):
+            raise too_many("The server is nearly full, and this key has its share of it; try again")
+        return AdmissionTicket(self, weight, asyncio.get_running_loop().time() + self._request_timeout, caller)
 
     def enter(self, ticket: AdmissionTicket) -> None:
         self._tickets.add(ticket)
         self.running += ticket.weight
+        self._held[ticket.caller] += ticket.weight
         self.busy.set()
         self.idle.clear()
 
     def leave(self, ticket: AdmissionTicket) -> None:
         self._tickets.remove(ticket)
         self.running -= ticket.weight
+        self._held[ticket.caller] -= ticket.weight
+        if not self._held[ticket.caller]:
+            del self._held[ticket.caller]
         if not self._tickets:
             self.busy.clear()
             self.idle.set()
@@ -109,6 +133,16 @@ class Admission:
             for ticket in list(self._tickets):
                 ticket.end(draining())
             await self.idle.wait()
+
+
+def above_share(held: int, total: int, active: int, limit: int) -> bool:
+    """Whether a caller that would hold `held` of `total` choices has to leave the rest to others. `active`: callers
+    that hold any, itself included."""
+    return total > limit * (1 - KEPT_FOR_OTHERS) and held * max(2, active) > limit
+
+
+def too_many(message: str) -> ApiError:
+    return ApiError(429, message, code="too_many_requests", retry_after=RETRY_BUSY)
 
 
 def draining() -> ApiError:

@@ -26,6 +26,7 @@ from services.streamer.generation import Choice
 from services.streamer.namespace import Caller
 from services.streamer.peers import Peers
 from services.streamer.request import Prompt, Request, answer_length, too_long
+from services.streamer.routing import key_of
 from services.streamer.sampling import check_ids, check_something_is_left
 from services.streamer.speculation import longest_draft
 
@@ -51,10 +52,17 @@ class EncodedRequest:
     prediction: list[int]
     card: ModelCard
     vocabulary: Vocabulary
+    page_tokens: int
 
 
 async def choices_of(
-    request: Request, answer_id: str, caller: Caller, peers: Peers, card: ModelCard, vocabulary: Vocabulary
+    request: Request,
+    answer_id: str,
+    caller: Caller,
+    peers: Peers,
+    card: ModelCard,
+    vocabulary: Vocabulary,
+    page_tokens: int = 32,
 ) -> list[Choice]:
     if request.bad_words:
         request = replace(request, sampling=await _forbidding(request, peers, card))
@@ -63,7 +71,7 @@ async def choices_of(
         *(_encode(request, prompt, peers, card) for prompt in request.prompts),
     )
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-    asked = EncodedRequest(request, answer_id, caller, prediction, card, vocabulary)
+    asked = EncodedRequest(request, answer_id, caller, prediction, card, vocabulary, page_tokens)
     return [
         _choice(asked, number * request.n + answer, ids, seed_of(base, answer))
         for number, ids in enumerate(prompts)
@@ -177,6 +185,7 @@ def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Cho
         acceptance=Acceptance(in_order=request.return_speculation_steps),
         priority=request.priority,
         cache_salt=asked.caller.cache_salt,
+        key=key_of(ids, asked.page_tokens, asked.caller.cache_salt, request.session),
         namespace=asked.caller.namespace,
         prediction=asked.prediction,
         predicted=None if request.prediction is None else Predicted(),

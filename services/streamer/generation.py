@@ -67,6 +67,8 @@ class Choice:
     attempt: int = 0
     priority: int = 0
     cache_salt: str = ""
+    # Choices with the same key go to the same worker (routing.py); None: to any.
+    key: int | None = None
     namespace: str = ""
     prediction: list[int] = field(default_factory=list)
     predicted: Predicted | None = None  # None: the request brought no prediction
@@ -118,7 +120,8 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
         member = await _worker(choice, case, peers, failures, deadline)
         known = len(choice.tokens)
         try:
-            return await _attempt(choice, case, peers.ref(member), quarantine, audience, deadline)
+            with peers.running(member):
+                return await _attempt(choice, case, peers.ref(member), quarantine, audience, deadline)
         except (RemoteError, UnknownKind, TooLarge) as error:
             raise _refused(error.reason, str(error)) from error
         except DeadlineExceeded:
@@ -149,7 +152,7 @@ async def _worker(choice: Choice, case: Case, peers: Peers, failures: list[Life]
         # Before the first token the client can still send the request elsewhere, so it gets an error sooner.
         patience = deadline if choice.tokens else min(deadline, now() + GRACE)
         try:
-            member = await peers.ready("worker", patience, failures)
+            member = await peers.worker(choice.key, patience, failures)
         except NoPeer:
             raise missing("worker") from None
         if peers.quarantine.enter(case, life(member)):

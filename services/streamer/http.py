@@ -94,6 +94,7 @@ class HttpApi:
         all_metrics: AllMetrics,
         replays: Replays,
         health: Callable[[], MeshReadiness],
+        page_tokens: int = 32,
         shared_namespaces: str = "",
         pace: float = 0.0,
     ) -> None:
@@ -109,6 +110,7 @@ class HttpApi:
         self.all_metrics = all_metrics
         self.replays = replays
         self.health = health
+        self.page_tokens = page_tokens
         self.pace = pace  # seconds between two frames of a stream; 0: as it comes
         self.turns = Turns()
         self.created = int(time.time())
@@ -366,7 +368,7 @@ async def _answer(
     watch = RequestTimes(api.metrics)
     request = parse(await api.json(http), api.limits)
     api.known_model(request.model)
-    ticket = api.admission.admit(request.choices)
+    ticket = api.admission.admit(request.choices, api.access.key(http))
     answer_id = new_id(request)
     record = _record(http, request, answer_id)
     stream = _stream(api, http, request) if request.stream else None
@@ -420,7 +422,7 @@ async def _admitted(
     if method in api.replays.audit.switched_off:
         request, method = replace(request, speculation=without_drafts(request.speculation)), NAIVE
     encoded_from = time.perf_counter()
-    choices = await choices_of(request, answer_id, caller, api.peers, card, api.vocabulary)
+    choices = await choices_of(request, answer_id, caller, api.peers, card, api.vocabulary, api.page_tokens)
     record = http[RECORD]
     record.choices, record.drafting = choices, method
     watch.encoded()

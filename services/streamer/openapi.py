@@ -227,6 +227,11 @@ SHARED: dict[str, Schema] = {
         0,
         MAX_LOGPROBS,
     ),
+    "prompt_cache_key": {
+        "type": "string",
+        "maxLength": LONGEST_SALT,
+        "description": "Requests of one key go to the same worker while it has room; empty: by the prompt's beginning",
+    },
     "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
     "return_provenance": boolean(
         "Adds runs to every choice and chunk: for each step's tokens their number, how many were drafted and "

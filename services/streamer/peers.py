@@ -6,7 +6,11 @@ Waiting is for changes of the directory, bounded by the caller's deadline. Knows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from mesh.actor import Home
@@ -30,12 +34,15 @@ from services.api.messages import (
 )
 from services.streamer.errors import ApiError
 from services.streamer.quarantine import Life, Quarantine
+from services.streamer.routing import Router
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
 PROBE_TIMEOUT = 3.0  # seconds for an answer of a worker that has nothing else to do
 # How long a new request waits for a role that is missing: about the time of a worker's restart.
 GRACE = 15.0
 RETRY_MISSING = 5  # seconds, sent to the client
+# How often the loads that the directory tells are taken into account. It hears each about twice a second.
+LOADS_EVERY = 0.25  # seconds
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 
@@ -59,18 +66,28 @@ class Peers:
         self._changed = asyncio.Event()
         self._card: ModelCard | None = None
         self.quarantine = Quarantine()
+        self._router = Router()
+        self._workers: dict[str, Member] = {}
+        # Choices that this streamer runs at each worker.
+        self._running: Counter[str] = Counter()
+        self._turns = itertools.count(random.randrange(1 << 16))
+        self._loads_until = 0.0
         directory.on_change(self._on_change)
 
     def _on_change(self) -> None:
+        self._loads_until = 0.0
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def ready(self, role: str, deadline: float, avoid: Collection[Life] = ()) -> Member:
         """The ready instance with the least to do, preferably none of `avoid`; waits for one until `deadline`,
         then raises NoPeer."""
+        return await self._first(role, lambda: self._pick(role, avoid), deadline)
+
+    async def _first(self, role: str, pick: Callable[[], Member | None], deadline: float) -> Member:
         while True:
             changed = self._changed
-            if (member := self._pick(role, avoid)) is not None:
+            if (member := pick()) is not None:
                 return member
             try:
                 async with asyncio.timeout_at(deadline):
@@ -86,6 +103,46 @@ class Peers:
         ready = [each for each in self._directory.members(role) if each.state == "ready"]
         others = [each for each in ready if life(each) not in avoid]
         return min(others, key=lambda each: each.load, default=member)
+
+    # Workers ----------------------------------------------------------------------------------------------
+
+    async def worker(self, key: int | None, deadline: float, avoid: Collection[Life] = ()) -> Member:
+        """The ready worker for a choice with this key (routing.py), preferably none of `avoid`; waits for one until
+        `deadline`, then raises NoPeer."""
+        return await self._first("worker", lambda: self._routed(key, avoid), deadline)
+
+    def _routed(self, key: int | None, avoid: Collection[Life]) -> Member | None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._loads_until:
+            self._loads_until = now + LOADS_EVERY
+            self._take_loads()
+        avoided = [name for name, epoch in avoid if name in self._workers and self._workers[name].epoch == epoch]
+        name = self._router.choose(key, next(self._turns), avoided)
+        return None if name is None else self._workers[name]
+
+    def _take_loads(self) -> None:
+        """A streamer that is alone knows the loads; else the directory tells those of all, half a second late."""
+        self._workers = {each.instance: each for each in self._directory.members("worker") if each.state == "ready"}
+        streamers = max(1, len(self._directory.members("streamer")))
+        own = self._running
+        loads = {
+            name: own[name] if streamers == 1 else max(own[name], each.load) for name, each in self._workers.items()
+        }
+        self._router.set(loads, streamers)
+
+    @contextmanager
+    def running(self, worker: Member) -> Iterator[None]:
+        """A choice runs at this worker."""
+        name = worker.instance
+        self._running[name] += 1
+        self._router.add(name, 1)
+        try:
+            yield
+        finally:
+            self._router.add(name, -1)
+            self._running[name] -= 1
+            if not self._running[name]:
+                del self._running[name]
 
     def idle_worker(self) -> Member | None:
         """A ready worker that had nothing to do when the directory last heard of it."""

@@ -91,6 +91,8 @@ class Request:
     return_timeline: bool
     priority: int
     cache_salt: str
+    # Requests of one session go to the same worker.
+    session: str = ""
 
     @property
     def choices(self) -> int:
@@ -273,6 +275,7 @@ def _request(
         return_timeline=fields.boolean("return_timeline"),
         priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
         cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
+        session=fields.text("prompt_cache_key", LONGEST_SALT) or "",
     )
     check_metadata(fields.values.get("metadata"), fields.wanted)
     check_not_asked(fields, not_served.BOTH)

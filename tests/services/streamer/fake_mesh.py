@@ -316,7 +316,7 @@ class FakeMesh:
             self.directory.change()
 
     async def start_door(self, **overrides: Any) -> DoorUnderTest:
-        settings = Settings.for_tests(port=0, served_model_name=MODEL, **overrides)
+        settings = Settings.for_tests(**{"port": 0, "served_model_name": MODEL, **overrides})
         context: Any = FakeContext(settings, self.node, self.directory, self.registry)
         await self.node.start("mem://streamer-1")
         self.door = DoorUnderTest(context)

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
-from services.streamer.admission import Admission, draining
+from services.streamer.admission import Admission, above_share, draining
 from services.streamer.errors import ApiError
 
 
@@ -102,3 +103,45 @@ async def test_a_cancelled_request_stays_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert ours.running == 0
+
+
+# The mesh, and several keys ----------------------------------------------------------------------------------------
+
+
+async def test_what_other_streamers_hold_counts() -> None:
+    held = 3
+    ours = Admission(4, 60.0, elsewhere=lambda: held)
+    async with ours.admit(1):
+        with pytest.raises(ApiError) as caught:
+            ours.admit(1)
+        assert caught.value.status == 429
+        held = 2
+        async with ours.admit(1):
+            assert ours.running == 2
+
+
+async def test_one_key_cannot_keep_the_others_out_and_one_alone_has_all_but_a_quarter() -> None:
+    ours = Admission(16, 60.0, callers=2)
+    async with contextlib.AsyncExitStack() as greedy:
+        for _ in range(12):
+            await greedy.enter_async_context(ours.admit(1, b"greedy"))
+        with pytest.raises(ApiError) as caught:
+            ours.admit(1, b"greedy")
+        assert caught.value.status == 429 and "share" in caught.value.message
+        for _ in range(4):
+            await greedy.enter_async_context(ours.admit(1, b"modest"))
+    async with ours.admit(12, b"modest"):
+        assert ours.running == 12
+
+
+async def test_a_server_without_several_keys_gives_its_one_caller_everything() -> None:
+    ours = Admission(4, 60.0)
+    async with ours.admit(4, b""):
+        assert ours.running == 4
+
+
+@pytest.mark.parametrize("active", [1, 2, 5, 50])
+def test_a_caller_below_an_equal_share_is_never_refused_for_it(active: int) -> None:
+    limit = 100
+    share = limit // max(2, active)
+    assert not any(above_share(held, total, active, limit) for held in range(share + 1) for total in range(limit + 1))

@@ -80,8 +80,10 @@ async def test_another_target_is_preferred_while_the_directory_still_lists_the_l
     first = await mesh.start_target(simply_returns, "worker-1")
     second = await mesh.start_target(says(STORY), "worker-2")
     await mesh.start_door()
-    assert text_of(await story(http, mesh)) == STORY
-    assert [len(first.asked), len(second.asked)] == [1, 1]
+    # Which of two idle ones is first is a matter of turns.
+    for _ in range(2):
+        assert text_of(await story(http, mesh)) == STORY
+    assert first.asked and len(second.asked) == 2
 
 
 async def test_a_request_waits_for_a_target_that_restarts(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:

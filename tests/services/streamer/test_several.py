@@ -1,0 +1,109 @@
+"""Several workers behind a streamer, and several streamers on a port."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from fake_mesh import MODEL, FakeMesh, FakeTarget, says, until
+from sse_reading import streamed, text_of
+
+from mesh.directory.membership import Member
+
+WORDS = "hello the world"
+SHARED = "one two three four five six seven eight nine ten "
+
+
+async def ask(http: aiohttp.ClientSession, mesh: FakeMesh, prompt: str, **more: Any) -> str:
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 20, **more}
+    return text_of(await streamed(http, mesh.url + "/v1/completions", body))
+
+
+async def two_workers(mesh: FakeMesh) -> list[FakeTarget]:
+    targets = [await mesh.start_target(says(WORDS), f"worker-{number}") for number in (1, 2)]
+    await mesh.start_door(page_tokens=8)
+    return targets
+
+
+def counts(targets: list[FakeTarget]) -> list[int]:
+    return sorted(len(target.asked) for target in targets)
+
+
+async def test_prompts_that_begin_alike_go_to_one_worker(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    targets = await two_workers(mesh)
+    for number in range(6):
+        assert await ask(http, mesh, f"{SHARED}{number}") == WORDS
+    assert counts(targets) == [0, 6]
+
+
+async def test_a_session_stays_with_its_worker_whatever_its_prompts_are(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    targets = await two_workers(mesh)
+    for number in range(6):
+        await ask(http, mesh, f"{number} {SHARED}", prompt_cache_key="a session")
+    assert counts(targets) == [0, 6]
+
+
+async def test_short_prompts_go_to_the_workers_in_turn(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    targets = await two_workers(mesh)
+    for _ in range(6):
+        await ask(http, mesh, "hi")
+    assert counts(targets) == [3, 3]
+
+
+async def test_a_prompt_that_is_popular_does_not_fill_one_worker_while_the_other_is_idle(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def waits(target: FakeTarget, message: Any, out: Any) -> None:
+        await open_.wait()
+        await says(WORDS)(target, message, out)
+
+    open_ = asyncio.Event()
+    targets = [await mesh.start_target(waits, f"worker-{number}") for number in (1, 2)]
+    await mesh.start_door(page_tokens=8)
+    running = [asyncio.create_task(ask(http, mesh, f"{SHARED}{number}")) for number in range(8)]
+    await until(lambda: sum(counts(targets)) == 8)
+    assert counts(targets) == [4, 4]
+    open_.set()
+    assert await asyncio.gather(*running) == [WORDS] * 8
+
+
+async def test_a_worker_that_is_not_ready_gets_nothing(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    targets = await two_workers(mesh)
+    node = mesh.nodes["worker-2"]
+    mesh.directory.change(Member("worker", "worker-2", node.endpoint, node.epoch, "draining"))
+    for number in range(4):
+        await ask(http, mesh, f"{number} {SHARED}")
+    assert [len(target.asked) for target in targets] == [4, 0]
+
+
+async def test_streamers_share_a_port_and_one_that_drains_leaves_new_connections_to_the_others(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    await mesh.start_target(says(WORDS))
+    first = await mesh.start_door(streamers=2)
+    other = FakeMesh()
+    try:
+        await other.start_tokenizer()
+        await other.start_target(says(WORDS))
+        second = await other.start_door(streamers=2, port=first.port)
+        assert second.port == first.port
+        await first.drain(1.0)
+        for _ in range(5):
+            async with aiohttp.ClientSession() as fresh:
+                assert await ask(fresh, mesh, "hi") == WORDS
+    finally:
+        await other.close()
+
+
+async def test_a_streamer_that_is_alone_shares_its_port_with_nobody(mesh: FakeMesh) -> None:
+    door = await mesh.start_door()
+    other = FakeMesh()
+    try:
+        with pytest.raises(OSError, match="address already in use"):
+            await other.start_door(port=door.port)
+    finally:
+        await other.close()
