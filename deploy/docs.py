@@ -298,14 +298,15 @@ def _worker(registry: CollectorRegistry) -> None:
     from services.worker.scheduling.scheduler import Scheduler
     from services.worker.speculation.controller import Controller
     from services.worker.speculation.guard import GuardedController
-    from services.worker.speculation.remote.client import Link, ProposerClient
+    from services.worker.speculation.remote.client import ProposerClient
+    from services.worker.speculation.remote.proposers import Proposers
 
-    def connect(endpoint: str) -> Link:
-        raise OSError(endpoint)
+    def none() -> ProposerClient:
+        raise LookupError("no proposer")
 
     scheduler = Scheduler(Limits(vocab_size=1, max_context=1, eos_token_ids=(), page_tokens=1, pages=1))
-    client = ProposerClient(connect, worker="w", epoch=1, deadline=1.0, now=float)
-    WorkerMetrics(registry, "m").watch(scheduler, GuardedController(Controller(scheduler.limits, client)))
+    controller = Controller(scheduler.limits, Proposers(none))
+    WorkerMetrics(registry, "m").watch(scheduler, GuardedController(controller))
 
 
 def _process(registry: CollectorRegistry) -> None:

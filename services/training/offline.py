@@ -18,7 +18,7 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.remote.client import ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 
 MAX_SEQUENCES = 32
 
@@ -39,8 +39,7 @@ class OfflineEngine:
             runner.facts, max_sequences=MAX_SEQUENCES, max_waiting=2 * MAX_SEQUENCES, method=method
         )
         self._scheduler = Scheduler(limits)
-        client = ProposerClient(_never, worker="", epoch=1, deadline=1.0, now=time.monotonic)
-        self._drafts = GuardedController(Controller(limits, client))
+        self._drafts = GuardedController(Controller(limits, Proposers(lambda: _never("no proposer"))))
         self._engine = Engine(
             self._scheduler, runner, self._drafts, deliver=self._deliver, failed=_never, now=time.monotonic
         )

@@ -26,7 +26,7 @@ from services.api.methods import METHODS
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
-from services.worker.engine import Engine, Heard, ProposerMoved
+from services.worker.engine import Engine, Heard, ProposersMoved
 from services.worker.figures import figures_of
 from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.metrics import WorkerMetrics
@@ -39,6 +39,7 @@ from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.client import Link, ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 from services.worker.timeline import Timelines
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class WorkerActor(Actor):
         self._engine: Engine | None = None
         self._figures: Callable[[], Figures] = Figures
         self._card: ModelCard | None = None
+        # What has to be the same for all workers of a mesh, as a stream may move from one to another.
+        self.serves = ""
         self._outlets: dict[int, Outlet] = {}
         self._stream_ids = itertools.count(1)
         self._unready = "loading model"
@@ -81,8 +84,8 @@ class WorkerActor(Actor):
         self._stopped = False
         self._has_loaded = asyncio.Event()
         self._emptied = asyncio.Event()
-        # Endpoint and epoch of the proposer in use.
-        self._proposer: tuple[str, int] | None = None
+        # Endpoints and epochs of the proposers in use.
+        self._proposers: dict[str, tuple[str, int]] = {}
 
     # Start ----------------------------------------------------------------------------------------------
 
@@ -137,13 +140,15 @@ class WorkerActor(Actor):
             )
         )
         timelines = Timelines()
-        client = ProposerClient(
-            self._connect,
-            worker=self._context.instance,
-            epoch=self._context.node.epoch,
-            deadline=settings.draft_deadline_ms / 1e3,
-            now=time.monotonic,
-            vocabulary=facts.vocabulary,
+        client = Proposers(
+            lambda: ProposerClient(
+                self._connect,
+                worker=self._context.instance,
+                epoch=self._context.node.epoch,
+                deadline=settings.draft_deadline_ms / 1e3,
+                now=time.monotonic,
+                vocabulary=facts.vocabulary,
+            )
         )
         controller = Controller(
             scheduler.limits,
@@ -165,10 +170,11 @@ class WorkerActor(Actor):
             record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
         )
         self._card = self._make_card(scheduler, facts)
+        self.serves = f"{self._name[-40:]} ({facts.path[:30]}, vocabulary {facts.vocabulary[-12:] or 'unknown'})"
         self._figures = lambda: figures_of(scheduler, controller)
         self._engine.start()
-        self._context.directory.on_change(self._follow_proposer)
-        self._follow_proposer()
+        self._context.directory.on_change(self._follow_proposers)
+        self._follow_proposers()
         self._unready = ""
         self._has_loaded.set()
 
@@ -197,15 +203,14 @@ class WorkerActor(Actor):
         context, node = self._context, self._context.node
         return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
 
-    def _follow_proposer(self) -> None:
-        """The directory has changed: use the ready proposer with the newest epoch."""
-        directory, engine = self._context.directory, self._engine
-        assert engine is not None
-        ready = {(member.endpoint, member.epoch): member for member in directory.ready("proposer")}
-        newest = max(ready, key=lambda life: life[1], default=None)
-        if newest != self._proposer:
-            self._proposer = newest
-            engine.post(ProposerMoved(newest[0] if newest else ""))
+    def _follow_proposers(self) -> None:
+        """The directory has changed: use the proposers that are ready now."""
+        assert self._engine is not None
+        members = self._context.directory.ready("proposer")
+        ready = {member.instance: (member.endpoint, member.epoch) for member in members}
+        if ready != self._proposers:
+            self._proposers = ready
+            self._engine.post(ProposersMoved(ready))
 
     # Messages -------------------------------------------------------------------------------------------
 

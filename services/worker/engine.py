@@ -39,10 +39,10 @@ HANDED_OVER = 4
 TELL_AGAIN = 0.5
 
 
-class ProposerMoved(msgspec.Struct, frozen=True):
-    """The proposer to use from now on; "": there is none."""
+class ProposersMoved(msgspec.Struct, frozen=True):
+    """The ready proposers from now on: their endpoints and epochs by instance."""
 
-    endpoint: str
+    ready: dict[str, tuple[str, int]]
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class Heard(msgspec.Struct, frozen=True):
     back: Callable[[], None]
 
 
-Mail = Event | ProposerMoved | Heard
+Mail = Event | ProposersMoved | Heard
 
 
 class Engine:
@@ -175,8 +175,8 @@ class Engine:
             self._hear(self._mail.get(timeout=TELL_AGAIN if unheard else None))
 
     def _hear(self, event: Mail | None) -> None:
-        if isinstance(event, ProposerMoved):
-            self.drafts.move_to(event.endpoint)
+        if isinstance(event, ProposersMoved):
+            self.drafts.move_to(event.ready)
         elif isinstance(event, Heard):
             event.back()
         elif event is not None:

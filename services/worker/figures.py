@@ -6,13 +6,13 @@ Another thread reads the counts of scheduler and controller, so the figures may 
 from __future__ import annotations
 
 from services.api.messages import LinkCard
-from services.runtime.introspection import Figures
+from services.runtime.introspection import MOST_LINKS, Figures
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 
 
 def figures_of(scheduler: Scheduler, drafts: Controller) -> Figures:
-    pages, client = scheduler.pages, drafts.client
+    pages = scheduler.pages
     now = {
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
@@ -20,10 +20,11 @@ def figures_of(scheduler: Scheduler, drafts: Controller) -> Figures:
         "kv_used": pages.in_use / pages.total,
         "kv_cached": pages.cached / pages.total,
     }
-    card = LinkCard(
-        endpoint=client.endpoint, role="proposer", round_trip=client.round_trip, open=not client.breaker.open
-    )
-    return Figures(now, _totals(scheduler, drafts), [card] if client.endpoint else [])
+    links = [
+        LinkCard(endpoint=each.endpoint, role="proposer", round_trip=each.round_trip, open=not each.breaker.open)
+        for each in list(drafts.client.clients.values())
+    ]
+    return Figures(now, _totals(scheduler, drafts), links[:MOST_LINKS])
 
 
 def _totals(scheduler: Scheduler, drafts: Controller) -> dict[str, float]:

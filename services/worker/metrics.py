@@ -215,16 +215,14 @@ class _Counts(Collector):
 
     def _of_the_proposer(self) -> Iterable[Metric]:
         client, counter = self._drafts.client, self._counter
-        yield counter("draft_requests", "Requests for drafts sent to the proposer, at most one a step", client.asked)
-        yield counter("draft_requests_ahead", "Requests for drafts sent while a step ran", client.asked_ahead)
-        yield counter("draft_deadline_misses", "Requests for drafts that weren't answered in time", client.missed)
-        yield counter("draft_failures", "Requests for drafts that failed or had an invalid answer", client.failed)
+        for name, count, said in OF_REQUESTS:
+            yield counter(name, said, client.count(count))
         said = "Drafts refused: invalid trees, or ids outside the vocabulary"
         yield counter("drafts_refused", said, self._drafts.counts.refused)
         said = "1 if a fault in the worker's drafting code has disabled drafting until the worker restarts"
         yield self._gauge("drafting_failed", said, float(self._guard.failed))
-        said = "1 while steps don't wait for the proposer, because it doesn't answer"
-        yield self._gauge("proposer_given_up", said, float(client.breaker.open))
+        said = "Proposers that steps don't wait for, because they don't answer"
+        yield self._gauge("proposer_given_up", said, float(client.given_up()))
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"specmesh:{name}", help, labels=["model_name"])
@@ -235,6 +233,15 @@ class _Counts(Collector):
         family = CounterMetricFamily(f"specmesh:{name}", help, labels=["model_name"])
         family.add_metric([self._model_name], value)
         return family
+
+
+# Name of a metric of requests for drafts, the count that it tells, its help.
+OF_REQUESTS = (
+    ("draft_requests", "asked", "Requests for drafts sent to proposers, at most one to each in a step"),
+    ("draft_requests_ahead", "asked_ahead", "Requests for drafts sent while a step ran"),
+    ("draft_deadline_misses", "missed", "Requests for drafts that weren't answered in time"),
+    ("draft_failures", "failed", "Requests for drafts that failed or had an invalid answer"),
+)
 
 
 def _by(labels: Sequence[str], name: str, help: str) -> CounterMetricFamily:

@@ -1,4 +1,5 @@
-"""A new proposer takes over from the running one as an operator does it: started beside it, and the old one killed."""
+"""A new proposer takes over from the running one as an operator does it: started beside it, which gives it its part of
+the namespaces, and the old one killed."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ async def test_a_successor_takes_over_while_requests_run_and_no_request_notices(
             plain = await complete(session, mesh.url, asked({"method": "naive"}))
             while not await batches(session, metrics):
                 assert_same(await several(session, mesh), plain)
-            # The old one is not needed any more. It is killed, started again, and takes over in its turn.
+            # The old one is not needed any more. It is killed, and started again.
             before = mesh.metrics("worker")
             running = asyncio.ensure_future(several(session, mesh))
             mesh.kill("proposer")
@@ -80,7 +81,10 @@ def asked(speculation: dict[str, object]) -> dict[str, object]:
 
 
 async def several(session: aiohttp.ClientSession, mesh: RunningMesh) -> list[Answer]:
-    return await asyncio.gather(*(complete(session, mesh.url, asked({})) for _ in range(3)))
+    """In several namespaces: each proposer owns some of them."""
+    return await asyncio.gather(
+        *(complete(session, mesh.url, asked({"namespace": f"n{number}"})) for number in range(6))
+    )
 
 
 def assert_same(answers: list[Answer], plain: Answer) -> None:

@@ -20,7 +20,7 @@ from services.api.messages import Failed, Finished, Generate, Propose, Proposed,
 from services.api.settings import Settings
 from services.proposer.registry import make_drafters
 from services.proposer.suffix_index import SuffixIndex, compiling
-from services.worker.engine import Engine, ProposerMoved
+from services.worker.engine import Engine, ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.runner import Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, Emit, Finish
@@ -29,9 +29,10 @@ from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.client import ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 
 WAIT = 60.0
-PROPOSER = ProposerMoved("ipc://proposer")
+PROPOSER = ProposersMoved({"proposer-1": ("ipc://proposer", 1)})
 
 
 class Ask(NamedTuple):
@@ -114,11 +115,13 @@ class EngineRoom:
         self._delivered: queue.SimpleQueue[list[Answer]] = queue.SimpleQueue()
         self.failures: list[str] = []
         # No deadline of drafts ever passes: how fast this machine is changes nothing.
-        client = ProposerClient(
-            lambda endpoint: DraftsBy(guess or (lambda ask: None)),
-            worker="w", epoch=1, deadline=WAIT, now=time.monotonic,
+        proposers = Proposers(
+            lambda: ProposerClient(
+                lambda endpoint: DraftsBy(guess or (lambda ask: None)),
+                worker="w", epoch=1, deadline=WAIT, now=time.monotonic,
+            )
         )  # fmt: skip
-        self.controller = Controller(self.scheduler.limits, client)
+        self.controller = Controller(self.scheduler.limits, proposers)
         self.drafts = GuardedController(self.controller)
         self.engine = Engine(
             self.scheduler,

@@ -25,6 +25,7 @@ from services.worker.speculation.acceptance import Acceptance
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.remote.client import Link, ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 
 # Seconds the engine needs to send a request and to read an answer, and a proposer to give one.
 SEND, READ, THINK = 40e-6, 20e-6, 120e-6
@@ -178,8 +179,9 @@ class Simulation:
             deadline=DEADLINE,
             now=self.clock,
         )
-        self.client.move_to("ipc://somewhere")
-        self.controller = Controller(self.scheduler.limits, self.client)
+        proposers = Proposers(lambda: self.client)
+        proposers.move_to({"proposer-1": ("ipc://somewhere", 1)})
+        self.controller = Controller(self.scheduler.limits, proposers)
         self.drafts = GuardedController(self.controller)
         self.texts: dict[int, list[int]] = {}
         # What came of each stream, and when.

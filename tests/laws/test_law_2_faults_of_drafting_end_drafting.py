@@ -13,7 +13,7 @@ from engine_room import Ask, EngineRoom, Guess, draft, some_prompt
 from services.api.drafter import NO_DRAFT
 from services.api.drafts import PlacedDraft
 from services.api.messages import Finished
-from services.worker.engine import ProposerMoved
+from services.worker.engine import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Drafted
 from services.worker.speculation.controller import Controller
@@ -92,7 +92,7 @@ def run(
             for k in range(20)
         ]
         room.run(streams[:5])
-        room.engine.post(ProposerMoved("ipc://another" if guess else ""))
+        room.engine.post(ProposersMoved({"proposer-1": ("ipc://another", 2)} if guess else {}))
         streams.append(room.send(some_prompt(chance), method="suffix", max_tokens=30))
         room.run(streams)
         assert all(isinstance(end, Finished) for stream in streams for end in room.ends[stream])

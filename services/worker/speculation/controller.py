@@ -31,7 +31,8 @@ from services.worker.speculation.merging import merge
 from services.worker.speculation.own_drafting import OwnDrafting
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.probes import Probes
-from services.worker.speculation.remote.client import Answer, Ask, ProposerClient
+from services.worker.speculation.remote.client import Answer, Ask
+from services.worker.speculation.remote.proposers import Proposers
 from services.worker.speculation.speculating import Speculating
 
 # Ask for a new draft if fewer tokens than this are left after the step's draft.
@@ -48,7 +49,7 @@ class Controller:
     def __init__(
         self,
         limits: Limits,
-        client: ProposerClient,
+        client: Proposers,
         answered: Callable[[Answer, dict[int, int]], None] = lambda answer, tokens: None,
     ) -> None:
         """`answered` gets each answer, and the number of drafted tokens by stream."""
@@ -84,7 +85,7 @@ class Controller:
 
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
         """Drafts by sequence, and by sequence the budget of the worker's own drafter after the step."""
-        self._take(self.client.look())
+        self._take_all(self.client.look())
         known = {item.sequence.id: self._of(item.sequence) for item in plan.items if item.sequence.draft_length}
         drafting = [known[item.sequence.id] for item in plan.items if item.drafts]
         self._wait_for(drafting)
@@ -106,9 +107,9 @@ class Controller:
         """Ask for text drafts of the sequences that have none, and wait, if that pays."""
         if self._asked_beside:
             self._asked_beside = False
-            self._take(self.client.collect())
+            self._take_all(self.client.collect())
         if self._ask_now(drafting):
-            self._take(self.client.collect())
+            self._take_all(self.client.collect())
 
     def _ask_now(self, known: list[Speculating]) -> bool:
         """Ask for text drafts of those that have none, if that pays. Returns whether an answer is to be waited for."""
@@ -222,9 +223,11 @@ class Controller:
 
     # Answers --------------------------------------------------------------------------------------------
 
-    def _take(self, answer: Answer | None) -> None:
-        if answer is None:
-            return
+    def _take_all(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            self._take(answer)
+
+    def _take(self, answer: Answer) -> None:
         way: Way = "ahead" if answer.ahead else "waited"
         self.asking_seconds[way] += (answer.seconds - self.asking_seconds[way]) / COST_WINDOW
         self.counts.asking_seconds[way] += answer.seconds
@@ -301,7 +304,7 @@ class Controller:
         """The worker's own drafter is about to draft: ask for text drafts of the same sequences now, and not when the
         next step has to wait for them."""
         known = [self._known.get(item.sequence_id) for item in work.items if item.next_budget]
-        self._take(self.client.look())
+        self._take_all(self.client.look())
         weighed = [each for each in known if each is not None and each.acceptance is not None]
         self._asked_beside = self._ask_now(weighed)
 

@@ -46,8 +46,8 @@ class GuardedController:
     def check_idle(self) -> None:
         self._guard(None, self.controller.check_idle)
 
-    def move_to(self, endpoint: str) -> None:
-        self._guard(None, self.controller.client.move_to, endpoint)
+    def move_to(self, ready: dict[str, tuple[str, int]]) -> None:
+        self._guard(None, self.controller.client.move_to, ready)
 
     def tell(self) -> bool:
         return self._guard(False, self.controller.client.tell)

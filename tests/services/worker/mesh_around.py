@@ -49,7 +49,9 @@ class FakeDirectory:
 
     def say(self, *nodes: Node) -> None:
         """These are ready, and no others."""
-        self.proposers = [SimpleNamespace(endpoint=node.endpoint, epoch=node.epoch) for node in nodes]
+        self.proposers = [
+            SimpleNamespace(instance=node.endpoint, endpoint=node.endpoint, epoch=node.epoch) for node in nodes
+        ]
         for callback in self._changed:
             callback()
 
@@ -138,8 +140,8 @@ class MeshAround:
     async def _until_asked(self) -> None:
         """Sockets connect when they do, and the mock may be done before: run requests until one was asked about."""
         client = self.engine.drafts.controller.client
-        asked = client.asked
-        while client.asked == asked:
+        asked = client.count("asked")
+        while client.count("asked") == asked:
             self.warming.append(await self.generate(request(max_tokens=20, method="ngram")))
 
     @property

@@ -20,7 +20,7 @@ from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Describe, Failed, Finished, Propose, Proposed, Speculation, Tokens
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES, Verification
-from services.worker.engine import ProposerMoved
+from services.worker.engine import ProposersMoved
 from services.worker.running.replay import read, tokens_of
 
 
@@ -66,7 +66,7 @@ async def test_it_describes_its_model_only_while_its_engine_takes_mail(tmp_path:
     async with mesh_around(tmp_path, method="naive") as mesh:
         free = threading.Event()
         mesh.engine.drafts.move_to = lambda endpoint: free.wait()  # type: ignore[assignment,method-assign,return-value]
-        mesh.engine.post(ProposerMoved(""))
+        mesh.engine.post(ProposersMoved({}))
         with pytest.raises(DeadlineExceeded):
             await mesh.ref.ask(Describe(), timeout=0.1)
         free.set()
@@ -278,21 +278,29 @@ async def test_a_proposer_that_dies_and_comes_back_fails_no_request(tmp_path: Pa
             assert all(answer.ids == plain.ids for answer in await running_requests)
 
 
-async def test_the_proposer_that_started_last_takes_over_when_it_is_ready(tmp_path: Path) -> None:
+async def test_two_proposers_have_the_namespaces_between_them_and_one_has_them_all_when_the_other_leaves(
+    tmp_path: Path,
+) -> None:
     async with mesh_around(tmp_path, mock_profile={"step_ms": 0.2}) as mesh:
-        plain = await mesh.generate(request(max_tokens=600, method="naive"))
+        plain = await mesh.generate(request(max_tokens=200, method="naive"))
+
+        async def in_namespaces() -> None:
+            asked = [msgspec.structs.replace(request(name=str(i), max_tokens=200), namespace=f"n{i}") for i in range(8)]
+            assert all(answer.ids == plain.ids for answer in await all_of(mesh, asked))
+
         old, new = CycleProposer(), CycleProposer()
         first = await mesh.start_proposer(old)
-        running_requests = asyncio.create_task(all_of(mesh, [request(name=str(i), max_tokens=600) for i in range(4)]))
-        drafted = old.drafted
-        await until(lambda: old.drafted > drafted)
+        await in_namespaces()
+        alone, before = old.drafted, new.drafted
+        assert alone and not before
         second = await mesh.start_proposer(new, beside=[first])
-        assert second.epoch > first.epoch
-        answers = await running_requests
-        assert all(answer.ids == plain.ids for answer in answers) and new.drafted
-        asked = old.asked
-        await mesh.generate(request(max_tokens=100))
-        assert old.asked == asked
+        await in_namespaces()
+        assert old.drafted > alone and new.drafted > before
+        await first.stop(0.1)
+        mesh.directory.say(second)
+        before = new.drafted
+        await in_namespaces()
+        assert new.drafted > before
 
 
 async def test_steps_are_recorded_where_the_settings_say_so(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from driving import request
 
 from services.api.drafter import Draft
 from services.worker import engine as module
-from services.worker.engine import HANDED_OVER, Engine, ProposerMoved
+from services.worker.engine import HANDED_OVER, Engine, ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Fail, Finish
@@ -186,7 +186,7 @@ def test_it_sleeps_when_there_is_nothing_to_do() -> None:
     world.engine.post(Arrived(request(max_tokens=3), 1))
     world.until(lambda: len(world.ends()) == 1)
     steps = len(world.steps)
-    world.engine.post(ProposerMoved("ipc://x"))
+    world.engine.post(ProposersMoved({"proposer-1": ("ipc://x", 1)}))
     world.until(lambda: world.moves == ["ipc://x"])
     assert len(world.steps) == steps and world.engine.progress_age() == 0.0
     world.stop()

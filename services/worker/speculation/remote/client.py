@@ -143,6 +143,14 @@ class ProposerClient:
         elif heard:
             self._forget.append(sequence.id)
 
+    def knows(self, sequence: Sequence) -> bool:
+        """Whether this proposer may know the sequence."""
+        return sequence.id in self._confirmed or (self._open is not None and sequence.id in self._open.asked)
+
+    def untold(self) -> list[Sequence]:
+        """Ended sequences that this proposer was not told of."""
+        return self._ended.sequences()
+
     # Asking ----------------------------------------------------------------------------------------------
 
     def listens(self) -> bool:

@@ -44,6 +44,9 @@ class EndedTexts:
             gone += [oldest.sequence.id] * oldest.heard
         return gone
 
+    def sequences(self) -> list[Sequence]:
+        return [text.sequence for text in self._texts]
+
     def say(self) -> list[Ended]:
         """The oldest texts, for the next request."""
         ends: list[Ended] = []

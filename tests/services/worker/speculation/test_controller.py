@@ -29,7 +29,7 @@ def cycle(last: int, count: int) -> list[int]:
 
 
 class Proposer:
-    """As a ProposerClient: answers every request at once, with what the mock will say."""
+    """As Proposers: answers every request at once, with what the mock will say."""
 
     def __init__(self) -> None:
         self.waited: list[list[Ask]] = []
@@ -57,9 +57,9 @@ class Proposer:
         self._open = self._answer(asks, True)
         return True
 
-    def collect(self) -> Answer | None:
+    def collect(self) -> list[Answer]:
         found, self._open = self._open, None
-        return found
+        return [] if found is None else [found]
 
     look = collect
 
@@ -477,7 +477,7 @@ def test_text_drafts_are_asked_for_while_the_workers_own_drafter_drafts() -> Non
 
         return tell
 
-    world.proposer.look = lambda: None  # type: ignore[method-assign]
+    world.proposer.look = lambda: []  # type: ignore[method-assign]
     world.proposer.ask = told("ask", world.proposer.ask)  # type: ignore[method-assign]
     world.proposer.collect = told("collect", world.proposer.collect)  # type: ignore[method-assign]
     world.controller.take_own = told("own", world.controller.take_own)  # type: ignore[method-assign]

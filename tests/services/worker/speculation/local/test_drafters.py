@@ -25,7 +25,7 @@ from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.local.drafters import LocalDrafters
-from services.worker.speculation.remote.client import ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 
 
 class Toy:
@@ -223,10 +223,9 @@ class World:
         self.model = Judged()
         runner = TorchRunner(self.model, LocalDrafters({"toy": toy}))
         self.scheduler = Scheduler(limits_of(runner.facts, method="toy"))
-        client = ProposerClient(_no_proposer, worker="w", epoch=1, deadline=0.1, now=time.monotonic)
         self.answers: list[Answer] = []
         self.engine = Engine(
-            self.scheduler, runner, GuardedController(Controller(self.scheduler.limits, client)),
+            self.scheduler, runner, GuardedController(Controller(self.scheduler.limits, Proposers(_no_proposer))),
             deliver=self._deliver, failed=pytest.fail, now=time.monotonic,
         )  # fmt: skip
 
@@ -244,7 +243,7 @@ class World:
         return [token for each in emits if isinstance(each, Emit) for token in each.tokens.ids], finish
 
 
-def _no_proposer(endpoint: str) -> Any:
+def _no_proposer() -> Any:
     raise AssertionError("a method of the worker's own asks no proposer")
 
 

@@ -40,7 +40,7 @@ from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.local.drafters import LocalDrafters
 from services.worker.speculation.local.head_drafter import HeadDrafter
-from services.worker.speculation.remote.client import ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 
 LAYERS = 3
 
@@ -76,8 +76,7 @@ class World:
         self.kept = Kept(METHODS[method].load()(None, self.model))
         runner = TorchRunner(self.model, LocalDrafters({method: self.kept}))  # type: ignore[dict-item]
         self.scheduler = Scheduler(limits_of(runner.facts, method=method, **limits))
-        client = ProposerClient(_no_proposer, worker="w", epoch=1, deadline=1.0, now=time.monotonic)
-        self.drafts = GuardedController(Controller(self.scheduler.limits, client))
+        self.drafts = GuardedController(Controller(self.scheduler.limits, Proposers(_no_proposer)))
         self.answers: list[Answer] = []
         self.engine = Engine(
             self.scheduler, runner, self.drafts, deliver=self._deliver, failed=pytest.fail, now=time.monotonic
@@ -102,7 +101,7 @@ class World:
         return outcomes
 
 
-def _no_proposer(endpoint: str) -> Any:
+def _no_proposer() -> Any:
     raise AssertionError("a method of the worker's own asks no proposer")
 
 
