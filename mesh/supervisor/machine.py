@@ -9,6 +9,8 @@ It knows names, exit codes and times. It knows no process, signal handler, socke
                                                      │ stop              ▼
                                                      ▼                 failed (with its reason), and running
                                                   stopping ─▶ stopped  again after `retry_failed_after`
+
+Children are replaced one at a time when that is asked: the next is drained once all others of them are ready again.
 """
 
 from __future__ import annotations
@@ -96,7 +98,14 @@ class StopAsked:
     """The first asks for a drain, the second for an end at once."""
 
 
-Event = Begin | Readiness | Fenced | Exited | Tick | StopAsked
+@dataclass(frozen=True, slots=True)
+class RollAsked:
+    """These are to be replaced, one after the other: drained, and started again."""
+
+    names: tuple[str, ...]
+
+
+Event = Begin | Readiness | Fenced | Exited | Tick | StopAsked | RollAsked
 
 # Instructions -------------------------------------------------------------------------------------------
 
@@ -148,6 +157,7 @@ class _Record:
     delay: float = 0.0
     crashes: deque[float] = field(default_factory=deque)
     killed: bool = False  # as stuck or fenced
+    leaving: bool = False  # told to drain, and to be started again
 
 
 class Supervisor:
@@ -164,6 +174,11 @@ class Supervisor:
         self._killing = False
         self._ended = False
         self._stage_deadline: float | None = None
+        # Those that are replaced together, who is still to come, whose turn it is, and when it is killed.
+        self._rolled: tuple[str, ...] = ()
+        self._to_roll: deque[str] = deque()
+        self._rolling: str | None = None
+        self._leave_deadline: float | None = None
 
     def state(self, name: str) -> ChildState:
         return self._records[name].state
@@ -183,6 +198,9 @@ class Supervisor:
                 return self._exited(self._records[event.name], event, now) + self._advance(now)
             case StopAsked():
                 return self._stop_asked(now) + self._advance(now)
+            case RollAsked(names):
+                self._rolled = names
+                self._to_roll = deque(names)
         return self._advance(now)
 
     def next_wake(self, now: float) -> float | None:
@@ -190,6 +208,8 @@ class Supervisor:
         times = [record.launch_at for record in self._records.values() if record.launch_at is not None]
         if self._stage_deadline is not None:
             times.append(self._stage_deadline)
+        if self._leave_deadline is not None:
+            times.append(self._leave_deadline)
         if self.policy.kill_stuck_after and not self._stopping:
             times += [
                 record.unready_since + self.policy.kill_stuck_after
@@ -205,7 +225,7 @@ class Supervisor:
             return []
         if self._stopping:
             return self._drain_further(now)
-        return self._launch_due(now) + self._kill_stuck(now)
+        return self._launch_due(now) + self._kill_stuck(now) + self._roll(now)
 
     def _launch_due(self, now: float) -> list[Instruction]:
         out: list[Instruction] = []
@@ -239,6 +259,41 @@ class Supervisor:
                 out.append(Send(record.child.name, signal.SIGKILL))
         return out
 
+    # Replacing, one at a time -----------------------------------------------------------------------------
+
+    def _roll(self, now: float) -> list[Instruction]:
+        if self._rolling is None:
+            return self._roll_next(now)
+        record = self._records[self._rolling]
+        name = record.child.name
+        if record.leaving:
+            if self._leave_deadline is None or now < self._leave_deadline:
+                return []
+            # Sent again should it not have been heard.
+            self._leave_deadline = now + 1.0
+            return [Send(name, signal.SIGKILL)]
+        if record.state == "failed":
+            self._rolling = None
+            self._to_roll.clear()
+            return [Report(name, "was not replaced, and those after it stay as they are: it doesn't start again")]
+        if not record.ready:
+            return []
+        self._rolling = None
+        return [Report(name, "was replaced"), *self._roll_next(now)]
+
+    def _roll_next(self, now: float) -> list[Instruction]:
+        """The next is drained when all the others can do its work."""
+        if not self._to_roll:
+            return []
+        name = self._to_roll[0]
+        record = self._records[name]
+        if record.state != "running" or not all(self._records[each].ready for each in self._rolled if each != name):
+            return []
+        self._rolling = self._to_roll.popleft()
+        record.leaving = True
+        self._leave_deadline = now + self.policy.drain_timeout
+        return [Report(name, "is being replaced: draining"), Send(name, signal.SIGTERM)]
+
     def _kill_fenced(self, record: _Record) -> list[Instruction]:
         """When it wakes it ends by itself: there is nothing to wait for."""
         if record.state != "running" or record.killed or self._stopping:
@@ -262,6 +317,11 @@ class Supervisor:
     def _exited(self, record: _Record, event: Exited, now: float) -> list[Instruction]:
         if record.state != "running" or self._stopping:
             self._to_stopped(record)
+            return []
+        if record.leaving:
+            record.leaving = False
+            self._leave_deadline = None
+            self._running_to_backing_off(record, now, delay=0.0)
             return []
         ran = now - record.launched_at
         name = record.child.name
@@ -291,6 +351,7 @@ class Supervisor:
             self._stage_deadline = now
             return []
         self._stopping = True
+        self._leave_deadline = None
         for record in self._records.values():
             record.launch_at = None
             if record.state in ("waiting", "backing_off"):

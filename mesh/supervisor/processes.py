@@ -30,6 +30,7 @@ from mesh.supervisor.machine import (
     Launch,
     Readiness,
     Report,
+    RollAsked,
     Send,
     StopAsked,
     Supervisor,
@@ -149,6 +150,10 @@ class Processes:
 
     def stop(self) -> None:
         self._events.put_nowait(StopAsked())
+
+    def roll(self, names: tuple[str, ...]) -> None:
+        """These are replaced, one after the other."""
+        self._events.put_nowait(RollAsked(names))
 
     async def run(self) -> None:
         """From the first launch until every child has ended after `stop`."""

@@ -74,7 +74,10 @@ def _process(
     )
     devices: dict[str, str] = {}
     if role == "worker" and settings.workers > 1:
-        own = own.replaced(cores=shared_cores(own.cores, number, settings.workers))
+        own = own.replaced(
+            cores=shared_cores(own.cores, number, settings.workers),
+            record_steps=own.record_steps and f"{own.record_steps}.{instance}",
+        )
         devices = shared_devices(os.environ, number, settings.workers)
     command = rooms.command("services.cli", "run", role)
     environment = {**_environment(os.environ, role, own), **devices}

@@ -69,7 +69,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _serve, _run, _chat, _top, _corpus, _model, _train, _keys, _config, _doctor, _load, _clean,
+    for add in (_up, _serve, _run, _chat, _top, _roll, _corpus, _model, _train, _keys, _config, _doctor, _load, _clean,
                 _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
@@ -183,6 +183,20 @@ def _do_top(options: argparse.Namespace) -> int:
     from services.cli.top import main as top
 
     return top(options, settings)
+
+
+def _roll(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Each drains and starts again while the others serve; for a mesh of `up` with two workers or more."
+    sub = _add(commands, "roll", "Replace the workers one by one, without a failed request", _do_roll, more)
+    sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
+    add_settings(sub, (*SERVER, "run_dir", "drain_timeout"))
+
+
+def _do_roll(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.cli.roll import main as roll
+
+    return roll(options, settings)
 
 
 def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:

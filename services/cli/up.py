@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 ESSENTIAL = frozenset({"tokenizer", "worker", "streamer"})
 # Time that a role needs to exit once it has drained.
 LEAVE_GRACE = 5.0  # s
+# Replaces the workers one by one (services/cli/roll.py).
+ROLL = signal.SIGUSR2
 # The longest time of a start without a line that says what is waited for.
 SILENCE = 15.0  # s
 # What a person at a terminal needn't see; requests and throughput are what one watches a server for.
@@ -209,6 +211,7 @@ class Up:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(ROLL, self._roll)
         welcoming = asyncio.create_task(self._welcome())
         try:
             await self._children.run()
@@ -226,6 +229,13 @@ class Up:
             _say("draining; again to end at once")
         self._stopping = True
         self._children.stop()
+
+    def _roll(self) -> None:
+        workers = tuple(name for name, process in self._processes.items() if process.role == "worker")
+        if len(workers) < 2:
+            _say("nothing is replaced: with one worker, requests would have to wait")
+        else:
+            self._children.roll(workers)
 
     # The children --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from mesh.supervisor.machine import (
     Policy,
     Readiness,
     Report,
+    RollAsked,
     Send,
     StopAsked,
     Supervisor,
@@ -45,6 +46,64 @@ def child(name: str, after: tuple[str, ...] = (), stage: int = 0) -> Child:
 
 def acts(instructions: list[Instruction]) -> list[Instruction]:
     return [instruction for instruction in instructions if not isinstance(instruction, Report)]
+
+
+# Replacing one by one -----------------------------------------------------------------------------------
+
+
+def three_running() -> Supervisor:
+    supervisor = Supervisor([child("w1"), child("w2"), child("door")], Policy(drain_timeout=30.0))
+    supervisor.handle(Begin(), 0.0)
+    for name in ("w1", "w2", "door"):
+        supervisor.handle(Readiness(name, True), 1.0)
+    return supervisor
+
+
+def test_the_next_is_drained_only_when_the_one_before_is_ready_again() -> None:
+    supervisor = three_running()
+    assert acts(supervisor.handle(RollAsked(("w1", "w2")), 2.0)) == [Send("w1", signal.SIGTERM)]
+    assert acts(supervisor.handle(Readiness("w1", True), 3.0)) == [], "the old one still says so"
+    assert acts(supervisor.handle(Exited("w1", 0), 4.0)) == [Launch("w1")]
+    assert acts(supervisor.handle(Tick(), 5.0)) == []
+    assert acts(supervisor.handle(Readiness("w1", True), 6.0)) == [Send("w2", signal.SIGTERM)]
+    assert acts(supervisor.handle(Exited("w2", 0), 7.0)) == [Launch("w2")]
+    assert acts(supervisor.handle(Readiness("w2", True), 8.0)) == []
+    assert supervisor.state("door") == "running"
+
+
+def test_nobody_is_drained_while_another_of_them_is_not_ready() -> None:
+    supervisor = three_running()
+    supervisor.handle(Exited("w2", -9), 2.0)
+    assert acts(supervisor.handle(RollAsked(("w1", "w2")), 2.0)) == []
+    supervisor.handle(Tick(), 3.0)
+    assert acts(supervisor.handle(Readiness("w2", True), 4.0)) == [Send("w1", signal.SIGTERM)]
+
+
+def test_one_that_does_not_leave_in_time_is_killed_and_started_again() -> None:
+    supervisor = three_running()
+    supervisor.handle(RollAsked(("w1", "w2")), 2.0)
+    assert supervisor.next_wake(2.0) == 30.0
+    assert acts(supervisor.handle(Tick(), 31.9)) == []
+    assert acts(supervisor.handle(Tick(), 32.0)) == [Send("w1", signal.SIGKILL)]
+    assert acts(supervisor.handle(Exited("w1", -9), 32.1)) == [Launch("w1")]
+
+
+def test_replacing_ends_where_one_does_not_start_again() -> None:
+    supervisor = three_running()
+    supervisor.handle(RollAsked(("w1", "w2")), 2.0)
+    supervisor.handle(Exited("w1", 0), 3.0)
+    said = supervisor.handle(Exited("w1", EXIT_CONFIG), 4.0)
+    assert acts(said)[:1] == [GaveUp("w1", said[0].reason)]  # type: ignore[union-attr]
+    assert supervisor.state("w2") == "running"
+    assert Send("w2", signal.SIGTERM) not in supervisor.handle(Tick(), 60.0)
+
+
+def test_a_stop_goes_before_replacing() -> None:
+    supervisor = three_running()
+    supervisor.handle(RollAsked(("w1", "w2")), 2.0)
+    supervisor.handle(StopAsked(), 3.0)
+    supervisor.handle(Exited("w1", 0), 4.0)
+    assert supervisor.state("w1") == "stopped"
 
 
 # Start order --------------------------------------------------------------------------------------------

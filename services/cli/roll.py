@@ -1,0 +1,86 @@
+"""`specmesh roll`: the workers of this machine's mesh are replaced one by one, while the others serve.
+
+`up` does it when it gets the signal ROLL (its supervisor decides the order, mesh/supervisor/machine.py). This sends the
+signal and tells who has been replaced, from /v1/mesh. The signal needs the rights of the user who runs `up`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from mesh.clock import Clock, SystemClock
+from services.api.settings import Settings, run_dir
+from services.cli.chat import ChatError, Conversation, server_url
+from services.cli.refusal import refuse
+from services.cli.top import look
+from services.cli.top_view import Body
+from services.cli.up import ROLL
+
+LOOK_EVERY = 0.5  # s
+# Beyond its drain, for loading the model.
+START_TIMEOUT = 300.0  # s, for each worker
+
+Lives = dict[str, int]
+
+
+def main(options: argparse.Namespace, settings: Settings) -> int:
+    api_key = settings.api_keys.partition(",")[0].strip()
+    server = Conversation(url=server_url(options.url, settings), api_key=api_key)
+    patience = settings.drain_timeout + START_TIMEOUT
+    try:
+        supervisor = supervisor_of(run_dir(settings))
+        return asyncio.run(roll(lambda: look(server), lambda: os.kill(supervisor, ROLL), patience))
+    except (ChatError, OSError) as error:
+        return refuse(error)
+
+
+def supervisor_of(folder: Path) -> int:
+    """The pid of the `up` that runs in this folder: the one that holds its lock. Raises ChatError."""
+    try:
+        with (folder / "up.lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(file.read(20))
+    except (FileNotFoundError, ValueError):
+        pass
+    raise ChatError(f"no mesh of `specmesh up` runs in {folder} (--run-dir names another folder)")
+
+
+async def roll(
+    ask: Callable[[], Awaitable[Body]], begin: Callable[[], object], patience: float, clock: Clock | None = None
+) -> int:
+    """Until all workers are other processes than before and ready; `patience` is for each of them."""
+    clock = clock or SystemClock()
+    before, _ = workers_of(await ask())
+    if len(before) < 2:
+        raise ChatError(f"{len(before)} worker runs: another has to serve meanwhile (--workers 2)")
+    begin()
+    left = dict(before)
+    deadline = clock.now() + patience * len(before)
+    while left:
+        if clock.now() >= deadline:
+            raise ChatError(f"{', '.join(left)} not replaced after {patience * len(before):.0f} s")
+        await clock.sleep(LOOK_EVERY)
+        try:
+            now, ready = workers_of(await ask())
+        except ChatError:
+            continue
+        for name in [name for name in left if name in ready and now[name] != before[name]]:
+            print(f"specmesh: {name} was replaced", file=sys.stderr, flush=True)
+            del left[name]
+    return 0
+
+
+def workers_of(body: Body) -> tuple[Lives, set[str]]:
+    """The workers' pids by name, and who is ready."""
+    workers = [each for each in body["members"] if each["role"] == "worker" and each["state"] != "gone"]
+    return {each["instance"]: each["pid"] for each in workers}, {
+        each["instance"] for each in workers if each["state"] == "ready"
+    }
