@@ -24,7 +24,7 @@ from bench import forms, regressions, rows, suite
 NAMES = (
     "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "acceptance",
     "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity",
-    "gpu", "gpu_verify",
+    "gpu", "gpu_verify", "simulate",
 )  # fmt: skip
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}
