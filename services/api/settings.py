@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("allowed_hosts", "", "Comma-separated names that a Host header may have on a server without api_keys and on the ports of /metrics, besides IP addresses, names without a dot and this machine's; a page of these hosts may send requests, too; *: any", roles="all"),
     _row("cors_origins", "", "Comma-separated origins, such as https://chat.example.com, whose pages may send requests and read the answers (CORS); *: any; empty: none", roles="streamer"),
     _row("api_metrics", "local", "Who may read /metrics of all processes on the API port; local: programs on this machine, with the API key if there is one, and nobody if there are several keys; callers: everyone who may send requests; none: nobody", kind="choice", choices=("local", "callers", "none"), roles="streamer"),
-    _row("max_waiting", 256, "Maximum number of choices admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
+    _row("max_waiting", 256, "Maximum number of choices in the mesh, admitted and not yet finished; further requests get status 429", low=1, high=100000, roles="streamer"),
     _row("request_timeout", 600.0, "Maximum duration of a request, in seconds", low=0.1, high=86400.0, roles="streamer"),
     _row("body_timeout", 10.0, "Maximum time for receiving a request's headers and body, in seconds", low=0.1, high=600.0, roles="streamer"),
     _row("write_timeout", 30.0, "Maximum time a client may take to accept 64 KiB that wait for it, or all of it, in seconds", low=0.1, high=600.0, roles="streamer"),
@@ -135,7 +136,7 @@ SETTINGS: tuple[Setting, ...] = (
     # The mesh
     _row("demo", False, "POST /v1/mesh/kill ends a proposer as kill -9 would; with several api_keys, /v1/mesh shows every caller the figures of all", roles="streamer, proposer"),
     _row("run_dir", "", "Folder of ipc sockets and pid files; empty: $XDG_RUNTIME_DIR/specmesh or /tmp/specmesh-UID", kind="path"),
-    _row("instance", "", "Name of this instance; empty: the role and the pid", roles="all"),
+    _row("instance", "", "Name of this instance; empty: the role, the host's name and the pid", roles="all"),
     _row("bind", "", "Mesh endpoint of this process, ipc://... or tcp://host:port; empty: a socket in run_dir"),
     _row("advertise", "", "Endpoint that other processes connect to, if it differs from bind"),
     _row("directory", "", "Endpoint of the directory; empty: a socket in run_dir"),
@@ -531,6 +532,7 @@ def did_you_mean(name: str, known: Iterable[str], spell: Any = str) -> str:
 
 ROLES = ("streamer", "tokenizer", "proposer", "worker")
 FIRST_METRICS_PORT = 9100
+LONGEST_HOST = 20
 # sockaddr_un holds 108 bytes with the closing zero.
 LONGEST_SOCKET_PATH = 107
 
@@ -558,7 +560,8 @@ def store_dir(settings: Settings) -> Path | None:
 
 
 def instance_name(settings: Settings, role: str) -> str:
-    return settings.instance or f"{role}-{os.getpid()}"
+    """Containers and machines have process ids in common, but no names."""
+    return settings.instance or f"{role}-{socket.gethostname()[:LONGEST_HOST]}-{os.getpid()}"
 
 
 def endpoint(settings: Settings, role: str, instance: str = "") -> str:
