@@ -1,0 +1,96 @@
+"""Two workers that are real processes: when one of them is killed, stopped or drained under streams, these go on at the
+other and say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running_mesh import RunningMesh, running_mesh, until
+from sse_client import Answer
+from test_deaths import ALONE, PROFILE, STREAMS, all_complete_and_equal, calm_texts, run_all
+
+from bench.running_mesh import descendants
+
+KILLS = 50
+
+
+def workers(mesh: RunningMesh) -> list[int]:
+    found = descendants(mesh.process.pid)
+    return sorted(pid for pid, command in found.items() if " run worker" in command)
+
+
+def wait_for_two_workers(mesh: RunningMesh) -> None:
+    ports = [mesh.metrics_base + 3, mesh.metrics_base + 13]
+
+    def ready() -> bool:
+        return all(mesh.get("/health/ready", port)[0] == 200 for port in ports)
+
+    until(ready, 240.0, why=lambda: f"no two workers are ready\n{mesh.text()[-4000:]}")
+
+
+async def struck(mesh: RunningMesh, tokens: int, sig: signal.Signals, streams: int) -> list[Answer]:
+    """While all streams run, one of the two gets the signal."""
+    begun = asyncio.Event()
+    chunks = 0
+
+    def count(answer: Answer) -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 3 * streams:
+            begun.set()
+
+    async def strike(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+        await begun.wait()
+        assert not any(task.done() for task in tasks)
+        os.kill(random.choice(workers(mesh)), sig)
+
+    return await run_all(mesh, tokens, strike, streams=streams, on_chunk=count, speculation=ALONE)
+
+
+@pytest.fixture(scope="module")
+def mock_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    with running_mesh(tmp_path_factory.mktemp("mesh"), engine="mock", mock_profile=PROFILE, workers=2) as mesh:
+        wait_for_two_workers(mesh)
+        yield mesh
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+async def test_streams_of_a_worker_that_is_killed_stopped_or_drained_go_on_at_the_other(
+    mock_pair: RunningMesh, sig: signal.Signals
+) -> None:
+    expected = await calm_texts(mock_pair, 300, streams=8)
+    all_complete_and_equal(await struck(mock_pair, 300, sig, 8), expected)
+    await asyncio.to_thread(wait_for_two_workers, mock_pair)
+
+
+async def test_both_workers_have_work(mock_pair: RunningMesh) -> None:
+    await calm_texts(mock_pair, 20, streams=8)
+    for port in (mock_pair.metrics_base + 3, mock_pair.metrics_base + 13):
+        _, text = mock_pair.get("/metrics", port)
+        requests = [line for line in text.splitlines() if line.startswith("specmesh:worker_requests_total")]
+        assert sum(float(line.split()[-1]) for line in requests) > 0
+
+
+@pytest.mark.model
+async def test_the_other_worker_says_what_the_killed_one_would_have_said(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, workers=2) as mesh:
+        wait_for_two_workers(mesh)
+        expected = await calm_texts(mesh, 48, streams=6)
+        all_complete_and_equal(await struck(mesh, 48, signal.SIGKILL, 6), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.model
+async def test_fifty_deaths_of_either_worker_fail_no_request_and_change_no_token(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, workers=2) as mesh:
+        wait_for_two_workers(mesh)
+        expected = await calm_texts(mesh, 120)
+        for _ in range(KILLS):
+            all_complete_and_equal(await struck(mesh, 120, signal.SIGKILL, STREAMS), expected)
+            await asyncio.to_thread(wait_for_two_workers, mesh)
