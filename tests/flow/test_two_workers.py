@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from running_mesh import RunningMesh, running_mesh, until
 from sse_client import Answer
 from test_deaths import ALONE, PROFILE, STREAMS, all_complete_and_equal, calm_texts, run_all
 
-from bench.running_mesh import descendants
+from bench.running_mesh import ROOT, descendants
 
 KILLS = 50
 
@@ -75,6 +76,18 @@ async def test_both_workers_have_work(mock_pair: RunningMesh) -> None:
         _, text = mock_pair.get("/metrics", port)
         requests = [line for line in text.splitlines() if line.startswith("specmesh:worker_requests_total")]
         assert sum(float(line.split()[-1]) for line in requests) > 0
+
+
+async def test_workers_are_replaced_one_by_one_under_streams(mock_pair: RunningMesh) -> None:
+    expected = await calm_texts(mock_pair, 200, streams=4)
+    before = workers(mock_pair)
+    flags = [f"--run-dir={mock_pair.output.parent / 'run'}", f"--port={mock_pair.port}"]
+    roll = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.cli", "roll", *flags, cwd=ROOT)
+    rolled = asyncio.create_task(roll.wait())
+    while not rolled.done():
+        all_complete_and_equal(await run_all(mock_pair, 200, streams=4, speculation=ALONE), expected)
+    assert await rolled == 0
+    assert not set(before) & set(workers(mock_pair))
 
 
 @pytest.mark.model

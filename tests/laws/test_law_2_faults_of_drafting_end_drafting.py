@@ -18,7 +18,7 @@ from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Drafted
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.remote.client import ProposerClient
+from services.worker.speculation.remote.proposers import Proposers
 
 # All that is called from outside, and a later call in which each trips, too.
 OF_THE_CONTROLLER = {"draft": 20, "ask_ahead": 20, "commit": 20, "forget": 10, "check_idle": 2}
@@ -27,6 +27,8 @@ OF_THE_CLIENT = {
 }  # fmt: skip
 # Called where the worker has a drafter of its own.
 BESIDE_A_DRAFTER = {"ask_beside": 20, "take_own": 20}
+# What only looks.
+FIGURES = {"owner", "count", "given_up"}
 # What the controller learns from, in the middle of a step.
 INSIDE = {"cost_model.learn": 20, "counts.verified": 5, "acceptance.of": 5, "_prepare": 10, "_drop": 10}
 
@@ -168,5 +170,5 @@ def test_the_calls_named_here_are_all_there_are() -> None:
         return {name for name in vars(owner) if not name.startswith("_")}
 
     assert public(Controller) == {*OF_THE_CONTROLLER, *BESIDE_A_DRAFTER}
-    assert public(ProposerClient) == {*OF_THE_CLIENT, "close"}
+    assert public(Proposers) == {*OF_THE_CLIENT, "close", *FIGURES}
     assert public(GuardedController) == {*OF_THE_CONTROLLER, *BESIDE_A_DRAFTER, "move_to", "tell", "close"}

@@ -32,7 +32,7 @@ class World:
         self.scheduler = Scheduler(limits_of(self.runner.facts, **limits))
         self.deliveries: list[list[Answer]] = []
         self.failures: list[str] = []
-        self.moves: list[str] = []
+        self.moves: list[Any] = []
         self.steps: list[tuple[int, float]] = []
         self.recorded: list[tuple[Work, Result]] = []
         self.calls: list[str] = []
@@ -187,7 +187,7 @@ def test_it_sleeps_when_there_is_nothing_to_do() -> None:
     world.until(lambda: len(world.ends()) == 1)
     steps = len(world.steps)
     world.engine.post(ProposersMoved({"proposer-1": ("ipc://x", 1)}))
-    world.until(lambda: world.moves == ["ipc://x"])
+    world.until(lambda: world.moves == [{"proposer-1": ("ipc://x", 1)}])
     assert len(world.steps) == steps and world.engine.progress_age() == 0.0
     world.stop()
 
