@@ -119,6 +119,12 @@ def test_prometheus_scrapes_each_role_where_it_serves_metrics() -> None:
     config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     scraped = {each["labels"]["role"]: each["targets"] for each in jobs["specmesh"]["static_configs"]}
+    # Of these there may be several: every address of the service's name is one.
+    several = {each["names"][0]: each for each in jobs["specmesh"]["dns_sd_configs"]}
+    assert several.keys() == {"proposer", "worker"}
+    assert all(each["type"] == "A" for each in several.values())
+    assert not any("SPECMESH_INSTANCE" in SERVICES[role]["environment"] for role in several), "or they fence each other"
+    scraped |= {role: [f"{role}:{each['port']}"] for role, each in several.items()}
     environments = {role: SERVICES[role]["environment"] for role in ROLES}
     hosts = {role: each["SPECMESH_METRICS_HOST"].replace("0.0.0.0", role) for role, each in environments.items()}
     assert scraped == {role: [f"{hosts[role]}:{environments[role]['SPECMESH_METRICS_PORT']}"] for role in ROLES}
