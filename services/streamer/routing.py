@@ -25,7 +25,7 @@ from hashlib import blake2b
 # Pages whose tokens are the key. More would part what shares a shorter beginning; fewer would bring together what only
 # shares a few tokens, which are soon computed.
 KEY_PAGES = 4
-# What others send and what ends is heard of late, so that loads go beyond this, to 1.25 (`python -m bench simulate`).
+# What others send and what ends is heard of late, so that loads go beyond this (`python -m bench simulate`).
 MOST_ABOVE_MEAN = 1.15
 # Places of each worker on the ring: so many make the parts of the ring nearly equal.
 PLACES = 64
