@@ -30,7 +30,8 @@ OPERATIONS = ("kv_store", "norm_rope_act", "paged_attention", "mla_attention", "
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One kernel with the types of its arguments ("*bf16", "i32", "constexpr") and its constants."""
+    """One kernel with the types of its arguments ("*bf16", "i32", "constexpr") and its constants. Pointers are
+    multiples of 16, as torch allocates them, but for those that are `between`."""
 
     name: str
     kernel: Any
@@ -39,6 +40,7 @@ class Compilation:
     warps: int = 4
     stages: int = 2
     fp_fusion: bool = True
+    between: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ def compile_for(compilation: Compilation, arch: int) -> Facts:
     return aot_compile(
         compilation.kernel, compilation.signature, compilation.constants, arch,
         warps=compilation.warps, stages=compilation.stages, name=compilation.name, fp_fusion=compilation.fp_fusion,
+        between=compilation.between,
     )  # fmt: skip
 
 
@@ -75,13 +78,14 @@ def aot_compile(
     stages: int = 2,
     name: str = "",
     fp_fusion: bool = True,
+    between: tuple[str, ...] = (),
 ) -> Facts:
-    """Pointers count as multiples of 16, as torch allocates them."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    pointers = [index for index, kind in enumerate(signature.values()) if kind.startswith("*")]
+    kinds = enumerate(signature.items())
+    pointers = [index for index, (argument, kind) in kinds if kind.startswith("*") and argument not in between]
     attributes = {(index,): [["tt.divisibility", 16]] for index in pointers}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}

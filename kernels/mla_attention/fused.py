@@ -31,7 +31,7 @@ SPLIT = 1024
 HEADS_AT_ONCE = 64
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def attend_kernel(
     queries, latents, tables, positions, seen, tree, counts, items, item_rows, row_slots,
     out, partial_sums, partial_maxima, partial_totals, waiting, scale, width,

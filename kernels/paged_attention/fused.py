@@ -61,7 +61,7 @@ def sees(place, position, seen, bits, WINDOW: tl.constexpr, TREE: tl.constexpr):
     return visible
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def attend_kernel(
     queries, keys, values, tables, positions, seen, tree, counts, items, item_rows, row_slots,
     out, partial_sums, partial_maxima, partial_totals, scale, width,

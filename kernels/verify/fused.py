@@ -27,7 +27,7 @@ from kernels.launch import ceil_div, launch, multiprocessors, power_of_two
 from kernels.verify.fused_edits import edit_kernel, put_back_kernel
 from kernels.verify.fused_logprobs import logprobs_kernel
 from kernels.verify.fused_numbers import ROW
-from kernels.verify.fused_rows import PART, measure_kernel, prepare_kernel, scan_kernel, settle_kernel
+from kernels.verify.fused_rows import MOST_SPLITS, PART, measure_kernel, prepare_kernel, scan_kernel, settle_kernel
 from kernels.verify.fused_verdicts import (
     CHOICE,
     PICK,
@@ -45,7 +45,6 @@ BLOCK = 1024
 SEARCH = {"BLOCK": 1024, "warps": 8}
 # Programs for each multiprocessor, before a row is read by one alone.
 PROGRAMS = 8
-MOST_SPLITS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class Sizes:
 
 def splits_of(rows: int, device: torch.device) -> int:
     """Among how many programs a row is divided. No number depends on it."""
-    return min(MOST_SPLITS, power_of_two(ceil_div(PROGRAMS * multiprocessors(device), max(rows, 1))))
+    return min(MOST_SPLITS.value, power_of_two(ceil_div(PROGRAMS * multiprocessors(device), max(rows, 1))))
 
 
 class Workspace:
@@ -189,22 +188,22 @@ class _Batch:
             _start(
                 edit_kernel, (self.rows,), self.logits, q.rules, q.begins, q.drafted, q.parents, work.table, *lists,
                 *self._entries, work.entry_raw, work.sizes.entries, HAS_LISTS=edits is not None,
-                SEQUENCES=power_of_two(self.sequences), **self._row,
+                **self._row,
             )  # fmt: skip
 
     def look(self) -> None:
         q, work = self.questions, self.work
-        row = (self.logits, q.rules, work.table, *self._entries, *self._masks, work.parts)
+        row = (self.logits, q.rules, work.table, *self._entries, *self._masks, work.parts, work.sizes.splits)
         _start(
-            scan_kernel, self._grid, *row, **self._row, BLOCK=BLOCK, SPLITS=work.sizes.splits, **self._has,
+            scan_kernel, self._grid, *row, **self._row, BLOCK=BLOCK, **self._has,
             SAMPLED=self.needs.sampled,
         )  # fmt: skip
-        _start(settle_kernel, (self.rows,), *row, **self._row, **SEARCH, **self._splits, **self._has)
+        _start(settle_kernel, (self.rows,), *row, **self._row, **SEARCH, **self._has)
         if self.needs.measured:
             _start(
                 measure_kernel, self._grid, self.logits, q.rules, q.begins, q.drafted, q.parents, work.table,
-                *self._entries, *self._masks, work.parts, work.sums,
-                **self._row, BLOCK=BLOCK, SPLITS=work.sizes.splits, **self._has,
+                *self._entries, *self._masks, work.parts, work.sums, work.sizes.splits,
+                **self._row, BLOCK=BLOCK, **self._has,
             )  # fmt: skip
 
     def judge(self) -> None:
@@ -213,25 +212,25 @@ class _Batch:
         drafts = (q.begins, q.drafted, q.parents)
         dense = {"HAS_PROBS": q.draft_probs is not None}
         probs = (q.draft_probs.probs, q.draft_probs.of_row) if q.draft_probs else (q.begins, q.begins)
-        common = self._row | self._splits | self._has
+        common, splits = self._row | self._has, work.sizes.splits
         if q.draft_probs is not None:
             assert q.draft_probs.probs.is_contiguous()
             _start(joint_kernel, (self.sequences,), self.logits, q.rules, *drafts, *row, work.sums, *probs,
-                   work.joints, **common)  # fmt: skip
+                   work.joints, splits, **common)  # fmt: skip
             _start(rest_kernel, self._grid, self.logits, q.rules, q.begins, *row, work.sums, *probs,
-                   work.joints, **common, BLOCK=BLOCK)  # fmt: skip
+                   work.joints, splits, **common, BLOCK=BLOCK)  # fmt: skip
         _start(
             walk_kernel, (self.sequences,), self.logits, q.rules, *drafts, *row, work.parts, work.sums, *probs,
-            work.choices, answers.tokens, answers.rows, answers.accepted, answers.failed, **common, **dense,
+            work.choices, answers.tokens, answers.rows, answers.accepted, answers.failed, splits,
+            **common, **dense,
         )  # fmt: skip
         if self.needs.picked:
-            splits = work.sizes.pick_splits
+            picks = work.sizes.pick_splits
             _start(
-                pick_kernel, (self.sequences, splits), self.logits, q.rules, q.drafted, q.parents, *row, work.sums,
-                probs[0], work.choices, work.picks, **common, **dense, BLOCK=BLOCK, PICK_SPLITS=splits,
+                pick_kernel, (self.sequences, picks), self.logits, q.rules, q.drafted, q.parents, *row, work.sums,
+                probs[0], work.choices, work.picks, splits, picks, **common, **dense, BLOCK=BLOCK,
             )  # fmt: skip
-            _start(finish_kernel, (self.sequences,), work.choices, work.picks, answers.tokens,
-                   PICK_SPLITS=splits, PICK_LANES=power_of_two(splits))  # fmt: skip
+            _start(finish_kernel, (self.sequences,), work.choices, work.picks, answers.tokens, picks)
         if self.edited:
             _start(put_back_kernel, (self.rows,), self.logits, work.table, work.entry_ids, work.entry_raw, **self._row)
 
@@ -242,10 +241,6 @@ class _Batch:
     @property
     def _row(self) -> dict[str, int]:
         return {"V": self.logits.shape[1], "STRIDE": self.logits.stride(0)}
-
-    @property
-    def _splits(self) -> dict[str, int]:
-        return {"SPLITS": self.work.sizes.splits, "SPLIT_LANES": power_of_two(self.work.sizes.splits)}
 
     @property
     def _has(self) -> dict[str, bool]:
@@ -292,33 +287,34 @@ def compilations(arch: int) -> Iterator[Compilation]:
          "choices", "picks", "tokens", "rows", "accepted", "failed", "seen_begins", "seen_ids", "seen_counts",
          "bias_begins", "bias_ids", "forbidden_begins", "forbidden_ids"), "*i32",
     ) | dict.fromkeys(("entry_values", "bias_values", "probs"), "*fp32")  # fmt: skip
-    types |= {"sums": "*i64", "joints": "*fp64", "capacity": "i32", "sequences": "i32", "count": "i32"}
+    types |= {"sums": "*i64", "joints": "*fp64", } | dict.fromkeys(
+        ("capacity", "sequences", "count", "splits", "pick_splits"), "i32"
+    )
     types |= {"own": "*fp32", "top_ids": "*i32", "top_values": "*fp32"}
-    for kind, everything, splits in (("bf16", False, 1), ("fp32", True, 8)):
+    for kind, everything in (("bf16", False), ("fp32", True)):
         pointers = types | {"logits": f"*{kind}", "entry_raw": f"*{kind}"}
         row = {"V": 128256, "STRIDE": 128256}
         has = {"HAS_EDITS": everything, "HAS_MASKS": everything}
         dense = {"HAS_PROBS": everything}
-        parts = {"SPLITS": splits, "SPLIT_LANES": splits}
         read = row | has | {"BLOCK": BLOCK}
-        search = read | parts | {"BLOCK": SEARCH["BLOCK"]}
+        search = read | {"BLOCK": SEARCH["BLOCK"]}
         kernels: list[tuple[Any, dict[str, int | bool]]] = [
-            (scan_kernel, read | {"SPLITS": splits, "SAMPLED": True}),
+            (scan_kernel, read | {"SAMPLED": True}),
             (settle_kernel, search),
-            (measure_kernel, read | {"SPLITS": splits}),
-            (walk_kernel, row | parts | has | dense),
-            (pick_kernel, read | parts | dense | {"PICK_SPLITS": 8}),
+            (measure_kernel, read),
+            (walk_kernel, row | has | dense),
+            (pick_kernel, read | dense),
         ]
         if not everything:
-            yield _compilation("greedy scan", scan_kernel, pointers, read | {"SPLITS": splits, "SAMPLED": False})
+            yield _compilation("greedy scan", scan_kernel, pointers, read | {"SAMPLED": False})
         if everything:
             kernels += [
                 (prepare_kernel, {}),
-                (edit_kernel, row | {"HAS_LISTS": True, "SEQUENCES": 256}),
+                (edit_kernel, row | {"HAS_LISTS": True}),
                 (put_back_kernel, row),
-                (joint_kernel, row | parts | has),
-                (rest_kernel, read | parts),
-                (finish_kernel, {"PICK_SPLITS": 8, "PICK_LANES": 8}),
+                (joint_kernel, row | has),
+                (rest_kernel, read),
+                (finish_kernel, {}),
             ]
         kernels.append((logprobs_kernel, row | _columns(row["V"])))
         for kernel, constants in kernels:

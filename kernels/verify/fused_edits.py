@@ -32,19 +32,21 @@ def lengths(begins, index, mask):
 @triton.jit
 def entries_before(
     rules, begins, seen_begins, bias_begins, forbidden_begins, b,
-    HAS_LISTS: tl.constexpr, SEQUENCES: tl.constexpr,
+    HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """How many entries the rows of the sequences before `b` have."""
-    lanes = tl.arange(0, SEQUENCES)
-    before = lanes < b
-    rows = lengths(begins, lanes, before)
-    _, _, _, penalised = penalties_of(rules + lanes * WORDS, before)
-    # A row has an entry for every token that it stands behind: at most as many as there are rows before it.
-    entries = tl.where(penalised, rows * (rows - 1) // 2, 0)
-    if HAS_LISTS:
-        entries += rows * tl.where(penalised, lengths(seen_begins, lanes, before), 0)
-        entries += rows * lengths(bias_begins, lanes, before)
-    count = tl.sum(tl.where(before, entries, 0), axis=0)
+    lanes = tl.arange(0, CHUNK)
+    count = b * 0
+    for at in range(0, b, CHUNK):
+        before = at + lanes < b
+        rows = lengths(begins, at + lanes, before)
+        _, _, _, penalised = penalties_of(rules + (at + lanes) * WORDS, before)
+        # A row has an entry for every token that it stands behind: at most as many as there are rows before it.
+        entries = tl.where(penalised, rows * (rows - 1) // 2, 0)
+        if HAS_LISTS:
+            entries += rows * tl.where(penalised, lengths(seen_begins, at + lanes, before), 0)
+            entries += rows * lengths(bias_begins, at + lanes, before)
+        count += tl.sum(tl.where(before, entries, 0), axis=0)
     if HAS_LISTS:
         count += tl.load(forbidden_begins + tl.load(begins + b))
     return count
@@ -97,12 +99,12 @@ def penalise(scores, times, repetition, presence, frequency):
     return tl.where(lessened, less, scores)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity"])
 def edit_kernel(
     logits, rules, begins, drafted, parents, table,
     seen_begins, seen_ids, seen_counts, bias_begins, bias_ids, bias_values, forbidden_begins, forbidden_ids,
     entry_ids, entry_values, entry_raw, capacity,
-    V: tl.constexpr, STRIDE: tl.constexpr, HAS_LISTS: tl.constexpr, SEQUENCES: tl.constexpr,
+    V: tl.constexpr, STRIDE: tl.constexpr, HAS_LISTS: tl.constexpr,
 ):  # fmt: skip
     """Program row: its entries (an id named twice has one; the others' id is V), then the holes."""
     row = tl.program_id(0)
@@ -114,7 +116,7 @@ def edit_kernel(
         place = row - tl.load(begins + b)
         depth = tl.where(penalised, tl.load(table + DEPTH), 0)
         start = entries_before(
-            rules, begins, seen_begins, bias_begins, forbidden_begins, b, HAS_LISTS, SEQUENCES
+            rules, begins, seen_begins, bias_begins, forbidden_begins, b, HAS_LISTS
         ) + tl.where(penalised, place * (place - 1) // 2, 0)  # fmt: skip
         count = depth
         seen = depth * 0

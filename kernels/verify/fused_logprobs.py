@@ -10,7 +10,7 @@ from kernels.verify.fused_rows import place_of
 BEFORE_ALL = tl.constexpr(-(2**62))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def logprobs_kernel(
     logits, rows, tokens, own, top_ids, top_values, count,
     V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, COLUMN: tl.constexpr,

@@ -60,6 +60,8 @@ OWN = tl.constexpr(2)  # f32, the highest z + noise
 OWN_ID = tl.constexpr(3)
 RANK = tl.constexpr(4)  # of the token that this row stands behind, in its parent's row
 PART = tl.constexpr(5)
+# Programs of a row, at most: the lanes that put their parts together.
+MOST_SPLITS = tl.constexpr(64)
 LANES = tl.constexpr(128)  # rows of a sequence, at most
 PIVOTS = tl.constexpr(8)
 LAST_ID = tl.constexpr(2**20 - 1)
@@ -67,7 +69,7 @@ LAST_ID = tl.constexpr(2**20 - 1)
 LOWEST = tl.constexpr((-2139095041 + 1) * 2**20 - 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "rows"])
 def prepare_kernel(begins, parents, table, sequences, rows):
     """Program b: sequence and depth of the rows of sequence b; the last one: rows that are nobody's."""
     b = tl.program_id(0)
@@ -99,10 +101,10 @@ def keep(best, at, values, ids):
     return tl.where(better, values, best), tl.where(better, ids, at)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def scan_kernel(
-    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts,
-    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, SAMPLED: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): the highest z, and what is chosen where everything is allowed and nothing is judged."""
@@ -125,7 +127,7 @@ def scan_kernel(
         if noisy:
             k0, k1, k2 = random_words(rule, tl.load(table + DEPTH), split * 0)
         # Several blocks are on their way at a time.
-        for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), SPLITS, num_stages=4):
+        for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), splits, num_stages=4):
             scores, ids = read(
                 logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, block,
                 V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -141,7 +143,7 @@ def scan_kernel(
         top, first = lowest_of_best(best, at)
         # Not a number counts as the highest.
         top = tl.where(tl.max(broken, axis=0) > 0, float("inf"), top)
-        part = parts + (row * SPLITS + split) * PART
+        part = parts + (row * splits + split) * PART
         tl.store(part + BEST, as_bits(top))
         tl.store(part + BEST_ID, first)
         if noisy:
@@ -163,21 +165,21 @@ def filtered(rule):
 
 
 @triton.jit
-def merged(parts, row, WHICH: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr):
+def merged(parts, row, splits, WHICH: tl.constexpr):
     """The best of a row's parts, and its id."""
-    lanes = tl.arange(0, SPLIT_LANES)
-    part = parts + (row.to(tl.int64) * SPLITS + lanes) * PART + WHICH
-    values = as_float(tl.load(part, mask=lanes < SPLITS, other=MINUS_INFINITY))
-    return lowest_of_best(values, tl.load(part + 1, mask=lanes < SPLITS, other=NONE_YET))
+    lanes = tl.arange(0, MOST_SPLITS)
+    part = parts + (row.to(tl.int64) * splits + lanes) * PART + WHICH
+    values = as_float(tl.load(part, mask=lanes < splits, other=MINUS_INFINITY))
+    return lowest_of_best(values, tl.load(part + 1, mask=lanes < splits, other=NONE_YET))
 
 
 # What is allowed -------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def settle_kernel(
-    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts,
-    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr,
+    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Program row: the highest of all parts; and the last id inside of top_k, then of top_p of what that left."""
@@ -187,7 +189,7 @@ def settle_kernel(
     if b >= 0:
         rule = rules + b * WORDS
         inverse, greedy = inverse_of(rule)
-        top, first = merged(parts, row, BEST, SPLITS, SPLIT_LANES)
+        top, first = merged(parts, row, splits, BEST)
         finite = (top > float("-inf")) & (top < float("inf"))
         if HAS_EDITS:
             finite = finite & (tl.load(table + ENTRY_COUNT) >= 0)
@@ -303,10 +305,10 @@ def allowed(z, ids, table, rule, top):
     return inside & (z - top >= floor)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def measure_kernel(
-    logits, rules, begins, drafted, parents, table, entry_ids, entry_values, bits, mask_rows, parts, sums,
-    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    logits, rules, begins, drafted, parents, table, entry_ids, entry_values, bits, mask_rows, parts, sums, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): of what is allowed the one chosen; or its mass (and, for TYPICAL, that times `below`);
@@ -328,7 +330,7 @@ def measure_kernel(
             own = tl.full([BLOCK], float("-inf"), tl.float32)
             own_at = tl.full([BLOCK], NONE_YET, tl.int32)
             reach = tl.full([], float("-inf"), tl.float32)
-            for block in tl.range(split, blocks, SPLITS, num_stages=3):
+            for block in tl.range(split, blocks, splits, num_stages=3):
                 scores, ids = read(
                     logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                     V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -340,13 +342,13 @@ def measure_kernel(
                     own, own_at = keep(own, own_at, tl.where(within, z + gumbel(w), float("-inf")), ids)
                     reach = tl.max(own, axis=0)
             best, at = lowest_of_best(own, own_at)
-            part = parts + (row * SPLITS + split) * PART
+            part = parts + (row * splits + split) * PART
             tl.store(part + OWN, as_bits(best))
             tl.store(part + OWN_ID, at)
         if normal & (strategy != MATCH) & (strategy != TOPP):
             total = tl.zeros([BLOCK], tl.int64)
             mean = tl.zeros([BLOCK], tl.int64)
-            for block in tl.range(split, blocks, SPLITS, num_stages=3):
+            for block in tl.range(split, blocks, splits, num_stages=3):
                 scores, ids = read(
                     logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                     V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -358,8 +360,8 @@ def measure_kernel(
                 if strategy == TYPICAL:
                     fraction = masses.to(tl.float32) * ONE_UNIT
                     mean += as_mass(fraction * tl.where(masses > 0, below, 0.0))
-            tl.store(sums + (row * SPLITS + split) * 2, tl.sum(total, axis=0))
-            tl.store(sums + (row * SPLITS + split) * 2 + 1, tl.sum(mean, axis=0))
+            tl.store(sums + (row * splits + split) * 2, tl.sum(total, axis=0))
+            tl.store(sums + (row * splits + split) * 2 + 1, tl.sum(mean, axis=0))
         if normal & (strategy == TOPP):
             for child in range(row.to(tl.int32) + 1, tl.load(begins + b + 1)):
                 token = tl.load(drafted + child)
@@ -370,11 +372,11 @@ def measure_kernel(
                     )  # fmt: skip
                     here = score * inverse
                     likelier = tl.zeros([BLOCK], tl.int32)
-                    for block in tl.range(split, blocks, SPLITS, num_stages=3):
+                    for block in tl.range(split, blocks, splits, num_stages=3):
                         scores, ids = read(
                             logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                             V, BLOCK, HAS_EDITS, HAS_MASKS,
                         )  # fmt: skip
                         z = scores * inverse
                         likelier += ((z > here) | ((z == here) & (ids < token))).to(tl.int32)
-                    tl.store(parts + ((row * 0 + child) * SPLITS + split) * PART + RANK, tl.sum(likelier, axis=0))
+                    tl.store(parts + ((row * 0 + child) * splits + split) * PART + RANK, tl.sum(likelier, axis=0))

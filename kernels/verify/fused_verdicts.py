@@ -35,6 +35,7 @@ from kernels.verify.fused_rows import (
     ACCEPT,
     LANES,
     MATCH,
+    MOST_SPLITS,
     NORMAL,
     OWN,
     PART,
@@ -71,17 +72,17 @@ PICK = tl.constexpr(4)  # value and id of the best of the rest; value and id of 
 
 
 @triton.jit
-def whole_of(sums, row, WHICH: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr):
-    lanes = tl.arange(0, SPLIT_LANES)
-    part = sums + (row.to(tl.int64) * SPLITS + lanes) * 2 + WHICH
-    return tl.sum(tl.load(part, mask=lanes < SPLITS, other=0), axis=0)
+def whole_of(sums, row, splits, WHICH: tl.constexpr):
+    lanes = tl.arange(0, MOST_SPLITS)
+    part = sums + (row.to(tl.int64) * splits + lanes) * 2 + WHICH
+    return tl.sum(tl.load(part, mask=lanes < splits, other=0), axis=0)
 
 
 @triton.jit
-def rank_of(parts, row, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr):
-    lanes = tl.arange(0, SPLIT_LANES)
-    part = parts + (row.to(tl.int64) * SPLITS + lanes) * PART + RANK
-    return tl.sum(tl.load(part, mask=lanes < SPLITS, other=0), axis=0)
+def rank_of(parts, row, splits):
+    lanes = tl.arange(0, MOST_SPLITS)
+    part = parts + (row.to(tl.int64) * splits + lanes) * PART + RANK
+    return tl.sum(tl.load(part, mask=lanes < splits, other=0), axis=0)
 
 
 @triton.jit
@@ -111,14 +112,14 @@ def opinion(
 
 @triton.jit
 def target_prob_of(
-    logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token,
-    V: tl.constexpr, STRIDE: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr,
+    logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     _inside, _below, own = opinion(
         logits, rule, table, entry_ids, entry_values, bits, mask_rows, row, token, V, STRIDE, HAS_EDITS, HAS_MASKS
     )
-    return own.to(tl.float64) / whole_of(sums, row, 0, SPLITS, SPLIT_LANES).to(tl.float64)
+    return own.to(tl.float64) / whole_of(sums, row, splits, 0).to(tl.float64)
 
 
 @triton.jit
@@ -162,11 +163,11 @@ def is_chain(parents, begin, end):
 # Joint acceptance against distributions --------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def joint_kernel(
     logits, rules, begins, drafted, parents, table, entry_ids, entry_values, bits, mask_rows, sums,
-    probs, prob_rows, joints,
-    V: tl.constexpr, STRIDE: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr,
+    probs, prob_rows, joints, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Program b: of each row of a chain, how much of the chain up to it may stand; 0 where nobody asks."""
@@ -188,8 +189,8 @@ def joint_kernel(
             if going:
                 token = tl.load(drafted + row + 1)
                 target_prob = target_prob_of(
-                    logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token,
-                    V, STRIDE, SPLITS, SPLIT_LANES, HAS_EDITS, HAS_MASKS,
+                    logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token, splits,
+                    V, STRIDE, HAS_EDITS, HAS_MASKS,
                 )  # fmt: skip
                 _at, draft_prob = draft_prob_of(probs, prob_rows, row + 1, token, V, True)
                 joint = joint_with(joint, target_prob, draft_prob)
@@ -197,10 +198,11 @@ def joint_kernel(
                 row += 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def rest_kernel(
     logits, rules, begins, table, entry_ids, entry_values, bits, mask_rows, sums, probs, prob_rows, joints,
-    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr,
+    splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
     """Program (row, split): the mass of max(joint * target_probs - draft_probs, 0), for the row's next token."""
@@ -216,10 +218,10 @@ def rest_kernel(
             inverse, _greedy = inverse_of(rule)
             bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
             top = as_float(tl.load(own_table + TOP))
-            scale = tl.div_rn(tl.full([], 1.0, tl.float32), whole_of(sums, row, 0, SPLITS, SPLIT_LANES).to(tl.float32))
+            scale = tl.div_rn(tl.full([], 1.0, tl.float32), whole_of(sums, row, splits, 0).to(tl.float32))
             weight = joint.to(tl.float32)
             rest = tl.zeros([BLOCK], tl.int64)
-            for block in range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), SPLITS):
+            for block in range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), splits):
                 scores, ids = read(
                     logits + row.to(tl.int64) * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                     V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -229,17 +231,17 @@ def rest_kernel(
                 drawn = tl.load(probs + at.to(tl.int64) * V + ids, mask=ids < V, other=0.0)
                 left = masses.to(tl.float32) * scale * weight - drawn
                 rest += as_mass(tl.where(left > 0.0, left, 0.0))
-            tl.store(sums + (row.to(tl.int64) * SPLITS + split) * 2 + 1, tl.sum(rest, axis=0))
+            tl.store(sums + (row.to(tl.int64) * splits + split) * 2 + 1, tl.sum(rest, axis=0))
 
 
 # The walk --------------------------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def walk_kernel(
     logits, rules, begins, drafted, parents, table, entry_ids, entry_values, bits, mask_rows, parts, sums,
-    probs, prob_rows, choices, tokens, rows, accepted, failed,
-    V: tl.constexpr, STRIDE: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr,
+    probs, prob_rows, choices, tokens, rows, accepted, failed, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, HAS_PROBS: tl.constexpr,
 ):  # fmt: skip
     """Program b: which rows of a sequence stand, and how the last of them chooses."""
@@ -285,10 +287,10 @@ def walk_kernel(
                             child = tl.min(tl.where(children, lanes, LANES), axis=0)
                     elif strategy == MATCH:
                         if greedy == 0:
-                            _best, own = merged(parts, row, OWN, SPLITS, SPLIT_LANES)
+                            _best, own = merged(parts, row, splits, OWN)
                         child = tl.min(tl.where(children & (tokens_here == own), lanes, LANES), axis=0)
                     else:
-                        left = whole_of(sums, row, 0, SPLITS, SPLIT_LANES)
+                        left = whole_of(sums, row, splits, 0)
                         guess = tl.min(tl.where(children, lanes, LANES), axis=0)
                         refused = begin + guess
                         refused_end = begin + 1 + tl.max(tl.where(children, lanes, -1), axis=0)
@@ -332,8 +334,8 @@ def walk_kernel(
                 if ok:
                     target_prob = target_prob_of(
                         logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums,
-                        begin, tl.load(drafted + begin + 1),
-                        V, STRIDE, SPLITS, SPLIT_LANES, HAS_EDITS, HAS_MASKS,
+                        begin, tl.load(drafted + begin + 1), splits,
+                        V, STRIDE, HAS_EDITS, HAS_MASKS,
                     )  # fmt: skip
                 while ok:
                     length += 1
@@ -345,13 +347,13 @@ def walk_kernel(
                     if ok:
                         token = tl.load(drafted + row + 1)
                         target_prob = target_prob_of(
-                            logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token,
-                            V, STRIDE, SPLITS, SPLIT_LANES, HAS_EDITS, HAS_MASKS,
+                            logits, rule, table, entry_ids, entry_values, bits, mask_rows, sums, row, token, splits,
+                            V, STRIDE, HAS_EDITS, HAS_MASKS,
                         )  # fmt: skip
                         rest = joint * (1.0 - target_prob)
                         at, draft_prob = draft_prob_of(probs, prob_rows, row + 1, token, V, HAS_PROBS)
                         if at >= 0:
-                            rest = whole_of(sums, row, 1, SPLITS, SPLIT_LANES).to(tl.float64) * ONE_UNIT
+                            rest = whole_of(sums, row, splits, 1).to(tl.float64) * ONE_UNIT
                             rest = tl.where(joint > 0.0, rest, 0.0)
                         safe = tl.where(rest > 0.0, rest + 1.0 - chance, 1.0)
                         chance = tl.where(rest > 0.0, rest / safe, 0.0)
@@ -379,11 +381,11 @@ def walk_kernel(
                             parent, tl.load(drafted + begin + at), V, STRIDE, HAS_EDITS, HAS_MASKS,
                         )  # fmt: skip
                         if strategy == TOPP:
-                            rank = rank_of(parts, begin + at, SPLITS, SPLIT_LANES)
+                            rank = rank_of(parts, begin + at, splits)
                             good = inside & (rank < tl.load(rule + CANDIDATES))
                         else:
-                            total = whole_of(sums, parent, 0, SPLITS, SPLIT_LANES)
-                            mean = whole_of(sums, parent, 1, SPLITS, SPLIT_LANES).to(tl.float64) / total.to(tl.float64)
+                            total = whole_of(sums, parent, splits, 0)
+                            mean = whole_of(sums, parent, splits, 1).to(tl.float64) / total.to(tl.float64)
                             whole = (ln(total.to(tl.float32)) - 27.725887298583984).to(tl.float64)
                             least = as_float(tl.load(rule + EPSILON)).to(tl.float64)
                             typical = as_float(tl.load(rule + DELTA)).to(tl.float64) - (whole - mean)
@@ -405,7 +407,7 @@ def walk_kernel(
                             at, tl.load(drafted + at + 1), V, STRIDE, HAS_EDITS, HAS_MASKS,
                         )  # fmt: skip
                         wanted = tl.where(at == begin + last, 1, 0)
-                        rank = rank_of(parts, at + 1, SPLITS, SPLIT_LANES)
+                        rank = rank_of(parts, at + 1, splits)
                         fits = (rank == wanted) & (below > float("-inf"))
                         at += 1
                         if fits & (at <= begin + last + window):
@@ -442,11 +444,12 @@ def walk_kernel(
 # What the last row chooses ---------------------------------------------------------------------------------
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits", "pick_splits"])
 def pick_kernel(
     logits, rules, drafted, parents, table, entry_ids, entry_values, bits, mask_rows, sums, probs, choices, picks,
-    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, SPLIT_LANES: tl.constexpr,
-    PICK_SPLITS: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, HAS_PROBS: tl.constexpr,
+    splits, pick_splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, HAS_PROBS: tl.constexpr,
 ):  # fmt: skip
     """Program (b, split): of the last row that stands, the best of what is allowed and wasn't refused; and of what
     a distribution leaves."""
@@ -469,7 +472,7 @@ def pick_kernel(
         rest = best
         rest_at = at
         reach = tl.full([], float("-inf"), tl.float32)
-        for block in tl.range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), PICK_SPLITS, num_stages=3):
+        for block in tl.range(split, blocks_of(own_table, V, BLOCK, HAS_EDITS), pick_splits, num_stages=3):
             scores, ids = read(
                 logits + row.to(tl.int64) * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
                 V, BLOCK, HAS_EDITS, HAS_MASKS,
@@ -486,7 +489,7 @@ def pick_kernel(
                 best, at = keep(best, at, tl.where(left, z + noise, float("-inf")), ids)
                 reach = tl.max(best, axis=0)
                 if HAS_PROBS and mode == 2:
-                    whole = whole_of(sums, row, 0, SPLITS, SPLIT_LANES).to(tl.float32)
+                    whole = whole_of(sums, row, splits, 0).to(tl.float32)
                     scale = tl.div_rn(tl.full([], 1.0, tl.float32), whole)
                     weight = as_float(tl.load(choice + WEIGHT))
                     drawn = probs + tl.load(choice + PROBS).to(tl.int64) * V + ids
@@ -495,7 +498,7 @@ def pick_kernel(
                     kept = over > ONE_UNIT
                     value = tl.where(kept, ln(tl.where(kept, over, 1.0)) + noise, float("-inf"))
                     rest, rest_at = keep(rest, rest_at, value, ids)
-        pick = picks + (b * PICK_SPLITS + split) * PICK
+        pick = picks + (b * pick_splits + split) * PICK
         value, token = lowest_of_best(rest, rest_at)
         tl.store(pick, as_bits(value))
         tl.store(pick + 1, token)
@@ -504,15 +507,15 @@ def pick_kernel(
         tl.store(pick + 3, token)
 
 
-@triton.jit
-def finish_kernel(choices, picks, tokens, PICK_SPLITS: tl.constexpr, PICK_LANES: tl.constexpr):
+@triton.jit(do_not_specialize=["pick_splits"])
+def finish_kernel(choices, picks, tokens, pick_splits):
     """Program b: the best of all its picks, where the last row's token goes."""
     b = tl.program_id(0)
     choice = choices + b * CHOICE
     if tl.load(choice + MODE) > 0:
-        lanes = tl.arange(0, PICK_LANES)
-        pick = picks + (b * PICK_SPLITS + lanes) * PICK
-        there = lanes < PICK_SPLITS
+        lanes = tl.arange(0, MOST_SPLITS)
+        pick = picks + (b * pick_splits + lanes) * PICK
+        there = lanes < pick_splits
         values = as_float(tl.load(pick, mask=there, other=MINUS_INFINITY))
         value, token = lowest_of_best(values, tl.load(pick + 1, mask=there, other=NONE_YET))
         values = as_float(tl.load(pick + 2, mask=there, other=MINUS_INFINITY))

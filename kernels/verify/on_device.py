@@ -1,6 +1,6 @@
 """The Triton verifier for a server's step: questions are arrays on the host, answers are copied back to it.
 
-    rules | begins | drafted | parents | edits … ──one copy, pinned──▶ kernels ──▶ answers ──one copy──▶ host
+    rules | begins | drafted | parents | edits … ──one copy, staged──▶ kernels ──▶ answers ──one copy──▶ host
 
 Probabilities of drafts that are on the device already, because a drafter computed them there, are read in place;
 those on the host travel with the rest. The copy back is the one place where a step waits for the device. Logits stay
@@ -12,15 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import product
 
 import numpy as np
 import torch
 
-from kernels.launch import ceil_div, power_of_two
+from kernels.device import Device, Stage, device_of
+from kernels.launch import ceil_div, only_compiling, power_of_two
 from kernels.verify import fused
 from kernels.verify.fused import Needs, Sizes, Workspace
 from kernels.verify.questions import (
     ACCEPT,
+    ALL,
     FLOOR,
     FREQUENCY,
     INVERSE,
@@ -28,15 +31,19 @@ from kernels.verify.questions import (
     MATCH,
     NORMAL,
     PRESENCE,
+    REJECTION,
     REPETITION,
     STRATEGY,
     TOP_K,
     TOP_P,
     Answers,
+    Asked,
     DraftProbs,
     Edits,
     Masks,
     Questions,
+    Rule,
+    gather,
 )
 
 # Arrays begin at multiples of 16 bytes: kernels are compiled for that.
@@ -50,8 +57,9 @@ class OnDevice:
 
     def __init__(self) -> None:
         self._work: dict[int, Workspace] = {}
-        self._host = torch.empty(0, dtype=torch.int32)
-        self._there = torch.empty(0, dtype=torch.int32)
+        # Known with the first logits.
+        self._device: Device | None = None
+        self._stage: Stage | None = None
 
     def verify(self, logits: torch.Tensor, questions: Questions) -> Answers:
         needs = needs_of(questions)
@@ -63,30 +71,43 @@ class OnDevice:
         answers = fused.verify(logits, sent, work, needs)
         rows, sequences = questions.drafted.shape[0], questions.rules.shape[0]
         told = torch.cat([answers.tokens, answers.rows, answers.accepted, answers.failed])
-        return Answers(*told.cpu().split([rows, rows, sequences, sequences]))
+        return Answers(*self._on(logits.device).fetch(told).wait().split([rows, rows, sequences, sequences]))
 
     def logprobs(
         self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        there = torch.stack([rows, tokens]).to(logits.device, torch.int32)
-        own, ids, values = fused.logprobs(logits, there[0], there[1], count)
-        return own.cpu(), ids.cpu(), values.cpu()
+        asked = torch.stack([rows, tokens]).to(logits.device, torch.int32)
+        # Each at an address of its own: the second half of one tensor begins anywhere.
+        answers = fused.logprobs(logits, asked[0].clone(), asked[1].clone(), count)
+        own, ids, values = [self._on(logits.device).fetch(each) for each in answers]
+        return own.wait(), ids.wait(), values.wait()
+
+    def prepare(self, logits: torch.Tensor) -> None:
+        """Compile every kernel that questions can need; nothing is computed. `logits` [2, V] of any values."""
+        with only_compiling():
+            for questions in _every_kind(logits.shape[1]):
+                self.verify(logits, questions)
+            first = torch.zeros(1, dtype=torch.int64)
+            self.logprobs(logits, first, first, 1)
+
+    def _on(self, device: torch.device) -> Device:
+        if self._device is None:
+            self._device = device_of(device)
+        return self._device
 
     def _send(self, questions: Questions, device: torch.device) -> Questions:
         """Every array of the questions that is on the host, in one piece."""
         arrays = list(_arrays(questions))
         starts = np.cumsum([0, *(ceil_div(array.numel(), _ALIGN) * _ALIGN for array in arrays)]).tolist()
-        if starts[-1] > self._host.numel() or self._there.device != device:
-            words = ceil_div(starts[-1], _WORDS) * _WORDS
-            self._host = torch.empty(words, dtype=torch.int32, pin_memory=device.type == "cuda")
-            self._there = torch.empty(words, dtype=torch.int32, device=device)
-        host = self._host.numpy()
+        if self._stage is None or starts[-1] > len(self._stage.numbers):
+            self._stage = self._on(device).stage(ceil_div(starts[-1], _WORDS) * _WORDS)
+        self._stage.wait()
         for array, start in zip(arrays, starts, strict=False):
-            host[start : start + array.numel()] = array.reshape(-1).view(torch.int32).numpy()
-        # The last step's answers have been read, so its kernels, which read this memory, have ended.
-        self._there[: starts[-1]].copy_(self._host[: starts[-1]], non_blocking=True)
+            self._stage.numbers[start : start + array.numel()] = array.reshape(-1).view(torch.int32).numpy()
+        self._stage.send(starts[-1])
+        words = self._stage.there
         there = (
-            self._there[start : start + array.numel()].view(array.dtype).view(array.shape)
+            words[start : start + array.numel()].view(array.dtype).view(array.shape)
             for array, start in zip(arrays, starts, strict=False)
         )
         return Questions(
@@ -105,6 +126,19 @@ class OnDevice:
             sizes = Sizes(rows, rows, ceil_div(entries, _ENTRIES) * _ENTRIES, logits.dtype, logits.device)
             kept = self._work[rows] = Workspace(sizes)
         return kept
+
+
+def _every_kind(vocabulary: int) -> Iterator[Questions]:
+    """The list of all that the kernels of verify are compiled for: whether scores are edited, ids masked, drafts have
+    probabilities, and any rule samples. Nothing else of a batch is a constant of a kernel, and all of its launches are
+    among those of these (kernels/verify/fused.py)."""
+    for edited, masked, probable, sampled in product((False, True), repeat=4):
+        rule = Rule(temperature=float(sampled), top_p=0.9, strategy=REJECTION, accept=ALL)
+        asked = Asked(
+            rule, draft=[0], bias={0: 1.0} if edited else None, allowed=[0] if masked else None,
+            draft_probs=[torch.full([vocabulary], 1.0 / vocabulary)] if probable else (),
+        )  # fmt: skip
+        yield gather([asked], vocabulary)
 
 
 def _arrays(questions: Questions) -> list[torch.Tensor]:
