@@ -19,7 +19,8 @@ class Options:
     """How a network is run. `dtype` is of weights and activations: bfloat16, float32 or int8 (int8 weights and
     activations in the linears, bfloat16 or float32 outside of them). strict: a row's bits depend neither on its batch
     nor on how the prompt was cut. After `pages` come `branch_pages` more, for branches of trees (models/branches.py).
-    `taps`: what `Output.features` holds, in this order; (): no features."""
+    `taps`: what `Output.features` holds, in this order; (): no features. `graph_rows`: rows of the largest step that
+    should be a graph, where an executor has graphs."""
 
     dtype: str
     pages: int
@@ -31,6 +32,7 @@ class Options:
     taps: tuple[Tap, ...] = ()
     # fp8: keys and values are kept in 8 bits (e4m3, without scales); "": in the dtype of activations.
     kv_dtype: str = ""
+    graph_rows: int = 256
 
 
 @dataclass(frozen=True, slots=True)

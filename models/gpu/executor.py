@@ -8,7 +8,8 @@ and behind each layer that is a tap, residual + delta to the features.
 The residual stream is float32, what linears read has the dtype of the options, logits are float32 and stay on the
 device. Within a step nothing waits for the device: inputs travel with one copy from pinned memory.
 
-Where there is no GPU, the same runs in Triton's interpreter on device "cpu": for tests alone, without graphs.
+Where there is no GPU, the same runs in Triton's interpreter on device "cpu", for tests alone. Graphs are checked there,
+not replayed (kernels/interpreted_device.py).
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from kernels import dispatch, interpreter
+from kernels.device import device_of
 from kernels.gemm import fused as gemm
+from kernels.launch import listed, only_compiling
 from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
-from models.batch import Batch
+from models.batch import Batch, Stretch, make_batch
 from models.executor import Options, Output
 from models.gpu.attention import GpuAttention
 from models.gpu.entry import GpuEntry, add_norm_or_cast
-from models.gpu.graphs import BUCKETS, Graphs, bucket_of
+from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
 from models.gpu.inputs import Step, StepInputs
 from models.gpu.latent_attention import GpuLatentAttention
 from models.gpu.mlp import GpuExperts, GpuMlp
@@ -46,6 +50,10 @@ from models.weights import Weights
 _ATTENTION: dict[type, Any] = {Attention: GpuAttention, LatentAttention: GpuLatentAttention}
 _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
 MAX_ROWS = 2048
+# Kernels follow the number of rows in a few steps, all of which lie at powers of two (tiles, blocks, ranges).
+PREPARED_ROWS = tuple(1 << power for power in range(MAX_ROWS.bit_length()))
+# The head's kernels are all used by so many wanted rows; more would only need memory for their logits.
+PREPARED_WANTED = 2 * gemm.BLOCK_M
 # Partial results of attention that there is memory for: how many splits of long contexts, times rows, run apart.
 SLOTS = 1024
 
@@ -67,27 +75,34 @@ class GpuExecutor:
     branches = True
 
     def __init__(
-        self, network: Network, weights: Weights, options: Options, device: str = "cuda", graphs: bool = True
+        self, network: Network, weights: Weights, options: Options, device: str = "", graphs: bool = True
     ) -> None:
+        """`device` "": the GPU, or the interpreter's where that is in use."""
         if why := self.why_not(network, options.dtype):
             raise ModelError(f"dtype is {options.dtype}", why)
         check_taps(options.taps, len(network.layers))
-        self._device = torch.device(device)
+        self._device = torch.device(device or ("cpu" if interpreter.in_use() else "cuda"))
         self._where = _can_run(self._device)
         self._network, self._dtype, self._taps = network, DTYPES[options.dtype], options.taps
+        self._page_tokens = options.page_tokens
         self.strict, self.parameters = options.strict, parameter_count(network)
         place = Place(weights, options, self._device)
+        self._on = device_of(self._device)
         self._take_weights(place)
-        self._make_memory(place)
+        self._make_memory(place, self._buckets(options) if graphs else ())
         self._graphs: Graphs | None = None
-        if graphs and self._device.type == "cuda":
-            self._small.empty(BUCKETS[-1])
-            self._graphs = Graphs(self._run_fixed, self._device)
-        # How many steps ran which way.
+        if self._fixed_rows:
+            self._small.empty(self._fixed_rows)
+            self._graphs = Graphs(self._run_fixed, self._taken, self._on)
+        # How many steps ran which way: as a "graph", or "eager" because no graph was large enough.
         self.steps: Counter[str] = Counter()
         self.path = self._told()
 
     projection = staticmethod(torch_projection)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
 
     @staticmethod
     def why_not(network: Network, dtype: str) -> str:
@@ -126,7 +141,15 @@ class GpuExecutor:
             mlp=_MLP[type(spec.mlp)](spec.mlp, place),
         )
 
-    def _make_memory(self, place: Place) -> None:
+    def _buckets(self, options: Options) -> tuple[int, ...]:
+        width = -(-options.max_context // options.page_tokens)
+        room = ROOM
+        if self._device.type == "cuda":
+            # Pages come after this: they have their own share.
+            room = min(room, torch.cuda.mem_get_info(self._device)[0] // 2)
+        return choose_buckets(options.graph_rows, row_bytes(self._network, len(options.taps), width), room)
+
+    def _make_memory(self, place: Place, buckets: tuple[int, ...]) -> None:
         options, specs = place.options, [layer.attention for layer in self._network.layers]
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
         self._pages = Pages(shapes, options.pages + options.branch_pages, kept_dtype(options), self._device)
@@ -139,22 +162,26 @@ class GpuExecutor:
             layer.attention.own(self._pages.of_layer[index], kinds.index(needed), scratch)
         width = -(-options.max_context // options.page_tokens)
         make = partial(
-            StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._device,
+            StepInputs, kinds=kinds, page_tokens=options.page_tokens, width_limit=width, device=self._on,
             branch_pages=options.branch_pages,
         )  # fmt: skip
         # Small steps read from fixed addresses, and send little.
-        self._small, self._large = make(BUCKETS[-1], fixed=True), make(MAX_ROWS, fixed=False)
-        shape = (BUCKETS[-1], self._network.head.outputs)
+        self._taken, self._fixed_rows = buckets, max(buckets, default=0)
+        self._small, self._large = make(self._fixed_rows, fixed=True), make(MAX_ROWS, fixed=False)
+        shape = (self._fixed_rows, self._network.head.outputs)
         self._logits = torch.empty(shape, dtype=torch.float32, device=self._device)
-        self._features = self._empty_features(BUCKETS[-1])
+        self._features = self._empty_features(self._fixed_rows)
         # Of a network with an entry: where a graph finds what the rows come with.
-        self._hidden = torch.zeros(BUCKETS[-1], self._network.hidden_size, device=self._device) if self._entry else None
+        shape = (self._fixed_rows, self._network.hidden_size)
+        self._hidden = torch.zeros(shape, device=self._device) if self._entry else None
+        # Two words for each slot of a pair.
+        self._moves = self._on.stage(4 * MAX_ROWS)
 
     def _told(self) -> str:
         linears = Counter(linear.how for layer in self._layers for part in (layer.attention, layer.mlp)
                           for linear in part.linears)  # fmt: skip
         ways = ", ".join(f"{count} linears {how}" for how, count in linears.items())
-        graphs = f"CUDA graphs up to {BUCKETS[-1]} rows" if self._graphs else "no CUDA graphs"
+        graphs = f"CUDA graphs up to {self._fixed_rows} rows" if self._graphs else "no CUDA graphs"
         return f"Triton {self._where}, {graphs}, {ways}{', strict' if self.strict else ''}"
 
     # Running ------------------------------------------------------------------------------------------
@@ -163,21 +190,31 @@ class GpuExecutor:
     def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         rows = len(batch.tokens)
         assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
-        bucket = bucket_of(rows) if self._graphs else 0
-        if self._graphs and bucket:
-            self.steps["triton, cuda graph"] += 1
+        if self._graphs and (bucket := self._graphs.bucket_of(rows)):
+            self.steps["graph"] += 1
             self._fork(self._small.put(batch, bucket))
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
             self._graphs.replay(bucket)
             features = None if self._features is None else self._features[:rows]
             return Output(self._logits[: len(batch.wanted)], features)
-        self.steps[f"triton, {'interpreted' if interpreter.in_use() else 'eager'}"] += 1
-        inputs = self._small if rows <= BUCKETS[-1] else self._large
-        step, features = inputs.put(batch, rows), self._empty_features(rows)
+        self.steps["eager"] += 1
+        step, features = self._large.put(batch, rows), self._empty_features(rows)
         self._fork(step)
         given = None if hidden is None else hidden.to(self._device, torch.float32)
         return Output(self._run(step, len(batch.wanted), features, given), features)
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Compile every kernel that a step without a graph can need; nothing is computed. Graphs have theirs."""
+        with only_compiling():
+            for rows in PREPARED_ROWS:
+                wanted = min(rows, PREPARED_WANTED)
+                rest = [Stretch([0], 0, [0], 1)] * (rows - wanted)
+                batch = make_batch([Stretch([0], 0, [0], 0)] * wanted + rest, self._page_tokens)
+                hidden = torch.zeros(rows, self._network.hidden_size, device=self._device) if self._entry else None
+                step, features = self._large.put(batch, rows), self._empty_features(rows)
+                self._run(step, wanted, features, hidden)
 
     def _fork(self, step: Step) -> None:
         """Before the step, and outside of its graph: most steps have no trees."""
@@ -243,12 +280,17 @@ class GpuExecutor:
     @torch.inference_mode()
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         if slots:
-            pairs = torch.tensor(slots, dtype=torch.int64, pin_memory=self._device.type == "cuda")
-            self._pages.move(*pairs.to(self._device, non_blocking=True).unbind(1))
+            self._moves.wait()
+            words = 4 * len(slots)
+            self._moves.numbers[:words].view(np.int64).reshape(-1, 2)[:] = slots
+            self._moves.send(words)
+            self._pages.move(*self._moves.there[:words].view(torch.int64).view(-1, 2).unbind(1))
 
 
 def _can_run(device: torch.device) -> str:
     """Where the kernels run, for people. Raises `ModelError`."""
+    if listed():
+        return "listed"
     try:
         return dispatch.choose(device, "fused").why.removeprefix("Triton ").removesuffix(", as asked")
     except dispatch.CannotRun as error:

@@ -1,44 +1,74 @@
 """Steps of few rows as CUDA graphs: one for each bucket of row counts, captured once, replayed with one call.
 
 Rows are filled up to the next bucket. A graph reads inputs that stay in their place (inputs.py) and writes logits to
-a place that stays. Knows nothing of layers: what is captured is a function of the number of rows.
+a place that stays. Which buckets there are is chosen at start, from the rows that drafts make and the memory there is.
+Knows nothing of layers: what is captured is a function of the number of rows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import torch
+from kernels.device import Device
+from models.spec import Attention, Experts, LatentAttention, Layer, Linear, Network
 
-BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+# What graphs and the tensors at their fixed addresses may take: half of what is left free beside pages and weights
+# (services/worker/running/torch_model.py).
+ROOM = 1 << 30
+BUCKETS = (
+    1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256,
+    320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048,
+)  # fmt: skip
 
 
-def bucket_of(rows: int) -> int:
-    """The rows of the smallest graph for `rows` rows; 0: no graph is large enough."""
-    place = bisect_left(BUCKETS, rows)
-    return BUCKETS[place] if place < len(BUCKETS) else 0
+def choose_buckets(rows: int, row_bytes: int, room: int) -> tuple[int, ...]:
+    """Those for steps of up to `rows` rows, as far as the largest, with so many bytes a row, fits into `room`."""
+    wanted = BUCKETS[: bisect_left(BUCKETS, rows) + 1]
+    return tuple(bucket for bucket in wanted if bucket * row_bytes <= room)
+
+
+def row_bytes(network: Network, taps: int, table_width: int) -> int:
+    """Bytes that a graph takes for each of its rows: logits, features, and what a layer's linears read and write. An
+    upper bound, as if each number had four bytes and a layer kept them all."""
+    hidden = network.hidden_size
+    widest = max((_numbers(layer) for layer in network.layers), default=0)
+    return 4 * (network.head.outputs + taps * hidden + 8 * hidden + widest + table_width)
+
+
+def _numbers(layer: Layer) -> int:
+    attention, mlp = layer.attention, layer.mlp
+    if isinstance(attention, Attention):
+        numbers = 2 * attention.qkv.outputs + attention.output.outputs
+    else:
+        assert isinstance(attention, LatentAttention)
+        latents = attention.heads * (2 * attention.latent_dim + attention.rope_dim)
+        numbers = _outputs(attention.q, attention.q_down, attention.kv_down, attention.output) + latents
+    if isinstance(mlp, Experts):
+        one, shared = mlp.experts[0], mlp.shared
+        numbers += mlp.router.top_k * (2 * one.gate_up.outputs + one.down.outputs) + mlp.router.experts
+        return numbers + (_outputs(shared.gate_up, shared.gate_up, shared.down) if shared else 0)
+    return numbers + 2 * mlp.gate_up.outputs + mlp.down.outputs
+
+
+def _outputs(*linears: Linear | None) -> int:
+    return sum(linear.outputs for linear in linears if linear is not None)
 
 
 class Graphs:
-    def __init__(self, run: Callable[[int], None], device: torch.device) -> None:
+    def __init__(self, run: Callable[[int], None], buckets: Sequence[int], device: Device) -> None:
         """`run(rows)` starts the kernels of a step of so many rows, whose inputs are in place; it must not wait for
         the device. Inputs must be such that running does no harm."""
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        pool = torch.cuda.graph_pool_handle()
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
+        self.buckets = tuple(buckets)
+        self._replays: dict[int, Callable[[], None]] = {}
         # The largest first: smaller ones fit into the memory it took.
-        for rows in reversed(BUCKETS):
-            with torch.cuda.stream(stream):
-                # Compiles and loads kernels, which a capture can't.
-                run(rows)
-            torch.cuda.synchronize(device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=stream):
-                run(rows)
-            self._graphs[rows] = graph
-        torch.cuda.synchronize(device)
+        for rows in reversed(self.buckets):
+            self._replays[rows] = device.capture(lambda rows=rows: run(rows))  # type: ignore[misc]
+
+    def bucket_of(self, rows: int) -> int:
+        """The rows of the smallest graph for `rows` rows; 0: no graph is large enough."""
+        place = bisect_left(self.buckets, rows)
+        return self.buckets[place] if place < len(self.buckets) else 0
 
     def replay(self, rows: int) -> None:
-        self._graphs[rows].replay()
+        self._replays[rows]()

@@ -1,5 +1,5 @@
-"""What the kernels of a step read of its batch: one array of int32, filled on the host in pinned memory and sent with
-one copy, always to the same address, so that a captured graph finds each step's inputs there.
+"""What the kernels of a step read of its batch: one array of int32, filled on the host and sent with one copy, always
+to the same address (kernels/device.py), so that a captured graph finds each step's inputs there.
 
     slots (int64) | tokens | positions | wanted | feature rows | of trees: also, forks | for each kind of attention: its
     plan | tables
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kernels.device import Device
 from kernels.paged_attention.plan import ITEM, JOIN, Plan, Sizes, plan, shared_prefixes
 from models.batch import Batch
 
@@ -63,10 +64,10 @@ class StepInputs:
         page_tokens: int,
         width_limit: int,
         fixed: bool,
-        device: torch.device,
+        device: Device,
         branch_pages: int = 0,
     ) -> None:
-        self._kinds, self._page_tokens, self._device = kinds, page_tokens, device
+        self._kinds, self._page_tokens = kinds, page_tokens
         self._branch_pages = branch_pages
         sizes = {"slots": 2 * rows, "tokens": rows, "positions": rows, "wanted": rows, "feature_rows": rows}
         # What a branch follows is stored in its first page once more, and that page holds at least one row of its own.
@@ -80,15 +81,12 @@ class StepInputs:
             sizes[f"joins {index}"] = rows * JOIN
         sizes["tables"] = rows * width_limit
         starts = np.cumsum([0, *(-(-size // _ALIGN) * _ALIGN for size in sizes.values())]).tolist()
-        pinned = device.type == "cuda"
-        self._host = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=pinned)
-        self._there = torch.zeros(starts[-1], dtype=torch.int32, device=device)
+        self._stage = device.stage(starts[-1])
         places = [slice(start, start + size) for start, size in zip(starts, sizes.values(), strict=False)]
-        self._numbers = {name: self._host.numpy()[at] for name, at in zip(sizes, places, strict=True)}
-        self._on_device = {name: self._there[at] for name, at in zip(sizes, places, strict=True)}
+        self._numbers = {name: self._stage.numbers[at] for name, at in zip(sizes, places, strict=True)}
+        self._on_device = {name: self._stage.there[at] for name, at in zip(sizes, places, strict=True)}
         self._before_tables = starts[-2]
-        self._tables = torch.zeros(rows, width_limit, dtype=torch.int32, device=device) if fixed else None
-        self._sent = torch.cuda.Event() if pinned else None
+        self._tables = self._stage.there.new_zeros(rows, width_limit) if fixed else None
         self._plans = tuple(self._plan_there(index) for index in range(len(kinds)))
 
     def _plan_there(self, index: int) -> PlanOnDevice:
@@ -97,8 +95,7 @@ class StepInputs:
 
     def put(self, batch: Batch, rows: int) -> Step:
         """Send a batch, padded to `rows`. Waits only until the last batch has been sent."""
-        if self._sent is not None:
-            self._sent.synchronize()
+        self._stage.wait()
         own, wanted = len(batch.tokens), len(batch.wanted)
         for name, values, filling in (
             ("tokens", batch.tokens, 0),
@@ -116,10 +113,7 @@ class StepInputs:
         self._put_plans(batch)
         count = len(batch.tables)
         self._numbers["tables"][:count] = batch.tables
-        used = self._before_tables + count
-        self._there[:used].copy_(self._host[:used], non_blocking=True)
-        if self._sent is not None:
-            self._sent.record()
+        self._stage.send(self._before_tables + count)
         tables = self._on_device["tables"][:count].view(-1, batch.table_width)
         forks = len(batch.forks) // 2
         if self._tables is None:

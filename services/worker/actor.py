@@ -156,7 +156,7 @@ class WorkerActor(Actor):
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
         )
         drafts = GuardedController(controller)
-        self._metrics.watch(scheduler, drafts)
+        self._metrics.watch(scheduler, drafts, runner.counts)
         self._metrics.tell_path(facts.path, facts.strict)
         self._engine = Engine(
             scheduler,

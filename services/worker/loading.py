@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.api.methods import METHODS
+from services.api.methods import AUTO, METHODS
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
 from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
 from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.runner import Runner
+from services.worker.scheduling.limits import LONGEST_AUTO
 from services.worker.speculation.local.drafters import LocalDrafters
 
 if TYPE_CHECKING:
@@ -72,13 +73,21 @@ def _torch(settings: Settings) -> Runner:
         max_sequences=settings.max_sequences,
         max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
+        graph_rows=graph_rows(settings),
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
     if own and METHODS[own.method].has_network:
         head = own.method, own.folder(settings, folder)
     model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)
     drafters = {own.method: local(settings, model)} if own and local else {}
-    return TorchRunner(model, LocalDrafters(drafters))
+    return TorchRunner(model, LocalDrafters(drafters), model.counts)
+
+
+def graph_rows(settings: Settings) -> int:
+    """The most rows of a step that only verifies drafts: such steps should be graphs on a GPU."""
+    asked = settings.num_speculative_tokens
+    longest = (LONGEST_AUTO if settings.method == AUTO else METHODS[settings.method].length) if asked < 0 else asked
+    return min(int(settings.max_sequences) * (longest + 1), int(settings.max_step_tokens))
 
 
 def served_methods(own: tuple[str, ...]) -> tuple[str, ...]:

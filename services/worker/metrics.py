@@ -5,7 +5,7 @@ histogram. docs/metrics.md defines each metric.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -54,17 +54,26 @@ class WorkerMetrics:
     def tell_path(self, path: str, strict: bool) -> None:
         self._info.labels(self._model_name, path, str(strict).lower()).set(1)
 
-    def watch(self, scheduler: Scheduler, drafts: GuardedController) -> None:
-        """Serve the counts of these two from now on."""
-        self._registry.register(_Counts(self._model_name, scheduler, drafts))
+    def watch(
+        self, scheduler: Scheduler, drafts: GuardedController, device: Callable[[], Mapping[str, int]] = dict
+    ) -> None:
+        """Serve the counts of these from now on."""
+        self._registry.register(_Counts(self._model_name, scheduler, drafts, device))
 
     def after_step(self, rows: int, seconds: float) -> None:
         self._steps[bisect_left(ROW_CLASSES, rows)].observe(seconds)
 
 
 class _Counts(Collector):
-    def __init__(self, model_name: str, scheduler: Scheduler, drafts: GuardedController) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        scheduler: Scheduler,
+        drafts: GuardedController,
+        device: Callable[[], Mapping[str, int]],
+    ) -> None:
         self._model_name = model_name
+        self._device = device
         self._scheduler = scheduler
         self._guard = drafts
         self._drafts = drafts.controller
@@ -118,6 +127,17 @@ class _Counts(Collector):
             seconds = self._drafts.cost_model.predict(rows, PREDICTED_CONTEXT)
             predicted.add_metric([self._model_name, str(rows)], seconds)
         yield predicted
+        # Always there, so that an alert on them has something to see; 0 without a GPU.
+        counts = self._device()
+        ways = _by(
+            ["model_name", "way"], "gpu_steps",
+            "Steps on a GPU, by way: graph (a captured one was replayed), or eager (too many rows for a graph)",
+        )  # fmt: skip
+        for way in ("graph", "eager"):
+            ways.add_metric([self._model_name, way], counts.get(way, 0))
+        yield ways
+        said = "GPU kernels compiled after the worker was ready, while requests waited; expected: 0"
+        yield self._counter("kernels_compiled_late", said, counts.get("compiled_late", 0))
 
     def _of_speculation(self) -> Iterable[Metric]:
         labels = _SPECULATION

@@ -24,6 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the executors of this machine say to any network: nothing, so they run it. No GPU."""
     says = {"triton": NO_GPU, "compiled": "", "plain": ""}
     monkeypatch.setattr(choosing, "_why_not", lambda name, network, dtype: says[name])
+    monkeypatch.setattr(choosing.interpreter, "in_use", lambda: False)
     return says
 
 
@@ -56,6 +57,14 @@ def test_what_is_asked_for_and_cannot_be_had_ends_the_start(machine: dict[str, s
         choose("compiled", NETWORK, "bfloat16")
     with pytest.raises(ModelError, match="no GPU"):
         choose("triton", NETWORK, "bfloat16")
+
+
+def test_tritons_interpreter_runs_only_when_the_executor_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing.interpreter, "in_use", lambda: True)
+    assert choose("triton", NETWORK, "float32").name == "triton"
+    assert choose("auto", NETWORK, "float32").name == "compiled"
+    with pytest.raises(ModelError, match="computes in"):
+        choose("triton", NETWORK, "int4")
 
 
 def test_where_nothing_runs_it_all_reasons_are_said(machine: dict[str, str]) -> None:

@@ -107,6 +107,9 @@ class MockRunner:
     def drafters(self) -> tuple[str, ...]:
         return ()
 
+    def counts(self) -> dict[str, int]:
+        return {}
+
     def launch(self, work: Work) -> None:
         profile = self.profile
         self._began, self._work = self._now(), work

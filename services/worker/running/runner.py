@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from services.worker.running.work import Drafted, Result, Work
@@ -49,6 +50,11 @@ class Runner(Protocol):
     @property
     def drafters(self) -> tuple[str, ...]:
         """Methods of the drafters that run here, behind verification."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """Of a GPU, for metrics: steps that ran as a "graph" and "eager", and kernels "compiled_late", after the start.
+        Empty without one."""
         ...
 
     def launch(self, work: Work) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,7 +96,9 @@ class TorchModel:
         self.facts = facts
         self.verifier = verifier
         self.elsewhere = elsewhere
-        self._executor = executor
+        self.executor = executor
+        # Of a GPU's steps, for metrics.
+        self.counts: Callable[[], dict[str, int]] = dict
         # The trees of the last call, by their index in it.
         self._trees: dict[int, Stretch] = {}
 
@@ -115,7 +117,7 @@ class TorchModel:
             self._trees.get(index) or Stretch(item.tokens, item.start, item.pages, item.logits_from)
             for index, item in enumerate(rows)
         ]
-        return forward(self._executor, stretches, self.facts.page_tokens)
+        return forward(self.executor, stretches, self.facts.page_tokens)
 
     def _with_branches(self, rows: Sequence[ForwardRows]) -> dict[int, Stretch]:
         found: dict[int, Stretch] = {}
@@ -140,10 +142,10 @@ class TorchModel:
             places = range(tree.start + 1, tree.start + 1 + len(path))
             own = [tree.pages[place // size] * size + place % size for place in places]
             moves += [move for move in zip(slots, own, strict=True) if move[0] != move[1]]
-        self._executor.move(moves)
+        self.executor.move(moves)
 
     def copy_page(self, source: int, target: int) -> None:
-        self._executor.copy_page(source, target)
+        self.executor.copy_page(source, target)
         if self.head is not None:
             self.head.copy_page(source, target)
 
@@ -182,6 +184,8 @@ class Wanted:
     max_sequences: int = 64
     max_step_tokens: int = 512
     max_context: int = 0
+    # Rows of the largest step that should be a graph on a GPU.
+    graph_rows: int = 256
 
 
 def load_torch_model(
@@ -212,6 +216,7 @@ def load_torch_model(
         strict=wanted.strict,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
+        graph_rows=wanted.graph_rows,
     )
     check_kv_dtype(choice, network, options.kv_dtype)
     draft_dtype = choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
@@ -230,8 +235,7 @@ def load_torch_model(
     # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None
     executor: Executor = choice.executor(network, weights, options)
-    on_device = choice.name == "triton" and torch.cuda.is_available()
-    device = torch.device("cuda" if on_device else "cpu")
+    device = torch.device("cuda" if choice.name == "triton" and torch.cuda.is_available() else "cpu")
     made = None if opened is None else opened.load(choice.executor, drafting, device)
     facts = ModelFacts(
         vocab_size=network.vocab_size,
@@ -250,8 +254,12 @@ def load_torch_model(
         max_sequences=plan.max_sequences,
         max_step_tokens=plan.max_step_tokens,
     )
-    model = TorchModel(executor, facts, verifier(choice.name), on_device, made)
+    model = TorchModel(executor, facts, verifier(choice.name), choice.name == "triton", made)
     _compile(model, ahead)
+    if choice.name == "triton":
+        from services.worker.running.preparing import prepare
+
+        model.counts = prepare(model)
     return model
 
 

@@ -8,6 +8,7 @@ answers them, speculation/local makes the next drafts.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Protocol
 
@@ -46,8 +47,11 @@ class Model(Protocol):
 class TorchRunner:
     """services/worker/running/runner.py's Runner."""
 
-    def __init__(self, model: Model, drafters: LocalDrafters | None = None) -> None:
+    def __init__(
+        self, model: Model, drafters: LocalDrafters | None = None, counts: Callable[[], dict[str, int]] = dict
+    ) -> None:
         self.facts = model.facts
+        self.counts = counts
         self._model = model
         self._drafters = drafters or LocalDrafters({})
         self._samplers: dict[int, Sampler] = {}

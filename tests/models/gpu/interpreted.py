@@ -34,6 +34,6 @@ def on_cpu(network: Network, weights: Weights, options: Options) -> Executor:
     return GpuExecutor(network, weights, options, device="cpu")
 
 
-def save(name: str, folder: Path) -> Any:
+def save(name: str, folder: Path, **more: Any) -> Any:
     config, changes = FAMILIES[name]
-    return routing.save_sparse(config, folder, 0, **({"num_hidden_layers": 2} | changes))
+    return routing.save_sparse(config, folder, 0, **({"num_hidden_layers": 2} | changes | more))

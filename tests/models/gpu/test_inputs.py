@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels.device import device_of
 from kernels.paged_attention.plan import Sizes
 from models.batch import Stretch, make_batch
-from models.gpu.graphs import BUCKETS, bucket_of
 from models.gpu.inputs import StepInputs
 
 PAGE_TOKENS = 16
 KINDS = [Sizes(8, 2, 2, 32, 6, 64), Sizes(4, 4, 1, 32, 6, 64, window=20)]
-CPU = torch.device("cpu")
+CPU = device_of(torch.device("cpu"))
 
 
 def inputs(fixed: bool) -> StepInputs:
@@ -94,8 +94,3 @@ def test_pieces_begin_where_wide_loads_may() -> None:
     tensors += [getattr(plan, name) for plan in step.plans for name in ("counts", "items", "item_rows", "joins")]
     base = tensors[0].data_ptr()
     assert all((tensor.data_ptr() - base) % 16 == 0 for tensor in tensors)
-
-
-def test_rows_run_in_the_next_bucket_and_large_steps_in_none() -> None:
-    assert [bucket_of(rows) for rows in (1, 2, 3, 5, 17, 256, 257)] == [1, 2, 4, 8, 24, 256, 0]
-    assert all(bucket_of(rows) == rows for rows in BUCKETS)

@@ -1,0 +1,114 @@
+"""Which steps are graphs, as values; and the executor's own graphs, on a device that checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels import interpreter
+from kernels.device import device_of
+from kernels.interpreted_device import OutOfOrder
+from models.batch import Stretch, make_batch
+from models.config import read_network
+from models.gpu import executor as gpu
+from models.gpu.graphs import BUCKETS, Graphs, choose_buckets, row_bytes
+from services.api.settings import Settings
+from services.worker.loading import graph_rows
+from tests.models.gpu.interpreted import on_cpu, save
+from tests.models.parity import load
+
+interpreted = pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter's device")
+
+
+def test_buckets_reach_over_the_rows_asked_for_as_far_as_there_is_memory() -> None:
+    assert choose_buckets(256, 1, 1 << 30)[-1] == 256 == choose_buckets(200, 1, 1 << 30)[-1]
+    assert choose_buckets(1280, 1, 1 << 30)[-1] == 1280
+    assert choose_buckets(10**6, 1, 1 << 30) == BUCKETS
+    assert choose_buckets(1280, 1 << 20, 1 << 30)[-1] == 1024
+    assert choose_buckets(1280, 1 << 20, 0) == ()
+    # Steps of more than 8 rows are filled up by half of their rows at most.
+    assert all(after <= 1.5 * before for before, after in pairwise(BUCKETS) if before >= 8)
+
+
+def test_rows_run_in_the_next_bucket_and_large_steps_in_none() -> None:
+    captured: list[int] = []
+
+    class Noting:
+        def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+            run()
+            return lambda: None
+
+    graphs = Graphs(captured.append, choose_buckets(256, 1, 1 << 30), Noting())  # type: ignore[arg-type]
+    assert captured == sorted(captured, reverse=True) == list(reversed(graphs.buckets))
+    assert [graphs.bucket_of(rows) for rows in (1, 2, 3, 5, 17, 256, 257)] == [1, 2, 4, 8, 24, 256, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({"method": "eagle3", "max_sequences": 256, "max_step_tokens": 2048}, 256 * 6),
+        ({"method": "ngram", "num_speculative_tokens": 3, "max_sequences": 100, "max_step_tokens": 2048}, 400),
+        ({"method": "auto", "max_sequences": 64, "max_step_tokens": 512}, 512),
+        ({"method": "naive", "max_sequences": 8, "max_step_tokens": 512, "num_speculative_tokens": 0}, 8),
+    ],
+)
+def test_graphs_are_asked_for_the_rows_that_drafts_of_all_sequences_make(given: dict, rows: int) -> None:
+    assert graph_rows(Settings.for_tests(**given)) == rows
+
+
+@pytest.mark.parametrize("name", ["llama", "experts", "latent attention, experts in groups"])
+def test_bytes_of_a_row_count_at_least_its_logits_and_what_its_widest_layer_writes(name: str, tmp_path: Path) -> None:
+    save(name, tmp_path)
+    network = read_network(tmp_path)
+    assert row_bytes(network, 0, 16) > 4 * (network.vocab_size + 4 * network.hidden_size)
+    assert row_bytes(network, 3, 16) - row_bytes(network, 0, 16) == 12 * network.hidden_size
+    assert row_bytes(network, 0, 32) > row_bytes(network, 0, 16)
+
+
+@interpreted
+def test_steps_beyond_the_largest_graph_run_eagerly_and_both_ways_are_counted(tmp_path: Path) -> None:
+    save("llama", tmp_path)
+    executor = load(tmp_path, on_cpu, graph_rows=4)
+    assert "graphs up to 4 rows" in executor.path
+    for rows in (1, 4, 5):
+        executor.forward(make_batch([Stretch([3] * rows, 0, [1], rows - 1)], 16))
+    assert executor.steps == {"graph": 2, "eager": 1}
+
+
+@interpreted
+def test_without_memory_for_a_graph_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("llama", tmp_path)
+    monkeypatch.setattr(gpu, "ROOM", 100)
+    executor = load(tmp_path, on_cpu)
+    executor.forward(make_batch([Stretch([3], 0, [1], 0)], 16))
+    assert "no CUDA graphs" in executor.path and executor.steps == {"eager": 1}
+
+
+@interpreted
+@pytest.mark.parametrize("what", ["_logits", "inputs", "put without waiting"])
+def test_a_mistake_in_the_executors_own_use_of_its_device_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Logits or inputs that moved after the capture; and inputs written while the last ones travel."""
+    save("llama", tmp_path)
+    executor = load(tmp_path, on_cpu, graph_rows=2)
+    batch = make_batch([Stretch([3], 0, [1], 0)], 16)
+    executor.forward(batch)
+    if what == "_logits":
+        executor._logits = torch.empty_like(executor._logits)
+    elif what == "inputs":
+        executor._small._tables = torch.zeros_like(executor._small._tables)
+    else:
+        stage = executor._small._stage
+        monkeypatch.setattr(stage, "wait", lambda: None)
+    with pytest.raises(OutOfOrder):
+        executor.forward(batch)
+
+
+@interpreted
+def test_the_interpreters_device_stands_where_there_is_no_other() -> None:
+    assert type(device_of(torch.device("cpu"))).__name__ == "InterpretedDevice"
