@@ -151,8 +151,9 @@ class EngineRoom:
         self._delivered.put(delivery)
 
     def send(
-        self, prompt: list[int], deadline: float | None = None, method: str = "", salt: str = "", **sampling: Any
-    ) -> int:
+        self, prompt: list[int], deadline: float | None = None, method: str = "", salt: str = "",
+        speculation: dict[str, Any] | None = None, **sampling: Any,
+    ) -> int:  # fmt: skip
         self._streams += 1
         message = Generate(
             request_id=f"r{self._streams}",
@@ -160,7 +161,7 @@ class EngineRoom:
             token_ids=prompt,
             prompt_tokens=len(prompt),
             sampling=Sampling(**{"max_tokens": 64, "ignore_eos": True, **sampling}),
-            speculation=Speculation(method=method),
+            speculation=Speculation(method=method, **(speculation or {})),
             cache_salt=salt,
         )
         self.engine.post(Arrived(message, self._streams, None if deadline is None else time.monotonic() + deadline))
