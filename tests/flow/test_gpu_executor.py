@@ -1,5 +1,6 @@
 """The whole mesh, four processes, with the GPU executor in Triton's interpreter: a tiny random model of each family
-gives the text of the plain executor, greedy and seeded, with drafts, chunks, preemption, shared pages and trees.
+gives the text of the plain executor, greedy and seeded, with drafts, chunks, shared pages and trees.
+Preemption: tests/laws/test_law_3_on_the_gpu_executor.py.
 
 The worker's device checks the order of use (kernels/interpreted_device.py): a mistake ends the worker, and so the text.
 """
@@ -28,9 +29,10 @@ pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="about the inte
 
 # Steps that take prompts in pieces.
 SETTINGS: dict[str, Any] = {
-    "dtype": "float32", "page_tokens": 8, "kv_cache_mb": 1, "max_context": 64, "max_step_tokens": 24,
+    "dtype": "float32", "page_tokens": 8, "kv_cache_mb": 1, "max_context": 64, "max_step_tokens": 16,
     "max_sequences": 4, "draft_trees": "true", "draft_deadline_ms": 2000,
 }  # fmt: skip
+GREEDY = {"temperature": 0}
 SEEDED = {"temperature": 0.9, "seed": 11, "top_p": 0.9}
 
 
@@ -41,17 +43,17 @@ def texts(folder: Path, model: Path, executor: str, methods: Sequence[str]) -> d
         found = {method: all_at_once(mesh, method) for method in methods}
         if executor == "triton":
             counts = mesh.by_label("worker", "specmesh:gpu_steps_total", "way")
-            assert counts["graph"] > 10, counts
+            assert counts["graph"] > 3, counts
             assert mesh.metrics("worker")["specmesh:kernels_compiled_late_total"] == 0
             assert mesh.metrics("worker")["specmesh:spec_decode_num_draft_tokens_total"] > 0
-            found["preemptions"] = [str(mesh.metrics("worker")["specmesh:num_preemptions_total"])]
+            assert mesh.metrics("worker")["specmesh:prefix_cache_hits_total"] >= 16
         return found
 
 
 def all_at_once(mesh: RunningMesh, method: str) -> list[str]:
-    prompts = [[*range(5, 33)], [*range(5, 25), 90, 91, 92, 93, 94, 95], [3, 4] * 14, [*range(200, 227)]]
+    prompts = [[*range(5, 24)], [*range(5, 22), 90], [3, 4] * 3, [200, 201]]
     bodies: list[dict[str, Any]] = [
-        {"prompt": " ".join(f"w{k}" for k in prompt), **(SEEDED if place % 2 else {})}
+        {"prompt": " ".join(f"w{k}" for k in prompt), **(SEEDED if place % 2 else GREEDY)}
         for place, prompt in enumerate(prompts)
     ]
     found = [""] * len(bodies)
@@ -68,28 +70,22 @@ def all_at_once(mesh: RunningMesh, method: str) -> list[str]:
 
 
 def complete(mesh: RunningMesh, body: dict[str, Any]) -> str:
-    whole = {"model": "tiny", "max_tokens": 12, "ignore_eos": True, **body}
+    whole = {"model": "tiny", "max_tokens": 8, "ignore_eos": True, **body}
     head = {"content-type": "application/json"}
     request = urllib.request.Request(f"{mesh.url}/v1/completions", json.dumps(whole).encode(), head)
     with urllib.request.urlopen(request, timeout=600) as answer:
         return str(json.load(answer)["choices"][0]["text"])
 
 
-def check(model: Path, folder: Path, methods: Sequence[str]) -> float:
-    """How often a sequence was preempted."""
+def check(model: Path, folder: Path, methods: Sequence[str]) -> None:
     expected = texts(folder / "plain", model, "plain", ["naive"])["naive"]
-    assert all(len(text.split()) == 12 for text in expected)
-    found = texts(folder / "triton", model, "triton", methods)
-    [preemptions] = found.pop("preemptions")
-    assert found == dict.fromkeys(methods, expected)
-    return float(preemptions)
+    assert all(len(text.split()) == 8 for text in expected)
+    assert texts(folder / "triton", model, "triton", methods) == dict.fromkeys(methods, expected)
 
 
 def test_a_llama_through_the_mesh_gives_the_text_of_plain_torch(tmp_path: Path) -> None:
-    """1 MB holds 17 pages of both networks and one for branches: too few for four sequences at their ends."""
-    wide = {"num_key_value_heads": 4, "head_dim": 56}
-    model = write_tiny_model(tmp_path / "tiny", hidden_size=32, intermediate_size=32, **wide)
-    assert check(model, tmp_path, ["auto"]) > 0
+    small = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32}
+    check(write_tiny_model(tmp_path / "tiny", **small), tmp_path, ["auto"])
 
 
 @pytest.mark.slow
