@@ -14,7 +14,7 @@ from kernels.device import Device
 from models.spec import Attention, Experts, LatentAttention, Layer, Linear, Network
 
 # What graphs and the tensors at their fixed addresses may take: half of what is left free beside pages and weights
-# (services/worker/running/torch_model.py).
+# (services/worker/cache/size.py).
 ROOM = 1 << 30
 BUCKETS = (
     1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256,

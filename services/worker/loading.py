@@ -73,7 +73,7 @@ def _torch(settings: Settings) -> Runner:
         max_sequences=settings.max_sequences,
         max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
-        graph_rows=graph_rows(settings),
+        rows_a_sequence=rows_a_sequence(settings),
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
     if own and METHODS[own.method].has_network:
@@ -83,11 +83,10 @@ def _torch(settings: Settings) -> Runner:
     return TorchRunner(model, LocalDrafters(drafters), model.counts)
 
 
-def graph_rows(settings: Settings) -> int:
-    """The most rows of a step that only verifies drafts: such steps should be graphs on a GPU."""
+def rows_a_sequence(settings: Settings) -> int:
+    """The most rows that a step verifies of one sequence: its draft and the token before it."""
     asked = settings.num_speculative_tokens
-    longest = (LONGEST_AUTO if settings.method == AUTO else METHODS[settings.method].length) if asked < 0 else asked
-    return min(int(settings.max_sequences) * (longest + 1), int(settings.max_step_tokens))
+    return 1 + ((LONGEST_AUTO if settings.method == AUTO else METHODS[settings.method].length) if asked < 0 else asked)
 
 
 def served_methods(own: tuple[str, ...]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ LIMITS = {"max_step_tokens": 12, "method": "ngram"}
 
 def load(folder: Path, executor: str, drafting: bool) -> TorchModel:
     wanted = Wanted(
-        dtype="float32", executor=executor, threads=1, page_tokens=8, kv_cache_mb=1, max_context=64, graph_rows=8
+        dtype="float32", executor=executor, threads=1, page_tokens=8, kv_cache_mb=1, max_context=64, max_step_tokens=8
     )
     return load_torch_model(folder, wanted, head=("draft_model", folder) if drafting else None)
 

@@ -184,8 +184,8 @@ class Wanted:
     max_sequences: int = 64
     max_step_tokens: int = 512
     max_context: int = 0
-    # Rows of the largest step that should be a graph on a GPU.
-    graph_rows: int = 256
+    # The most rows that a step verifies of one sequence; steps of drafts alone should be graphs on a GPU.
+    rows_a_sequence: int = 4
 
 
 def load_torch_model(
@@ -216,7 +216,6 @@ def load_torch_model(
         strict=wanted.strict,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
-        graph_rows=wanted.graph_rows,
     )
     check_kv_dtype(choice, network, options.kv_dtype)
     draft_dtype = choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
@@ -230,7 +229,10 @@ def load_torch_model(
     size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
     sizes = Sizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
     plan = plan_memory(sizes, networks, size, choice, card_of(choice))
-    options = replace(options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context)
+    graph_rows = min(plan.max_sequences * wanted.rows_a_sequence, plan.max_step_tokens)
+    options = replace(
+        options, pages=plan.pages, branch_pages=plan.branch_pages, max_context=plan.context, graph_rows=graph_rows
+    )
     drafting = replace(options, dtype=drafting.dtype)
     # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None

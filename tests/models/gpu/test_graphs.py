@@ -17,7 +17,7 @@ from models.config import read_network
 from models.gpu import executor as gpu
 from models.gpu.graphs import BUCKETS, Graphs, choose_buckets, row_bytes
 from services.api.settings import Settings
-from services.worker.loading import graph_rows
+from services.worker.loading import rows_a_sequence
 from tests.models.gpu.interpreted import on_cpu, save
 from tests.models.parity import load
 
@@ -50,14 +50,14 @@ def test_rows_run_in_the_next_bucket_and_large_steps_in_none() -> None:
 @pytest.mark.parametrize(
     ("given", "rows"),
     [
-        ({"method": "eagle3", "max_sequences": 256, "max_step_tokens": 2048}, 256 * 6),
-        ({"method": "ngram", "num_speculative_tokens": 3, "max_sequences": 100, "max_step_tokens": 2048}, 400),
-        ({"method": "auto", "max_sequences": 64, "max_step_tokens": 512}, 512),
-        ({"method": "naive", "max_sequences": 8, "max_step_tokens": 512, "num_speculative_tokens": 0}, 8),
+        ({"method": "eagle3"}, 6),
+        ({"method": "ngram", "num_speculative_tokens": 3}, 4),
+        ({"method": "auto"}, 49),
+        ({"method": "naive", "num_speculative_tokens": 0}, 1),
     ],
 )
-def test_graphs_are_asked_for_the_rows_that_drafts_of_all_sequences_make(given: dict, rows: int) -> None:
-    assert graph_rows(Settings.for_tests(**given)) == rows
+def test_graphs_are_asked_for_the_rows_that_a_draft_makes(given: dict, rows: int) -> None:
+    assert rows_a_sequence(Settings.for_tests(**given)) == rows
 
 
 @pytest.mark.parametrize("name", ["llama", "experts", "latent attention, experts in groups"])

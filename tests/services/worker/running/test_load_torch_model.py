@@ -137,8 +137,9 @@ def test_features_are_kept_for_taps_alone_and_those_that_a_model_lacks_are_refus
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_cannot_run_here_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_cannot_run_here_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tiny(tmp_path)
+    monkeypatch.setattr("models.choose.interpreter.in_use", lambda: False)
     with pytest.raises(ModelError, match="executor triton: there is no GPU"):
         load(tmp_path, executor="triton")
     with pytest.raises(ModelError, match=r"executor plain: .*bfloat16 or float32"):
