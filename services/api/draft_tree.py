@@ -6,8 +6,7 @@ alike. Pure functions.
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-
-from msgspec.structs import replace
+from dataclasses import replace
 
 from models.branches import branches_of, own_pages
 from services.api.drafter import NO_DRAFT, Draft

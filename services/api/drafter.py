@@ -16,13 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-import msgspec
-
 # The longest draft, whatever a request asks for.
 MAX_DRAFT_TOKENS = 64
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class Draft:
     """A guess for the tokens that follow a text.
 
     `parents` is empty for a chain; for a tree parents[i] is the index of the token before tokens[i], -1 at the root.
@@ -32,11 +31,11 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     draft came from, `match_length` the tokens of context it matched.
     """
 
-    tokens: list[int] = []
+    tokens: list[int] = field(default_factory=list)
     source: str = ""
     match_length: int = 0
-    parents: list[int] = []
-    confidence: list[float] = []
+    parents: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
     probs: Any = None
 
 
@@ -66,7 +65,8 @@ class Text:
     learn: bool = True
 
 
-class DraftRequest(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
     """A request for a draft of at most `budget` tokens after the text and `ahead`, which is assumed to follow it. With
     `tree` it may be a tree, whose depth is at most `budget`. `temperature` and `seed` are for drafters that sample;
     temperature 0: the most probable token. A drafter that computes each token stops where the product of its
@@ -81,7 +81,8 @@ class DraftRequest(msgspec.Struct, frozen=True, gc=False):
     floor: float = 0.0
 
 
-class Committed(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class Committed:
     """What a step added to a text: the target model computed `tokens`, at positions start.. of it. `following` is the
     next token, known but not computed yet; `asked` says whether a draft behind it will be asked for. `accepted` of the
     tokens come from the last draft. `features` are the model's features of `tokens`, [len(tokens), width], for drafters
@@ -95,7 +96,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     accepted: int = 0
     asked: bool = False
     features: Any = None
-    pages: list[int] = []
+    pages: list[int] = field(default_factory=list)
 
 
 class Drafter(Protocol):

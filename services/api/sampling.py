@@ -7,8 +7,11 @@ users may ask; this is the last line, for whatever arrives on the socket.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
-from services.api.messages import Generate, Sampling
+if TYPE_CHECKING:
+    from services.api.messages import Generate, Sampling
 
 MAX_LOGPROBS = 20
 MAX_BIASES = 1024
@@ -16,6 +19,37 @@ MAX_STOP_IDS = 1024
 MAX_BAD_WORDS = 1024
 LONGEST_BAD_WORD = 64
 MAX_TOKENS = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """The fields of the message Sampling for the runner, which also runs where nothing that carries messages is
+    installed (bench/on_gpu.py)."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    logprobs: int = -1
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: list[int] = field(default_factory=list)
+    ignore_eos: bool = False
+    bad_words: list[list[int]] = field(default_factory=list)
+    allowed_token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: int = -1
+
+
+_FIELDS = tuple(each.name for each in fields(SamplingParameters))
+
+
+def parameters_of(sampling: Sampling) -> SamplingParameters:
+    return SamplingParameters(*(getattr(sampling, name) for name in _FIELDS))
 
 
 def problem(generate: Generate, vocab_size: int) -> str:
@@ -69,7 +103,7 @@ def _lists_problem(sampling: Sampling, vocab_size: int) -> str:
     return ""
 
 
-def stop_ids(sampling: Sampling, eos_token_ids: tuple[int, ...]) -> frozenset[int]:
+def stop_ids(sampling: Sampling | SamplingParameters, eos_token_ids: tuple[int, ...]) -> frozenset[int]:
     """Ids that end the text: the request's, and the model's unless the request ignores them."""
     asked = frozenset(sampling.stop_token_ids)
     return asked if sampling.ignore_eos else asked | frozenset(eos_token_ids)

@@ -7,9 +7,10 @@ kernels/verify/README.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from services.api.messages import Sampling, Speculation
+if TYPE_CHECKING:
+    from services.api.messages import Sampling, Speculation
 
 Number = TypeVar("Number", int, float)
 

@@ -6,12 +6,12 @@ It works with any two drafters. To continue, the second is asked for what follow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import ClassVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from services.api.drafter import MAX_DRAFT_TOKENS, Committed, Draft, Drafter, DraftRequest, Needs
 from services.api.settings import Settings

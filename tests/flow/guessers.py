@@ -163,7 +163,7 @@ class LyingActor(GuessingActor):
         if way == 1:
             return [placed, placed._replace(sequence_id=placed.sequence_id + 1), placed._replace(sequence_id=-1)]
         if way == 2:
-            lies = replace(draft, tokens=draft.tokens[::-1]), replace(draft, tokens=[])
+            lies = replaced(draft, tokens=draft.tokens[::-1]), replaced(draft, tokens=[])
             return [placed, *(placed._replace(draft=lie) for lie in lies)]
         return [placed]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from far_proposer import Lie, World, honest
-from msgspec.structs import replace
 from simulation import COSTS, DEADLINE, Simulation
 
 from services.api.drafts import PlacedDraft

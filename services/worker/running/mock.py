@@ -8,13 +8,22 @@ these. It uses two sampling parameters: seed (if sampled) and min_tokens.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
-from services.api.prompt_logprobs import PromptLogprob, pack
-from services.worker.running.work import Drafted, NewSequence, Result, SequenceWork, Verdict, Work
+from services.worker.running.work import (
+    Drafted,
+    Logprob,
+    NewSequence,
+    PromptColumns,
+    Result,
+    SequenceWork,
+    TopId,
+    Verdict,
+    Work,
+)
 
 MASK_64 = (1 << 64) - 1
 CYCLE = 32  # tokens
@@ -167,12 +176,19 @@ class MockRunner:
             logprobs = [_logprob(token, known.sampling.logprobs) for token in tokens]
         return Verdict(tokens, len(tokens) - 1, logprobs)
 
-    def _score(self, item: SequenceWork) -> PromptLogprobs:
+    def _score(self, item: SequenceWork) -> PromptColumns:
         """Made up: each token the most probable one."""
         count = self._known[item.sequence_id].sampling.prompt_logprobs
-        told = (_logprob(token, count) for token in item.scored)
-        scored = [PromptLogprob(logprob=each.logprob, top=each.top, rank=1) for each in told]
-        return pack(item.start + item.logits_from + 1, scored)
+        told = [_logprob(token, count) for token in item.scored]
+        top = [each for scored in told for each in scored.top]
+        return PromptColumns(
+            begin=item.start + item.logits_from + 1,
+            count=len(top) // len(told),
+            logprobs=array("f", [scored.logprob for scored in told]).tobytes(),
+            ranks=array("i", [1] * len(told)).tobytes(),
+            top_ids=array("i", [each.id for each in top]).tobytes(),
+            top_logprobs=array("f", [each.logprob for each in top]).tobytes(),
+        )
 
     def _key(self, known: NewSequence) -> int:
         sampling = known.sampling
@@ -191,7 +207,7 @@ class MockRunner:
         return FIRST + (x >> 16 & 0xFFFFFF) % CYCLE
 
 
-def _logprob(token: int, count: int) -> TokenLogprob:
+def _logprob(token: int, count: int) -> Logprob:
     """Made up, like the text: half for the token, half of the rest for each next one."""
     ids = [token, *(FIRST + (token - FIRST + i) % CYCLE for i in range(1, count))][:count]
-    return TokenLogprob(logprob=-0.69, top=[TopToken(id=id, logprob=-0.69 * (i + 1)) for i, id in enumerate(ids)])
+    return Logprob(-0.69, [TopId(id, -0.69 * (i + 1)) for i, id in enumerate(ids)])

@@ -12,20 +12,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from services.api.messages import PromptLogprobs
 from services.worker.running.verifier import Verifier
-from services.worker.running.work import SequenceWork
+from services.worker.running.work import PromptColumns, SequenceWork
 
 ROWS_AT_ONCE = 32
 
 
 def score(
     verifier: Verifier, items: Sequence[SequenceWork], logits: torch.Tensor, counts: Mapping[int, int]
-) -> tuple[torch.Tensor, dict[int, PromptLogprobs]]:
+) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
     """The logits of the rows to be verified, and by sequence the log-probabilities of the tokens to be scored; a
     sequence whose logits are not finite has none. `counts`: by sequence, how many of the most probable ids are
     wanted."""
-    found: dict[int, PromptLogprobs] = {}
+    found: dict[int, PromptColumns] = {}
     verified: list[int] = []
     row = 0
     for item in items:
@@ -43,7 +42,7 @@ def score(
 
 def _columns(
     verifier: Verifier, logits: torch.Tensor, first: int, item: SequenceWork, count: int
-) -> PromptLogprobs | None:
+) -> PromptColumns | None:
     count = min(count, logits.shape[1])
     parts: list[tuple[torch.Tensor, ...]] = []
     for begin in range(0, len(item.scored), ROWS_AT_ONCE):
@@ -54,7 +53,7 @@ def _columns(
     own, ranks, ids, values = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     if bool(own.isnan().any()):
         return None
-    return PromptLogprobs(
+    return PromptColumns(
         begin=item.start + item.logits_from + 1,
         count=count,
         logprobs=own.to(torch.float32).numpy().tobytes(),

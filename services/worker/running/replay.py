@@ -52,7 +52,7 @@ def decoded(frame: bytes) -> Step:
         if draft.probs is not None:
             probs = msgspec.convert(draft.probs, Probs)
             rows = np.frombuffer(probs.rows, np.float32).reshape(-1, probs.width)
-            msgspec.structs.force_setattr(draft, "probs", rows)
+            object.__setattr__(draft, "probs", rows)
     return step
 
 

@@ -16,13 +16,12 @@ import torch
 
 from kernels.verify.questions import Answers
 from models.executor import Output
-from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
 from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import Verifier
-from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
+from services.worker.running.work import Drafted, Logprob, PromptColumns, Result, SequenceWork, TopId, Verdict, Work
 from services.worker.speculation.local.drafters import LocalDrafters
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
@@ -108,7 +107,7 @@ class TorchRunner:
 
     def _score(
         self, items: list[SequenceWork], logits: torch.Tensor
-    ) -> tuple[torch.Tensor, dict[int, PromptLogprobs]]:
+    ) -> tuple[torch.Tensor, dict[int, PromptColumns]]:
         """The logits of the rows to be verified, and what is asked of the prompts' rows."""
         scored = [item.sequence_id for item in items if item.scored]
         if not scored:
@@ -166,9 +165,7 @@ class TorchRunner:
             verdict.logprobs = []
             for place in range(at, at + len(verdict.tokens)):
                 top = zip(ids[place][:count], values[place][:count], strict=True)
-                verdict.logprobs.append(
-                    TokenLogprob(logprob=own[place], top=[TopToken(id=i, logprob=value) for i, value in top])
-                )
+                verdict.logprobs.append(Logprob(own[place], [TopId(*each) for each in top]))
             at += len(verdict.tokens)
 
 

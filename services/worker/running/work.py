@@ -1,26 +1,26 @@
 """The input and output of a step as plain values, which can be sent to other ranks, or written to a file and run again
-(running/replay.py). No live objects, no torch.
+(running/replay.py). No live objects, no torch, and nothing that a machine with torch alone doesn't have.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import msgspec
 
 from models.branches import branches_of
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.messages import PromptLogprobs, Sampling, TokenLogprob
+from services.api.sampling import SamplingParameters
 from services.api.strategies import Verification
 
 
-class NewSequence(msgspec.Struct, gc=False):
+@dataclass(slots=True)
+class NewSequence:
     """A sequence that is new to the runner: how its tokens are chosen, and its text so far, of which the first
     `prompt_tokens` are the prompt. From here on the runner knows the text from its own verdicts. `drafter` names the
     drafter in the worker that drafts for it; "": none. `trees`: whether its drafts may be trees."""
 
     sequence_id: int
-    sampling: Sampling
+    sampling: SamplingParameters
     verification: Verification
     prompt_tokens: int
     text: list[int]
@@ -28,7 +28,8 @@ class NewSequence(msgspec.Struct, gc=False):
     trees: bool = False
 
 
-class SequenceWork(msgspec.Struct, gc=False):
+@dataclass(slots=True)
+class SequenceWork:
     """One sequence's rows of a step: `tokens` of the text, at positions start.., then its draft. Keys and values go to
     `pages`, which cover all positions up to the last one that can be accepted.
 
@@ -50,7 +51,7 @@ class SequenceWork(msgspec.Struct, gc=False):
     draft: Draft = NO_DRAFT
     next_budget: int = 0
     next_floor: float = 0.0
-    scored: list[int] = []
+    scored: list[int] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -74,40 +75,68 @@ class DraftBudget(NamedTuple):
     floor: float = 0.0
 
 
-class Work(msgspec.Struct, gc=False):
+@dataclass(slots=True)
+class Work:
     """A step. The runner first adds the `new` sequences, forgets the `ended` ones and copies pages (source, target);
     then it computes and verifies the rows of `items`."""
 
-    items: list[SequenceWork] = []
-    new: list[NewSequence] = []
-    ended: list[int] = []
-    copies: list[tuple[int, int]] = []
+    items: list[SequenceWork] = field(default_factory=list)
+    new: list[NewSequence] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
 
 
-class Verdict(msgspec.Struct, gc=False):
+class TopId(NamedTuple):
+    id: int
+    logprob: float
+
+
+class Logprob(NamedTuple):
+    """Of a token, and the most probable ids at its place."""
+
+    logprob: float
+    top: list[TopId]
+
+
+@dataclass(slots=True)
+class Verdict:
     """The accepted part of a draft (for a tree, a path from the root), then one token of the target model's own.
     `failure`: the sequence has failed, and there are no tokens."""
 
     tokens: list[int]
     accepted: int
-    logprobs: list[TokenLogprob] | None = None
+    logprobs: list[Logprob] | None = None
     failure: str = ""
 
 
-class Result(msgspec.Struct, gc=False):
+@dataclass(frozen=True, slots=True)
+class PromptColumns:
+    """The fields of the message PromptLogprobs."""
+
+    begin: int
+    count: int
+    logprobs: bytes
+    ranks: bytes
+    top_ids: bytes = b""
+    top_logprobs: bytes = b""
+
+
+@dataclass(slots=True)
+class Result:
     """For each item its verdict, None if nothing was verified. `seconds` is the time of the step; 0: unknown.
     `prompt_logprobs`: by sequence, those of the tokens to be scored."""
 
     verdicts: list[Verdict | None]
     seconds: float = 0.0
-    prompt_logprobs: dict[int, PromptLogprobs] = {}
+    prompt_logprobs: dict[int, PromptColumns] = field(default_factory=dict)
 
 
-class Drafted(msgspec.Struct, gc=False):
+@dataclass(slots=True)
+class Drafted:
     """What the worker's own drafter made behind a step: for each item its next draft (empty list: none asked for one).
     Of its `seconds` it spent `reading_seconds` on the step's tokens, and the rest on drafts."""
 
-    drafts: list[Draft] = []
+    drafts: list[Draft] = field(default_factory=list)
     seconds: float = 0.0
     reading_seconds: float = 0.0
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from services.api.drafter import Draft
 from services.api.messages import Finished
+from services.api.sampling import parameters_of
 from services.worker.running.work import DraftBudget, NewSequence, Verdict, Work
 from services.worker.scheduling.arrival import failed, make_sequence, refusal
 from services.worker.scheduling.events import (
@@ -162,8 +163,8 @@ class Scheduler:
     def _introduced(self, sequence: Sequence) -> NewSequence:
         sequence.introduced = True
         return NewSequence(
-            sequence.id, sequence.sampling, sequence.verification, sequence.prompt_tokens, sequence.token_ids[:],
-            sequence.drafter, sequence.trees,
+            sequence.id, parameters_of(sequence.sampling), sequence.verification, sequence.prompt_tokens,
+            sequence.token_ids[:], sequence.drafter, sequence.trees,
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:

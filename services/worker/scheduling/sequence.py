@@ -12,14 +12,24 @@ Knows no other sequence and no batch.
 from __future__ import annotations
 
 import enum
+from dataclasses import asdict
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.messages import FinishReason, Generate, PromptLogprobs, Run, SpeculationStats, Tokens
+from services.api.messages import (
+    FinishReason,
+    Generate,
+    PromptLogprobs,
+    Run,
+    SpeculationStats,
+    TokenLogprob,
+    Tokens,
+    TopToken,
+)
 from services.api.prompt_logprobs import parts, tokens_in
 from services.api.strategies import Verification
 from services.worker.running.positions import Positions
-from services.worker.running.work import Verdict
+from services.worker.running.work import Logprob, PromptColumns, Verdict
 
 
 class State(enum.Enum):
@@ -188,9 +198,10 @@ class Sequence:
         """A chunk of the prompt was computed."""
         self.computed += count
 
-    def told_of_prompt(self, logprobs: PromptLogprobs) -> list[Tokens]:
+    def told_of_prompt(self, columns: PromptColumns) -> list[Tokens]:
         """Log-probabilities of the prompt were computed. Returns them as messages."""
-        assert logprobs.begin == self.scored, "none is sent twice, also after a preemption"
+        assert columns.begin == self.scored, "none is sent twice, also after a preemption"
+        logprobs = PromptLogprobs(**asdict(columns))
         self.scored += tokens_in(logprobs)
         return [
             Tokens(
@@ -242,7 +253,7 @@ class Sequence:
                     rejected=_rejected(draft, tokens[:accepted]) if self.shows_rejected else [],
                 )
             ],
-            logprobs=None if logprobs is None else logprobs[: len(tokens)],
+            logprobs=None if logprobs is None else [_sent(each) for each in logprobs[: len(tokens)]],
         )
 
     def _until_stop(self, tokens: list[int], before: int) -> list[int]:
@@ -288,6 +299,10 @@ class Sequence:
             drafted_per_position=self.drafted_at.counts(),
             lossless=self.verification.lossless,
         )
+
+
+def _sent(each: Logprob) -> TokenLogprob:
+    return TokenLogprob(logprob=each.logprob, top=[TopToken(id=id, logprob=value) for id, value in each.top])
 
 
 def _rejected(draft: Draft, accepted: list[int]) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from services.api.messages import Generate, Sampling
-from services.api.sampling import problem, stop_ids
+from services.api.sampling import SamplingParameters, parameters_of, problem, stop_ids
 
 NAN = float("nan")
 
@@ -59,3 +60,11 @@ def test_a_prompt_must_lie_within_the_tokens() -> None:
 def test_eos_stops_unless_ignored_and_stop_ids_always_do() -> None:
     assert stop_ids(Sampling(stop_token_ids=[7]), (0, 2)) == {0, 2, 7}
     assert stop_ids(Sampling(stop_token_ids=[7], ignore_eos=True), (0, 2)) == {7}
+
+
+def test_the_runner_is_told_every_parameter() -> None:
+    """A field that the message gets, the runner gets, too."""
+    assert [each.name for each in fields(SamplingParameters)] == list(Sampling.__struct_fields__)
+    assert parameters_of(Sampling()) == SamplingParameters()
+    given = {"temperature": 0.5, "seed": 7, "logit_bias": {3: 1.0}, "bad_words": [[1, 2]], "ignore_eos": True}
+    assert parameters_of(Sampling(**given)) == SamplingParameters(**given)

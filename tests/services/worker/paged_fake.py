@@ -8,12 +8,13 @@ the text that came of its own verdicts. The rest of a page is poison as soon as 
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from models.branches import own_pages
 from services.api.draft_tree import reach, walk
-from services.api.messages import PromptLogprobs
 from services.api.prompt_logprobs import PromptLogprob, pack
 from services.worker.running.mock import MockFacts
-from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
+from services.worker.running.work import Drafted, PromptColumns, Result, SequenceWork, Verdict, Work
 
 VOCABULARY = 50
 EOS = 0
@@ -122,12 +123,13 @@ class PagedFake:
             salt = self.salts.get(item.sequence_id, "")
             assert self._at(item, position) == (salt, value, token), "somebody else's page"
 
-    def _score(self, item: SequenceWork) -> PromptLogprobs:
+    def _score(self, item: SequenceWork) -> PromptColumns:
         first = item.start + item.logits_from
         text = self._texts[item.sequence_id]
         assert item.scored == text[first + 1 : first + 1 + len(item.scored)]
         values = [self._at(item, first + place)[1] for place in range(len(item.scored))]
-        return pack(first + 1, [PromptLogprob(logprob=-(value % 1024) / 8) for value in values])
+        packed = pack(first + 1, [PromptLogprob(logprob=-(value % 1024) / 8) for value in values])
+        return PromptColumns(**asdict(packed))
 
     def _verdict(self, item: SequenceWork) -> Verdict:
         self._look(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,10 +12,9 @@ import torch
 from driving import new_sequence, request
 
 from services.api.drafter import Draft
-from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
 from services.api.strategies import Verification
 from services.worker.running.replay import Step, decoded, encoded
-from services.worker.running.work import Result, SequenceWork, Verdict, Work, size_of
+from services.worker.running.work import Logprob, PromptColumns, Result, SequenceWork, TopId, Verdict, Work, size_of
 
 CHAIN = Draft([8, 9], "ngram", 3, confidence=[0.5, 0.25])
 TREE = Draft([8, 9, 4], "suffix", parents=[-1, -1, 0])
@@ -68,9 +68,9 @@ def a_step() -> Step:
         SequenceWork(4, [5, 6], 0, [4], False),
         SequenceWork(5, [5, 6], 0, [4], False, scored=[6, 7]),
     ]
-    logprobs = [TokenLogprob(logprob=-0.5, top=[TopToken(id=9, logprob=-0.25)])]
+    logprobs = [Logprob(-0.5, [TopId(9, -0.25)])]
     verdicts = [Verdict([9], 0, logprobs), Verdict([8, 9, 1], 2), Verdict([], 0, failure="not finite"), None, None]
-    scores = {5: PromptLogprobs(begin=1, count=0, logprobs=bytes(8), ranks=bytes(8))}
+    scores = {5: PromptColumns(begin=1, count=0, logprobs=bytes(8), ranks=bytes(8))}
     return Step(Work(items, [new], [11, 12], [(3, 4)]), Result(verdicts, 0.125, scores))
 
 
@@ -89,7 +89,7 @@ def test_probabilities_of_drafts_come_back_on_either_side(kind: str) -> None:
     }[kind]  # fmt: skip
     expected = np.asarray(given.float() if isinstance(given, torch.Tensor) else given, np.float32)
     step = a_step()
-    step.work.items[1].draft = msgspec.structs.replace(CHAIN, probs=given)
+    step.work.items[1].draft = replace(CHAIN, probs=given)
     again = decoded(encoded(step))
     draft = again.work.items[1].draft
     assert draft.probs.dtype == np.float32 and np.array_equal(draft.probs, expected)
