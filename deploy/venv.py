@@ -2,7 +2,7 @@
 
 pip installs only files whose hashes are in deploy/locks/ (deploy/lock.py writes them) and resolves nothing; then the
 project itself, without its dependencies. Without a GPU torch's CPU build is taken where pip is offered one, else the
-ordinary build with its CUDA packages; with a GPU the ordinary one.
+ordinary build with its CUDA packages; with a GPU, or with GPU=1 for another machine's, the ordinary one.
 TORCH_INDEX=URL names the index that torch comes from. Other builds, for another CUDA say, have no hash in the locks:
 TORCH_UNVERIFIED=1 installs them all the same.
 
@@ -105,14 +105,15 @@ def install_packages(pip: list[str], log: Path, *, dev: bool) -> int:
     # From that index alone: another one would offer the ordinary build, with several GB of CUDA.
     verified_torch = [*verified, *(["--index-url", index] if index else [])]
     # Who names an index says by it which build is wanted.
-    if index or not GPU.exists():
+    on_gpu = GPU.exists() or os.environ.get("GPU") == "1"
+    if index or not on_gpu:
         code = run_pip([*verified_torch, *locked("torch-cpu")], log)
         if not code:
             print("took torch's CPU build, without CUDA packages", file=sys.stderr, flush=True)
             return 0
         if NOT_OFFERED not in log.read_text(errors="replace"):
             return code
-        if not GPU.exists():
+        if not on_gpu:
             print(COST, file=sys.stderr, flush=True)
     return run_pip([*verified_torch, *locked("torch")], log) or run_pip([*verified, *locked("cuda")], log)
 

@@ -58,6 +58,12 @@ def test_the_image_is_built_from_what_lies_here(folder: Path) -> None:
     assert "the image is built" in e2e(folder, "image")
 
 
+def test_the_image_for_a_gpu_has_what_triton_needs_where_compose_lets_it_be(folder: Path) -> None:
+    said = e2e(folder, "gpu")
+    assert "the image for a GPU works" in said and "bits it has in a chunk" in said
+    assert "with the cache on compose's /tmp: /tmp/triton is mounted noexec" in said
+
+
 def test_compose_up_answers_every_panel_has_data_and_a_stopped_proposer_fires_its_alert(folder: Path) -> None:
     said = e2e(folder)
     assert "docker compose up: works" in said

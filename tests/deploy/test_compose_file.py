@@ -15,6 +15,7 @@ from services.runtime.memory import CPU_KV_MB
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+ON_GPU: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.gpu.yaml").read_text())["services"]
 
 
 def test_there_is_a_service_for_each_role() -> None:
@@ -134,3 +135,22 @@ def test_a_drain_ends_before_the_container_is_killed() -> None:
     drain = next(row.default for row in SETTINGS if row.name == "drain_timeout")
     for role in ROLES:
         assert int(SERVICES[role]["stop_grace_period"].removesuffix("s")) > drain
+
+
+def test_what_triton_compiles_lies_on_a_volume_of_the_worker_alone() -> None:
+    """/tmp is a tmpfs, which engines mount noexec, and the root file system is read-only."""
+    assert all("exec" not in str(service.get("tmpfs")) for service in SERVICES.values())
+    cache = ON_GPU["worker"]["environment"]["TRITON_CACHE_DIR"]
+    mounts = [mount for mount in SERVICES["worker"]["volumes"] if cache.startswith(mount.split(":")[1] + "/")]
+    assert mounts == ["compiled:/var/cache/specmesh"]
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert f"TRITON_CACHE_DIR={cache} " in dockerfile
+    assert "install -d -o specmesh -g specmesh -m 0755 /models /var/cache/specmesh" in dockerfile
+    assert "noexec" not in str(COMPOSE["volumes"])
+
+
+def test_the_image_for_a_gpu_has_a_compiler_and_torch_for_cuda() -> None:
+    assert ON_GPU["model"]["build"]["args"]["GPU"] == "1"
+    build, final = (ROOT / "Dockerfile").read_text().split("FROM base\n")
+    assert "ARG GPU=" in build and "ARG GPU=" in final
+    assert "gcc libc6-dev python3-dev" in final

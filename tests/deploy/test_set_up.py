@@ -45,7 +45,7 @@ def installs(venv_script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[l
 def no_torch_settings(venv_script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And no GPU."""
     monkeypatch.setattr(venv_script, "GPU", tmp_path / "no-gpu")
-    for name in ("TORCH_INDEX", "TORCH_UNVERIFIED"):
+    for name in ("GPU", "TORCH_INDEX", "TORCH_UNVERIFIED"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -306,6 +306,13 @@ def test_an_index_that_was_named_is_asked_for_its_cpu_build_also_where_a_gpu_is(
     there = "file:///there"
     assert offered(tmp_path, "") == [("run", ""), ("torch-cpu", there)]
     assert offered(tmp_path, NONE_OFFERED) == [("run", ""), ("torch-cpu", there), ("torch", there), ("cuda", "")]
+
+
+def test_an_image_for_a_gpu_gets_torch_for_cuda_although_none_is_there_while_it_is_built(
+    offered: Callable[..., list], tmp_path: Path, gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU", "1")
+    assert offered(tmp_path, "") == [("run", ""), ("torch", ""), ("cuda", "")]
 
 
 def test_a_cpu_build_with_a_wrong_hash_ends_the_installation(offered: Callable[..., list], tmp_path: Path) -> None:
