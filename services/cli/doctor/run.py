@@ -1,6 +1,6 @@
 """`specmesh doctor`: looks for what keeps the mesh from running here, and names the fix of each.
 
-The checks are small functions in doctor_machine.py and doctor_mesh.py; this file knows their order, how a
+The checks are small functions in machine.py, gpu.py and mesh.py; this file knows their order, how a
 broken check is told from a broken machine, and how findings are shown.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from services.api.settings import Settings, SettingsError
 from services.cli.chat_drafts import printable
-from services.cli.doctor import machine, mesh
+from services.cli.doctor import gpu, machine, mesh
 from services.cli.doctor.finding import Finding, bad, ok, warn
 from services.cli.flags import read_settings
 
@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     "open files": machine.open_files,
     "shared memory": machine.shared_memory,
     "torch": machine.torch,
+    "gpu": gpu.gpu,
     "packages": machine.packages,
     "ports": mesh.ports,
     "run_dir": mesh.run_folder,
