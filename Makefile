@@ -4,14 +4,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev model up test test-all check fmt docs load bench bench-gpu tune-gpu heads clean
+.PHONY: help venv dev model up test test-all check fmt docs load bench bench-gpu tune-gpu gpu-wheels heads clean
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  ARGS='...' is passed on, e.g. make up ARGS='--port 8080', make test ARGS='-k laws',"
 	@echo "  make bench ARGS=full (the long form, hours), make bench ARGS='engine --dtype int8'."
@@ -63,11 +63,15 @@ bench: model ## the benchmarks of this machine, 15 minutes; rows go to bench/res
 	@$(BIN)/python -m bench $(ARGS)
 
 # With the Python that is there: a machine with a GPU may have torch and triton, and reach nothing to install from.
+# ARGS=--resume goes on where it ended, --dry-run shows without a GPU that all of it runs (docs/gpu.md).
 bench-gpu: ## the benchmarks of a GPU, 9 minutes; torch and triton are enough
 	@$(PYTHON) -m bench on_gpu $(ARGS)
 
 tune-gpu: ## measure block sizes of a GPU's linears, minutes; writes kernels/gemm/tiles.json
 	@$(PYTHON) -m kernels.gemm.tune $(ARGS)
+
+gpu-wheels: dev ## what the whole mesh needs on a machine with a GPU and no index, into .gpu/
+	@$(BIN)/python deploy/gpu_wheels.py $(ARGS)
 
 heads: model ## train the heads that come with specmesh again (one to two hours)
 	@$(BIN)/python deploy/heads.py $(ARGS)

@@ -3,7 +3,8 @@
 `rooms` says how large each room of the code is, `step --replay FILE` runs a worker's recorded steps again.
 
 A benchmark prints its figures, appends them as a row to bench/results/NAME.jsonl, and tells which of them are worse
-than in the row before. Exit code 1: a bar it knows was missed (`missed` in the figures); 2: it failed.
+than in the row before. Exit code 1: a bar it knows was missed (`missed` in the figures); 2: it failed; 3: it
+can't run here, and says why.
 
 It needs nothing that a benchmark doesn't need itself: on a machine with a GPU there may be torch and little else.
 """
@@ -16,15 +17,18 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
-from bench import forms, regressions, rows, suite
+from bench import forms, on_gpu, regressions, rows, suite
+from bench.left_out import LeftOut
 
 # Each a module of this folder.
 NAMES = (
     "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "acceptance",
     "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity",
-    "gpu", "gpu_verify", "simulate",
+    "gpu_environment", "gpu_law3", "gpu_steps", "gpu_verify", "gpu_decode", "gpu_attention", "gpu_runner",
+    "gpu_prefill", "gpu_http", "simulate",
 )  # fmt: skip
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}
@@ -37,6 +41,8 @@ def main(argv: list[str]) -> int:
         return _list()
     if name in COMMANDS:
         return int(load(COMMANDS[name]).main(flags))
+    if name == forms.ON_GPU:
+        return on_gpu.main(flags)
     if name in forms.FORMS:
         return suite.main(name, flags)
     if name not in NAMES:
@@ -71,7 +77,7 @@ def _run(name: str, flags: list[str]) -> int:
         # A sentence why it can't run; the others come from argparse.
         if isinstance(ended.code, str):
             print(ended.code, file=sys.stderr)
-            return FAILED
+            return on_gpu.LEFT_OUT if isinstance(ended, LeftOut) else FAILED
         raise
     except Exception:
         traceback.print_exc()
@@ -91,8 +97,9 @@ def _measured(name: str, flags: list[str]) -> int:
     print(f"== {name}", flush=True)
     figures = module.measure(options)
     print(json.dumps(figures, indent=2))
-    if not options.no_row:
-        rows.append(name, [name, *flags], figures)
+    # Figures of a dry run are no results.
+    if not options.no_row and not (figures.get("dry_run") and options.results == rows.RESULTS):
+        rows.append(name, [name, *without_results(flags)], figures, options.results)
     for missed in figures.get("missed", []):
         print(f"MISSED {name}: {missed}")
     return MISSED if figures.get("missed") else 0
@@ -100,9 +107,16 @@ def _measured(name: str, flags: list[str]) -> int:
 
 def parser(name: str, module: ModuleType) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python -m bench {name}", description=module.HELP)
-    made.add_argument("--no-row", action="store_true", help="print only, append nothing to bench/results")
+    made.add_argument("--no-row", action="store_true", help="print only, append no row")
+    made.add_argument("--results", type=Path, default=rows.RESULTS, metavar="DIR", help="the row's folder")
     module.flags(made)
     return made
+
+
+def without_results(flags: list[str]) -> list[str]:
+    """Where a row was put first says nothing about it."""
+    at = flags.index("--results") if "--results" in flags else len(flags)
+    return flags[:at] + flags[at + 2 :]
 
 
 if __name__ == "__main__":

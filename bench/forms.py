@@ -52,12 +52,19 @@ FORMS: dict[str, tuple[Part, ...]] = {
         Part("peers", "", 240),
         Part("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
     ),
-    # One call on a machine that has a GPU, torch and triton, and little else. What is wrong isn't worth timing: first
-    # the kernels are held to their references there.
+    # One call on a machine that has a GPU, torch and triton, and little else (bench/on_gpu.py), in order of worth. What
+    # is wrong isn't worth timing: first the kernels are held to their references there, and the texts to each other.
     ON_GPU: (
-        Part("parity", "--seconds 200", 220),
-        Part("gpu", "", 170),
-        Part("gpu_verify", "", 150),
+        Part("gpu_environment", "", 50),
+        Part("parity", "--seconds 125", 130),
+        Part("gpu_law3", "", 50),
+        Part("gpu_steps", "", 40),
+        Part("gpu_verify", "", 75),
+        Part("gpu_decode", "", 60),
+        Part("gpu_attention", "", 25),
+        Part("gpu_runner", "", 35),
+        Part("gpu_prefill", "", 25),
+        Part("gpu_http", "", 50),
     ),
 }
 

@@ -42,13 +42,11 @@ WATCHED: dict[str, tuple[Watched, ...]] = {
         Watched("cells/*/failed", LOWER, 0.0),
         Watched("cells/*/differ", LOWER, 0.0),
     ),
-    "gpu": (
-        Watched("*/step_ms/*", LOWER, OF_RATIOS),
-        Watched("*/one_row_times_floor", LOWER, OF_RATIOS),
-        Watched("*/attention_of_bandwidth", HIGHER, OF_RATIOS),
-        Watched("*/host_us", LOWER, OF_TIMES),
-        Watched("*/prefill_tokens_per_second", HIGHER, OF_RATIOS),
-    ),
+    "gpu_attention": (Watched("us/*/*", LOWER, OF_RATIOS),),
+    "gpu_decode": (Watched("*/step_ms/*", LOWER, OF_RATIOS),),
+    "gpu_prefill": (Watched("tokens_per_s/*", HIGHER, OF_RATIOS),),
+    "gpu_runner": (Watched("*/*/tokens_per_s", HIGHER, OF_TIMES),),
+    "gpu_steps": (Watched("*/step_ms/*", LOWER, OF_RATIOS), Watched("*/exposed_ms/*", LOWER, OF_TIMES)),
     "gpu_verify": (Watched("us/*/*", LOWER, OF_RATIOS),),
     "harness": (
         Watched("ceiling/chunks_per_s", HIGHER, OF_TIMES),

@@ -33,7 +33,7 @@ here is written by hand. Under each table stand the date, the commit, the machin
 
 `make bench` measures this machine anew and makes this page: {short} minutes at most on two cores. `make bench
 ARGS=full` is the long form, {full} minutes at most: every method with 1 to 32 requests at a time, faults, a restart.
-`make bench-gpu` is the part of a GPU, {on_gpu} minutes at most.
+`make bench-gpu` has the stages of a GPU, {on_gpu} minutes at most ([gpu.md](gpu.md)).
 
 Of each benchmark the newest rows are shown that together hold all of its figures; a row may be older than what has
 changed since: its commit says so. The load generator runs on the same cores as what it loads. Machines differ from day
@@ -42,7 +42,7 @@ the same machine and command, by more than two runs of the same code differ, is 
 """
 NO_GPU = """## GPU
 
-No row was measured on a GPU yet.
+Not run on a GPU: there is no row of one. `make bench-gpu` measures them ([gpu.md](gpu.md)).
 """
 
 

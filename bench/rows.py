@@ -36,7 +36,7 @@ def append(name: str, command: list[str], figures: dict[str, Any], folder: Path 
     row: Row = {
         "form": FORM,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "--short=12", "HEAD") or os.environ.get(COMMIT, ""),
+        "commit": commit(),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_MEASURED)),
         "command": shlex.join(["python", "-m", "bench", *map(_without_folders, command)]),
         "hardware": hardware(),
@@ -47,6 +47,10 @@ def append(name: str, command: list[str], figures: dict[str, Any], folder: Path 
     with (folder / f"{name}.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     return row
+
+
+def commit() -> str:
+    return _git("rev-parse", "--short=12", "HEAD") or os.environ.get(COMMIT, "")
 
 
 def read(name: str, folder: Path = RESULTS) -> list[Row]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bench import regressions, results_page, rows
-from bench.forms import FORMS, ON_GPU, Part, minutes
+from bench.forms import FORMS, Part, minutes
 
 # How long a part that is stopped has for taking down what it started.
 STOPPING_SECONDS = 20.0
@@ -44,9 +44,6 @@ def main(form: str, argv: Sequence[str]) -> int:
     parser.add_argument("--no-row", action="store_true", help="print only: no rows, and docs/results.md stays")
     parser.add_argument("--arctic", default="", metavar="PYTHON", help="an interpreter that has arctic-inference")
     options = parser.parse_args(argv)
-    if form == ON_GPU and (why := without_gpu()):
-        print(f"bench {form}: {why}", file=sys.stderr)
-        return 2
     only = [name for name in options.only.split(",") if name]
     if unknown := set(only) - {part.name for part in FORMS[form]}:
         parser.error(f"{form} has no part named {', '.join(sorted(unknown))}")

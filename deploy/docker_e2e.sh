@@ -147,6 +147,15 @@ gpu_image() {
     docker build --network host --build-arg BASE_IMAGE=specmesh-e2e-base --build-arg GPU=1 \
         --build-arg TORCH_INDEX=file:///wheels -t specmesh:e2e-gpu "$WORK/context" >"$WORK/build-gpu.log" 2>&1 \
         || { tail -40 "$WORK/build-gpu.log"; return 1; }
+    # Triton comes with torch's CUDA build, which nothing here could use and is several GB.
+    mkdir -p "$WORK/triton"
+    awk '/^[a-z]/ {own = /^triton==/} own' deploy/locks/cuda.txt >"$WORK/triton/wanted.txt"
+    "$PYTHON" -m pip download -q --disable-pip-version-check --require-hashes --no-deps -d "$WORK/triton" \
+        -r "$WORK/triton/wanted.txt"
+    printf '%s\n' 'FROM specmesh:e2e-gpu' 'USER root' 'COPY *.whl /wheels/' \
+        'RUN /opt/specmesh/bin/pip install -q --no-index --no-deps /wheels/*.whl' 'USER specmesh' >"$WORK/triton/Dockerfile"
+    docker build -t specmesh:e2e-gpu "$WORK/triton" >>"$WORK/build-gpu.log" 2>&1 \
+        || { tail -40 "$WORK/build-gpu.log"; return 1; }
     say "running its worker with compose's mounts and user"
     SPECMESH_TAG=e2e-gpu docker compose -p specmesh-e2e-gpu \
         -f compose.yaml -f compose.gpu.yaml -f deploy/compose.e2e-gpu.yaml run --rm -T --no-deps \

@@ -36,14 +36,14 @@ def test_each_file_runs_by_itself_and_one_that_breaks_ends_alone(tmp_path: Path)
     right, dead = tmp_path / "test_right.py", tmp_path / "test_dead.py"
     right.write_text("def test_it(): pass\n")
     dead.write_text("import os\ndef test_it(): os.abort()\n")
-    figures = parity.measure(argparse.Namespace(tests=[str(dead), str(right)], seconds=300.0))
+    figures = parity.measure(argparse.Namespace(tests=[str(dead), str(right)], seconds=300.0, dry_run=False))
     assert figures["passed"] == 1 and figures["missed"] == [f"{dead} ended without a report"]
 
 
 def test_what_is_not_done_when_the_time_is_up_is_named(tmp_path: Path) -> None:
     file = tmp_path / "test_slow.py"
     file.write_text("def test_it(): pass\n")
-    figures = parity.measure(argparse.Namespace(tests=[str(file)], seconds=0.0))
+    figures = parity.measure(argparse.Namespace(tests=[str(file)], seconds=0.0, dry_run=False))
     assert figures["missed"] == [f"{file} ended by the clock", "no test passed"]
 
 

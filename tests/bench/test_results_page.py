@@ -11,6 +11,7 @@ import pytest
 
 from bench import results_page, rows
 from bench.__main__ import NAMES
+from bench.forms import FORMS, ON_GPU
 from bench.results_page import PAGE, made
 from bench.rows import Row
 from bench.section import covering, table
@@ -31,9 +32,37 @@ PEERS = {
     "spread": {"ours, in process": [200.0, 220.0], "transformers": [22.0, 24.0]},
     "times_transformers": {"ours, in process": 9.13, "transformers": 1.0},
 }  # fmt: skip
-GPU = {
-    "dtype": "bfloat16", "copy_gb_s": 4300.0,
-    "strict": {"path": "triton", "step_ms": {"rows 1": 4.5, "rows 8": 4.75}, "one_row_times_floor": 1.15},
+STEPS = {"step_ms": {"rows 8": 4.5}, "device_busy_ms": {"rows 8": 4.25}, "exposed_ms": {"rows 8": 0.25}}
+DECODED = {"step_ms": {"batch 1": 6.5, "batch 64": 9.0}, "times_limit": {"batch 1": 1.15, "batch 64": 1.5}}
+ANSWERED = {"tokens_per_s": 900.0, "tokens_per_step": 3.5, "step_p50_ms": 1.25}
+RUN = {"server": "auto", "concurrency": 16, "tokens_per_s": 4000.0, "ttft_p50_ms": 9.0, "tpot_p50_ms": 2.0,
+       "accepted_per_step": None, "failed": 0}  # fmt: skip
+# Figures of each stage, and a line of the page that shows them.
+STAGES: dict[str, tuple[dict[str, Any], str]] = {
+    "on_gpu": ({"stage": "parity", "how": "died of signal 11", "seconds": 9.5, "code": -11}, "| parity | died of"),
+    "gpu_environment": (
+        {"machine": {"driver": "580"}, "limits": {"copy_gb_s": 4300.0}, "arch": 90,
+         "compiled": {"gemm": {"kernels": 3, "seconds": 9.5, "registers": 128, "shared": 4096, "spills_in_loops": 0},
+                      "quant": {"problem": "none"}}},
+        "| gemm | 3 | 9.5 | 128 | 4096 | 0 |",
+    ),
+    "gpu_law3": (
+        {"weights": "random", "ways": {"greedy, trees": {"tokens": 512, "accepted": 9, "first_difference": 3}}},
+        "| greedy, trees | 512 | 9 | **other** |",
+    ),
+    "gpu_steps": ({"graphs": STEPS, "eager": STEPS}, "| rows 8 | 4.5 | 4.25 | 0.25 | 4.5 | 4.25 | 0.25 |"),
+    "gpu_decode": ({"strict": DECODED, "fast": DECODED}, "| strict | 6.5 | 9 |"),
+    "gpu_attention": (
+        {"us": {"64 at 4096": {"1 queries": 250.0}}, "of_bandwidth": {"64 at 4096": {"1 queries": 0.75}}},
+        "| 64 at 4096 | 250 |",
+    ),
+    "gpu_runner": (
+        {"weights": "random", "1 at once": {"no drafts": ANSWERED}}, "| 1 at once | no drafts | 900 | 3.5 | 1.25 |"
+    ),
+    "gpu_prefill": (
+        {"tokens_per_s": {"512 tokens": 9000.0}, "of_matmul": {"512 tokens": 0.5}}, "| tokens per second | 512 tokens |"
+    ),
+    "gpu_http": ({"runs": [RUN]}, "| auto | 16 | 4 000 | 9 | 2 | – | 0 |"),
 }  # fmt: skip
 
 
@@ -86,11 +115,21 @@ def test_the_widest_row_is_drawn_and_a_newer_narrow_one_is_shown_first() -> None
 
 def test_without_a_row_of_a_gpu_it_says_so_and_with_one_it_has_a_chapter_of_its_own() -> None:
     alone = page(peers=[row("peers", PEERS)])
-    assert "No row was measured on a GPU yet." in alone
-    both = page(gpu=[row("gpu", GPU, hardware=WITH_GPU)], peers=[row("peers", PEERS)])
-    assert "No row was measured on a GPU" not in both
+    assert "Not run on a GPU" in alone
+    both = page(gpu_decode=[row("gpu_decode", STAGES["gpu_decode"][0], hardware=WITH_GPU)], peers=[row("peers", PEERS)])
+    assert "Not run on a GPU" not in both
     assert both.index("## Some CPU, 2 cores\n") < both.index("## Some CPU, 2 cores, Some GPU")
-    assert "| rows 1, ms | 4.5 |" in both and "| one row times floor | 1.15 |" in both
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_of_a_gpu_is_shown_and_one_of_a_dry_run_is_not(name: str) -> None:
+    figures, line = STAGES[name]
+    assert line in page(**{name: [row(name, figures, hardware=WITH_GPU)]})
+    assert line not in page(**{name: [row(name, figures | {"dry_run": True}, hardware=WITH_GPU)]})
+
+
+def test_every_stage_has_its_place_on_the_page() -> None:
+    assert {part.name for part in FORMS[ON_GPU]} <= {*STAGES, "parity", "gpu_verify"}
 
 
 def test_verification_on_a_gpu_and_its_parity_stand_beside_each_other() -> None:

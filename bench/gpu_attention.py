@@ -1,0 +1,78 @@
+"""Attention alone on the GPU, in the shape of Llama 3.1 8B's layers: one query a sequence, and five (a draft of four),
+against the keys and values that must be read.
+
+Layers take turns over pages of their own, more than any cache holds, as one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+import torch
+
+from bench import gpu_device
+from bench.gpu_device import PAGE_TOKENS
+
+HELP = "attention with 1 and 5 queries a sequence, against the bytes of keys and values"
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+SIZES = ((1, 4096), (16, 4096), (64, 4096), (64, 1024))
+QUERIES = (1, 5)
+LAYERS, SLOTS = 4, 1024
+# Five queries over one.
+BAR = 1.1
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    gpu_device.flags(parser)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    where = gpu_device.device(options)
+    figures = gpu_device.facts(where)
+    rate = gpu_device.bandwidth(where)
+    sizes, layers = (((2, 40),), 1) if options.dry_run else (SIZES, LAYERS)
+    figures |= {"read_gb_s": round(rate, 1), "us": {}, "of_bandwidth": {}, "five_over_one": {}}
+    for sequences, context in sizes:
+        name = f"{sequences} at {context}"
+        us = {queries: layer_us(sequences, context, queries, layers, options.turns, where) for queries in QUERIES}
+        read = 2 * sequences * context * KV_HEADS * HEAD_DIM * 2
+        figures["us"][name] = {f"{queries} queries": round(each, 2) for queries, each in us.items()}
+        figures["of_bandwidth"][name] = {f"{q} queries": round(read / each / 1e3 / rate, 3) for q, each in us.items()}
+        figures["five_over_one"][name] = round(us[5] / us[1], 3)
+    return figures | {"missed": [] if options.dry_run else missed(figures["five_over_one"])}
+
+
+def missed(ratios: dict[str, float]) -> list[str]:
+    over = {name: ratio for name, ratio in ratios.items() if ratio > BAR}
+    return [f"{name}: 5 queries take {ratio} times as long as 1, the bar is {BAR}" for name, ratio in over.items()]
+
+
+def layer_us(sequences: int, context: int, queries: int, layers: int, turns: int, where: torch.device) -> float:
+    from kernels.paged_attention import fused
+    from kernels.paged_attention.plan import plan
+    from kernels.paged_attention.work import Partials, Work
+
+    pages, rows = -(-context // PAGE_TOKENS), sequences * queries
+    cache = [
+        [torch.randn(sequences * pages, KV_HEADS, PAGE_TOKENS, HEAD_DIM, device=where).bfloat16() for _ in range(2)]
+        for _ in range(layers)
+    ]
+    asked = torch.randn(rows, HEADS, HEAD_DIM, device=where).bfloat16()
+    out = torch.empty_like(asked)
+    tables = torch.arange(sequences * pages, dtype=torch.int32, device=where).view(sequences, pages)
+    first = context - queries
+    positions = torch.arange(first, context, dtype=torch.int32, device=where).repeat(sequences)
+    work, partials = Work(rows, SLOTS, where), Partials.make(SLOTS, HEADS, HEAD_DIM, where)
+    limits = fused.sizes(asked, cache[0][0], SLOTS)
+    work.put(plan(limits, [n * queries for n in range(sequences)], [queries] * sequences, [first] * sequences))
+
+    def run() -> None:
+        for keys, values in cache:
+            fused.attend_planned(asked, keys, values, tables, positions, HEAD_DIM**-0.5, work, partials, out)
+
+    with torch.inference_mode():
+        times = gpu_device.device_ms(gpu_device.captured(run, where), turns, where)
+    assert out.isfinite().all()
+    return statistics.median(times) * 1e3 / layers

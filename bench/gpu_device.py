@@ -1,0 +1,189 @@
+"""What the stages of `bench on_gpu` share: the device (in a dry run Triton's interpreter, with toy sizes), how it is
+timed, what it can do at best, and random weights in the shape of known models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels import interpreter
+from models.config import Fields
+from models.llama import network
+from models.quantized.stored import StoredLinear, StoredPart
+from models.spec import Linear, Network
+
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+    "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "rope_theta": 500000.0, "eos_token_id": 2,
+}  # fmt: skip
+SMOLLM2: dict[str, Any] = LLAMA_8B | {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True,
+    "rope_theta": 100000.0,
+}  # fmt: skip
+# What a dry run computes instead of any of them.
+TOY: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+PAGE_TOKENS = 32
+NO_GPU = "torch sees no GPU on this machine, and nothing else can stand in for one"
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="toy sizes in the interpreter: figures mean nothing")
+    parser.add_argument("--turns", type=int, default=30, help="how often each thing is timed")
+
+
+def device(options: argparse.Namespace) -> torch.device:
+    """Where the stage runs; ends it where there is nothing for it."""
+    if options.dry_run:
+        if not interpreter.in_use():
+            raise SystemExit(f"a dry run needs {interpreter.SWITCH}=1, which `bench on_gpu --dry-run` sets")
+        options.turns = 1
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise SystemExit(NO_GPU)
+    return torch.device("cuda")
+
+
+def shape_of(config: dict[str, Any], options: argparse.Namespace) -> Network:
+    return network(Fields(config | TOY if options.dry_run else config))
+
+
+def facts(where: torch.device) -> dict[str, Any]:
+    """What every stage's figures begin with."""
+    if where.type != "cuda":
+        return {"dry_run": True}
+    import triton
+
+    return {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__}
+
+
+# Times ------------------------------------------------------------------------------------------------
+
+
+def wait(where: torch.device) -> None:
+    if where.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def device_ms(call: Callable[[], Any], turns: int, where: torch.device) -> list[float]:
+    """By the device's own clock."""
+    if where.type != "cuda":
+        return wall_ms(call, turns, where)
+    call()
+    torch.cuda.synchronize()
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(turns)]
+    for begin, end in pairs:
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) for begin, end in pairs]
+
+
+def wall_ms(call: Callable[[], Any], turns: int, where: torch.device) -> list[float]:
+    """Each begins when the device has nothing to do, and ends when it has done it."""
+    times = []
+    for _ in range(turns):
+        wait(where)
+        start = time.perf_counter()
+        call()
+        wait(where)
+        times.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def captured(run: Callable[[], None], where: torch.device) -> Callable[[], Any]:
+    """Launches cost the host more than the device: replayed, they don't."""
+    if where.type != "cuda":
+        return run
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def busy_ms(call: Callable[[], Any], turns: int, where: torch.device) -> float:
+    """Milliseconds a call keeps the device busy, by torch's profiler: the sum of its kernels and copies."""
+    if where.type != "cuda":
+        return 0.0
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(turns):
+            call()
+        torch.cuda.synchronize()
+    return sum(each.self_device_time_total for each in profile.key_averages()) / turns / 1e3
+
+
+# Limits -----------------------------------------------------------------------------------------------
+
+
+def copy_gb_s(where: torch.device, size: int = 1 << 32) -> float:
+    """Bytes read and written by copies of memory that no cache holds."""
+    source = torch.ones((size if where.type == "cuda" else 1 << 16) // 4, dtype=torch.int32, device=where)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / min(device_ms(lambda: target.copy_(source), 10, where)) / 1e6
+
+
+def read_gb_s(where: torch.device, size: int = 1 << 32) -> float:
+    """Of a sum over memory that no cache holds."""
+    data = torch.ones((size if where.type == "cuda" else 1 << 16) // 4, device=where)
+    return data.nbytes / min(device_ms(data.sum, 10, where)) / 1e6
+
+
+def bandwidth(where: torch.device) -> float:
+    return max(copy_gb_s(where), read_gb_s(where))
+
+
+def matmul_tflops(where: torch.device) -> float:
+    """A product of random bfloat16: a device multiplies zeros faster than numbers."""
+    side = 8192 if where.type == "cuda" else 64
+    one, other = (torch.randn(side, side, device=where).bfloat16() for _ in range(2))
+    return 2 * side**3 / statistics.median(device_ms(lambda: one @ other, 10, where)) / 1e9
+
+
+# Weights ----------------------------------------------------------------------------------------------
+
+
+class RandomWeights:
+    """As models/weights.py's Weights, made where they are used: norms of ones, matrices that keep sizes of order 1."""
+
+    def __init__(self, shape: Network, where: torch.device) -> None:
+        self._random = torch.Generator(where).manual_seed(0)
+        self._device = where
+        self._embedding = shape.embedding
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        if name != self._embedding:
+            return torch.ones(shape, device=self._device)
+        return self._matrix(*shape)
+
+    def linear(self, linear: Linear) -> StoredLinear:
+        codes = self._matrix(linear.outputs, linear.inputs)
+        return StoredLinear((StoredPart(linear.parts[0].name, "plain", linear.outputs, linear.inputs, codes),))
+
+    def _matrix(self, rows: int, columns: int) -> torch.Tensor:
+        made = torch.empty(rows, columns, dtype=torch.bfloat16, device=self._device)
+        return made.normal_(0.0, columns**-0.5, generator=self._random)
+
+
+def weight_bytes(executor: Any, shape: Network, size: int = 2) -> int:
+    """What a step reads of the weights: all but the embedding's table, of which it reads rows, and the head."""
+    head = shape.head.outputs * shape.head.inputs
+    table = shape.vocab_size * shape.hidden_size
+    tied = [f"{part.name}.weight" for part in shape.head.parts] == [shape.embedding]
+    # A tied head is the table, counted once.
+    others = executor.parameters - table - (0 if tied else head)
+    return (others + head) * size

@@ -1,0 +1,54 @@
+"""Whole answers on the GPU through the worker's runner, verification included, without mesh: tokens per second by
+sequences at a time, without drafts, with prompt lookup, and with drafts that are always right (the most there is).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench import gpu_device, gpu_law3, in_process
+from bench.in_process import Answers, InProcess
+
+HELP = "answers in process on the GPU: tokens per second with and without drafts, by sequences at a time"
+AT_ONCE, TOKENS, PROMPT = (1, 16, 64), 200, 128
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    gpu_device.flags(parser)
+    parser.add_argument("--model", default="", help="a folder; otherwise SmolLM2, with random weights where it isn't")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    figures = gpu_device.facts(gpu_device.device(options))
+    at_once, tokens = ((2,), 3) if options.dry_run else (AT_ONCE, TOKENS)
+    with tempfile.TemporaryDirectory(prefix="runner-") as scratch:
+        place, figures["weights"] = gpu_law3.model_folder(Path(scratch), options)
+        if options.model:
+            place, figures["weights"] = Path(options.model), Path(options.model).name
+        loop = in_process.load(place, kv_cache_mb=4096)
+        figures["path"] = loop.runner.facts.path
+        for count in at_once:
+            figures[f"{count} at once"] = spoken(loop, count, tokens, 8 if options.dry_run else PROMPT)
+    return figures | {"missed": []}
+
+
+def spoken(loop: InProcess, count: int, tokens: int, prompt: int) -> dict[str, Any]:
+    asked = gpu_law3.prompts(loop.runner.facts.vocab_size, (prompt,) * count)
+    # The first one compiles what is left to compile.
+    plain = [loop.generate(asked, tokens) for _ in range(2)][-1]
+    ways = {"no drafts": plain, "prompt lookup": loop.generate(asked, tokens, in_process.looked_up(4))}
+    ways["right drafts of 4"] = loop.generate(asked, tokens, in_process.known(plain.texts, asked, 4))
+    return {way: told(answers) for way, answers in ways.items()}
+
+
+def told(answers: Answers) -> dict[str, Any]:
+    step_ms = [seconds * 1e3 for seconds in answers.step_seconds]
+    return {
+        "tokens_per_s": round(answers.tokens_per_second, 1),
+        "tokens_per_step": round(sum(map(len, answers.texts)) / len(answers.texts) / max(1, answers.steps), 2),
+        "step_p50_ms": round(statistics.median(step_ms), 3),
+    }

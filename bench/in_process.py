@@ -1,0 +1,235 @@
+"""A worker's runner in this process, without mesh and scheduler: sequences that all run to their end, with drafts from
+a function. Needs torch and what computes, nothing that carries messages.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels import interpreter
+from models.config import read_network
+from models.executor import Options
+from models.weights import Weights
+from services.api.draft_tree import cut_to_reach
+from services.api.drafter import NO_DRAFT, Draft
+from services.api.sampling import SamplingParameters
+from services.api.strategies import Verification
+from services.worker.running.runner import Runner
+from services.worker.running.torch_model import ModelFacts, TorchModel, Wanted, load_torch_model
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.running.verifier import verifier
+from services.worker.running.work import NewSequence, SequenceWork, Work
+
+# The sequence's number and its text so far -> the draft for its next step.
+Drafts = Callable[[int, list[int]], Draft]
+# Pages beyond a text's end that a step with a draft may write.
+ROOM = 16
+# Of a dry run: pages, tokens of a page, pages for branches.
+DRY_PAGES = (24, 16, 16)
+
+
+def no_drafts(_sequence: int, _text: list[int]) -> Draft:
+    return NO_DRAFT
+
+
+@dataclass(slots=True)
+class Answers:
+    texts: list[list[int]]  # what was generated
+    steps: int = 0
+    accepted: int = 0
+    seconds: float = 0.0  # of all steps after the prompts'
+    step_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Without the first token of each, which its prompt's step gives."""
+        return sum(len(text) - 1 for text in self.texts) / max(self.seconds, 1e-9)
+
+
+@dataclass(slots=True)
+class _Running:
+    number: int
+    id: int
+    text: list[int]
+    prompt_tokens: int
+    pages: list[int]
+    computed: int = 0
+
+
+class InProcess:
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self._last_id = 0
+        self._ended: list[int] = []
+
+    def generate(
+        self, prompts: Sequence[list[int]], tokens: int, drafts: Drafts = no_drafts,
+        sampling: Sequence[SamplingParameters] = (), chunk: int = 1 << 20,
+    ) -> Answers:  # fmt: skip
+        """`tokens` for each prompt; prompts are computed in chunks of that size. `sampling`: of each; (): greedy."""
+        running = self._admitted(prompts, tokens)
+        new = [self._new(each, sampling[each.number] if sampling else SamplingParameters()) for each in running]
+        texts: list[list[int]] = [[] for _ in prompts]
+        answers = Answers(texts)
+        while running:
+            items = [self._item(each, drafts, chunk, tokens) for each in running]
+            prompts_left = any(each.computed < each.prompt_tokens for each in running)
+            began = time.perf_counter()
+            self.runner.launch(Work(items, new, self._ended))
+            result = self.runner.finish()
+            seconds = time.perf_counter() - began
+            self.runner.draft()
+            new, self._ended = [], []
+            if not prompts_left:
+                answers.steps, answers.seconds = answers.steps + 1, answers.seconds + seconds
+                answers.step_seconds.append(seconds)
+            for each, item, verdict in zip(list(running), items, result.verdicts, strict=True):
+                if verdict is None:
+                    each.computed += len(item.tokens)
+                    continue
+                assert not verdict.failure, verdict.failure
+                each.text += verdict.tokens
+                each.computed = len(each.text) - 1
+                answers.accepted += verdict.accepted
+                if len(each.text) - each.prompt_tokens >= tokens:
+                    texts[each.number] = each.text[each.prompt_tokens :][:tokens]
+                    running.remove(each)
+                    self._ended.append(each.id)
+        return answers
+
+    def _admitted(self, prompts: Sequence[list[int]], tokens: int) -> list[_Running]:
+        size, first, running = self.runner.facts.page_tokens, 0, []
+        for number, prompt in enumerate(prompts):
+            count = -(-(len(prompt) + tokens + ROOM) // size)
+            self._last_id += 1
+            running.append(_Running(number, self._last_id, prompt[:], len(prompt), list(range(first, first + count))))
+            first += count
+        if first > self.runner.facts.pages:
+            raise SystemExit(f"{len(prompts)} sequences need {first} pages, there are {self.runner.facts.pages}")
+        return running
+
+    @staticmethod
+    def _new(each: _Running, sampling: SamplingParameters) -> NewSequence:
+        strategy = "target_match" if sampling.temperature else "greedy"
+        return NewSequence(each.id, sampling, Verification(strategy), each.prompt_tokens, each.text[:], trees=True)
+
+    @staticmethod
+    def _item(each: _Running, drafts: Drafts, chunk: int, tokens: int) -> SequenceWork:
+        fresh = each.text[each.computed : each.computed + chunk]
+        verify = each.computed + len(fresh) == len(each.text)
+        room = each.prompt_tokens + tokens - len(each.text) - 1
+        draft = drafts(each.number, each.text) if verify and len(fresh) == 1 else NO_DRAFT
+        return SequenceWork(each.id, fresh, each.computed, each.pages, verify, cut_to_reach(draft, room))
+
+
+# Drafts -------------------------------------------------------------------------------------------------
+
+
+def chain(tokens: list[int]) -> Draft:
+    return Draft(tokens, "bench") if tokens else NO_DRAFT
+
+
+def known(answers: Sequence[list[int]], prompts: Sequence[list[int]], length: int, wrong_after: int = 64) -> Drafts:
+    """The text that is known to come, with wrong tokens from the given one on."""
+
+    def drafts(number: int, text: list[int]) -> Draft:
+        at = len(text) - len(prompts[number])
+        right = answers[number][at : at + length]
+        return chain([token if place < wrong_after else token ^ 1 for place, token in enumerate(right)])
+
+    return drafts
+
+
+def known_tree(answers: Sequence[list[int]], prompts: Sequence[list[int]], length: int) -> Drafts:
+    """As `known`, behind a wrong token at each place: the right path is the second child everywhere."""
+
+    def drafts(number: int, text: list[int]) -> Draft:
+        at, tokens, parents, parent = len(text) - len(prompts[number]), [], [], -1
+        for token in answers[number][at : at + length]:
+            tokens += [token ^ 1, token]
+            parents += [parent, parent]
+            parent = len(tokens) - 1
+        return Draft(tokens, "bench", parents=parents) if tokens else NO_DRAFT
+
+    return drafts
+
+
+def looked_up(length: int, match: int = 3) -> Drafts:
+    """What followed the last occurrence of the text's last tokens: prompt lookup."""
+
+    def drafts(_number: int, text: list[int]) -> Draft:
+        end = text[-match:]
+        for at in range(len(text) - match - 1, -1, -1):
+            if text[at : at + match] == end:
+                return chain(text[at + match : at + match + length])
+        return NO_DRAFT
+
+    return drafts
+
+
+# Models -------------------------------------------------------------------------------------------------
+
+
+def load(folder: Path, kv_cache_mb: int) -> InProcess:
+    """On the GPU, as a worker does; in the interpreter where that was chosen, for a dry run."""
+    if interpreter.in_use():
+        return InProcess(TorchRunner(_interpreted(folder)))
+    wanted = Wanted(dtype="bfloat16", executor="triton", kv_cache_mb=kv_cache_mb)
+    return InProcess(TorchRunner(load_torch_model(folder, wanted)))
+
+
+def _interpreted(folder: Path) -> TorchModel:
+    from models.gpu.executor import GpuExecutor
+
+    network, (pages, size, branches) = read_network(folder), DRY_PAGES
+    options = Options("float32", pages, size, network.max_context, branch_pages=branches)
+    executor = GpuExecutor(network, Weights(folder), options, device="cpu")
+    facts = ModelFacts(
+        network.vocab_size, network.max_context, network.eos_token_ids, size, pages, "float32", executor.parameters,
+        folder.name, path=executor.path, branch_pages=branches,
+    )  # fmt: skip
+    return TorchModel(executor, facts, verifier("triton"))
+
+
+def write_random(config: dict[str, Any], folder: Path, seed: int = 0) -> Path:
+    """A Llama's folder with random weights, and no tokenizer to speak of."""
+    chance, tensors = torch.Generator().manual_seed(seed), {}
+    for name, shape in _shapes(config):
+        matrix = len(shape) == 2
+        made = torch.randn(shape, generator=chance) * shape[-1] ** -0.5 if matrix else torch.ones(shape)
+        tensors[name] = made.bfloat16()
+    folder.mkdir(parents=True, exist_ok=True)
+    header, at = {}, 0
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for tensor in tensors.values():
+            file.write(tensor.view(torch.int16).numpy().tobytes())
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def _shapes(config: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    hidden, wide, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    key = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    layer = {
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (key, hidden), "self_attn.v_proj": (key, hidden), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden), "mlp.down_proj": (hidden, wide),
+    }  # fmt: skip
+    found: list[tuple[str, tuple[int, ...]]] = [("model.embed_tokens.weight", (vocabulary, hidden))]
+    for number in range(config["num_hidden_layers"]):
+        found += [(f"model.layers.{number}.{name}.weight", shape) for name, shape in layer.items()]
+    return [*found, ("model.norm.weight", (hidden,))]
