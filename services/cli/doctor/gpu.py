@@ -8,6 +8,7 @@ first step. Nothing here imports torch or triton: what dies there doesn't take t
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import mmap
 import os
@@ -43,7 +44,7 @@ def gpu(settings: Settings) -> list[Finding]:
         return [ok("gpu", "not asked for")]
     if settings.executor == "auto" and not has_gpu():
         return [ok("gpu", NO_GPU)]
-    return [*driver(), *compiler(), *cache_folder()]
+    return [*driver(), *triton(), *compiler(), *cache_folder()]
 
 
 # The driver -----------------------------------------------------------------------------------------------
@@ -106,6 +107,14 @@ def _torch_on_it(version: tuple[int, int], facts: dict[str, object]) -> list[Fin
 
 
 # What Triton needs ----------------------------------------------------------------------------------------
+
+
+def triton() -> list[Finding]:
+    """Torch's CUDA build brings it, and its CPU build doesn't. Whether it is the right one, the check of torch says."""
+    if importlib.util.find_spec("triton") is None:
+        fix = "install torch's CUDA build, which names its triton, or pip install 'specmesh[gpu]'"
+        return [bad("triton", "triton is not installed: the GPU's kernels are written in it", fix)]
+    return []
 
 
 def compiler() -> list[Finding]:

@@ -97,6 +97,13 @@ def test_torch_is_asked_in_a_process_of_its_own() -> None:
     assert set(facts) == {"cuda", "found", "gpus"} and isinstance(facts["found"], bool)
 
 
+def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu.triton() == []
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    finding = only(gpu.triton(), "bad")
+    assert "not installed" in finding.what and "specmesh[gpu]" in finding.fix
+
+
 # The compiler
 
 
