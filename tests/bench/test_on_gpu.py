@@ -149,12 +149,12 @@ def test_the_dry_run_runs_every_stage_where_nothing_carries_messages(
     bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With one that crashes and one that hangs among them. Minutes: the interpreter is slow."""
-    stages = [part._replace(seconds=900) for part in FORMS[ON_GPU]]
+    stages = [*FORMS[ON_GPU]]
     stages = [*stages[:2], Part("crash", "", 60), *stages[2:5], Part("hang", "", 3), *stages[5:]]
     monkeypatch.setitem(forms.FORMS, ON_GPU, tuple(stages))
     monkeypatch.setattr(on_gpu, "start_dry", hanging_and_crashing)
     folder = bare / "rows"
-    assert command.main([ON_GPU, "--dry-run", "--minutes", "60", "--results", str(folder)]) == 1
+    assert command.main([ON_GPU, "--dry-run", "--results", str(folder)]) == 1
     said = capsys.readouterr().out
     how = {row["figures"]["stage"]: row["figures"] for row in rows.read(on_gpu.NAME, folder)}
     assert {name for name, each in how.items() if each["code"] == 0} == {
