@@ -125,6 +125,9 @@ SERVING = (
         panel("Predicted step time, by rows", "s", ("max by (rows) (specmesh:step_seconds_predicted)", "{{rows}}"),
               note="With 1024 tokens of context."),
         panel("Share of time in steps", "percentunit", (rate(f"{STEP}_sum", "instance"), "{{instance}}")),
+        panel("Steps on a GPU", "ops", (rate("specmesh:gpu_steps_total", "way"), "{{way}}"),
+              (rate("specmesh:kernels_compiled_late_total"), "with a kernel compiled under traffic"),
+              quiet="no worker runs on a GPU."),
     ),
     graphs(
         "Problems",

@@ -39,7 +39,7 @@ def folder() -> Path:
     from models.sources import ensure_model
     from services.api.settings import Settings, cache_dir
 
-    return Path(ensure_model(MODEL, cache_dir(Settings.for_tests())))
+    return Path(ensure_model(MODEL, cache_dir(Settings.for_tests()), dtype="float32"))
 
 
 @pytest.fixture(scope="module")

@@ -4,33 +4,31 @@ seconds (docs/operating.md); under traffic it would stop all requests for as lon
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from kernels import launch
 from kernels.verify.on_device import OnDevice
 from models.gpu.executor import GpuExecutor
-from services.worker.running.head import ResidualModel
-
-if TYPE_CHECKING:
-    from services.worker.running.torch_model import TorchModel
+from services.worker.running.head import HeadModel, ResidualModel
 
 
 @torch.inference_mode()
-def prepare(model: TorchModel) -> Callable[[], dict[str, int]]:
+def prepare(
+    target: Any, head: HeadModel | ResidualModel | None, verifier: Any, vocab_size: int
+) -> Callable[[], dict[str, int]]:
     """What is compiled afterwards is counted. Returns what reads the counts, for metrics."""
-    target, verifier = model.executor, model.verifier
     assert isinstance(target, GpuExecutor) and isinstance(verifier, OnDevice)
-    for executor in executors_of(model):
+    for executor in _executors(target, head):
         executor.prepare()
-    verifier.prepare(torch.zeros(2, model.facts.vocab_size, device=target.device))
+    verifier.prepare(torch.zeros(2, vocab_size, device=target.device))
     launch.seal()
     return lambda: {**target.steps, "compiled_late": launch.compiled_late()}
 
 
-def executors_of(model: TorchModel) -> list[GpuExecutor]:
+def _executors(target: GpuExecutor, head: HeadModel | ResidualModel | None) -> list[GpuExecutor]:
     """The target's, and that of a drafter with a network."""
-    head = model.head.prefix if isinstance(model.head, ResidualModel) else model.head
-    found = [model.executor, *([head.executor] if head is not None else [])]
+    network = head.prefix if isinstance(head, ResidualModel) else head
+    found = [target, *([network.executor] if network is not None else [])]
     return [each for each in found if isinstance(each, GpuExecutor)]

@@ -261,7 +261,7 @@ def load_torch_model(
     if choice.name == "triton":
         from services.worker.running.preparing import prepare
 
-        model.counts = prepare(model)
+        model.counts = prepare(executor, made, model.verifier, facts.vocab_size)
     return model
 
 

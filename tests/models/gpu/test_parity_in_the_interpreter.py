@@ -101,7 +101,7 @@ def test_int8_stays_close(tmp_path: Path) -> None:
 def test_what_runs_is_told_and_counted(tmp_path: Path) -> None:
     save("llama", tmp_path)
     executor = parity.load(tmp_path, on_cpu, strict=False)
-    assert executor.path == "Triton interpreted on cpu, no CUDA graphs, 8 linears float32 (torch)"
+    assert executor.path == "Triton interpreted on cpu, CUDA graphs up to 256 rows, 8 linears float32 (torch)"
     assert not executor.strict
     executor.forward(make_batch([Stretch([1], 0, [0], 0)], parity.PAGE_TOKENS))
     assert executor.steps == {"graph": 1}

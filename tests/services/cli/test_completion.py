@@ -33,7 +33,7 @@ def test_bash_offers_commands_and_their_own_flags() -> None:
     assert completed("specmesh", "co") == {"corpus", "config", "completion"}
     assert completed("specmesh", "chat", "--me") == {"--method"}
     assert completed("specmesh", "chat", "--kv") == set()
-    assert completed("specmesh", "up", "--kv") == {"--kv-cache-mb"}
+    assert completed("specmesh", "up", "--kv") == {"--kv-cache-dtype", "--kv-cache-mb"}
     assert completed("specmesh", "load", "--work") == {"--workload"}
     assert completed("specmesh", "model", "f") == {"fetch"}
     assert completed("specmesh", "run", "w") == {"worker"}

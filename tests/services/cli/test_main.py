@@ -181,10 +181,10 @@ def test_a_flag_is_never_guessed_from_its_beginning(capsys: pytest.CaptureFixtur
 
 
 def test_a_bad_value_stops_the_start_with_name_and_range(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("up", "--port", "x", "--max-sequences", "0") == 2
+    assert ended("up", "--port", "x", "--max-sequences", "1025") == 2
     told = capsys.readouterr().err
     assert "specmesh: flag --port: 'x' is not a whole number from 0 to 65535" in told
-    assert "specmesh: flag --max-sequences: '0' is not a whole number from 1 to 1024" in told
+    assert "specmesh: flag --max-sequences: '1025' is not a whole number from 0 to 1024" in told
 
 
 def test_an_unknown_environment_name_stops_the_start(
