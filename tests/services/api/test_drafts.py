@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack, unpack
@@ -44,7 +44,7 @@ def test_what_is_packed_comes_out_again() -> None:
         assert len(received) == len(drafts)
         for mine, theirs in zip(drafts, received, strict=True):
             assert theirs[:2] == mine[:2]
-            assert replace(theirs.draft, probs=None) == replace(mine.draft, probs=None)
+            assert dataclasses.replace(theirs.draft, probs=None) == dataclasses.replace(mine.draft, probs=None)
             if mine.draft.probs is None:
                 assert theirs.draft.probs is None
             else:
@@ -112,4 +112,4 @@ GOOD = pack([
 def test_columns_that_do_not_fit_are_refused(changed: dict[str, Any]) -> None:
     assert len(unpack(GOOD)) == 2
     with pytest.raises(ValueError):
-        unpack(replace(GOOD, **changed))
+        unpack(msgspec.structs.replace(GOOD, **changed))

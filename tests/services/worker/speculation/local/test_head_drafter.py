@@ -3,13 +3,13 @@ text, and the text doesn't change."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from driving import Outcome, request
@@ -221,7 +221,7 @@ def test_no_token_of_a_block_is_left_out_for_its_small_chance(target: Path, tmp_
     reference.write_block(tmp_path)
     world = World(target, "block", tmp_path)
     draft = world.kept.draft
-    world.kept.draft = lambda asked: draft([msgspec.structs.replace(each, floor=0.9) for each in asked])  # type: ignore
+    world.kept.draft = lambda asked: draft([dataclasses.replace(each, floor=0.9) for each in asked])  # type: ignore
     world.run(request(prompt(20), max_tokens=24, ignore_eos=True))
     drafts = [draft for _, draft in world.kept.drafts]
     assert [len(each.tokens) for each in drafts[:10]] == [reference.BLOCK] * 10
