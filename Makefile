@@ -24,9 +24,11 @@ venv:
 dev:
 	@$(PYTHON) deploy/venv.py --dev
 
-# The loops are compiled on the other core meanwhile.
+# The loops are compiled on the other core meanwhile. Tests also compare with the model in float32, which is a folder of
+# its own.
 model: dev
-	@$(BIN)/python -m services.runtime.compile_ahead & $(BIN)/specmesh model fetch && wait
+	@$(BIN)/python -m services.runtime.compile_ahead & $(BIN)/specmesh model fetch && \
+	  $(BIN)/specmesh model fetch --dtype float32 && wait
 
 up: venv ## install, fetch the model, start the mesh; Ctrl-C drains it
 	@exec $(BIN)/specmesh up $(ARGS)
