@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernels import interpreter
+from kernels.device_times import milliseconds
 from models.config import Fields
 from models.llama import network
 from models.quantized.stored import StoredLinear, StoredPart
@@ -76,21 +77,6 @@ def wait(where: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def device_ms(call: Callable[[], Any], turns: int, where: torch.device) -> list[float]:
-    """By the device's own clock."""
-    if where.type != "cuda":
-        return wall_ms(call, turns, where)
-    call()
-    torch.cuda.synchronize()
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(turns)]
-    for begin, end in pairs:
-        begin.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in pairs]
-
-
 def wall_ms(call: Callable[[], Any], turns: int, where: torch.device) -> list[float]:
     """Each begins when the device has nothing to do, and ends when it has done it."""
     times = []
@@ -134,13 +120,13 @@ def copy_gb_s(where: torch.device, size: int = 1 << 32) -> float:
     """Bytes read and written by copies of memory that no cache holds."""
     source = torch.ones((size if where.type == "cuda" else 1 << 16) // 4, dtype=torch.int32, device=where)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / min(device_ms(lambda: target.copy_(source), 10, where)) / 1e6
+    return 2 * source.nbytes / min(milliseconds(lambda: target.copy_(source), 10, where)) / 1e6
 
 
 def read_gb_s(where: torch.device, size: int = 1 << 32) -> float:
     """Of a sum over memory that no cache holds."""
     data = torch.ones((size if where.type == "cuda" else 1 << 16) // 4, device=where)
-    return data.nbytes / min(device_ms(data.sum, 10, where)) / 1e6
+    return data.nbytes / min(milliseconds(data.sum, 10, where)) / 1e6
 
 
 def bandwidth(where: torch.device) -> float:
@@ -151,7 +137,7 @@ def matmul_tflops(where: torch.device) -> float:
     """A product of random bfloat16: a device multiplies zeros faster than numbers."""
     side = 8192 if where.type == "cuda" else 64
     one, other = (torch.randn(side, side, device=where).bfloat16() for _ in range(2))
-    return 2 * side**3 / statistics.median(device_ms(lambda: one @ other, 10, where)) / 1e9
+    return 2 * side**3 / statistics.median(milliseconds(lambda: one @ other, 10, where)) / 1e9
 
 
 # Weights ----------------------------------------------------------------------------------------------

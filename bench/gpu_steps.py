@@ -24,7 +24,7 @@ from models.spec import Network
 HELP = "step time of a small model by rows, with graphs and without, and the host's exposed share"
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXT = 300
-# Issue's bars: eight rows, milliseconds; what the host adds to a step with a graph, milliseconds.
+# Milliseconds of a step of eight rows, and what the host may add to a step that is replayed as a graph.
 BARS = {"rows 8": 0.5, "exposed": 0.3}
 
 

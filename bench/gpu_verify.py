@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from bench import gpu_device
-from bench.gpu_device import captured, device_ms
+from bench.gpu_device import captured
+from kernels.device_times import milliseconds
 from kernels.verify import fused
 from kernels.verify.on_device import needs_of
 from kernels.verify.questions import REJECTION, Asked, Edits, Questions, Rule, gather
@@ -100,7 +101,7 @@ def call_us(copies: list[torch.Tensor], rule: Rule, sequences: int, drafts: int,
         for logits, questions, work, needs in calls:
             fused.verify(logits, questions, work, needs)
 
-    times = device_ms(captured(run, copies[0].device), turns, copies[0].device)
+    times = milliseconds(captured(run, copies[0].device), turns, copies[0].device)
     return statistics.median(times) * 1e3 / len(calls)
 
 

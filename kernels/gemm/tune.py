@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ interpreter.use_without_gpu()
 import torch  # noqa: E402
 
 from kernels.ahead_of_time import SHARED_LIMIT  # noqa: E402
+from kernels.device_times import milliseconds  # noqa: E402
 from kernels.gemm import fused, tiles  # noqa: E402
 from kernels.gemm.tiles import Tile  # noqa: E402
 from kernels.launch import architecture  # noqa: E402
@@ -45,27 +45,13 @@ def candidates(arch: int, dry: bool) -> Iterator[Tile]:
                     yield Tile(block_n, block_k, stages, 8 if block_n == 128 else 4)
 
 
-def seconds(call: Callable[[], object], device: torch.device, turns: int) -> float:
-    call()
-    if device.type != "cuda":
-        begin = time.perf_counter()
-        call()
-        return time.perf_counter() - begin
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(turns)]
-    for begin_event, end_event in pairs:
-        begin_event.record()
-        call()
-        end_event.record()
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1e3
-
-
 def tune(columns: int, inputs: int, device: torch.device, dry: bool) -> Tile | None:
     """The fastest tile of a weight; None: no candidate was right."""
     weight = torch.randn(columns, inputs, dtype=torch.bfloat16, device=device) / inputs**0.5
     x = torch.randn(ROWS[-1], inputs, dtype=torch.bfloat16, device=device)
     expected = torch.nn.functional.linear(x.float(), weight.float())
     best: tuple[float, Tile] | None = None
+    turns = 1 if dry else TURNS
     for tile in candidates(architecture(device), dry):
         try:
             found = fused.linear(x, weight, out_dtype=torch.float32, tile=tile)
@@ -73,7 +59,7 @@ def tune(columns: int, inputs: int, device: torch.device, dry: bool) -> Tile | N
                 print(f"  {tile}: not the product, left out", flush=True)
                 continue
             calls = [partial(fused.linear, x[:rows], weight, tile=tile) for rows in ((1,) if dry else ROWS)]
-            took = sum(seconds(call, device, TURNS) for call in calls)
+            took = sum(statistics.median(milliseconds(call, turns, device)) for call in calls)
         except Exception as error:  # A compiler refuses a size: the others are tried.
             print(f"  {tile}: {type(error).__name__}", flush=True)
             continue
