@@ -56,7 +56,7 @@ class HeadWeights:
         return self._own.number_bytes(name)
 
 
-def vocabulary_of(head: Head | ResidualHeads, own: Weights) -> torch.Tensor | None:
+def target_ids(head: Head | ResidualHeads, own: Weights) -> torch.Tensor | None:
     """The target's ids of the head's tokens. None: it has the target's."""
     if isinstance(head, ResidualHeads):
         return own.take_ids(head.token_ids, head.heads[0].head.outputs) if head.token_ids else None

@@ -20,7 +20,7 @@ from models.executor import Executor, Options, Output
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
-from models.heads.weights import HeadWeights, vocabulary_of
+from models.heads.weights import HeadWeights, target_ids
 from models.memory import NUMBER_BYTES, kept_by, numbers_of, weight_bytes
 from models.passes import forward
 from models.projection import Projection
@@ -57,7 +57,7 @@ class OpenedHead:
 
     def __init__(self, head: Head, own: Weights, target: Weights) -> None:
         self.head, self._own = head, own
-        self._ids = vocabulary_of(head, own)
+        self._ids = target_ids(head, own)
         self._weights = HeadWeights(own, target, head.shared, self._ids, head.network.vocab_size)
         self.taps = head.taps
         self.network: Network | None = head.network
@@ -114,7 +114,7 @@ class OpenedResidual:
         if self._heads.reads_tokens:
             network = self._network
             embedding = self._target.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
-        ids = vocabulary_of(self._heads, self._own)
+        ids = target_ids(self._heads, self._own)
         weights = HeadWeights(self._own, self._target, self._heads.shared, ids, self._network.vocab_size)
         prefix = None if self._prefix is None else self._prefix.load(executor, options, device)
         ids = None if ids is None else ids.to(device)

@@ -26,7 +26,7 @@ from models.heads.folder import read_head
 from models.heads.head import Head, Mask
 from models.heads.residual import ResidualHeads
 from models.heads.sources import method_of
-from models.heads.weights import HeadWeights, vocabulary_of
+from models.heads.weights import HeadWeights, target_ids
 from models.plain import PlainExecutor
 from models.spec import Network
 from models.taps import FINAL
@@ -91,7 +91,7 @@ def _open(folder: Path, method: str, target: tuple[Network, Weights]) -> tuple[H
     head = read_head(method, folder, network)
     assert isinstance(head, Head)
     own = Weights(folder)
-    return head, HeadWeights(own, weights, head.shared, vocabulary_of(head, own), network.vocab_size)
+    return head, HeadWeights(own, weights, head.shared, target_ids(head, own), network.vocab_size)
 
 
 def _with_shared(state: State, head: Head, weights: HeadWeights) -> State:
@@ -240,6 +240,14 @@ def test_a_head_for_another_model_is_refused_by_name(
 def test_a_folder_without_the_block_is_refused(target: tuple[Network, Weights], tmp_path: Path) -> None:
     reference.write_eagle(tmp_path)
     with pytest.raises(ModelError, match="holds a head of method eagle "):
+        _open(tmp_path, "mtp", target)
+
+
+def test_an_mtp_block_behind_other_layers_than_the_models_is_refused(
+    target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    reference.write_mtp(tmp_path, TARGET_LAYERS + 1, shared=True)
+    with pytest.raises(ModelError, match=f"no MTP block: none of model.layers.{TARGET_LAYERS}.eh_proj"):
         _open(tmp_path, "mtp", target)
 
 
