@@ -14,25 +14,21 @@ from typing import Any
 import torch
 
 from kernels import interpreter
-from models.config import read_network
-from models.executor import Options
-from models.weights import Weights
 from services.api.draft_tree import cut_to_reach
 from services.api.drafter import NO_DRAFT, Draft
 from services.api.sampling import SamplingParameters
 from services.api.strategies import Verification
 from services.worker.running.runner import Runner
-from services.worker.running.torch_model import ModelFacts, TorchModel, Wanted, load_torch_model
+from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
-from services.worker.running.verifier import verifier
 from services.worker.running.work import NewSequence, SequenceWork, Work
 
 # The sequence's number and its text so far -> the draft for its next step.
 Drafts = Callable[[int, list[int]], Draft]
 # Pages beyond a text's end that a step with a draft may write.
 ROOM = 16
-# Of a dry run: pages, tokens of a page, pages for branches.
-DRY_PAGES = (24, 16, 16)
+# Of a dry run: few pages and rows, because the interpreter runs the kernels of each size once before it is ready.
+DRY = Wanted(dtype="float32", executor="triton", page_tokens=16, kv_cache_mb=1, max_step_tokens=8)
 
 
 def no_drafts(_sequence: int, _text: list[int]) -> Draft:
@@ -179,23 +175,10 @@ def looked_up(length: int, match: int = 3) -> Drafts:
 
 def load(folder: Path, kv_cache_mb: int) -> InProcess:
     """On the GPU, as a worker does; in the interpreter where that was chosen, for a dry run."""
-    if interpreter.in_use():
-        return InProcess(TorchRunner(_interpreted(folder)))
     wanted = Wanted(dtype="bfloat16", executor="triton", kv_cache_mb=kv_cache_mb)
+    if interpreter.in_use():
+        wanted = DRY
     return InProcess(TorchRunner(load_torch_model(folder, wanted)))
-
-
-def _interpreted(folder: Path) -> TorchModel:
-    from models.gpu.executor import GpuExecutor
-
-    network, (pages, size, branches) = read_network(folder), DRY_PAGES
-    options = Options("float32", pages, size, network.max_context, branch_pages=branches)
-    executor = GpuExecutor(network, Weights(folder), options, device="cpu")
-    facts = ModelFacts(
-        network.vocab_size, network.max_context, network.eos_token_ids, size, pages, "float32", executor.parameters,
-        folder.name, path=executor.path, branch_pages=branches,
-    )  # fmt: skip
-    return TorchModel(executor, facts, verifier("triton"))
 
 
 def write_random(config: dict[str, Any], folder: Path, seed: int = 0) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.held_out import prompts, sources
+from bench.replay import agreeing
 from bench.rows import ROOT
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
@@ -94,22 +95,18 @@ def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]]) -> An
         if at > len(found.text):
             break
         found.drafts[at] = draft
-        at += accepted(found.text, at, draft) + 1
+        at += agreeing(draft, found.text, at) + 1
     return found
 
 
 def here(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[Answer]:
     """Through the worker's own engine."""
     from services.api.messages import Sampling
-    from services.api.methods import METHODS
-    from services.training.offline import OfflineEngine
-    from services.worker.running.torch_model import Wanted, load_torch_model
-    from services.worker.running.torch_runner import TorchRunner
-    from services.worker.speculation.local.drafters import LocalDrafters
+    from services.training.offline import OfflineEngine, runner_with_head
+    from services.worker.running.torch_model import Wanted
 
     wanted = Wanted(dtype="float32", draft_dtype="float32", kv_cache_mb=512)
-    model = load_torch_model(folder, wanted, head=(options.method, Path(options.draft_model)))
-    drafter: Any = METHODS[options.method].load()(None, model)
+    runner, drafter = runner_with_head(folder, options.method, Path(options.draft_model), wanted)
     seen: dict[int, list[int]] = {}
     draft = drafter.draft
 
@@ -120,7 +117,6 @@ def here(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) 
         return found
 
     drafter.draft = watched
-    runner = TorchRunner(model, LocalDrafters({options.method: drafter}))
     for prompt in asked:
         seen.clear()
         [done] = OfflineEngine(runner, options.method).run({0: prompt}, Sampling(max_tokens=options.tokens))
@@ -153,12 +149,5 @@ def _same(theirs: list[int], ours: list[int]) -> bool:
 
 def _mean_accepted(answers: Sequence[Answer]) -> float:
     """Tokens of a draft; those at the end of an answer count only as far as it goes."""
-    counts = [accepted(each.text, at, draft) for each in answers for at, draft in each.drafts.items()]
+    counts = [agreeing(draft, each.text, at) for each in answers for at, draft in each.drafts.items()]
     return sum(counts) / max(1, len(counts))
-
-
-def accepted(text: Sequence[int], at: int, draft: Sequence[int]) -> int:
-    count = 0
-    while count < len(draft) and at + count < len(text) and text[at + count] == draft[count]:
-        count += 1
-    return count

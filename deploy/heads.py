@@ -45,10 +45,11 @@ def main(names: list[str]) -> int:
 def _share(model: str, work: Path) -> None:
     """Prompts and answers of the model's first head; later ones take what they need of them."""
     first = next(name for name in HEADS if name.startswith(f"{model}/"))
-    for file in (WORK / first / "work").glob("*s.jsonl"):
-        if not (work / file.name).exists():
+    for name in ("prompts.jsonl", "answers.jsonl"):
+        file = WORK / first / "work" / name
+        if file.exists() and not (work / name).exists():
             work.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, work / file.name)
+            shutil.copyfile(file, work / name)
 
 
 def ship(name: str, out: Path) -> None:

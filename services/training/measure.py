@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from services.api.messages import Finished, Sampling
-from services.api.methods import METHODS
-from services.training.offline import OfflineEngine
-from services.worker.running.torch_model import Wanted, load_torch_model
-from services.worker.running.torch_runner import TorchRunner
-from services.worker.speculation.local.drafters import LocalDrafters
+from services.training.offline import OfflineEngine, runner_with_head
+from services.worker.running.torch_model import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +26,7 @@ class Measured:
 def measure(
     folder: Path, method: str, head: Path, prompts: Sequence[Sequence[int]], wanted: Wanted, max_tokens: int
 ) -> Measured:
-    model = load_torch_model(folder, wanted, head=(method, head))
-    drafter: Any = METHODS[method].load()(None, model)
-    runner = TorchRunner(model, LocalDrafters({method: drafter}))
+    runner, _ = runner_with_head(folder, method, head, wanted)
     sampling = Sampling(max_tokens=max_tokens)
     ended = OfflineEngine(runner, method).run(dict(enumerate(prompts)), sampling)
     return _counted([each.finished for each in ended])

@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 
 from services.api.messages import Finished, Generate, Sampling, Speculation
-from services.api.methods import NAIVE
+from services.api.methods import METHODS, NAIVE
 from services.worker.engine import Engine
 from services.worker.running.runner import Runner
+from services.worker.running.torch_model import Wanted, load_torch_model
+from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Answer, Arrived, Emit, Fail
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.local.drafters import LocalDrafters
 from services.worker.speculation.remote.proposers import Proposers
 
 MAX_SEQUENCES = 32
@@ -30,6 +34,13 @@ class Ended:
     number: int
     ids: list[int]
     finished: Finished
+
+
+def runner_with_head(folder: Path, method: str, head: Path, wanted: Wanted) -> tuple[Runner, Any]:
+    """A runner of the model with this head for its own drafts, and its drafter."""
+    model = load_torch_model(folder, wanted, head=(method, head))
+    drafter: Any = METHODS[method].load()(None, model)
+    return TorchRunner(model, LocalDrafters({method: drafter})), drafter
 
 
 class OfflineEngine:

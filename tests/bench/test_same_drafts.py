@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from bench.same_drafts import Answer, accepted, compared, placed
+from bench.replay import agreeing
+from bench.same_drafts import Answer, compared, placed
 
 
 def test_drafts_are_placed_behind_what_was_accepted() -> None:
     """Prompt 1 2, answer 3 4 5 6 7: two tokens of the first draft are accepted, none of the second."""
     found = placed([1, 2], [3, 4, 5, 6, 7], [[4, 5, 9], [8, 8, 8], [1, 1, 1]])
     assert found.drafts == {3: [4, 5, 9], 6: [8, 8, 8], 7: [1, 1, 1]}
-    assert [accepted(found.text, at, draft) for at, draft in found.drafts.items()] == [2, 0, 0]
+    assert [agreeing(draft, found.text, at) for at, draft in found.drafts.items()] == [2, 0, 0]
 
 
 def test_drafts_behind_the_end_of_an_answer_are_left_out() -> None:
