@@ -1,5 +1,5 @@
-"""What a network takes of memory: its weights as an executor keeps them, and what a step of so many rows needs beside
-them. Plain arithmetic over a network's description: no torch, no device, no values.
+"""How much memory a network needs: for its weights as an executor keeps them, and for a step by its number of rows.
+Plain arithmetic over a network's description: no torch, no device, no values.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
 MAX_ROWS = 2048
 # Kernels follow the number of rows in a few steps, all of which lie at powers of two (tiles, blocks, ranges).
 PREPARED_ROWS = tuple(1 << power for power in range(MAX_ROWS.bit_length()))
-# The head's kernels are all used by so many wanted rows; more would only need memory for their logits.
+# The head's kernels don't differ beyond this number of rows; preparing more would only need memory for their logits.
 PREPARED_WANTED = 2 * gemm.BLOCK_M
 # Partial results of attention that there is memory for: how many splits of long contexts, times rows, run apart.
 SLOTS = 1024

@@ -23,7 +23,8 @@ BUCKETS = (
 
 
 def choose_buckets(rows: int, row_bytes: int, room: int) -> tuple[int, ...]:
-    """Those for steps of up to `rows` rows, as far as the largest, with so many bytes a row, fits into `room`."""
+    """Sizes of graphs for steps of up to `rows` rows. A graph needs `row_bytes` for each of its rows; what doesn't fit
+    into `room` is left out."""
     wanted = BUCKETS[: bisect_left(BUCKETS, rows) + 1]
     return tuple(bucket for bucket in wanted if bucket * row_bytes <= room)
 

@@ -27,7 +27,7 @@ from hashlib import blake2b
 KEY_PAGES = 4
 # What others send and what ends is heard of late, so that loads go beyond this (`python -m bench simulate`).
 MOST_ABOVE_MEAN = 1.15
-# Places of each worker on the ring: so many make the parts of the ring nearly equal.
+# Places of each worker on the ring. The more there are, the more equal are the workers' parts of it.
 PLACES = 64
 
 # Workers that a request without a key chooses between.

@@ -30,7 +30,7 @@ def wanted_rows(prompts: list[Sequence], scored: int) -> dict[int, int]:
 
 
 def share_chunks(wanted: Mapping[int, int], rows: int) -> dict[int, int]:
-    """Rows beyond the first one, by sequence. `wanted`: at most so many, in scheduling order."""
+    """Rows of each sequence beyond its first one. `wanted` holds the most that each can use, in scheduling order."""
     left = rows
     aside = rows // 4 if len(wanted) > 1 else 0
     given: dict[int, int] = {}

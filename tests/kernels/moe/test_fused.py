@@ -116,7 +116,7 @@ def test_coded_experts_are_those_of_the_weights_they_stand_for(kind: str, rows: 
     assert_close(fused.experts(x, gate_up, down, ids, weights) / size, expected / size)
 
 
-def test_a_row_has_the_same_bits_with_coded_experts_whoever_shares_them() -> None:
+def test_a_row_has_the_same_bits_with_coded_experts_whichever_rows_share_them() -> None:
     x, (ids, weights) = random(21, HIDDEN, dtype=torch.bfloat16), routed(21)
     gate_up, down = (coded("int4", *shape, 1)[0] for shape in ((2 * WIDE, HIDDEN), (HIDDEN, WIDE)))
     together = fused.experts(x, gate_up, down, ids, weights)
@@ -125,7 +125,7 @@ def test_a_row_has_the_same_bits_with_coded_experts_whoever_shares_them() -> Non
         assert_same_bits(alone[0], together[row])
 
 
-def test_a_row_has_the_same_bits_whoever_shares_its_experts() -> None:
+def test_a_row_has_the_same_bits_whichever_rows_share_its_experts() -> None:
     x, (gate_up, down) = random(21, HIDDEN, dtype=torch.bfloat16), weights_of_experts(torch.bfloat16)
     ids, weights = routed(21)
     together = fused.experts(x, gate_up, down, ids, weights)

@@ -2,7 +2,7 @@
 
     namespace ── rendezvous hash over the ready proposers ──▶ its owner, which drafts for it and learns from it
 
-Rule 1: whoever asks finds the same owner, without talking: every worker, and streamers for their corpora.
+Rule 1: every worker finds the same owner by itself, and so does every streamer for its corpora.
 Rule 2: when a proposer leaves, only its namespaces move. The new owner is sent the running texts once, and finds what
         was learned in the shared folder.
 Rule 3: a step asks only the owners that it needs, at the same time.
