@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.running_mesh import ROOT
 from loadtest.ask import side
+from loadtest.workloads import REQUESTS
 
 LATENCIES = {"ttft_p50_ms": ("ttft_s", "p50"), "ttft_p99_ms": ("ttft_s", "p99"), "tpot_p50_ms": ("tpot_s", "p50"),
              "e2e_p50_ms": ("e2e_s", "p50")}  # fmt: skip
@@ -29,12 +30,16 @@ def flags(parser: argparse.ArgumentParser) -> None:
     shown = "of --served; edit is cold, so a server that refuses cache_salt needs cache_salt=null in its side"
     parser.add_argument("--workloads", default="chat,edit", help=shown)
     parser.add_argument("--concurrency", default="1,4", help="of --served")
+    parser.add_argument("--cold", action="store_true", help="of --served: a cache_salt for each request")
     parser.add_argument("--requests", type=int, default=12, help="of --served: a server's, for each concurrency")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"servers": [side(text).label for text in options.served], "tokens": options.tokens}
-    for name in options.workloads.split(","):
+    names = options.workloads.split(",")
+    # Nothing was drafted from other answers, or from pages that another request had computed.
+    figures["cold"] = [name for name in names if options.cold or REQUESTS[name].cold]
+    for name in names:
         figures[name] = [row(run) for run in loaded(name, options)["runs"]]
     return figures
 
@@ -54,7 +59,7 @@ def loaded(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def command(name: str, options: argparse.Namespace) -> list[str]:
     return [
         "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", options.concurrency, "--requests",
-        str(options.requests), "--max-tokens", str(options.tokens), "--ab", *options.served,
+        str(options.requests), "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab", *options.served,
     ]  # fmt: skip
 
 

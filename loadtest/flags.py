@@ -90,6 +90,7 @@ def _compared(flag: Flag) -> None:
     flag("--ab", nargs="+", default=[], metavar="SIDE", help=shown)
     flag("--ab-block", type=_at_least(0), default=0, metavar="N", help="requests per turn of a side; 0: by the load")
     flag("--shared-cache", action="store_true", help="send no cache_salt: sides share caches, and edit isn't cold")
+    flag("--cold", action="store_true", help="a cache_salt for each session: nothing is drafted from other answers")
 
 
 def _judged(flag: Flag) -> None:
@@ -137,7 +138,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
     return Plan(
         url=options.url, ask=ask, workload=asked, arrivals=arrivals,
         points=tuple(points) if len(points) > 1 else (), sides=tuple(side(text) for text in options.ab),
-        block=options.ab_block, shared_cache=options.shared_cache,
+        block=options.ab_block, shared_cache=options.shared_cache, cold=options.cold,
         limits=objectives(options.slo) if options.slo else None, api_key=options.api_key, timeout=options.timeout,
         warmup=WARM_UP_SIDES * bool(options.ab) if options.warmup is None else options.warmup,
         disconnect=options.disconnect, keep_text=len(options.ab) > 1,        metrics_urls=tuple(options.metrics_url),
@@ -155,6 +156,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError("--rate and --concurrency are two kinds of load: one of them")
     if options.ab and (len(options.ab) < 2 or len(set(options.ab)) < len(options.ab)):
         raise ValueError("--ab needs two sides or more, all different")
+    if options.cold and options.shared_cache:
+        raise ValueError("--cold and --shared-cache contradict each other: one of them")
     for text in options.assertions:
         assertion(text)
     for url in (options.url, *(each.url for each in map(side, options.ab) if each.url)):

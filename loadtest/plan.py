@@ -28,6 +28,7 @@ class Plan:
     sides: tuple[Side, ...] = ()
     block: int = 0  # sessions of a side in each turn; 0: set by the load
     shared_cache: bool = False
+    cold: bool = False
     limits: Objectives | None = None
     api_key: str = ""
     timeout: float = 600.0

@@ -79,7 +79,7 @@ async def run(
     """Warms up, runs and measures. `stop`: ends the run early; what was measured before is the result. Raises
     ServerUnusable without a usable server."""
     stop = stop or asyncio.Event()
-    cold = plan.workload.cold and not plan.shared_cache
+    cold = plan.cold or (plan.workload.cold and not plan.shared_cache)
     salt = f"load {secrets.token_hex(4)}" if cold or (len(plan.sides) > 1 and not plan.shared_cache) else ""
     clients = [Client(side.url or plan.url, api_key=plan.api_key, timeout=plan.timeout) for side in plan.each_side]
     result = Result([], [], [])

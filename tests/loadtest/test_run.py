@@ -48,6 +48,15 @@ async def test_a_cold_workload_gives_every_request_a_salt_of_its_own(server: Scr
     assert len(set(salts)) == len(salts) == 4 + 6
 
 
+async def test_any_workload_is_cold_where_it_is_told_so(server: ScriptedServer) -> None:
+    await load(server, "--workload=chat", "--requests=3", "--cold")
+    await load(server, "--workload=chat", "--requests=3", "--cold", "--ab", "label=a;model=m", "label=b;model=m")
+    salts = [body["cache_salt"] for body in server.asked]
+    assert len(set(salts)) == len(salts) >= 3 + 6
+    with pytest.raises(ValueError, match="one of them"):
+        await load(server, "--workload=chat", "--cold", "--shared-cache")
+
+
 async def test_a_cold_workload_is_warm_where_it_is_told_so(server: ScriptedServer) -> None:
     await load(server, "--workload=edit", "--requests=2", "--shared-cache")
     await load(server, "--workload=edit", "--requests=2", "--ab", "label=a;cache_salt=null", "label=b;cache_salt=mine")
