@@ -33,7 +33,7 @@ def test_a_misspelled_command(ended: Ended) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "--prot 8080", "--method eagle9", "--max-sequences 0", "--max-step-tokens 9999999", "--audit-share 7",
+        "--prot 8080", "--method eagle9", "--max-sequences 2000", "--max-step-tokens 9999999", "--audit-share 7",
         "--verify-strategy fast", "--dtype float64",
     ],
 )  # fmt: skip

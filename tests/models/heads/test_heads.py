@@ -282,6 +282,14 @@ def test_the_method_of_a_folder_is_read_off_its_tensors(target: tuple[Network, W
     assert method_of("own", tmp_path) == "mtp"
 
 
+def test_a_reduced_vocabulary_has_the_ids_of_the_target(target: tuple[Network, Weights], tmp_path: Path) -> None:
+    """The folder has the distance from each token to its id in the target, which is every second one here."""
+    reference.write_eagle3(tmp_path)
+    head, _ = _open(tmp_path, "eagle3", target)
+    ids = target_ids(head, Weights(tmp_path))
+    assert ids is not None and ids.tolist() == list(range(1, 2 * head.network.head.outputs, 2))
+
+
 @pytest.mark.parametrize("field", ["ptd_token_id", "pard_token", "mask_token_id"])
 def test_the_mask_of_a_block_drafter_has_the_embedding_of_a_token(
     field: str, target: tuple[Network, Weights], tmp_path: Path
