@@ -12,6 +12,7 @@ from typing import Any
 
 from bench import gpu_device, gpu_law3, in_process
 from bench.in_process import Answers, InProcess
+from kernels import launch
 
 HELP = "answers in process on the GPU: tokens per second with and without drafts, by sequences at a time"
 AT_ONCE, TOKENS, PROMPT = (1, 16, 64), 200, 128
@@ -31,14 +32,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             place, figures["weights"] = Path(options.model), Path(options.model).name
         loop = in_process.load(place, kv_cache_mb=4096)
         figures["path"] = loop.runner.facts.path
+        ready = launch.compiled_late()
         for count in at_once:
             figures[f"{count} at once"] = spoken(loop, count, tokens, 8 if options.dry_run else PROMPT)
-    return figures | {"missed": []}
+        figures["compiled_late"] = launch.compiled_late() - ready
+    return figures | {"missed": missed(figures)}
+
+
+def missed(figures: dict[str, Any]) -> list[str]:
+    late = figures["compiled_late"]
+    return [f"{late} kernels were compiled after the runner was ready"] if late else []
 
 
 def spoken(loop: InProcess, count: int, tokens: int, prompt: int) -> dict[str, Any]:
     asked = gpu_law3.prompts(loop.runner.facts.vocab_size, (prompt,) * count)
-    # The first one compiles what is left to compile.
+    # The first one warms up.
     plain = [loop.generate(asked, tokens) for _ in range(2)][-1]
     ways = {"no drafts": plain, "prompt lookup": loop.generate(asked, tokens, in_process.looked_up(4))}
     ways["right drafts of 4"] = loop.generate(asked, tokens, in_process.known(plain.texts, asked, 4))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench import gpu_attention, gpu_decode, gpu_device, gpu_steps
+from bench import gpu_attention, gpu_decode, gpu_device, gpu_environment, gpu_runner, gpu_steps
 from kernels import device_times, interpreter
 from models.config import Fields
 from models.llama import network
@@ -51,6 +51,15 @@ def test_a_small_step_is_held_to_its_time_and_to_what_the_host_adds() -> None:
         "rows 8 take 0.6 ms with a graph, the bar is 0.5",
         "rows 8: 0.4 ms of the host are exposed, the bar is 0.3",
     ]
+
+
+def test_a_kernel_that_spills_or_is_compiled_late_is_named() -> None:
+    fits = {"gemm": {"kernels": 3, "shared": 4096, "spills_in_loops": 0}, "quant": {"problem": "none"}}
+    assert gpu_environment.missed(fits, 90) == ["quant: none"]
+    assert gpu_environment.missed({"gemm": {"shared": 4096, "spills_in_loops": 2}}, 90) == ["gemm: 2 spills in a loop"]
+    assert len(gpu_environment.missed({"gemm": {"shared": 1 << 20}}, 90)) == 1
+    assert gpu_runner.missed({"compiled_late": 0}) == []
+    assert gpu_runner.missed({"compiled_late": 2}) == ["2 kernels were compiled after the runner was ready"]
 
 
 @pytest.mark.skipif(not interpreter.in_use(), reason="runs for real on a GPU")
