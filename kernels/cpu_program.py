@@ -54,8 +54,8 @@ _NEXT_BITS, _CHUNK_BITS, _RUN_BITS = 20, 20, 24
 _MASK, _RUN_MASK = (1 << 20) - 1, (1 << _RUN_BITS) - 1
 # Words of an op, in lines of 64 bytes: what is only read, then each word that is fought over.
 _RUN, _CHUNKS, _ARGS, _CYCLES, _TICKET, _DONE, _OP_WORDS = 0, 1, 2, 3, 8, 16, 24
-# Words of the whole program.
-_GO, _STOP, _SLEEPERS, _CONTROL_WORDS = 0, 8, 16, 24
+# Words of the whole program. A run is of the ops from _FIRST up to _END.
+_GO, _FIRST, _END, _STOP, _SLEEPERS, _CONTROL_WORDS = 0, 1, 2, 8, 16, 24
 # Looks at a word before a thread gives its core away; about 20 µs, and 100 µs between runs.
 _SPINS, _SPINS_BETWEEN_RUNS = 1000, 5000
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0
@@ -140,7 +140,7 @@ class Program:
         for row, one, words in zip(self._table.reshape(-1, _OP_WORDS), ops, self._words, strict=True):
             row[_RUN], row[_CHUNKS], row[_ARGS] = one.run.address, one.chunks.address, _address(words)
         self._runs = 0
-        self._places = (_address(self._control), _address(self._table), len(self.ops), _address(self.step))
+        self._places = (_address(self._control), _address(self._table), _address(self.step))
         # What threads look at while they wait lives as long as they do, and they end with the program.
         kept = (self._control, self._table, self._words, self.step)
         self._threads = [
@@ -153,11 +153,11 @@ class Program:
         _programs.add(self)
         self._end = weakref.finalize(self, _stop_threads, self._control)
 
-    def run(self) -> None:
-        """All ops, with the step's words as they are now."""
+    def run(self, first: int = 0, end: int | None = None) -> None:
+        """All ops, or some neighbours, with the step's words as they are now."""
         # 0 marks a thread that has seen no run.
         self._runs = self._runs % _RUN_MASK + 1
-        refused = run_program(*self._places, self._runs)
+        refused = run_program(*self._places, first, len(self.ops) if end is None else end, self._runs)
         if refused >= 0:
             name = self.ops[refused].run.__name__
             raise ValueError(f"op {refused} ({name}) has no number of chunks between 0 and {_MASK}")
@@ -314,9 +314,9 @@ def _sleep_while(address, seen):
 
 
 @compiled
-def _walk(table, count, step, run, thread):
+def _walk(table, first, end, step, run, thread):
     """This thread's share of a run. Returns when the run is over."""
-    for index in range(count):
+    for index in range(first, end):
         ticket_at, done_at = _op(table, index, _TICKET), _op(table, index, _DONE)
         began = _ticks()
         while True:
@@ -345,24 +345,26 @@ def _walk(table, count, step, run, thread):
 
 
 @compiled
-def run_program(control, table, count, step, run):
+def run_program(control, table, step, first, end, run):
     """-1, or the first op with a number of chunks that a ticket has no room for: then nothing was run."""
-    for index in range(count):
+    for index in range(first, end):
         chunks = _call_chunks(_read(_op(table, index, _CHUNKS)), _read(_op(table, index, _ARGS)), step)
         if chunks < 0 or chunks > _MASK:
             return index
         _write(_op(table, index, _DONE), 0)
         _write(_op(table, index, _TICKET), (run << 40) | (chunks << _NEXT_BITS))
+    _write(control + _FIRST * 8, first)
+    _write(control + _END * 8, end)
     _write(control + _GO * 8, run)
     # Adding nothing is more than reading: it can't come before the line above. One that lies down now sees the run.
     if _FUTEX != 0 and _add(control + _SLEEPERS * 8, 0) > 0:
         _system_call(_FUTEX, control + _GO * 8, _FUTEX_WAKE, 1 << 30, 0)
-    _walk(table, count, step, run, 0)
+    _walk(table, first, end, step, run, 0)
     return -1
 
 
 @compiled
-def work(control, table, count, step, thread):
+def work(control, table, step, thread):
     """A thread's life: runs as they come."""
     seen = 0
     while True:
@@ -378,7 +380,9 @@ def work(control, table, count, step, thread):
         if _read(control + _STOP * 8) != 0:
             return
         seen = _read(control + _GO * 8)
-        _walk(table, count, step, seen, thread)
+        # Of a later run perhaps, whose tickets have another number than `seen`.
+        first, end = _read(control + _FIRST * 8), _read(control + _END * 8)
+        _walk(table, first, end, step, seen, thread)
 
 
 @compiled

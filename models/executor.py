@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from models.batch import Batch
+from models.group import Group
 from models.taps import Tap
 
 
@@ -33,6 +34,8 @@ class Options:
     # fp8: keys and values are kept in 8 bits (e4m3, without scales); "": in the dtype of activations.
     kv_dtype: str = ""
     graph_rows: int = 256
+    # Where the network is a rank's share (models/shards.py): the ranks. None: there is but one.
+    group: Group | None = None
 
 
 @dataclass(frozen=True, slots=True)

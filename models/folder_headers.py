@@ -11,7 +11,7 @@ from models.errors import ModelError
 from models.quantized.format import FLOATS, Format, Layout, Matrix, Wanted
 from models.quantized.registry import format_of
 from models.sources import read_json, weight_files
-from models.spec import Linear
+from models.spec import Cut, Linear, Part
 from models.tensor_headers import TensorHeader, read_headers
 
 OTHER_MODEL = "config.json and the weights belong to different models"
@@ -73,14 +73,16 @@ class FolderHeaders:
         """Of the linear's codes, scales and zeros, if all its parts are coded alike; 0: it is made dense."""
         total, ways = 0, set()
         for part in linear.parts:
-            is_quantised, layout = self.layout(Matrix(part.name, part.outputs, linear.inputs))
+            matrix = whole_of(part, linear)
+            is_quantised, layout = self.layout(matrix)
             if not is_quantised:
                 return 0
+            share = part.outputs * linear.inputs / (matrix.outputs * matrix.inputs)
             headers = {key: self.tensors[wanted.name] for key, wanted in layout.items() if wanted.name in self.tensors}
             ways.add(tuple(sorted((key, header.dtype) for key, header in headers.items())))
             for key, header in headers.items():
                 # Zeros of 4 bits take 16 in memory (models/quantized/stored.py).
-                total += (header.end - header.begin) * (4 if "zeros" in key else 1)
+                total += int(share * (header.end - header.begin) * (4 if "zeros" in key else 1))
             # Parts whose inputs are sorted each in its own order can't be one.
             if "g_idx" in layout and len(linear.parts) > 1 and getattr(self.format, "in_any_order", True):
                 return 0
@@ -90,3 +92,14 @@ class FolderHeaders:
         """Of one number of a tensor."""
         header = self.tensors.get(name)
         return 4 if header is None or header.dtype == "F32" else 2
+
+
+def of_axis(count: int, cut: Cut | None) -> range:
+    """Of a cut axis the places that count, of another all."""
+    return range(count) if cut is None else range(cut.first, cut.first + count)
+
+
+def whole_of(part: Part, linear: Linear) -> Matrix:
+    """The matrix that is stored, whatever is cut."""
+    outputs = part.outputs if part.cut is None else part.cut.whole
+    return Matrix(part.name, outputs, linear.inputs if linear.cut is None else linear.cut.whole)

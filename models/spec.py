@@ -14,11 +14,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a rank's share of an axis begins, and how long the axis is (models/shards.py). What has a cut counts only
+    the share: a linear with 32 `inputs` and Cut(64, 128) has columns 64 to 95 of the 128 that are stored."""
+
+    first: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """`name`.weight is [outputs, inputs], `name`.bias [outputs]."""
 
     name: str
     outputs: int
+    cut: Cut | None = None  # of the outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,8 @@ class Linear:
     parts: tuple[Part, ...]
     inputs: int
     bias: bool = False
+    # Of the inputs: the outputs are to be summed over the ranks, and the bias is the first rank's alone.
+    cut: Cut | None = None
 
     @property
     def outputs(self) -> int:
@@ -141,9 +153,12 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
+    """The router chooses among all; `experts` are those from `first` on."""
+
     router: Router
     experts: tuple[Mlp, ...]
     shared: Mlp | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +217,11 @@ class Network:
     eos_token_ids: tuple[int, ...]
     stored_dtype: str
     entry: Entry | None = None
+    # Rows of the embedding, and outputs of the head, that a rank has: from cut.first on, at most `share`.
+    cut: Cut | None = None
+    share: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of the embedding."""
+        return self.vocab_size if self.cut is None else min(self.share, self.cut.whole - self.cut.first)

@@ -17,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 
 from models import spec
 from models.errors import ModelError
-from models.folder_headers import OTHER_MODEL, FolderHeaders
-from models.quantized.format import FLOATS, Matrix, Wanted
+from models.folder_headers import OTHER_MODEL, FolderHeaders, of_axis, whole_of
+from models.quantized.format import FLOATS, Wanted
+from models.quantized.share import read_share
 from models.quantized.stored import StoredLinear, StoredPart
 
 
@@ -38,9 +39,11 @@ class Weights:
     def __contains__(self, name: str) -> bool:
         return name in self._headers.tensors
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
-        """The tensor as it is stored. Raises `ModelError` when it is missing, of another shape or no float."""
-        return self._get(Wanted(name, (shape,), FLOATS))
+    def take(self, name: str, *shape: int, rows: range | None = None) -> torch.Tensor:
+        """The tensor as it is stored, or some of its rows. Raises `ModelError` when it is missing, of another shape or
+        no float."""
+        self._headers.check(Wanted(name, (shape,), FLOATS))
+        return self._values(name, *(() if rows is None else (slice(rows.start, rows.stop),)))
 
     def take_ids(self, name: str, count: int) -> torch.Tensor:
         """A tensor of `count` int64. Raises `ModelError`."""
@@ -48,10 +51,11 @@ class Weights:
 
     def linear(self, linear: spec.Linear) -> StoredLinear:
         """The weights of all parts. Raises `ModelError` that names the tensor or the field that is wrong."""
-        parts = tuple(self._part(Matrix(part.name, part.outputs, linear.inputs)) for part in linear.parts)
+        parts = tuple(self._part(part, linear) for part in linear.parts)
         if linear.bias:
-            return StoredLinear(parts, tuple(self.take(f"{part.name}.bias", part.outputs) for part in parts))
-        self._refuse_biases(linear)
+            return StoredLinear(parts, tuple(map(self._bias, linear.parts)))
+        if linear.cut is None or linear.cut.first == 0:
+            self._refuse_biases(linear)
         return StoredLinear(parts)
 
     def coded_bytes(self, linear: spec.Linear) -> int:
@@ -63,31 +67,53 @@ class Weights:
 
     def _get(self, wanted: Wanted) -> torch.Tensor:
         self._headers.check(wanted)
-        tensor: torch.Tensor = self._values(wanted.name)
-        return tensor
+        return self._values(wanted.name)
 
-    def _values(self, name: str) -> Any:
+    def _values(self, name: str, *places: slice) -> torch.Tensor:
+        """Of a cut tensor no more than the places is ever touched: it is mapped."""
         path = self._headers.file_of[name]
         try:
-            return self._files[path].get_tensor(name)
+            tensor: torch.Tensor = self._files[path].get_tensor(name)
+            return tensor[places] if places else tensor
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{path}: tensor {name} cannot be read: {error}", "fetch the file again") from error
 
-    def _part(self, matrix: Matrix) -> StoredPart:
+    def _part(self, part: spec.Part, linear: spec.Linear) -> StoredPart:
+        rows, matrix = of_axis(part.outputs, part.cut), whole_of(part, linear)
+        columns = of_axis(linear.inputs, linear.cut)
         is_quantised, layout = self._headers.layout(matrix)
-        tensors = {key: self._get(wanted) for key, wanted in layout.items()}
+        for wanted in layout.values():
+            self._headers.check(wanted)
+        cut = part.cut is not None or linear.cut is not None
         if not is_quantised:
-            return StoredPart(matrix.name, "plain", matrix.outputs, matrix.inputs, tensors["weight"])
+            places = tuple(slice(each.start, each.stop) for each in (rows, columns)) if cut else ()
+            values = self._values(layout["weight"].name, *places)
+            return StoredPart(part.name, "plain", part.outputs, linear.inputs, values)
+        headers, form = self._headers.tensors, self._headers.format
         try:
-            return self._headers.format.build(matrix, tensors)
+            if cut:
+                return read_share(form, matrix, rows, columns, headers, lambda name, at: self._values(name, *at))
+            return form.build(matrix, {key: self._values(wanted.name) for key, wanted in layout.items()})
         except ModelError as error:
             raise ModelError(f"{self.folder}: {error.what}", error.fix) from error
+
+    def _bias(self, part: spec.Part) -> torch.Tensor:
+        outputs = part.outputs if part.cut is None else part.cut.whole
+        return self.take(f"{part.name}.bias", outputs, rows=of_axis(part.outputs, part.cut))
 
     def _refuse_biases(self, linear: spec.Linear) -> None:
         """Some converters write biases of zeros where a family has none; others would change the text."""
         for name in (f"{part.name}.bias" for part in linear.parts):
             if name in self and bool(self._values(name).any()):
                 raise ModelError(f"{self.folder}: tensor {name} is there, and config.json asks for none", OTHER_MODEL)
+
+
+def embedding_of(network: spec.Network, weights: Weights) -> torch.Tensor:
+    """The rows that the network has, as they are stored."""
+    shape = network.vocab_size, network.hidden_size
+    if network.cut is None:
+        return weights.take(network.embedding, *shape)
+    return weights.take(network.embedding, *shape, rows=of_axis(network.rows, network.cut))
 
 
 def _mapped(path: Path) -> Any:

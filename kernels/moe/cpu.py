@@ -56,6 +56,7 @@ _GATHER_PLACES, _QUANTIZE_PLACES = 16, 4
 class Routed:
     """Where routing leaves what it found; `place` counts rows at experts, expert after expert."""
 
+    # Those that are computed here: from `first` on, of all that are chosen among.
     experts: int
     top_k: int
     ids: np.ndarray  # [rows · top_k] int32: experts of a row, ascending
@@ -63,10 +64,11 @@ class Routed:
     starts: np.ndarray  # [experts + 1] int32: an expert's first place
     chosen: np.ndarray  # [experts] int32: those with places, ascending, then -1
     rows: np.ndarray  # [rows · top_k] int32: the row of a place
-    places: np.ndarray  # [rows · top_k] int32: the places of a row, as its ids
+    places: np.ndarray  # [rows · top_k] int32: the places of a row, as its ids; -1: at an expert of another rank
+    first: int = 0
 
     @classmethod
-    def empty(cls, max_rows: int, experts: int, top_k: int) -> Routed:
+    def empty(cls, max_rows: int, experts: int, top_k: int, first: int = 0) -> Routed:
         count = max_rows * top_k
         return cls(
             experts,
@@ -77,6 +79,7 @@ class Routed:
             chosen=aligned(experts, np.int32),
             rows=aligned(count, np.int32),
             places=aligned(count, np.int32),
+            first=first,
         )
 
 
@@ -221,7 +224,7 @@ def _give(args, row, scores, marks):
 
 # Sort ----------------------------------------------------------------------------------------------------
 
-(_SORT_IDS, _SORT_STARTS, _SORT_CHOSEN, _SORT_ROWS, _SORT_PLACES, _SORT_EXPERTS, _SORT_TOP_K) = range(7)
+(_SORT_IDS, _SORT_STARTS, _SORT_CHOSEN, _SORT_ROWS, _SORT_PLACES, _SORT_EXPERTS, _SORT_TOP_K, _SORT_FIRST) = range(8)
 
 _next_of_an_expert = scratch(MOST_EXPERTS * 4)
 
@@ -235,14 +238,15 @@ def one_chunk(args, step):
 def sort(args, step, chunk, thread):
     ids, starts, chosen = word(args, _SORT_IDS), word(args, _SORT_STARTS), word(args, _SORT_CHOSEN)
     rows, places = word(args, _SORT_ROWS), word(args, _SORT_PLACES)
-    experts, top_k = word(args, _SORT_EXPERTS), word(args, _SORT_TOP_K)
+    experts, top_k, first = word(args, _SORT_EXPERTS), word(args, _SORT_TOP_K), word(args, _SORT_FIRST)
     nexts = _next_of_an_expert()
     count = word(step, ROWS) * top_k
     for expert in range(experts):
         store_i32(nexts, expert, np.int32(0))
     for i in range(count):
-        expert = np.int64(load_i32(ids, i))
-        store_i32(nexts, expert, np.int32(load_i32(nexts, expert) + 1))
+        expert = np.int64(load_i32(ids, i)) - first
+        if expert >= 0 and expert < experts:
+            store_i32(nexts, expert, np.int32(load_i32(nexts, expert) + 1))
     start, used = np.int32(0), 0
     for expert in range(experts):
         store_i32(chosen, expert, np.int32(-1))
@@ -255,7 +259,11 @@ def sort(args, step, chunk, thread):
         start = np.int32(start + own)
     store_i32(starts, experts, start)
     for i in range(count):
-        expert = np.int64(load_i32(ids, i))
+        expert = np.int64(load_i32(ids, i)) - first
+        if expert < 0 or expert >= experts:
+            # Of another rank.
+            store_i32(places, i, np.int32(-1))
+            continue
         place = load_i32(nexts, expert)
         store_i32(nexts, expert, np.int32(place + 1))
         store_i32(rows, np.int64(place), np.int32(i // top_k))
@@ -301,8 +309,11 @@ def combine(args, step, chunk, thread):
     for row in range(first, min(first + _COMBINE_ROWS, word(step, ROWS))):
         to = residual + row * width * 4
         for i in range(row * top_k, (row + 1) * top_k):
+            place = np.int64(load_i32(word(args, _COMBINE_PLACES), i))
+            if place < 0:
+                continue
             weight = spread(load_f32(word(args, _COMBINE_WEIGHTS), i))
-            expert = given + np.int64(load_i32(word(args, _COMBINE_PLACES), i)) * width * 4
+            expert = given + place * width * 4
             for column in range(0, width, LANES):
                 left = width - column
                 value = multiply_add(weight, load_floats_part(expert, column, left), load_floats_part(to, column, left))
@@ -365,16 +376,20 @@ def route_ops(
     groups: int,
     top_groups: int,
     group_by_best: bool,
+    among: int = 0,
 ) -> list[Op]:
-    """choose and sort; the facts are those of kernels/moe/reference.py `route`."""
-    assert 1 <= routed.top_k <= routed.experts <= MOST_EXPERTS and routed.experts % groups == 0
-    assert routed.top_k <= routed.experts // groups * top_groups and scoring in ("softmax", "sigmoid")
+    """choose and sort; the facts are those of kernels/moe/reference.py `route`. `among` so many experts; 0: those of
+    `routed` are all."""
+    among = among or routed.experts
+    assert 1 <= routed.top_k <= among <= MOST_EXPERTS and among % groups == 0
+    assert routed.top_k <= among // groups * top_groups and scoring in ("softmax", "sigmoid")
+    assert routed.first + routed.experts <= among
     choice = [
         logits,
         0 if bias is None else bias.data_ptr(),
         _at(routed.ids),
         _at(routed.weights),
-        routed.experts,
+        among,
         routed.top_k,
         int(scoring == "sigmoid"),
         int(normalize),
@@ -385,7 +400,7 @@ def route_ops(
         top_groups,
         int(group_by_best),
     ]
-    sizes = [routed.experts, routed.top_k]
+    sizes = [routed.experts, routed.top_k, routed.first]
     found = [_at(routed.starts), _at(routed.chosen), _at(routed.rows), _at(routed.places)]
     sorting = [_at(routed.ids), *found, *sizes]
     return [

@@ -171,7 +171,10 @@ def combine_kernel(given, weights, shared, out, width: tl.constexpr, TOP_K: tl.c
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for choice in tl.static_range(TOP_K):
         pair = row * TOP_K + choice
-        total += tl.load(weights + pair) * tl.load(given + pair * width + at, mask=inside, other=0.0).to(tl.float32)
+        weight = tl.load(weights + pair)
+        # Of weight 0 are experts of another rank: nothing was given.
+        there = at < tl.where(weight == 0.0, 0, width)
+        total += weight * tl.load(given + pair * width + at, mask=there, other=0.0).to(tl.float32)
     if HAS_SHARED:
         total += tl.load(shared + row * width + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * width + at, total, mask=inside)

@@ -55,17 +55,25 @@ def _in_best_groups(by: torch.Tensor, groups: int, top_groups: int, group_by_bes
     return chosen.repeat_interleave(size, dim=1)
 
 
+def own_choices(
+    ids: torch.Tensor, weights: torch.Tensor, first: int, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What was chosen among `count` experts from `first` on, counted from there: -1 and weight 0 for all others."""
+    own = (ids >= first) & (ids < first + count)
+    return torch.where(own, ids - first, -1), torch.where(own, weights, weights * 0.0)
+
+
 def experts(
     x: torch.Tensor,  # [R, H]
     gate_up: torch.Tensor,  # [E, 2·I, H]: gates, then ups
     down: torch.Tensor,  # [E, H, I]
-    ids: torch.Tensor,  # [R, top_k] int32, ascending in a row
+    ids: torch.Tensor,  # [R, top_k] int32, ascending in a row; -1: an expert of another rank
     weights: torch.Tensor,  # [R, top_k] float32
 ) -> torch.Tensor:  # [R, H] float32
     """Σ weight · down(silu(gate) · up) over a row's experts."""
     x = x.float()
     out = torch.zeros(x.shape[0], down.shape[1], device=x.device)
-    for expert in ids.unique().tolist():  # ascending
+    for expert in ids[ids >= 0].unique().tolist():  # ascending
         rows, place = torch.where(ids == expert)
         gated = silu_gate(x[rows] @ gate_up[expert].float().T)
         out[rows] += weights[rows, place, None] * (gated @ down[expert].float().T)

@@ -20,8 +20,8 @@ _ROWS = 4
 
 (
     TABLE, TABLE_BFLOAT16, RESIDUAL, WIDTH, WEIGHT, EPSILON, OUT, OUT_BFLOAT16, WANTED_ONLY, BYTES, SCALES, OUT_STRIDE,
-    _WORDS,
-) = range(13)  # fmt: skip
+    FIRST, ENTRIES, _WORDS,
+) = range(15)  # fmt: skip
 
 
 @op_chunks
@@ -30,12 +30,22 @@ def rows_chunks(args, step):
     return (rows + _ROWS - 1) // _ROWS
 
 
+@numba.njit(error_model="numpy")
+def clear_row(to, width):
+    for i in range(0, width, LANES):
+        v.store_part(to, i, v.zeros(), width - i, False)
+
+
 @op
 def embed_rows(args, step, chunk, thread):
-    width = v.word(args, WIDTH)
+    width, first, entries = v.word(args, WIDTH), v.word(args, FIRST), v.word(args, ENTRIES)
     for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
-        at = np.int64(v.load_i32(v.word(step, TOKENS), row)) * width
+        token = np.int64(v.load_i32(v.word(step, TOKENS), row)) - first
         to = v.word(args, RESIDUAL) + row * width * 4
+        if token < 0 or token >= entries:
+            clear_row(to, width)
+            continue
+        at = token * width
         for i in range(0, width, LANES):
             value = v.load_part(v.word(args, TABLE), at + i, width - i, v.word(args, TABLE_BFLOAT16) != 0)
             v.store_part(to, i, value, width - i, False)
@@ -100,12 +110,28 @@ def take_rows(args, step, chunk, thread):
         copy_row(v.word(args, TABLE) + place * width * 4, width, v.word(args, RESIDUAL) + row * width * 4, False)
 
 
-def embed(table: torch.Tensor, residual: int) -> Op:
-    """residual[row] = table[token]; table [vocabulary, width] in bfloat16 or float32."""
+@op
+def clear_rows(args, step, chunk, thread):
+    width = v.word(args, WIDTH)
+    for row in range(chunk * _ROWS, min(chunk * _ROWS + _ROWS, v.word(step, ROWS))):
+        clear_row(v.word(args, RESIDUAL) + row * width * 4, width)
+
+
+def embed(table: torch.Tensor, residual: int, first: int = 0) -> Op:
+    """residual[row] = table[token - first], or zeros where the table ends; table [entries, width] in bfloat16 or
+    float32."""
     words = [0] * _WORDS
+    words[FIRST], words[ENTRIES] = first, len(table)
     words[TABLE], words[TABLE_BFLOAT16] = table.data_ptr(), int(table.dtype == torch.bfloat16)
     words[RESIDUAL], words[WIDTH] = residual, table.shape[1]
     return Op(embed_rows, rows_chunks, words, (table,))
+
+
+def clear(residual: int, width: int) -> Op:
+    """residual[row] = 0."""
+    words = [0] * _WORDS
+    words[RESIDUAL], words[WIDTH] = residual, width
+    return Op(clear_rows, rows_chunks, words)
 
 
 def take(source: int, residual: int, width: int) -> Op:

@@ -16,7 +16,7 @@ from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.linear.cpu import Rows, linear, quantize_rows
 from kernels.linear.packing import Memory, PackedWeight, pack
 from kernels.moe.cpu import PlaceBuffers, Routed
-from kernels.norm_rope_act.cpu_rows import norm, tap
+from kernels.norm_rope_act.cpu_rows import clear, norm, tap
 from kernels.paged_attention.cpu_ops import HeadNorm, Shape, Workspace
 from models import spec
 from models.batch import TILE_ROWS
@@ -30,6 +30,8 @@ from models.weights import Weights
 # What a linear reads, and its twin of bytes.
 Input = tuple[Buffer, Buffer | None]
 Made = TypeVar("Made")
+# Stands between the ops where the residual is summed over the ranks.
+SUM = None
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
@@ -65,7 +67,7 @@ class Builder:
         self.attended = self._input(max(one.output.inputs for one in attentions))
         dense = [layer.mlp.shared if isinstance(layer.mlp, spec.Experts) else layer.mlp for layer in network.layers]
         self.gated = self._input(max((mlp.down.inputs for mlp in dense if mlp), default=0))
-        self.logits = self._buffer(network.head.outputs, torch.float32)
+        self.logits = self._buffer(network.share or network.head.outputs, torch.float32)
         self.features = self._buffer(network.hidden_size * len(options.taps)) if options.taps else None
 
     # Ops --------------------------------------------------------------------------------------------------
@@ -123,6 +125,15 @@ class Builder:
             return [tap(self.residual.address, width, rows, self.dtype)]
         return [tap(self.residual.address, width, rows, self.dtype, self.norm_weight(norm), norm.epsilon)]
 
+    def summed(self, ops: list[Op]) -> list[Op | None]:
+        """Ops that add to the residual, and with other ranks the mark where it is summed: rank 0 has the residual in
+        its sum, the others only what they add."""
+        group, residual = self.options.group, self.residual
+        if group is None:
+            return [*ops]
+        # What reads the residual has read it.
+        return [*([clear(residual.address, residual.width)] if group.rank else []), *ops, SUM]
+
     # Weights ----------------------------------------------------------------------------------------------
 
     def pack(self, one: spec.Linear, gated: bool = False) -> PackedWeight:
@@ -155,8 +166,9 @@ class Builder:
     def shared_input(self, name: str, width: int) -> Input:
         return self._once((name, width), lambda: self._input(width))
 
-    def routed(self, count: int, top_k: int) -> Routed:
-        return self._once(("routed", count, top_k), lambda: Routed.empty(self._max_rows, count, top_k))
+    def routed(self, one: spec.Experts) -> Routed:
+        facts = len(one.experts), one.router.top_k, one.first
+        return self._once(("routed", *facts), lambda: Routed.empty(self._max_rows, *facts))
 
     def places(self, top_k: int, wide: int) -> PlaceBuffers:
         facts = self._max_rows, top_k, self.network.hidden_size, wide, self.dtype, self.kind == "int8"

@@ -43,6 +43,7 @@ from models.cpu.builder import Builder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
 from models.cpu.projection import CpuProjection
 from models.executor import Options, Output
+from models.group import Group
 from models.parameters import parameter_count
 from models.projection import Projection
 from models.spec import Linear, Network
@@ -64,8 +65,12 @@ class CpuExecutor:
         self.parameters = parameter_count(network)
         self.path = f"compiled loops ({linears.path(options.dtype)})"
         builder = Builder(network, weights, options, MAX_ROWS)
-        ops = build(builder)
+        built = build(builder)
+        ops = [one for one in built if one is not None]
         linears.follow(ops)
+        # Where other ranks' sums are waited for, counted in ops; the first op is put before all.
+        self._sums = [at + 1 - number for number, at in enumerate(at for at, one in enumerate(built) if one is None)]
+        self._group, self._residual, self._vocab_size = options.group, builder.residual, network.vocab_size
         self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
         self._hidden = builder.hidden
         shapes = [page_shape(layer.attention, options) for layer in network.layers]
@@ -114,8 +119,21 @@ class CpuExecutor:
         ):
             assert array.flags.c_contiguous and array.dtype == dtype
             step[word] = array.ctypes.data
-        self._program.run()
-        return Output(self._logits.view(wanted), None if self._features is None else self._features.view(rows))
+        logits = self._logits.view(wanted)
+        if self._group is None:
+            self._program.run()
+        else:
+            logits = self._run_with_others(self._group, rows, logits)
+        return Output(logits, None if self._features is None else self._features.view(rows))
+
+    def _run_with_others(self, group: Group, rows: int, logits: torch.Tensor) -> torch.Tensor:
+        residual, first = self._residual.view(rows), 0
+        for at in self._sums:
+            self._program.run(first, at)
+            group.sum(residual)
+            first = at
+        self._program.run(first)
+        return group.side_by_side(logits, self._vocab_size)
 
     def copy_page(self, source: int, target: int) -> None:
         for pages in self._pages:

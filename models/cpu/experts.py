@@ -13,7 +13,7 @@ import torch
 from kernels.cpu_program import Op
 from kernels.linear.cpu import STORE, Rows, linear
 from kernels.linear.packing import PackedWeight, pack
-from kernels.moe.cpu import MOST_EXPERTS, expert_ops, route_ops, widen_op
+from kernels.moe.cpu import MOST_EXPERTS, Routed, expert_ops, route_ops, widen_op
 from models.cpu import dense
 from models.cpu.builder import Builder
 from models.spec import Experts, Linear, Router
@@ -32,14 +32,13 @@ def why_not(experts: Experts) -> str:
 
 def experts(builder: Builder, mlp: Experts) -> list[Op]:
     """From the normed rows to the residual."""
-    router = mlp.router
-    routed = builder.routed(router.experts, router.top_k)
+    router, routed = mlp.router, builder.routed(mlp)
     plain, quantized = builder.normed
     source = quantized or plain
     rows = Rows(source.address, plain.width * source.dtype.itemsize, source.rows.scales)
     buffers = builder.places(router.top_k, mlp.experts[0].down.inputs)
     return [
-        *_route(builder, router),
+        *_route(builder, router, routed),
         *expert_ops(
             _pack(builder, [one.gate_up for one in mlp.experts], gated=True),
             _pack(builder, [one.down for one in mlp.experts]),
@@ -49,7 +48,7 @@ def experts(builder: Builder, mlp: Experts) -> list[Op]:
     ]  # fmt: skip
 
 
-def _route(builder: Builder, router: Router) -> list[Op]:
+def _route(builder: Builder, router: Router, routed: Routed) -> list[Op]:
     """In float32 whatever the model's dtype: a rounded score changes which experts a row gets."""
     plain, hidden = builder.normed[0], router.linear.inputs
     ops, address = [], plain.address
@@ -64,7 +63,7 @@ def _route(builder: Builder, router: Router) -> list[Op]:
     threads = builder.threads
     ops.append(linear(weight, Rows(address, hidden * 4), logits.rows, torch.float32, STORE, threads=threads))
     return ops + route_ops(
-        logits.address, bias, builder.routed(router.experts, router.top_k),
+        logits.address, bias, routed, among=router.experts,
         scoring=router.scoring, normalize=router.normalize, epsilon=router.epsilon,
         normalize_floor=router.normalize_floor, scale=router.scale, groups=router.groups,
         top_groups=router.top_groups, group_by_best=router.group_by_best,

@@ -13,35 +13,38 @@ from kernels.mla_attention.cpu import LatentShape
 from kernels.norm_rope_act.cpu_rows import embed
 from kernels.paged_attention.cpu_ops import Shape
 from models.cpu import dense, entry, experts, latent_attention
-from models.cpu.builder import Builder, Input, activation_dtype
+from models.cpu.builder import SUM, Builder, Input, activation_dtype
 from models.executor import Options
 from models.spec import Attention, Beside, Experts, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL
+from models.weights import embedding_of
 
 _NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
 
-def build(builder: Builder) -> list[Op]:
-    """Once for a builder."""
+def build(builder: Builder) -> list[Op | None]:
+    """Once for a builder. None: the residual is summed over the ranks (Builder.summed)."""
     network = builder.network
-    table = builder.weights.take(network.embedding, network.vocab_size, network.hidden_size)
+    table = embedding_of(network, builder.weights)
     # Rows are read one at a time, so bfloat16 stays where it is mapped, also under a float32 model.
     table = table.contiguous() if table.dtype == torch.bfloat16 else table.float().contiguous()
-    ops = [embed(table, builder.residual.address), *entry.entry(builder)]
+    first = embed(table, builder.residual.address, network.cut.first if network.cut else 0)
+    ops: list[Op | None] = [first, *([] if network.cut is None else [SUM]), *entry.entry(builder)]
     for index, layer in enumerate(network.layers):
         if index == 0 and isinstance(network.entry, Beside):
             ops += entry.second_half(builder, layer.attention_norm)
             ops += _attention(builder, layer.attention, builder.pair)
         else:
-            ops += [builder.norm(layer.attention_norm), *_attention(builder, layer.attention, builder.normed)]
-        ops += [builder.norm(layer.mlp_norm), *_mlp(builder, layer.mlp), *builder.taps(index)]
+            attention = _attention(builder, layer.attention, builder.normed)
+            ops += [builder.norm(layer.attention_norm), *builder.summed(attention)]
+        ops += [builder.norm(layer.mlp_norm), *builder.summed(_mlp(builder, layer.mlp)), *builder.taps(index)]
     ops += builder.taps(FINAL)
     if network.head.parts:
         head = builder.pack(network.head)
         ops.append(builder.norm(network.norm, wanted_only=True))
         ops.append(builder.linear(head, builder.normed, builder.logits.rows, torch.float32, STORE, WANTED_COUNT))
     # What no op holds by itself lives as long as the first one.
-    ops[0] = Op(ops[0].run, ops[0].chunks, ops[0].words, (*ops[0].keeps, builder))
+    ops[0] = Op(first.run, first.chunks, first.words, (*first.keeps, builder))
     return ops
 
 

@@ -8,6 +8,7 @@ import torch
 
 from kernels.gemm import fused as gemm
 from kernels.moe.fused import experts, route
+from kernels.moe.reference import own_choices
 from kernels.norm_rope_act.fused import silu_gate
 from models.gpu.experts import how, stack
 from models.gpu.linears import GpuLinear, make_linear
@@ -48,6 +49,8 @@ class GpuExperts:
                 "group_by_best",
             )
         }  # fmt: skip
+        # A rank's own experts, of all that there are.
+        self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
         self._gate_up = stack([mlp.gate_up for mlp in spec.experts], place)
         self._down = stack([mlp.down for mlp in spec.experts], place)
         self._shared = GpuMlp(spec.shared, place) if spec.shared else None
@@ -58,4 +61,6 @@ class GpuExperts:
         """[R, hidden] -> [R, hidden] float32."""
         logits = gemm.linear(x, self._router, out_dtype=torch.float32)
         ids, weights = route(logits, self._bias, **self._facts)
+        if self._own:
+            ids, weights = own_choices(ids, weights, *self._own)
         return experts(x, self._gate_up, self._down, ids, weights, self._shared(x) if self._shared else None)

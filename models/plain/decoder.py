@@ -20,7 +20,7 @@ from models.parameters import parameter_count
 from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
 from models.plain.latent_attention import PlainLatentAttention
-from models.plain.parts import PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast
+from models.plain.parts import PlainEmbedding, PlainLinear, PlainMlp, PlainNorm, dtype_of, norm_or_cast, summed
 from models.projection import torch_projection
 from models.sources import ModelError
 from models.spec import Attention, Beside, Entry, Experts, Fused, Given, LatentAttention, Layer, Mlp, Network
@@ -47,8 +47,9 @@ class PlainExecutor:
         self.path = f"plain torch, {device}{', strict: row by row' if self.strict else ''}"
         self.parameters = parameter_count(network)
         self._device, self._taps, self._dtype = device, options.taps, dtype_of(options)
-        # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
-        self._embedding = weights.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
+        self._group, self._vocab_size = options.group, network.vocab_size
+        self._share = network.share
+        self._embedding = PlainEmbedding(network, weights, options, device)
         self._layers = [_Layer(layer, weights, options, device) for layer in network.layers]
         self._entry = _entry(network.entry, weights, options, device)
         self._norm = norm_or_cast(network.norm, weights, options, device)
@@ -89,7 +90,7 @@ class PlainExecutor:
 
     def _run(self, batch: Batch, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the wanted rows, and the features of all rows in their order, [R, 0] without taps."""
-        x, beside = self._embedding[torch.from_numpy(batch.tokens).to(self._device)].float(), None
+        x, beside = self._embedding(torch.from_numpy(batch.tokens).to(self._device)), None
         if self._entry is not None:
             x, beside = self._entry(x, hidden)
         kept = {}
@@ -101,7 +102,13 @@ class PlainExecutor:
             kept[FINAL] = self._norm(x)
         wanted = torch.from_numpy(batch.wanted).to(self._device)
         logits = self._head(self._norm(x[wanted])).float() if self._head else x.new_empty(len(wanted), 0)
+        if self._group is not None:
+            logits = self._group.side_by_side(self._filled(logits), self._vocab_size)
         return logits, torch.cat([kept[tap] for tap in self._taps], dim=1) if kept else x[:, :0]
+
+    def _filled(self, logits: torch.Tensor) -> torch.Tensor:
+        """As wide as everyone's: the last rank may have fewer tokens."""
+        return torch.nn.functional.pad(logits, (0, self._share - logits.shape[1]))
 
     def copy_page(self, source: int, target: int) -> None:
         for layer in self._layers:
@@ -121,11 +128,13 @@ class _Layer:
         self.attention = _ATTENTION[type(spec.attention)](spec.attention, weights, options, device)
         self._mlp_norm = PlainNorm(spec.mlp_norm, weights, options, device)
         self._mlp = _MLP[type(spec.mlp)](spec.mlp, weights, options, device)
+        self._group = options.group
 
     def __call__(self, x: torch.Tensor, batch: Batch, beside: torch.Tensor | None = None) -> torch.Tensor:
         normed = self._attention_norm(x)
-        x = x + self.attention(normed if beside is None else torch.cat([beside, normed], dim=-1), batch)
-        return x + self._mlp(self._mlp_norm(x))
+        attended = self.attention(normed if beside is None else torch.cat([beside, normed], dim=-1), batch)
+        x = x + summed(self._group, attended)
+        return x + summed(self._group, self._mlp(self._mlp_norm(x)))
 
 
 class _FusedEntry:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from kernels.moe.reference import experts, route
+from kernels.moe.reference import experts, own_choices, route
 from models.executor import Options
 from models.plain.parts import PlainLinear, PlainMlp
 from models.spec import Experts, Linear
@@ -32,6 +32,8 @@ class PlainExperts:
             "top_groups": router.top_groups,
             "group_by_best": router.group_by_best,
         }
+        # A rank's own experts, of all that there are.
+        self._own = None if len(spec.experts) == router.experts else (spec.first, len(spec.experts))
         self._gate_up = _stacked([mlp.gate_up for mlp in spec.experts], weights, options, device)
         self._down = _stacked([mlp.down for mlp in spec.experts], weights, options, device)
         self._shared = PlainMlp(spec.shared, weights, options, device) if spec.shared else None
@@ -39,6 +41,8 @@ class PlainExperts:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [R, hidden] -> [R, hidden] float32."""
         ids, shares = route(self._router(x.float()), self._bias, **self._facts)
+        if self._own:
+            ids, shares = own_choices(ids, shares, *self._own)
         out = experts(x, self._gate_up, self._down, ids, shares)
         return out + self._shared(x) if self._shared else out
 

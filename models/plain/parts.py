@@ -8,9 +8,10 @@ from collections.abc import Callable
 import torch
 
 from models.executor import Options
+from models.group import Group
 from models.layers.rope import rope_tables
-from models.spec import Linear, Mlp, Norm, Rope
-from models.weights import Weights
+from models.spec import Linear, Mlp, Network, Norm, Rope
+from models.weights import Weights, embedding_of
 
 
 def dtype_of(options: Options) -> torch.dtype:
@@ -20,6 +21,27 @@ def dtype_of(options: Options) -> torch.dtype:
 def kept_dtype(options: Options) -> torch.dtype:
     """Of keys and values in pages."""
     return torch.uint8 if options.kv_dtype == "fp8" else dtype_of(options)
+
+
+def summed(group: Group | None, x: torch.Tensor) -> torch.Tensor:
+    """Over the ranks, in float32."""
+    return x if group is None else group.sum(x.float().contiguous())
+
+
+class PlainEmbedding:
+    """Float32 rows of tokens. A rank has some tokens' rows, and zeros for the others."""
+
+    def __init__(self, network: Network, weights: Weights, options: Options, device: str) -> None:
+        self._cut, self._group = network.cut, options.group
+        # Rows are looked up one at a time, so the table stays as it is stored, and where it is mapped.
+        self._table = embedding_of(network, weights).to(device)
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self._cut is None:
+            return self._table[tokens].float()
+        own = tokens - self._cut.first
+        inside = (own >= 0) & (own < len(self._table))
+        return summed(self._group, self._table[own.clamp(0, len(self._table) - 1)].float() * inside[:, None])
 
 
 class PlainLinear:

@@ -38,8 +38,8 @@ class CodedWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._weights
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
-        return self._weights.take(name, *shape)
+    def take(self, name: str, *shape: int, rows: range | None = None) -> torch.Tensor:
+        return self._weights.take(name, *shape, rows=rows)
 
     def linear(self, linear: Linear) -> StoredLinear:
         stored = self._weights.linear(linear)

@@ -7,6 +7,7 @@ The eight codes of a word belong to outputs 0, 2, 4, 6, 1, 3, 5, 7, lowest bits 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ class Awq:
             "qzeros": Wanted(f"{name}.qzeros", ((groups, packed),), ("I32",)),
             "scales": Wanted(f"{name}.scales", ((groups, matrix.outputs),), FLOATS),
         }
+
+    def grain(self, matrix: Matrix) -> tuple[int, int]:
+        return 8, math.lcm(2, self._group_size or 2)
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
         from models.quantized.codes import finite, in_pairs, zeros_of

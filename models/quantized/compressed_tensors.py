@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,13 @@ class CompressedTensors:
         """Names and patterns go before the word for all linears; among equals the first."""
         named = next((scheme for scheme in self._schemes if name in scheme.targets), None)
         return named or next((scheme for scheme in self._schemes if scheme.every_linear), None)
+
+    def grain(self, matrix: Matrix) -> tuple[int, int]:
+        scheme = self._scheme_of(matrix.name)
+        assert scheme is not None
+        in_word = 32 // scheme.bits if scheme.packed else 1
+        rows, columns = scheme.block if scheme.strategy == "block" else (1, scheme.group_size or 1)
+        return math.lcm(in_word, rows), math.lcm(in_word, columns)
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
         from models.quantized.codes import finite, groups_from, over_groups

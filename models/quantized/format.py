@@ -48,6 +48,10 @@ class Format(Protocol):
         the tensors that are there contradict each other."""
         ...
 
+    def grain(self, matrix: Matrix) -> tuple[int, int]:
+        """In steps of how many outputs, and of how many inputs, the matrix can be cut (models/quantized/share.py)."""
+        ...
+
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
         """From the tensors that `layout` asked for; their shapes and types are as it said."""
         ...

@@ -48,6 +48,9 @@ class Fp8:
             layout["input_scale"] = Wanted(f"{name}.input_scale", ONE, SCALE_TYPES)
         return layout
 
+    def grain(self, matrix: Matrix) -> tuple[int, int]:
+        return self._block or (1, 1)
+
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
         from models.quantized.codes import finite
         from models.quantized.stored import StoredPart

@@ -8,6 +8,7 @@ The older format ("gptq") stores each zero less one, within its bits: a zero of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,10 @@ class Gptq:
         if self.in_any_order or f"{name}.g_idx" in headers:
             layout["g_idx"] = Wanted(f"{name}.g_idx", ((matrix.inputs,),), ("I32", "I64"))
         return layout
+
+    def grain(self, matrix: Matrix) -> tuple[int, int]:
+        in_word = 32 // self._bits
+        return in_word, math.lcm(in_word, self._group_size or in_word)
 
     def build(self, matrix: Matrix, tensors: dict[str, torch.Tensor]) -> StoredPart:
         from models.quantized.codes import KIND, bytes_of, codes_of, finite, groups_from, signed, zeros_of

@@ -22,5 +22,8 @@ class Plain:
                 )
         return None
 
+    def grain(self, matrix: Matrix) -> tuple[int, int]:
+        return 1, 1
+
     def build(self, matrix: Matrix, tensors: dict[str, Any]) -> Any:
         raise AssertionError("what isn't quantised is built by models/weights.py")

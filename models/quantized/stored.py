@@ -54,6 +54,40 @@ class StoredPart:
             block_rows=1,
         )
 
+    def share(self, rows: range, columns: range) -> StoredPart:
+        """Some neighbouring outputs and inputs."""
+        part = self if len(rows) == self.outputs else self._some_outputs(rows)
+        return part if len(columns) == self.inputs else part._some_inputs(columns)
+
+    def _some_outputs(self, rows: range) -> StoredPart:
+        first, end, step = rows.start, rows.stop, self.block_rows
+        if first % step:
+            return self.rows(torch.arange(first, end))
+        return replace(
+            self,
+            outputs=len(rows),
+            codes=self.codes[first:end],
+            scales=None if self.scales is None else self.scales[first // step : -(-end // step)],
+            zeros=None if self.zeros is None else self.zeros[first:end],
+        )
+
+    def _some_inputs(self, columns: range) -> StoredPart:
+        first, end, count = columns.start, columns.stop, len(columns)
+        assert self.kind != "int4" or first % 2 == 0
+        codes = self.codes[:, first // 2 : -(-end // 2)] if self.kind == "int4" else self.codes[:, first:end]
+        if self.groups is not None:
+            return replace(self, inputs=count, codes=codes, groups=self.groups[first:end])
+        if self.scales is None or self.scales.shape[1] == 1:
+            return replace(self, inputs=count, codes=codes, group_size=min(self.group_size, count))
+        begun, ended = first // self.group_size, -(-end // self.group_size)
+        groups = None
+        if first % self.group_size:
+            # The first group is not whole: which group an input belongs to is said for each.
+            groups = (torch.arange(first, end) // self.group_size - begun).to(torch.int32)
+        zeros = None if self.zeros is None else self.zeros[:, begun:ended]
+        scales = self.scales[:, begun:ended]
+        return replace(self, inputs=count, codes=codes, scales=scales, zeros=zeros, groups=groups)
+
     def dense(self, dtype: torch.dtype) -> torch.Tensor:  # [N, K]
         if self.kind == "plain":
             return self.codes.to(dtype)

@@ -1,0 +1,92 @@
+"""The ranks of a worker, as one of them sees them: sums over all ranks, logits put side by side, words to all.
+
+Every rank makes the same calls in the same order. Only tensors of known shape and type travel; nothing is pickled.
+
+A sum is the same bits on all ranks, and a row's bits must depend on the row alone. Libraries sum a large tensor in
+pieces, each in an order of its own, which only two ranks can't tell: a + b is b + a. So with more ranks, and `strict`,
+everybody gets all parts and adds them up by rank.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions
+
+# While models are loaded and loops are compiled.
+PATIENT = 3600.0
+
+
+class RankLost(RuntimeError):
+    """A rank didn't answer in time, or has ended."""
+
+
+class Group:
+    def __init__(
+        self, words: Any, values: Any, rank: int, ranks: int, strict: bool = True, device: str = "cpu"
+    ) -> None:
+        """`words` and `values` are process groups of torch.distributed: for what is on the host, and for what is on
+        the device."""
+        self.rank, self.ranks, self._strict = rank, ranks, strict
+        self._words, self._values, self._device = words, values, torch.device(device)
+        # How long a sum may take, in seconds. Words are waited for as long as there is nothing to do.
+        self.timeout = PATIENT
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """Over all ranks, in place."""
+        assert x.is_contiguous()
+        if self.ranks == 2 or not self._strict:
+            options = dist.AllreduceOptions()
+            options.timeout = timedelta(seconds=self.timeout)
+            self._wait(lambda: self._values.allreduce([x], options))
+            return x
+        parts = self._gathered(x)
+        x.copy_(parts[0])
+        for part in parts[1:]:
+            x += part
+        return x
+
+    def side_by_side(self, x: torch.Tensor, width: int) -> torch.Tensor:
+        """[R, share] of every rank -> [R, width], in the order of the ranks; only the last may be wider than needed."""
+        return torch.cat(self._gathered(x), dim=1)[:, :width] if len(x) else x.new_empty(0, width)
+
+    def tell(self, words: torch.Tensor) -> None:
+        """Rank 0's words to all, in place; of one length on every rank."""
+        options = dist.BroadcastOptions()
+        options.rootRank = options.rootTensor = 0
+        self._wait(lambda: self._words.broadcast([words], options))
+
+    def _gathered(self, x: torch.Tensor) -> list[torch.Tensor]:
+        parts = [torch.empty_like(x) for _ in range(self.ranks)]
+        options = AllgatherOptions()
+        options.timeout = timedelta(seconds=self.timeout)
+        self._wait(lambda: self._values.allgather([parts], [x], options))
+        return parts
+
+    def _wait(self, begin: Any) -> None:
+        try:
+            begin().wait()
+        except RuntimeError as error:
+            raise RankLost(f"rank {self.rank} of {self.ranks}: {str(error).splitlines()[0][:200]}") from error
+
+
+def join(store: Any, rank: int, ranks: int, strict: bool, device: str = "cpu", host: str = "127.0.0.1") -> Group:
+    """Meet the other ranks at the store: over gloo, and for a GPU's values over nccl. Blocks until all are there."""
+    words = _gloo(dist.PrefixStore("words", store), rank, ranks, host)
+    if device == "cpu":
+        return Group(words, _gloo(dist.PrefixStore("values", store), rank, ranks, host), rank, ranks, strict)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=PATIENT)
+    values = dist.ProcessGroupNCCL(dist.PrefixStore("values", store), rank, ranks, options)
+    return Group(words, values, rank, ranks, strict, device)
+
+
+def _gloo(store: Any, rank: int, ranks: int, host: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    # Words may be waited for without end: a worker without requests says nothing.
+    options._timeout = timedelta(days=3650)
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    return dist.ProcessGroupGloo(store, rank, ranks, options)
