@@ -49,19 +49,19 @@ def choose(name: str, network: Network, dtype: str) -> Choice:
     if name != "auto":
         if name == "triton" and interpreter.in_use():
             # For tests, which ask for it: the interpreter stands for a GPU.
-            why = _class(name).why_not(network, dtype)
+            why = executor_class(name).why_not(network, dtype)
         else:
             why = _why_not(name, network, dtype)
         if why:
             raise ModelError(f"executor {name}: {why}", "use executor auto")
-        return Choice(name, _class(name), "")
+        return Choice(name, executor_class(name), "")
     reasons: list[str] = []
     for candidate in EXECUTORS:
         why = _why_not(candidate, network, dtype)
         if not why:
             # A machine without a GPU lacks nothing that it could have.
             told = [reason for reason in reasons if not reason.startswith("triton: there is no GPU")]
-            return Choice(candidate, _class(candidate), "; ".join(told))
+            return Choice(candidate, executor_class(candidate), "; ".join(told))
         reasons.append(f"{candidate}: {why}")
     raise ModelError(f"nothing here runs this model ({'; '.join(reasons)})", "use another dtype")
 
@@ -69,7 +69,7 @@ def choose(name: str, network: Network, dtype: str) -> Choice:
 def _why_not(name: str, network: Network, dtype: str) -> str:
     if name == "triton" and (why := _no_gpu()):
         return why
-    return str(_class(name).why_not(network, dtype))
+    return str(executor_class(name).why_not(network, dtype))
 
 
 def _no_gpu() -> str:
@@ -84,6 +84,6 @@ def _no_gpu() -> str:
     return ""
 
 
-def _class(name: str) -> Any:
+def executor_class(name: str) -> Any:
     module, _, attribute = EXECUTORS[name].partition(":")
     return getattr(import_module(module), attribute)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 # While models are loaded and loops are compiled.
@@ -71,6 +72,11 @@ class Group:
             begin().wait()
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.ranks}: {str(error).splitlines()[0][:200]}") from error
+
+
+def meeting_place(file: str, ranks: int) -> Any:
+    """The store by which processes of one machine meet: a file."""
+    return FileStore(file, ranks)
 
 
 def join(store: Any, rank: int, ranks: int, strict: bool, device: str = "cpu", host: str = "127.0.0.1") -> Group:

@@ -55,7 +55,7 @@ def kept_by(network: Network, stored: StoredSizes, dtype: str, codes_stay: bool)
 def weight_bytes(network: Network, kept: Kept) -> int:
     """Of all weights. Norms and routers are float32 in every executor; what an absorbed latent attention takes apart
     (`kv_up`) is dense."""
-    size = network.vocab_size * network.hidden_size
+    size = network.rows * network.hidden_size
     total = size * kept.table
     tied = [f"{part.name}.weight" for part in network.head.parts] == [network.embedding] and kept.table == kept.head
     total += 0 if tied else network.head.outputs * network.head.inputs * kept.head
@@ -101,7 +101,9 @@ def row_bytes(network: Network, number_bytes: int, taps: int = 0) -> int:
     hidden = network.hidden_size
     around = hidden * (2 * FLOAT32 + 2 * number_bytes) + taps * hidden * number_bytes
     widest = max(_attention_row(x.attention, number_bytes) + _mlp_row(x.mlp, number_bytes) for x in network.layers)
-    return around + widest + FLOAT32 * network.head.outputs
+    # Rank 0 has the logits of all, beside its own.
+    logits = network.head.outputs + (2 * network.vocab_size if network.cut else 0)
+    return around + widest + FLOAT32 * logits
 
 
 def _attention_row(attention: Attention | LatentAttention, number_bytes: int) -> int:

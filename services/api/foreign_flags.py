@@ -77,7 +77,8 @@ def _switch(names: str, of: str, row: str = "", **more: Any) -> Foreign:
 ON, OFF = ("true",), ("false",)
 OPPOSITE = {"true": "false", "false": "true"}
 ALL = "vLLM, SGLang, FastDeploy, LMDeploy"
-ONE_DEVICE = "not served: a worker uses one device; write --workers N for several, each with a copy of the model"
+ONE_DEVICE = "write --tensor-parallel-size N to split the model, or --workers N for several copies of it"
+EXPERTS = "leave it out: --tensor-parallel-size N shares experts out whole"
 KV_MEMORY = "write --gpu-memory-utilization SHARE (of the GPU's memory, that the worker may use), or --kv-cache-mb N"
 FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
 FORMATS = f"{FROM_FOLDER} --quantization wint8 or wint4 codes a dense one at load, --dtype int8 also its inputs"
@@ -191,16 +192,18 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--scheduling-policy", "vLLM", nothing=("fcfs", "priority"), why="leave it out: by priority, then arrival"),
     _flag("--schedule-policy", "SGLang", nothing=("fcfs",), why="leave it out: by priority, then arrival"),
     # Devices and processes
-    _flag("--tensor-parallel-size -tp", "vLLM, SGLang, FastDeploy", nothing=("1",), why=ONE_DEVICE),
-    _flag("--tp", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
-    _flag("--tp-size", "SGLang", nothing=("1",), why=ONE_DEVICE),
+    _flag("--tensor-parallel-size -tp", "vLLM, SGLang, FastDeploy", "tensor_parallel_size"),
+    _flag("--tp", "SGLang, LMDeploy", "tensor_parallel_size"),
+    _flag("--tp-size", "SGLang", "tensor_parallel_size"),
     _flag("--pipeline-parallel-size -pp", "vLLM, SGLang", nothing=("1",), why=ONE_DEVICE),
     _flag("--data-parallel-size -dp", "vLLM, SGLang, FastDeploy", "workers"),
     _flag("--dp --dp-size", "SGLang, LMDeploy", "workers"),
-    _flag("--ep --ep-size", "SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
-    _switch("--enable-expert-parallel", "vLLM, FastDeploy", nothing=OFF, why=ONE_DEVICE),
-    _flag("--nnodes", "vLLM, SGLang, LMDeploy", nothing=("1",), why=ONE_DEVICE),
-    _switch("--disable-custom-all-reduce", "vLLM, SGLang, FastDeploy", nothing=ON, why=ONE_DEVICE),
+    _flag("--ep --ep-size", "SGLang, LMDeploy", nothing=("1",), why=EXPERTS),
+    _switch("--enable-expert-parallel", "vLLM, FastDeploy", nothing=("true", "false"),
+            note="without effect: --tensor-parallel-size shares experts out whole"),
+    _flag("--nnodes", "vLLM, SGLang, LMDeploy", nothing=("1",), why="not served: ranks of a worker on other machines"),
+    _switch("--disable-custom-all-reduce", "vLLM, SGLang, FastDeploy", nothing=ON,
+            why="leave it out: sums are gloo's or NCCL's"),
     _flag("--distributed-executor-backend", "vLLM", nothing=("mp", "uni"), why=ONE_DEVICE),
     _flag("--api-server-count", "vLLM", "streamers",
           note="FastDeploy's `--workers`, too: here these have a model each"),

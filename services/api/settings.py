@@ -127,7 +127,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("page_tokens", 32, "Size of a KV page, in tokens", low=8, high=256, roles="worker"),
     _row("kv_cache_mb", -1, "Memory for KV pages, in MiB; 0: 60 % of the memory that is free after loading the model; -1: by gpu_memory_utilization on a GPU, 1024 on a CPU", low=-1, high=1048576, roles="worker"),
     _row("gpu_memory_utilization", 0.9, "Share of the GPU's memory that the worker may use; KV pages get what weights and the largest step leave of it", low=0.0, high=1.0, above=True, roles="worker"),
-    _row("threads", 0, "Number of compute threads of the worker; 0: one per core", low=0, high=1024, roles="worker"),
+    _row("tensor_parallel_size", 1, "Number of processes that a worker's model is split over, each with a share of the weights and KV pages: on a GPU each, or sharing the worker's cores and threads; experts are shared out whole (docs/parallel.md)", low=1, high=64, roles="worker"),
+    _row("threads", 0, "Number of compute threads of the worker, of all its ranks together; 0: one per core", low=0, high=1024, roles="worker"),
     _row("prefix_cache", True, "Keep the KV pages of finished texts and reuse them for requests with the same beginning", roles="worker"),
     _row("priority_seconds", 5.0, "Waiting time that one level of a request's priority is equal to, in seconds", low=0.0, high=60.0, roles="worker"),
     # Cores

@@ -22,6 +22,8 @@ from services.worker.speculation.local.drafters import LocalDrafters
 if TYPE_CHECKING:
     from services.worker.running.mock import MockRunner
 
+# How many times the time after which a worker counts as stuck a rank may keep the others waiting.
+STALE_TIMES = 5
 # Bytes of a token's keys and values, for the mock.
 MOCK_TOKEN_BYTES = 16384
 
@@ -41,6 +43,8 @@ def model_name(settings: Settings) -> str:
 def _mock(settings: Settings) -> MockRunner:
     from services.worker.running.mock import MockRunner, Profile
 
+    if settings.tensor_parallel_size > 1:
+        raise ValueError("tensor_parallel_size: the mock engine has no model to split; leave it at 1")
     given: Mapping[str, Any] | str = settings.mock_profile
     profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
     page_bytes = settings.page_tokens * MOCK_TOKEN_BYTES
@@ -74,6 +78,8 @@ def _torch(settings: Settings) -> Runner:
         max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
         rows_a_sequence=rows_a_sequence(settings),
+        ranks=settings.tensor_parallel_size,
+        rank_timeout=STALE_TIMES * settings.stale_after,
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
     if own and METHODS[own.method].has_network:

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,16 +27,18 @@ from models.choose import Choice, check_kv_dtype, choose
 from models.config import read_network
 from models.executor import Executor, Options, Output
 from models.memory import NUMBER_BYTES, kept_by, weight_bytes
+from models.parameters import parameter_count
 from models.passes import forward
-from models.quantized.at_load import CodedWeights
 from models.sources import ModelError, check_folder
-from models.spec import Network
 from models.taps import Tap, check_taps
-from models.weights import Weights
 from services.api.draft_tree import depths
+from services.worker.parallel.executor import ParallelExecutor
+from services.worker.parallel.ranks import Ranks, end_process
+from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import HeadModel, ResidualModel, open_head
 from services.worker.running.memory_plan import Sizes, card_of, plan_memory
 from services.worker.running.verifier import Verifier, verifier
+from services.worker.running.weights import weights_of
 from specmesh import rooms
 
 log = logging.getLogger("specmesh.worker")
@@ -186,13 +189,20 @@ class Wanted:
     max_context: int = 0
     # The most rows that a step verifies of one sequence; steps of drafts alone should be graphs on a GPU.
     rows_a_sequence: int = 4
+    # Processes that the model is split over, and how long one may keep the others waiting, in seconds.
+    ranks: int = 1
+    rank_timeout: float = 10.0
 
 
 def load_torch_model(
-    folder: Path, wanted: Wanted, taps: Sequence[Tap] = (), head: tuple[str, Path] | None = None
+    folder: Path,
+    wanted: Wanted,
+    taps: Sequence[Tap] = (),
+    head: tuple[str, Path] | None = None,
+    lost: Callable[[str], Any] = end_process,
 ) -> TorchModel:
     """Load a checked Hugging Face folder. `taps`: the layers a drafter reads. `head`: method and folder of a drafter
-    with a network of its own. Raises `ModelError`."""
+    with a network of its own, which rank 0 has alone. `lost` is called when another rank fails. Raises `ModelError`."""
     check_folder(folder)
     network = read_network(folder)
     opened = None if head is None else open_head(*head, network, folder)
@@ -207,12 +217,13 @@ def load_torch_model(
         # The loops that multiply int8 take their inputs in int8, too.
         dtype = "int8"
         choice = choose(wanted.executor, network, dtype)
+    shares = shares_of(network, wanted.ranks, choice, dtype)
     options = Options(
         dtype=dtype,
         pages=0,
         page_tokens=wanted.page_tokens,
         max_context=check_context(network, wanted.max_context),
-        threads=wanted.threads or len(os.sched_getaffinity(0)),
+        threads=max(1, (wanted.threads or len(os.sched_getaffinity(0))) // wanted.ranks),
         strict=wanted.strict,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
@@ -221,11 +232,12 @@ def load_torch_model(
     draft_dtype = choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
     drafting = replace(options, dtype=draft_dtype)
     torch.set_num_threads(options.threads)
-    networks = [(network, options)]
+    counted = shares_in_memory(shares, choice)
+    networks = [(share, options) for share in counted]
     if opened is not None and opened.network is not None:
         networks.append((opened.network, opened.options(drafting)))
-    weights, codes_stay = _weights(folder, network, wanted.quantization), choice.name == "triton"
-    size = weight_bytes(network, kept_by(network, weights, dtype, codes_stay))
+    weights, codes_stay = weights_of(folder, network, wanted.quantization), choice.name == "triton"
+    size = sum(weight_bytes(share, kept_by(share, weights, dtype, codes_stay)) for share in counted)
     size += 0 if opened is None else opened.weight_bytes(drafting, codes_stay)
     sizes = Sizes(wanted.kv_cache_mb, wanted.gpu_memory_utilization, wanted.max_sequences, wanted.max_step_tokens)
     plan = plan_memory(sizes, networks, size, choice, card_of(choice))
@@ -236,8 +248,13 @@ def load_torch_model(
     drafting = replace(options, dtype=drafting.dtype)
     # In a process of its own: the first start compiles for long, and another core is idle.
     ahead = _compile_verifier() if choice.name == "compiled" else None
-    executor: Executor = choice.executor(network, weights, options)
     device = torch.device("cuda" if choice.name == "triton" and torch.cuda.is_available() else "cpu")
+    others = None
+    if wanted.ranks > 1:
+        others = Ranks(folder, wanted.ranks, choice.name, wanted.quantization, options, device.type == "cuda", lost)
+        options = replace(options, group=others.group)
+    own: Executor = choice.executor(shares[0], weights, options)
+    executor = own if others is None else others.executor(own)
     made = None if opened is None else opened.load(choice.executor, drafting, device)
     facts = ModelFacts(
         vocab_size=network.vocab_size,
@@ -246,7 +263,7 @@ def load_torch_model(
         page_tokens=options.page_tokens,
         pages=options.pages,
         dtype=dtype,
-        parameters=executor.parameters,
+        parameters=parameter_count(network),
         path_name=folder.name,
         path=_path(executor.path, choice),
         strict=executor.strict,
@@ -261,13 +278,12 @@ def load_torch_model(
     if choice.name == "triton":
         from services.worker.running.preparing import prepare
 
-        model.counts = prepare(executor, made, model.verifier, facts.vocab_size)
+        if isinstance(executor, ParallelExecutor):
+            executor.prepare()
+        model.counts = prepare(own, made, model.verifier, facts.vocab_size)
+    if isinstance(executor, ParallelExecutor):
+        executor.hurry(wanted.rank_timeout)
     return model
-
-
-def _weights(folder: Path, network: Network, quantization: str) -> Weights | CodedWeights:
-    weights = Weights(folder)
-    return weights if quantization == "none" else CodedWeights(weights, network, quantization)
 
 
 def vocabulary_of(folder: Path) -> str:

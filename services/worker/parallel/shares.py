@@ -1,0 +1,36 @@
+"""What a worker's ranks hold of its model, for the plan of its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.choose import Choice
+from models.errors import ModelError
+from models.memory import numbers_of
+from models.shards import shard
+from models.spec import Experts, LatentAttention, Network
+
+
+def shares_of(network: Network, ranks: int, choice: Choice, dtype: str) -> list[Network]:
+    """By rank. Raises `ModelError` where the network can't be split so, or the executor can't run a share."""
+    shares = [shard(network, rank, ranks) for rank in range(ranks)]
+    for rank, share in enumerate(shares):
+        if why := choice.executor.why_not(share, dtype):
+            raise ModelError(f"tensor_parallel_size is {ranks}, and rank {rank}: {why}", "use another number, or dtype")
+    return shares
+
+
+def shares_in_memory(shares: Sequence[Network], choice: Choice) -> list[Network]:
+    """Those that are in the memory that rank 0 plans: all of them on a CPU; on GPUs, one each, what the largest
+    takes goes for all."""
+    return list(shares) if choice.name != "triton" else [max(shares, key=_numbers)]
+
+
+def _numbers(share: Network) -> int:
+    total = 0
+    for layer in share.layers:
+        one, mlp = layer.attention, layer.mlp
+        total += numbers_of(one.output) + numbers_of(one.q if isinstance(one, LatentAttention) else one.qkv)
+        for each in mlp.experts if isinstance(mlp, Experts) else (mlp,):
+            total += numbers_of(each.gate_up) + numbers_of(each.down)
+    return total

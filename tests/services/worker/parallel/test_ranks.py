@@ -1,0 +1,128 @@
+"""A worker's model over several processes: the same text as one, and an end for all when one of them ends or hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from running_mesh import has_ended, until
+from tiny_folder import write_tiny_model
+
+from models.errors import ModelError
+from models.group import RankLost
+from services.worker.parallel.executor import ParallelExecutor
+from services.worker.parallel.ranks import Ranks
+from services.worker.running import torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+
+PROMPT = [5, 9, 200, 17, 30, 31, 32, 5, 9, 200]
+
+
+@contextmanager
+def loaded(folder: Path, lost: Any = print, **changes: Any) -> Iterator[tuple[TorchModel, Ranks | None]]:
+    made: list[Ranks] = []
+
+    class Kept(Ranks):
+        def __init__(self, *arguments: Any) -> None:
+            made.append(self)
+            super().__init__(*arguments)
+
+    options: dict[str, Any] = {"dtype": "float32", "threads": 2, "page_tokens": 16, "kv_cache_mb": 8}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_model, "Ranks", Kept)
+        model = load_torch_model(folder, Wanted(**(options | changes)), lost=lost)
+    try:
+        yield model, made[0] if made else None
+    finally:
+        for ranks in made:
+            ranks.close()
+
+
+def said(model: TorchModel, count: int = 40) -> list[int]:
+    """A greedy text, with a page that is copied on the way."""
+    text, fresh, pages = list(PROMPT), list(PROMPT), [3, 1, 7, 2]
+    for step in range(count):
+        start = len(text) - len(fresh)
+        if step == 10:
+            model.copy_page(pages[1], 9)
+            pages[1] = 9
+        logits = model.forward([ForwardRows(fresh, start, pages, len(fresh) - 1)]).logits
+        fresh = [int(logits[0].argmax())]
+        text += fresh
+    return text
+
+
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_two_processes_say_what_one_says(executor: str, tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    with torch.inference_mode():
+        with loaded(tmp_path, executor=executor, strict=False) as (model, _):
+            expected, facts = said(model), model.facts
+        with loaded(tmp_path, executor=executor, strict=False, ranks=2) as (model, ranks):
+            assert ranks is not None and isinstance(model.executor, ParallelExecutor)
+            assert said(model) == expected
+            assert model.facts.path == f"2 ranks: {facts.path}"
+            # A token's keys and values are shared out, and so is the memory.
+            assert (model.facts.parameters, model.facts.pages) == (facts.parameters, facts.pages)
+
+
+@pytest.mark.parametrize(("sig", "told"), [(signal.SIGKILL, "rank"), (signal.SIGSTOP, "rank 0 of 2")])
+def test_a_rank_that_is_killed_or_stopped_is_noticed(sig: signal.Signals, told: str, tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    lost, noticed = [], threading.Event()
+
+    def note(reason: str) -> None:
+        lost.append(reason)
+        noticed.set()
+
+    with loaded(tmp_path, note, executor="plain", ranks=2, rank_timeout=3.0) as (model, ranks):
+        assert ranks is not None
+        os.kill(ranks.processes[0].pid, sig)
+        with pytest.raises(RankLost), torch.inference_mode():
+            said(model)
+        assert noticed.wait(30)
+    assert len(lost) == 1 and told in lost[0]
+
+
+LOADS = """
+import sys, time
+from pathlib import Path
+from services.worker.running import torch_model
+class Kept(torch_model.Ranks):
+    def executor(self, own):
+        print(self.processes[0].pid, flush=True)
+        return super().executor(own)
+torch_model.Ranks = Kept
+torch_model.load_torch_model(Path(sys.argv[1]), torch_model.Wanted(executor="plain", threads=1, kv_cache_mb=8, ranks=2))
+print("loaded", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_rank_ends_with_its_worker_also_one_that_is_stopped(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    command = [sys.executable, "-c", LOADS, str(tmp_path)]
+    root = Path(torch_model.__file__).parents[3]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True) as worker:
+        assert worker.stdout is not None
+        pid = int(worker.stdout.readline())
+        assert worker.stdout.readline() == "loaded\n"
+        os.kill(pid, signal.SIGSTOP)
+        worker.kill()
+    until(lambda: has_ended(pid), 30.0, why=lambda: f"{pid} is left")
+
+
+def test_a_model_that_cannot_be_shared_out_is_refused_by_name(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    with pytest.raises(ModelError, match="tensor_parallel_size is 5, and the model has 4 query heads") as error:
+        load_torch_model(tmp_path, Wanted(ranks=5, threads=1))
+    assert "1 to 4" in error.value.fix
