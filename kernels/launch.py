@@ -96,6 +96,11 @@ def compiled_late() -> int:
     return _state.compiled_late
 
 
+def computes() -> bool:
+    """Whether launches start kernels: False while they are only compiled or listed."""
+    return not (_state.only_compiling or _state.listed_for)
+
+
 @contextmanager
 def only_compiling() -> Iterator[None]:
     """Launches compile their kernel and start nothing: what they would have written is not written."""

@@ -26,13 +26,11 @@ class RankLost(RuntimeError):
 
 
 class Group:
-    def __init__(
-        self, words: Any, values: Any, rank: int, ranks: int, strict: bool = True, device: str = "cpu"
-    ) -> None:
+    def __init__(self, words: Any, values: Any, rank: int, ranks: int, strict: bool = True) -> None:
         """`words` and `values` are process groups of torch.distributed: for what is on the host, and for what is on
         the device."""
         self.rank, self.ranks, self._strict = rank, ranks, strict
-        self._words, self._values, self._device = words, values, torch.device(device)
+        self._words, self._values = words, values
         # How long a sum may take, in seconds. Words are waited for as long as there is nothing to do.
         self.timeout = PATIENT
 
@@ -52,7 +50,8 @@ class Group:
 
     def side_by_side(self, x: torch.Tensor, width: int) -> torch.Tensor:
         """[R, share] of every rank -> [R, width], in the order of the ranks; only the last may be wider than needed."""
-        return torch.cat(self._gathered(x), dim=1)[:, :width] if len(x) else x.new_empty(0, width)
+        whole = torch.cat(self._gathered(x), dim=1) if len(x) else x.new_empty(0, width)
+        return whole[:, :width].contiguous()
 
     def tell(self, words: torch.Tensor) -> None:
         """Rank 0's words to all, in place; of one length on every rank."""
@@ -80,14 +79,18 @@ def meeting_place(file: str, ranks: int) -> Any:
 
 
 def join(store: Any, rank: int, ranks: int, strict: bool, device: str = "cpu", host: str = "127.0.0.1") -> Group:
-    """Meet the other ranks at the store: over gloo, and for a GPU's values over nccl. Blocks until all are there."""
+    """Meet the other ranks at the store: over gloo, and for a GPU's values over nccl. Blocks until all are there, and
+    need the store no more."""
     words = _gloo(dist.PrefixStore("words", store), rank, ranks, host)
     if device == "cpu":
-        return Group(words, _gloo(dist.PrefixStore("values", store), rank, ranks, host), rank, ranks, strict)
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=PATIENT)
-    values = dist.ProcessGroupNCCL(dist.PrefixStore("values", store), rank, ranks, options)
-    return Group(words, values, rank, ranks, strict, device)
+        values = _gloo(dist.PrefixStore("values", store), rank, ranks, host)
+    else:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=PATIENT)
+        values = dist.ProcessGroupNCCL(dist.PrefixStore("values", store), rank, ranks, options)
+    group = Group(words, values, rank, ranks, strict)
+    group.sum(torch.zeros(1, device=device))
+    return group
 
 
 def _gloo(store: Any, rank: int, ranks: int, host: str) -> Any:

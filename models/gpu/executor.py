@@ -26,7 +26,7 @@ import torch
 from kernels import dispatch, interpreter
 from kernels.device import device_of
 from kernels.gemm import fused as gemm
-from kernels.launch import listed, only_compiling
+from kernels.launch import computes, listed, only_compiling
 from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
 from models.batch import Batch, Stretch, make_batch
@@ -40,12 +40,13 @@ from models.gpu.mlp import GpuExperts, GpuMlp
 from models.gpu.pages import Pages
 from models.gpu.place import DTYPES, Place, kept_dtype
 from models.gpu.scratch import Scratch
+from models.group import Group
 from models.parameters import parameter_count
 from models.projection import torch_projection
 from models.sources import ModelError
 from models.spec import Attention, Experts, LatentAttention, Layer, Mlp, Network
 from models.taps import FINAL, Tap, check_taps
-from models.weights import Weights
+from models.weights import Weights, embedding_of
 
 _ATTENTION: dict[type, Any] = {Attention: GpuAttention, LatentAttention: GpuLatentAttention}
 _MLP: dict[type, Any] = {Mlp: GpuMlp, Experts: GpuExperts}
@@ -89,7 +90,9 @@ class GpuExecutor:
         place = Place(weights, options, self._device)
         self._on = device_of(self._device)
         self._take_weights(place)
-        self._make_memory(place, self._buckets(options) if graphs else ())
+        self._group = options.group
+        # A graph would hold the exchange with the other ranks, too, which has not been run on GPUs.
+        self._make_memory(place, self._buckets(options) if graphs and self._group is None else ())
         self._graphs: Graphs | None = None
         if self._fixed_rows:
             self._small.empty(self._fixed_rows)
@@ -119,7 +122,7 @@ class GpuExecutor:
 
     def _take_weights(self, place: Place) -> None:
         network = self._network
-        table = place.weights.take(network.embedding, network.vocab_size, network.hidden_size)
+        table = embedding_of(network, place.weights)
         self._embedding = table.to(self._device).contiguous()
         self._layers = [self._layer(layer, place) for layer in network.layers]
         self._entry = GpuEntry(network.entry, place) if network.entry else None
@@ -240,15 +243,15 @@ class GpuExecutor:
         hidden: torch.Tensor | None,
         logits: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        residual, delta, beside = embed(step.tokens, self._embedding), None, None
+        residual, delta, beside = self._embedded(step.tokens), None, None
         if self._entry is not None and hidden is not None:
             residual, beside = self._entry(residual, hidden[step.feature_rows])
         for index, layer in enumerate(self._layers):
             x = add_norm_or_cast(residual, delta, layer.attention_norm, layer.attention_epsilon, self._dtype)
-            delta = layer.attention(x if beside is None else torch.cat([beside, x], dim=1), step)
+            delta = self._summed(layer.attention(x if beside is None else torch.cat([beside, x], dim=1), step))
             beside = None
             _, x = add_norm(residual, delta, layer.mlp_norm, layer.mlp_epsilon, self._dtype)
-            delta = layer.mlp(x)
+            delta = self._summed(layer.mlp(x))
             self._keep(index, residual, delta, step, features)
         self._keep(FINAL, residual, delta, step, features)
         rows = step.wanted[:wanted]
@@ -258,7 +261,29 @@ class GpuExecutor:
             x = (residual[rows] + delta[rows].float()).to(self._dtype)
         else:
             x = norm_wanted(residual, delta, rows, self._norm, self._epsilon, self._dtype)
-        return gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
+        own = gemm.linear(x, self._head, out_dtype=torch.float32, out=logits)
+        return own if self._group is None else self._side_by_side(self._group, own)
+
+    # With other ranks ---------------------------------------------------------------------------------
+
+    def _summed(self, delta: torch.Tensor) -> torch.Tensor:
+        return delta if self._group is None or not computes() else self._group.sum(delta)
+
+    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """A rank has some tokens' rows, and zeros for the others."""
+        cut = self._network.cut
+        if cut is None:
+            return embed(tokens, self._embedding)
+        own = tokens - cut.first
+        inside = (own >= 0) & (own < len(self._embedding))
+        return self._summed(embed(own.clamp(0, len(self._embedding) - 1), self._embedding) * inside[:, None])
+
+    def _side_by_side(self, group: Group, own: torch.Tensor) -> torch.Tensor:
+        network = self._network
+        if not computes():
+            return own.new_empty(len(own), network.vocab_size)
+        filled = torch.nn.functional.pad(own, (0, network.share - own.shape[1]))
+        return group.side_by_side(filled, network.vocab_size)
 
     def _keep(
         self, place: Tap, residual: torch.Tensor, delta: torch.Tensor, step: Step, features: torch.Tensor | None

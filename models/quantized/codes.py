@@ -16,7 +16,11 @@ KIND = {4: "int4", 8: "int8"}
 
 
 def bytes_of(words: torch.Tensor) -> torch.Tensor:  # [R, W] int32 -> [R, 4 W] uint8
-    return words.contiguous().view(torch.uint8)
+    words = words.contiguous()
+    if words.stride(-1) != 1:
+        # A cut row of one word counts as contiguous whatever its step.
+        words = words.clone(memory_format=torch.contiguous_format)
+    return words.view(torch.uint8)
 
 
 def codes_of(words: torch.Tensor, bits: int) -> torch.Tensor:  # [R, W] int32 -> [R, W · 32 / bits] uint8

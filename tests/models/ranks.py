@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,13 +23,42 @@ from models.spec import Network
 from models.weights import Weights
 
 
+class InTurns(Group):
+    """Computes while no other rank does: Triton's interpreter is one for the whole process."""
+
+    def __init__(self, rank: int, ranks: int, turn: threading.Lock, met: threading.Barrier, parts: list[Any]) -> None:
+        super().__init__(None, None, rank, ranks)
+        self.turn, self._met, self._parts = turn, met, parts
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_contiguous()
+        return x.copy_(torch.stack(self._gathered(x)).sum(0))
+
+    def _gathered(self, x: torch.Tensor) -> list[torch.Tensor]:
+        self._parts[self.rank] = x.clone()
+        self.turn.release()
+        self._met.wait(300)
+        parts = list(self._parts)
+        self._met.wait(300)
+        self.turn.acquire()
+        return parts
+
+
+@contextmanager
+def in_turns(ranks: int) -> Iterator[tuple[ThreadPoolExecutor, list[Group]]]:
+    shared = threading.Lock(), threading.Barrier(ranks), [None] * ranks
+    with ThreadPoolExecutor(ranks) as pool:
+        yield pool, [InTurns(rank, ranks, *shared) for rank in range(ranks)]
+
+
 class Split:
     """An executor that is one on each rank; called as one, it gives what rank 0 gives."""
 
     branches = True
 
-    def __init__(self, pool: ThreadPoolExecutor, executors: Sequence[Executor]) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, executors: Sequence[Executor], groups: Sequence[Group]) -> None:
         self._pool, self.executors = pool, executors
+        self._turns = [getattr(group, "turn", contextlib.nullcontext()) for group in groups]
         self.max_rows = executors[0].max_rows
         self.parameters = executors[0].parameters
 
@@ -42,7 +73,11 @@ class Split:
         self._on_all(lambda executor: executor.move(slots))
 
     def _on_all(self, call: Callable[[Executor], Any]) -> list[Any]:
-        return list(self._pool.map(call, self.executors))
+        def one(rank: int) -> Any:
+            with self._turns[rank]:
+                return call(self.executors[rank])
+
+        return list(self._pool.map(one, range(len(self.executors))))
 
 
 @contextmanager
@@ -57,10 +92,16 @@ def groups(ranks: int, strict: bool = True) -> Iterator[tuple[ThreadPoolExecutor
 
 @contextmanager
 def split(
-    folder: Path, ranks: int, make: parity.MakeExecutor, dtype: str = "float32", weights: Any = Weights, **changes: Any
+    folder: Path,
+    ranks: int,
+    make: parity.MakeExecutor,
+    dtype: str = "float32",
+    weights: Any = Weights,
+    meet: Any = groups,
+    **changes: Any,
 ) -> Iterator[Split]:
     network = read_network(folder)
-    with groups(ranks) as (pool, made):
+    with meet(ranks) as (pool, made):
 
         def one(group: Group) -> Executor:
             share: Network = shard(network, group.rank, ranks)
@@ -68,4 +109,4 @@ def split(
             options = Options(dtype=dtype, **(sizes | changes), group=group)
             return make(share, weights(folder), options)
 
-        yield Split(pool, list(pool.map(one, made)))
+        yield Split(pool, [one(group) for group in made], made)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 import ranks
 import routing
 import torch
-from test_quantized import LATENT, SPARSE
+from quantized_writer import Written, fp8
+from test_quantized import LATENT, SPARSE, WRITTEN, named, write_both, write_folder
 from transformers import (
     DeepseekV3Config,
     Ernie4_5_MoeConfig,
@@ -24,6 +27,11 @@ from transformers import (
 )
 
 from models.batch import Stretch
+from models.config import read_network
+from models.errors import ModelError
+from models.shards import part_of, shard
+from models.spec import Attention, Cut, Linear, Network, Part
+from models.weights import Weights
 
 TOKENS = parity.random_tokens(70, 5)
 DENSE: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
@@ -80,3 +88,137 @@ def test_experts_are_shared_out_whole(name: str, make: parity.MakeExecutor, tmp_
     config_class, changes = MOE[name]
     routing.save_sparse(config_class, tmp_path, 0, **changes)
     check(tmp_path, 2, make)
+
+
+# What is read ---------------------------------------------------------------------------------------------
+
+
+class CountedWeights(Weights):
+    """Notes what of the files' values is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.places: dict[tuple[str, str], int] = {}
+
+    def _values(self, name: str, *places: slice) -> torch.Tensor:
+        values = super()._values(name, *places)
+        self.places[name, str(places)] = values.nbytes
+        return values
+
+
+def read_by_ranks(folder: Path, count: int) -> list[float]:
+    """Shares of the folder's bytes."""
+    made: list[CountedWeights] = []
+
+    def counted(folder: Path) -> CountedWeights:
+        made.append(CountedWeights(folder))
+        return made[-1]
+
+    with ranks.split(folder, count, parity.EXECUTORS["plain"], weights=counted):
+        pass
+    whole = sum(header.end - header.begin for header in made[0]._headers.tensors.values())
+    return [sum(each.places.values()) / whole for each in made]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_rank_reads_its_share_and_little_more(count: int, tmp_path: Path) -> None:
+    parity.save_tiny(LlamaConfig, tmp_path, hidden_size=128, intermediate_size=512, num_key_value_heads=4)
+    assert max(read_by_ranks(tmp_path, count)) <= 1 / count + 0.05
+
+
+IN_BLOCKS = WRITTEN["fp8 in blocks"].config | {"weight_block_size": [16, 32]}
+READ = {name: WRITTEN[name] for name in ("awq", "gptq 4 bits, one group", "W8A8")} | {
+    "fp8 in blocks": Written(IN_BLOCKS, lambda s, n, k: fp8(s, n, k, block=(16, 32), scale="weight_scale_inv"), "fp8")
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_rank_reads_its_share_of_a_quantised_folder(name: str, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_key_value_heads": 4, "vocab_size": 64}
+    folder, _ = write_both(tmp_path, LlamaConfig, READ[name], **sizes)
+    assert max(read_by_ranks(folder, 2)) <= 0.55
+
+
+# Quantised folders ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_any_part_of_a_quantised_matrix_is_that_part_of_the_whole(name: str, tmp_path: Path) -> None:
+    """Cuts of all kinds, also such as lie within a group, a block or a word."""
+    written, source = WRITTEN[name], random.Random(4)
+    outputs, inputs = 64, 96
+    made, meant = written.make(source, outputs, inputs)
+    folder = write_folder(tmp_path, written.config, named("q", made)).folder
+    weights = Weights(folder)
+    for row, rows, column, columns in (
+        (0, 64, 0, 48), (0, 64, 48, 48), (0, 24, 0, 96), (24, 40, 0, 96), (8, 8, 8, 40), (40, 24, 72, 24),
+    ):  # fmt: skip
+        part = Part("q", rows, Cut(row, outputs) if rows < outputs else None)
+        linear = Linear((part,), columns, cut=Cut(column, inputs) if columns < inputs else None)
+        found = weights.linear(linear).dense(torch.float32)
+        assert torch.equal(found, meant[row : row + rows, column : column + columns]), (row, rows, column, columns)
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq 4 bits, inputs in any order", "W8A8", "fp8 in blocks"])
+def test_a_quantised_model_is_split_like_the_dense_one(name: str, tmp_path: Path) -> None:
+    folders = write_both(tmp_path, LlamaConfig, WRITTEN[name])
+    expected, text = texts(parity.load(folders[1], parity.EXECUTORS["plain"]))
+    with ranks.split(folders[0], 2, parity.EXECUTORS["plain"]) as split:
+        logits, said = texts(split)
+    assert (logits - expected).abs().max() <= parity.TOLERANCE and said == text
+
+
+# Shares ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "over"), [(9, 2), (3, 3), (7, 4), (4, 4)])
+def test_parts_are_neighbours_and_nearly_equal(count: int, over: int) -> None:
+    parts = [part_of(count, rank, over) for rank in range(over)]
+    assert [place for first, size in parts for place in range(first, first + size)] == list(range(count))
+    assert max(size for _, size in parts) - min(size for _, size in parts) <= 1
+
+
+def smollm2_like(tmp_path: Path) -> Network:
+    parity.save_tiny(
+        LlamaConfig, tmp_path, num_attention_heads=9, num_key_value_heads=3, hidden_size=144, intermediate_size=1536
+    )
+    return read_network(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("over", "heads"), [(2, [(6, 2), (3, 1)]), (3, [(3, 1)] * 3), (4, [(2, 1), (1, 1), (3, 1), (3, 1)])]
+)
+def test_query_heads_stay_with_their_key_head(over: int, heads: list[tuple[int, int]], tmp_path: Path) -> None:
+    network = smollm2_like(tmp_path)
+    shares = [shard(network, rank, over) for rank in range(over)]
+    found = [share.layers[0].attention for share in shares]
+    assert [(one.heads, one.kv_heads) for one in found if isinstance(one, Attention)] == heads
+    columns = [share.layers[0].mlp.down.cut.first for share in shares]  # type: ignore[union-attr]
+    assert all(first % 128 == 0 for first in columns)
+
+
+@pytest.mark.parametrize(
+    ("over", "changes", "told"), [(10, {}, "9 query heads"), (4, {"vocab_size": 3}, "3 tokens of its vocabulary")]
+)
+def test_what_leaves_a_rank_with_nothing_is_refused_by_name(
+    over: int, changes: dict[str, int], told: str, tmp_path: Path
+) -> None:
+    network = replace(smollm2_like(tmp_path), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match=f"tensor_parallel_size is {over}, and the model has .*{told}"):
+        for rank in range(over):
+            shard(network, rank, over)
+
+
+def test_sums_of_a_row_do_not_depend_on_the_rows_beside_it() -> None:
+    """Libraries sum a large tensor in pieces, each in an order of its own."""
+    source = torch.Generator().manual_seed(1)
+    parts = [torch.randn(64, 24, generator=source) * 10.0 ** (4 * rank % 5) for rank in range(4)]
+
+    def summed(rows: slice) -> list[torch.Tensor]:
+        with ranks.groups(4) as (pool, groups):
+            return list(pool.map(lambda group: group.sum(parts[group.rank][rows].clone()), groups))
+
+    whole = summed(slice(None))
+    assert all(torch.equal(each, whole[0]) for each in whole)
+    for row in (0, 17, 63):
+        assert torch.equal(summed(slice(row, row + 1))[0], whole[0][row : row + 1])

@@ -1,0 +1,86 @@
+"""A worker whose model is split over processes, through the whole mesh: the text of one process with drafts and
+without, and streams that go on when one of its ranks is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_mesh import RunningMesh, running_mesh, until
+from test_deaths import all_complete_and_equal, calm_texts, run_all
+from test_gpu_executor import all_at_once
+from tiny_folder import write_tiny_model
+
+from bench.running_mesh import descendants
+
+SETTINGS: dict[str, Any] = {"dtype": "float32", "kv_cache_mb": 4, "draft_deadline_ms": 2000, "threads": 2}
+WIDER = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96}
+
+
+def ranks_of(mesh: RunningMesh) -> list[int]:
+    found = descendants(mesh.process.pid)
+    return sorted(pid for pid, command in found.items() if "services.worker.parallel.rank" in command)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", **WIDER)
+
+
+@pytest.fixture(scope="module")
+def split_mesh(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    """Three key heads over two ranks; the draft model is whole, on rank 0."""
+    folder, more = tmp_path_factory.mktemp("mesh"), {"tensor_parallel_size": 2, "draft_model": model, **SETTINGS}
+    with running_mesh(folder, model=model, **more) as mesh:
+        yield mesh
+
+
+def test_text_is_the_same_with_drafts_and_without_and_over_one_process(
+    split_mesh: RunningMesh, model: Path, tmp_path: Path
+) -> None:
+    assert len(ranks_of(split_mesh)) == 1
+    found = {method: all_at_once(split_mesh, method) for method in ("naive", "ngram", "draft_model", "auto")}
+    assert split_mesh.metrics("worker")["specmesh:spec_decode_num_draft_tokens_total"] > 0
+    with running_mesh(tmp_path, model=model, **SETTINGS) as mesh:
+        assert not ranks_of(mesh)
+        expected = all_at_once(mesh, "naive")
+    assert found == dict.fromkeys(found, expected)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
+async def test_streams_go_on_when_a_rank_is_killed_or_stopped(split_mesh: RunningMesh, sig: signal.Signals) -> None:
+    calm = await run_all(split_mesh, 160, streams=4, speculation={"method": "naive"}, model="tiny")
+    expected = [answer.text for answer in calm]
+    begun, chunks = asyncio.Event(), 0
+
+    def count(chunk: Any) -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 8:
+            begun.set()
+
+    async def strike(mesh: RunningMesh, tasks: list[asyncio.Task[Any]]) -> None:
+        await begun.wait()
+        assert not any(task.done() for task in tasks)
+        worker, (rank,) = mesh.pid("worker"), ranks_of(mesh)
+        os.kill(rank, sig)
+        await asyncio.to_thread(mesh.wait_for_another, "worker", worker)
+        until(lambda: rank not in ranks_of(mesh), 30.0, why=lambda: mesh.text()[-2000:])
+
+    answers = await run_all(
+        split_mesh, 160, strike, streams=4, on_chunk=count, speculation={"method": "ngram"}, model="tiny"
+    )
+    all_complete_and_equal(answers, expected)
+
+
+@pytest.mark.model
+async def test_the_embedded_model_over_two_processes_says_the_same_with_drafts(tmp_path: Path) -> None:
+    with running_mesh(tmp_path, dtype="float32", tensor_parallel_size=2) as mesh:
+        expected = await calm_texts(mesh, 48, streams=3)
+        for method in ("ngram", "auto"):
+            all_complete_and_equal(await run_all(mesh, 48, streams=3, speculation={"method": method}), expected)
