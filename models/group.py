@@ -9,6 +9,7 @@ everybody gets all parts and adds them up by rank.
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +34,8 @@ class Group:
         self._words, self._values = words, values
         # How long a sum may take, in seconds. Words are waited for as long as there is nothing to do.
         self.timeout = PATIENT
+        # Spent on sums and logits, until now.
+        self.seconds = 0.0
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """Over all ranks, in place."""
@@ -40,7 +43,7 @@ class Group:
         if self.ranks == 2 or not self._strict:
             options = dist.AllreduceOptions()
             options.timeout = timedelta(seconds=self.timeout)
-            self._wait(lambda: self._values.allreduce([x], options))
+            self._exchange(lambda: self._values.allreduce([x], options))
             return x
         parts = self._gathered(x)
         x.copy_(parts[0])
@@ -63,8 +66,13 @@ class Group:
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
         options = AllgatherOptions()
         options.timeout = timedelta(seconds=self.timeout)
-        self._wait(lambda: self._values.allgather([parts], [x], options))
+        self._exchange(lambda: self._values.allgather([parts], [x], options))
         return parts
+
+    def _exchange(self, begin: Any) -> None:
+        began = time.perf_counter()
+        self._wait(begin)
+        self.seconds += time.perf_counter() - began
 
     def _wait(self, begin: Any) -> None:
         try:

@@ -43,8 +43,6 @@ def model_name(settings: Settings) -> str:
 def _mock(settings: Settings) -> MockRunner:
     from services.worker.running.mock import MockRunner, Profile
 
-    if settings.tensor_parallel_size > 1:
-        raise ValueError("tensor_parallel_size: the mock engine has no model to split; leave it at 1")
     given: Mapping[str, Any] | str = settings.mock_profile
     profile = Profile.parse(json.loads(given) if isinstance(given, str) else given)
     page_bytes = settings.page_tokens * MOCK_TOKEN_BYTES

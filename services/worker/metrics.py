@@ -138,6 +138,9 @@ class _Counts(Collector):
         yield ways
         said = "GPU kernels compiled after the worker was ready, while requests waited; expected: 0"
         yield self._counter("kernels_compiled_late", said, counts.get("compiled_late", 0))
+        yield self._gauge("ranks", "Processes that the model is split over", counts.get("ranks", 1))
+        said = "Seconds that steps spent on exchanging sums and logits with the other ranks, waiting included"
+        yield self._counter("rank_exchange_seconds", said, counts.get("exchange_us", 0) / 1e6)
 
     def _of_speculation(self) -> Iterable[Metric]:
         labels = _SPECULATION

@@ -29,6 +29,9 @@ from transformers import (
 from models.batch import Stretch
 from models.config import read_network
 from models.errors import ModelError
+from models.executor import Options
+from models.memory import kept_by, weight_bytes
+from models.plain import PlainExecutor
 from models.shards import part_of, shard
 from models.spec import Attention, Cut, Linear, Network, Part
 from models.weights import Weights
@@ -88,6 +91,20 @@ def test_experts_are_shared_out_whole(name: str, make: parity.MakeExecutor, tmp_
     config_class, changes = MOE[name]
     routing.save_sparse(config_class, tmp_path, 0, **changes)
     check(tmp_path, 2, make)
+
+
+@pytest.mark.parametrize(("name", "count"), [("llama", 2), ("llama, 1 key head", 4), ("qwen3_moe", 2)])
+def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, count: int, tmp_path: Path) -> None:
+    """Law 3 within a layout: neither the batch nor how a prompt was cut changes a bit."""
+    config_class, changes = (DENSE | MOE)[name]
+    routing.save_sparse(config_class, tmp_path, 0, **changes)
+    with ranks.split(tmp_path, count, parity.EXECUTORS["compiled"], dtype="bfloat16") as split:
+        pages = parity.Pages()
+        first, second, third = (pages.take(70) for _ in range(3))
+        whole = parity.run(split, [Stretch(TOKENS, 0, first, 0)])
+        pieces = [parity.run(split, [Stretch(TOKENS[:33], 0, second, 0), Stretch(TOKENS[::-1], 0, third, 70)])]
+        pieces += [parity.run(split, [Stretch([TOKENS[at]], at, second, 0)]) for at in range(33, 70)]
+    assert torch.equal(torch.cat(pieces), whole)
 
 
 # What is read ---------------------------------------------------------------------------------------------
@@ -222,3 +239,23 @@ def test_sums_of_a_row_do_not_depend_on_the_rows_beside_it() -> None:
     assert all(torch.equal(each, whole[0]) for each in whole)
     for row in (0, 17, 63):
         assert torch.equal(summed(slice(row, row + 1))[0], whole[0][row : row + 1])
+
+
+@pytest.mark.parametrize("name", ["llama, 3 key heads", "deepseek"])
+def test_shares_take_together_what_the_whole_takes_and_what_is_everybodys(name: str, tmp_path: Path) -> None:
+    config_class, changes = (DENSE | MOE)[name]
+    routing.save_sparse(config_class, tmp_path, 0, **changes)
+    network, weights = read_network(tmp_path), Weights(tmp_path)
+
+    def takes(one: Network) -> int:
+        return weight_bytes(one, kept_by(one, weights, "float32", False))
+
+    everybodys = sum(
+        takes(replace(shard(network, rank, 2), layers=())) for rank in range(2)
+    ) - takes(replace(network, layers=()))
+    assert everybodys == 4 * network.hidden_size  # the last norm
+    options = Options("float32", 0, 16, 256)
+    pages = [PlainExecutor.page_bytes(shard(network, rank, 2), options) for rank in range(2)]
+    whole = PlainExecutor.page_bytes(network, options)
+    assert sum(pages) == (whole if name.startswith("llama") else 2 * whole)
+    assert whole and takes(network) < sum(takes(shard(network, rank, 2)) for rank in range(2)) < 1.2 * takes(network)

@@ -50,6 +50,10 @@ class ParallelExecutor:
         self._on_all(calls.call(calls.HURRY, round(seconds * 1000)), lambda: None)
         self._group.timeout = seconds
 
+    def with_counts(self, counts: Callable[[], dict[str, int]]) -> Callable[[], dict[str, int]]:
+        group = self._group
+        return lambda: {**counts(), "ranks": group.ranks, "exchange_us": int(group.seconds * 1e6)}
+
     def _on_all(self, words: np.ndarray, own: Callable[[], Any]) -> Any:
         try:
             calls.tell(self._group, words)

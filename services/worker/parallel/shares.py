@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from models.choose import Choice
 from models.errors import ModelError
 from models.memory import numbers_of
@@ -14,6 +16,11 @@ from models.spec import Experts, LatentAttention, Network
 def shares_of(network: Network, ranks: int, choice: Choice, dtype: str) -> list[Network]:
     """By rank. Raises `ModelError` where the network can't be split so, or the executor can't run a share."""
     shares = [shard(network, rank, ranks) for rank in range(ranks)]
+    if choice.name == "triton" and torch.cuda.is_available() and torch.cuda.device_count() < ranks:
+        raise ModelError(
+            f"tensor_parallel_size is {ranks}, and the worker sees {torch.cuda.device_count()} GPUs",
+            "give it as many, or a smaller tensor_parallel_size",
+        )
     for rank, share in enumerate(shares):
         if why := choice.executor.why_not(share, dtype):
             raise ModelError(f"tensor_parallel_size is {ranks}, and rank {rank}: {why}", "use another number, or dtype")

@@ -54,7 +54,7 @@ class Runner(Protocol):
 
     def counts(self) -> Mapping[str, int]:
         """Of a GPU, for metrics: steps that ran as a "graph" and "eager", and kernels "compiled_late", after the start.
-        Empty without one."""
+        Of a worker that is split: its "ranks", and what the exchange with them took, "exchange_us". Empty else."""
         ...
 
     def launch(self, work: Work) -> None:

@@ -100,7 +100,7 @@ class TorchModel:
         self.verifier = verifier
         self.elsewhere = elsewhere
         self.executor = executor
-        # Of a GPU's steps, for metrics.
+        # Of a GPU's steps and of ranks, for metrics.
         self.counts: Callable[[], dict[str, int]] = dict
         # The trees of the last call, by their index in it.
         self._trees: dict[int, Stretch] = {}
@@ -283,6 +283,7 @@ def load_torch_model(
         model.counts = prepare(own, made, model.verifier, facts.vocab_size)
     if isinstance(executor, ParallelExecutor):
         executor.hurry(wanted.rank_timeout)
+        model.counts = executor.with_counts(model.counts)
     return model
 
 
