@@ -258,6 +258,9 @@ def sort(args, step, chunk, thread):
         store_i32(nexts, expert, start)
         start = np.int32(start + own)
     store_i32(starts, experts, start)
+    # Places that other ranks have: gathering takes any row there.
+    for place in range(start, count):
+        store_i32(rows, place, np.int32(0))
     for i in range(count):
         expert = np.int64(load_i32(ids, i)) - first
         if expert < 0 or expert >= experts:

@@ -46,8 +46,10 @@ def test_text_is_the_same_with_drafts_and_without_and_over_one_process(
     assert len(ranks_of(split_mesh)) == 1
     found = {method: all_at_once(split_mesh, method) for method in ("naive", "ngram", "draft_model", "auto")}
     assert split_mesh.metrics("worker")["specmesh:spec_decode_num_draft_tokens_total"] > 0
+    seen = split_mesh.metrics("worker")
+    assert seen["specmesh:ranks"] == 2 and seen["specmesh:rank_exchange_seconds_total"] > 0
     with running_mesh(tmp_path, model=model, **SETTINGS) as mesh:
-        assert not ranks_of(mesh)
+        assert not ranks_of(mesh) and mesh.metrics("worker")["specmesh:ranks"] == 1
         expected = all_at_once(mesh, "naive")
     assert found == dict.fromkeys(found, expected)
 

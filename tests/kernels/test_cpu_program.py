@@ -91,6 +91,20 @@ def test_every_chunk_runs_once_and_after_the_op_before(threads: int) -> None:
         assert words[65] == 0, "an op began before the one before was done"
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_run_may_be_of_some_ops(threads: int) -> None:
+    ops, memory = chain(6)
+    program = Program(ops, threads)
+    for rows in (3, 5, 2):
+        program.step[ROWS] = rows
+        program.run(0, 2)
+        program.run(2, 2)
+        program.run(3)
+        program.run(3, 5)
+    program.close()
+    assert [int(words[2:62].sum()) for words in memory] == [10, 10, 0, 20, 20, 10]
+
+
 def test_an_op_without_chunks_is_passed_over() -> None:
     ops, memory = chain(3)
     program = Program(ops, 2)

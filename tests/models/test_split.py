@@ -32,6 +32,7 @@ from models.errors import ModelError
 from models.executor import Options
 from models.memory import kept_by, weight_bytes
 from models.plain import PlainExecutor
+from models.quantized.at_load import CodedWeights
 from models.shards import part_of, shard
 from models.spec import Attention, Cut, Linear, Network, Part
 from models.weights import Weights
@@ -93,12 +94,15 @@ def test_experts_are_shared_out_whole(name: str, make: parity.MakeExecutor, tmp_
     check(tmp_path, 2, make)
 
 
-@pytest.mark.parametrize(("name", "count"), [("llama", 2), ("llama, 1 key head", 4), ("qwen3_moe", 2)])
-def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "count", "dtype"),
+    [("llama", 2, "int8"), ("llama, 1 key head", 4, "bfloat16"), ("qwen3_moe", 2, "bfloat16"), ("deepseek", 2, "int8")],
+)
+def test_a_row_has_the_same_bits_alone_and_beside_others(name: str, count: int, dtype: str, tmp_path: Path) -> None:
     """Law 3 within a layout: neither the batch nor how a prompt was cut changes a bit."""
     config_class, changes = (DENSE | MOE)[name]
     routing.save_sparse(config_class, tmp_path, 0, **changes)
-    with ranks.split(tmp_path, count, parity.EXECUTORS["compiled"], dtype="bfloat16") as split:
+    with ranks.split(tmp_path, count, parity.EXECUTORS["compiled"], dtype) as split:
         pages = parity.Pages()
         first, second, third = (pages.take(70) for _ in range(3))
         whole = parity.run(split, [Stretch(TOKENS, 0, first, 0)])
@@ -183,6 +187,24 @@ def test_a_quantised_model_is_split_like_the_dense_one(name: str, tmp_path: Path
     with ranks.split(folders[0], 2, parity.EXECUTORS["plain"]) as split:
         logits, said = texts(split)
     assert (logits - expected).abs().max() <= parity.TOLERANCE and said == text
+
+
+@pytest.mark.parametrize("way", ["wint8", "wint4"])
+def test_codes_that_are_made_at_load_are_made_of_shares(way: str, tmp_path: Path) -> None:
+    """Scales are of a share's inputs, so the values are others, no further from the stored ones."""
+    parity.save_tiny(LlamaConfig, tmp_path)
+    network = read_network(tmp_path)
+    expected, _ = texts(parity.load(tmp_path, parity.EXECUTORS["plain"]))
+
+    def coded(folder: Path) -> CodedWeights:
+        return CodedWeights(Weights(folder), network, way)
+
+    options = Options("float32", parity.PAGES, parity.PAGE_TOKENS, 256)
+    whole, _ = texts(parity.EXECUTORS["plain"](network, coded(tmp_path), options))  # type: ignore[arg-type]
+    with ranks.split(tmp_path, 2, parity.EXECUTORS["plain"], weights=coded) as split:
+        logits, _ = texts(split)
+    off, whole_off = ((each - expected).abs().mean() for each in (logits, whole))
+    assert 0 < off < 1.2 * whole_off, (off, whole_off)
 
 
 # Shares ---------------------------------------------------------------------------------------------------

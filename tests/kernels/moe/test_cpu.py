@@ -34,12 +34,20 @@ EXPERTS, MAX_ROWS = 12, 70
 class Routing:
     """choose and sort over logits in the buffer."""
 
-    def __init__(self, bias: list[float] | None = None, threads: int = 1, experts: int = EXPERTS, **facts: Any) -> None:
+    def __init__(
+        self,
+        bias: list[float] | None = None,
+        threads: int = 1,
+        experts: int = EXPERTS,
+        own: range | None = None,
+        **facts: Any,
+    ) -> None:
         self.facts = PLAIN | facts
         self.logits = np.full((MAX_ROWS, experts), np.nan, np.float32)
         self.bias = None if bias is None else torch.tensor(bias)
-        self.routed = Routed.empty(MAX_ROWS, experts, self.facts["top_k"])
-        others = {name: value for name, value in self.facts.items() if name != "top_k"}
+        own = range(experts) if own is None else own
+        self.routed = Routed.empty(MAX_ROWS, len(own), self.facts["top_k"], own.start)
+        others = {name: value for name, value in self.facts.items() if name != "top_k"} | {"among": experts}
         self.program = Program(route_ops(self.logits.ctypes.data, self.bias, self.routed, **others), threads)
 
     def run(self, logits: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -123,6 +131,22 @@ def test_every_expert_finds_its_rows_in_ascending_order(rows: int) -> None:
     for i, place in enumerate(routed.places[: rows * 3]):
         assert routed.rows[place] == i // 3
         assert routed.starts[ids.flat[i]] <= place < routed.starts[ids.flat[i] + 1]
+
+
+@pytest.mark.parametrize("own", [range(0, 5), range(5, 12), range(4, 5)])
+def test_of_the_experts_of_other_ranks_there_are_no_places(own: range) -> None:
+    rows = 33
+    routing = Routing(top_k=3, own=own)
+    ids, _ = routing.run(random_logits(rows, 5))
+    assert (ids == Routing(top_k=3).run(random_logits(rows, 5))[0]).all(), "all are chosen among"
+    routed = routing.routed
+    for index, expert in enumerate(own):
+        places = range(routed.starts[index], routed.starts[index + 1])
+        assert routed.rows[places].tolist() == [row for row in range(rows) if expert in ids[row]]
+    chosen = [expert - own.start for expert in own if expert in ids]
+    assert routed.chosen.tolist() == chosen + [-1] * (len(own) - len(chosen))
+    assert [place >= 0 for place in routed.places[: rows * 3]] == [expert in own for expert in ids.flatten()]
+    assert ((routed.rows[: rows * 3] >= 0) & (routed.rows[: rows * 3] < rows)).all()
 
 
 @pytest.mark.parametrize("rows", [1, 33])

@@ -10,7 +10,7 @@ from kernels.cpu_program import FEATURE_ROWS, ROWS, STEP_WORDS, TOKENS, WANTED, 
 from kernels.linear.cpu import Rows
 from kernels.linear.reference import quantize_rows
 from kernels.norm_rope_act import reference
-from kernels.norm_rope_act.cpu_rows import embed, norm, tap
+from kernels.norm_rope_act.cpu_rows import clear, embed, norm, tap
 
 # bfloat16 results are the float32 ones rounded: half a unit in the last of 8 bits.
 TOLERANCE = {torch.bfloat16: 0.004, torch.float32: 2e-6}
@@ -42,6 +42,20 @@ def test_embed_takes_the_rows_of_the_tokens(dtype: torch.dtype, width: int) -> N
     tokens = np.array([7, 0, 7, 9, 3], np.int32)
     run(embed(table, residual.data_ptr()), rows=5, tokens=tokens.ctypes.data)
     assert torch.equal(residual, table[tokens.tolist()].float())
+
+
+def test_a_part_of_a_table_gives_zeros_for_other_tokens() -> None:
+    table, residual = torch.randn(4, 40), torch.full((5, 40), torch.nan)
+    tokens = np.array([7, 0, 3, 6, 4], np.int32)
+    run(embed(table, residual.data_ptr(), first=3), rows=5, tokens=tokens.ctypes.data)
+    assert torch.equal(residual, torch.stack([table[0] * 0, table[0] * 0, table[0], table[3], table[1]]))
+
+
+def test_clear_leaves_zeros_in_the_rows_of_the_step() -> None:
+    residual = torch.randn(6, 40)
+    last = residual[5].clone()
+    run(clear(residual.data_ptr(), 40), rows=5)
+    assert not residual[:5].any() and torch.equal(residual[5], last)
 
 
 def test_embed_reads_beyond_the_fourth_gigabyte_of_a_table() -> None:
