@@ -275,16 +275,23 @@ def load_torch_model(
     )
     model = TorchModel(executor, facts, verifier(choice.name), choice.name == "triton", made)
     _compile(model, ahead)
-    if choice.name == "triton":
+    _prepare(model, own, wanted.rank_timeout)
+    return model
+
+
+def _prepare(model: TorchModel, own: Executor, rank_timeout: float) -> None:
+    """What comes last: all of a GPU's kernels, on every rank, and an end of patience with ranks. `own` is rank 0's
+    share."""
+    executor = model.executor
+    if model.elsewhere:
         from services.worker.running.preparing import prepare
 
         if isinstance(executor, ParallelExecutor):
             executor.prepare()
-        model.counts = prepare(own, made, model.verifier, facts.vocab_size)
+        model.counts = prepare(own, model.head, model.verifier, model.facts.vocab_size)
     if isinstance(executor, ParallelExecutor):
-        executor.hurry(wanted.rank_timeout)
+        executor.hurry(rank_timeout)
         model.counts = executor.with_counts(model.counts)
-    return model
 
 
 def vocabulary_of(folder: Path) -> str:
