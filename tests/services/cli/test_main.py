@@ -233,8 +233,9 @@ def test_the_model_may_be_the_first_word(command: str) -> None:
 def test_the_command_of_lmdeploy_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
     monkeypatch.setattr("services.cli.up.main", lambda settings: seen.append(settings) or 0)
-    assert main(["serve", "api_server", "./m", "--server-port", "23333", "--session-len", "4096", "--tp", "1"]) == 0
+    assert main(["serve", "api_server", "./m", "--server-port", "23333", "--session-len", "4096", "--tp", "2"]) == 0
     assert (seen[0].model, seen[0].port, seen[0].max_context) == ("./m", 23333, 4096)
+    assert seen[0].tensor_parallel_size == 2
 
 
 def test_underscores_in_a_flag_are_dashes() -> None:
