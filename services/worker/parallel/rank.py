@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import json
 import logging
 import os
 import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 log = logging.getLogger("specmesh.worker")
 
 _SET_PDEATHSIG = 1  # of prctl
 
 
-class Start(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Start:
     parent: int
     rank: int
     ranks: int
@@ -38,7 +38,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def main() -> int:
-    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    start = Start(**json.loads(sys.stdin.buffer.readline()))
     _live_with(start.parent)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)

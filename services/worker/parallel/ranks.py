@@ -7,17 +7,16 @@ anew. Its streams go on elsewhere, or at the new one, with the same text.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from models.executor import Executor, Options
 from models.group import Group, join, meeting_place
@@ -86,7 +85,7 @@ class Ranks:
         self.processes.append(process)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(msgspec.json.encode(start) + b"\n")
+            process.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
             process.stdin.close()
         self._tell_lost(f"rank {start.rank} ended with {process.wait()}")
 
