@@ -39,6 +39,7 @@ from services.streamer.peers import Peers
 from services.streamer.probe import Probe
 from services.streamer.replays import Replays
 from services.streamer.request import RequestLimits
+from services.streamer.retries import FLOOR, RetryBudget
 
 if TYPE_CHECKING:
     from services.runtime.process import Context
@@ -91,7 +92,8 @@ class StreamerActor(Actor):
 
     async def on_start(self) -> None:
         vocabulary, sampling = await asyncio.to_thread(self.load_model_files)
-        self._peers = Peers(self._directory, self.node)
+        retries = RetryBudget(int(FLOOR * self._settings.max_waiting), self._metrics.refused_retry)
+        self._peers = Peers(self._directory, self.node, retries)
         self._map = self._mesh_map()
         self._all_metrics = AllMetrics(
             self._directory,

@@ -44,6 +44,8 @@ log = logging.getLogger("specmesh.streamer")
 
 # Maximum attempts in a row that end without a new token, deaths of workers not counted: quarantine.py counts those.
 MAX_BARREN = 10
+# Workers that a choice asks for before it waits until fewer suspects are tried.
+MOST_REFUSED = 8
 STREAM_WINDOW = 65536  # bytes a worker may send ahead of us
 
 
@@ -111,9 +113,10 @@ async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: f
 
 
 async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience, deadline: float) -> Ending:
-    quarantine = peers.quarantine
+    quarantine, now = peers.quarantine, asyncio.get_running_loop().time
     failures: list[Life] = []
     barren = 0
+    peers.retries.first(now())
     while True:
         if choice.timeline is not None:
             choice.timeline.waits()
@@ -132,11 +135,15 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
                 failures, barren = [], 0
             failures.append(life(member))
             lost = error.failed if isinstance(error, _TryAgain) else error
+            if isinstance(lost, PeerLost):
+                peers.lost(member)
             barren = 0 if is_death(lost) and quarantine.died(case) else barren + 1
             if case.guilty:
                 raise _guilty(choice, case) from error
             if barren >= MAX_BARREN:
                 raise _given_up(error) from error
+            if not choice.tokens and not peers.retries.again(now()):
+                raise _not_again() from error
             quarantine.left(case)
         if len(choice.tokens) >= choice.sampling.max_tokens and choice.prompt_told:
             # It was lost between its last token and its Finished.
@@ -148,15 +155,23 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
 async def _worker(choice: Choice, case: Case, peers: Peers, failures: list[Life], deadline: float) -> Member:
     """A ready worker that this choice may be sent to now."""
     now = asyncio.get_running_loop().time
+    refused: list[Life] = []
     while True:
         # Before the first token the client can still send the request elsewhere, so it gets an error sooner.
         patience = deadline if choice.tokens else min(deadline, now() + GRACE)
+        # The least loaded worker is likely to be empty: a suspect is tried alone there.
+        key = None if case.suspect else choice.key
         try:
-            member = await peers.worker(choice.key, patience, failures)
+            member = await peers.worker(key, patience, [*failures, *refused])
         except NoPeer:
             raise missing("worker") from None
-        if peers.quarantine.enter(case, life(member)):
+        there = life(member)
+        if there not in refused and peers.quarantine.enter(case, there):
             return member
+        if not case.suspect and there not in refused and len(refused) < MOST_REFUSED:
+            refused.append(there)
+            continue
+        refused.clear()
         try:
             async with asyncio.timeout_at(deadline):
                 await case.turn.wait()
@@ -188,6 +203,11 @@ def _guilty(choice: Choice, case: Case) -> ApiError:
     log.warning("%s: %d workers died while they ran it; it is not tried again", choice.request_id, deaths)
     message = f"{deaths} workers died while they ran this request; it is not tried again"
     return ApiError(500, message, code="worker_died", final=True)
+
+
+def _not_again() -> ApiError:
+    message = "Its worker was lost, and too many requests are being sent again already. Try again"
+    return ApiError(503, message, code="too_many_retries", retry_after=RETRY_MISSING)
 
 
 def _given_up(error: MeshError | _TryAgain) -> ApiError:

@@ -70,6 +70,12 @@ class StreamerMetrics:
             ["model_name"],
             registry=registry,
         ).labels(model_name)
+        self._refused_retries = Counter(
+            "specmesh:request_retries_refused",
+            "Choices without a token that weren't sent again after their worker was lost, because too many were",
+            ["model_name"],
+            registry=registry,
+        ).labels(model_name)
         self._responses = Counter(
             "specmesh:http_responses", "HTTP responses, by route and status code", ["route", "code"], registry=registry
         )
@@ -96,6 +102,9 @@ class StreamerMetrics:
     def retried(self, attempts: int) -> None:
         if attempts:
             self._retries.inc(attempts)
+
+    def refused_retry(self) -> None:
+        self._refused_retries.inc()
 
     def responded(self, route: str, status: int) -> None:
         self._responses.labels(route, str(status)).inc()

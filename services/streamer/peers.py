@@ -34,6 +34,7 @@ from services.api.messages import (
 )
 from services.streamer.errors import ApiError
 from services.streamer.quarantine import Life, Quarantine
+from services.streamer.retries import RetryBudget
 from services.streamer.routing import Router
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
@@ -43,6 +44,8 @@ GRACE = 15.0
 RETRY_MISSING = 5  # seconds, sent to the client
 # How often the loads that the directory tells are taken into account. It hears each about twice a second.
 LOADS_EVERY = 0.25  # seconds
+# A worker whose connection broke gets nothing for so long where there is another: the directory learns of it later.
+AVOIDED_FOR = 3.0  # seconds
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 
@@ -60,16 +63,18 @@ class DirectoryView(Protocol):
 class Peers:
     """Members by role, and refs to them. One in a process."""
 
-    def __init__(self, directory: DirectoryView, node: Home) -> None:
+    def __init__(self, directory: DirectoryView, node: Home, retries: RetryBudget | None = None) -> None:
         self._directory = directory
         self._node = node
         self._changed = asyncio.Event()
         self._card: ModelCard | None = None
         self.quarantine = Quarantine()
+        self.retries = retries or RetryBudget()
         self._router = Router()
         self._workers: dict[str, Member] = {}
         # Choices that this streamer runs at each worker.
         self._running: Counter[str] = Counter()
+        self._avoided: dict[Life, float] = {}
         self._turns = itertools.count(random.randrange(1 << 16))
         self._loads_until = 0.0
         directory.on_change(self._on_change)
@@ -116,7 +121,9 @@ class Peers:
         if now >= self._loads_until:
             self._loads_until = now + LOADS_EVERY
             self._take_loads()
-        avoided = [name for name, epoch in avoid if name in self._workers and self._workers[name].epoch == epoch]
+            self._avoided = {each: until for each, until in self._avoided.items() if until > now}
+        lives = (*avoid, *self._avoided) if self._avoided else avoid
+        avoided = [name for name, epoch in lives if name in self._workers and self._workers[name].epoch == epoch]
         name = self._router.choose(key, next(self._turns), avoided)
         return None if name is None else self._workers[name]
 
@@ -129,6 +136,10 @@ class Peers:
             name: own[name] if streamers == 1 else max(own[name], each.load) for name, each in self._workers.items()
         }
         self._router.set(loads, streamers)
+
+    def lost(self, worker: Member) -> None:
+        """The connection to this worker broke."""
+        self._avoided[life(worker)] = asyncio.get_running_loop().time() + AVOIDED_FOR
 
     @contextmanager
     def running(self, worker: Member) -> Iterator[None]:

@@ -1,20 +1,25 @@
 """Which choice may be sent to which worker after a worker has died, and when a choice is given up for its deaths.
 
-All choices that ran at a worker are lost when it dies, and one of them may be what killed it. So each is a suspect
-until a worker has made tokens of it in two steps: the first step computes the prompt, the second decodes.
+All choices that ran at a worker are lost when it dies, and one of them may be what killed it: probably one that had
+not made two steps there (the first computes the prompt, the second decodes). If these are few, they are suspects and
+are tried one at a time. All others are sent to other workers at once, as most deaths are no choice's fault. Those that
+lose a second worker before they have made two steps there are suspects, too.
 
-    sent ──▶ running ──the worker dies──▶ suspect ──sent alone──▶ on trial ──two steps──▶ running
-                                             ▲                       │
-                                             └──the worker dies──────┴──for the second time and alone──▶ guilty
+    sent ──▶ running ──the worker dies──▶ sent again ──it dies, too──▶ suspect ──▶ on trial ──two steps──▶ running
+                ▲            │              │                            ▲            │
+                │            └── it was new ┼────────────────────────────┘            └──it dies──▶ guilty
+                └────────two steps──────────┘
 
-Rule 1: a worker runs at most one suspect that is on trial. Choices that are cleared run on beside it.
-Rule 2: nobody else is sent while suspects wait. They are sent in the order of suspicion: by deaths, then those that
-        had fewest tokens of the lost worker, then by age.
-Rule 3: a suspect is guilty at its second death if nothing else of this streamer ran there, else at its third.
+Rule 1: a worker runs at most one suspect that is on trial. From the first trial there until no suspect is left it takes
+        nobody else.
+Rule 2: suspects are tried in the order of suspicion: by deaths, then those that had fewest tokens of the lost worker,
+        then by age. While one waits an empty worker is kept for it; all other choices go to workers with work, and
+        wait where there is none.
+Rule 3: a choice is guilty at its second death if nothing else of this streamer ran there, else at its third.
 
-So a choice that kills every worker in its first two steps kills two, or three if it began its trial beside others: they
-are lost with it, but it is the first to be sent afterwards, to an empty worker. On a mesh of one worker another choice
-is never found guilty in its place: a suspect with two deaths goes first, so it runs alone.
+So a choice that kills every worker in its first two steps kills two, or three if it began with many others or its
+trial beside others. On a mesh of one worker another choice is never found guilty in its place: suspects go first, so
+each is tried alone or among choices that are cleared.
 
 Deaths are counted by a worker's life, which ends once: what is sent to a dead worker, because the directory still lists
 it, is lost without blame. So are connections that break again and again while the worker makes no tokens.
@@ -30,8 +35,12 @@ import itertools
 # An instance at one of its lives: a restarted one is another.
 Life = tuple[str, int]
 
-# Steps with tokens that clear a suspect.
+# Steps with tokens after which a worker's earlier deaths are no longer laid to a choice.
 CLEARED_AFTER = 2
+# Choices without two steps that are suspects at their first death. More would keep each other waiting for long, such as
+# those that only waited at a worker for their turn.
+FEW = 4
+SUSPECT = 2
 GUILTY_ALONE, GUILTY = 2, 3
 MAX_DEAD = 64
 
@@ -39,7 +48,7 @@ MAX_DEAD = 64
 class Case:
     """One choice. `turn` is set when `enter` is worth another call."""
 
-    __slots__ = ("deaths", "guilty", "life", "number", "steps", "steps_before_death", "turn")
+    __slots__ = ("deaths", "guilty", "life", "number", "steps", "steps_before_death", "suspect", "turn")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -47,16 +56,12 @@ class Case:
         self.steps = 0  # with tokens, at the latest worker
         self.steps_before_death = 0  # at the latest worker that died
         self.life: Life | None = None  # where it runs
-        self.guilty = False
+        self.suspect = self.guilty = False
         self.turn = asyncio.Event()
 
     @property
-    def suspect(self) -> bool:
-        return bool(self.deaths)
-
-    @property
     def on_trial(self) -> bool:
-        return bool(self.deaths) and self.life is not None
+        return self.life is not None and self.suspect
 
     @property
     def rank(self) -> tuple[int, int, int]:
@@ -74,6 +79,8 @@ class Quarantine:
         self._dead: dict[Life, None] = {}
         # Suspects between two attempts.
         self._suspects: set[Case] = set()
+        # Where suspects have been tried, until none is left.
+        self._courts: set[Life] = set()
         # Who was refused by `enter` and will try again, in that order.
         self._waiting: dict[Case, None] = {}
 
@@ -86,10 +93,12 @@ class Quarantine:
             case.turn.clear()
             self._waiting[case] = None
             return False
+        self._waiting.pop(case, None)
         self._running.setdefault(life, set()).add(case)
         case.life, case.steps = life, 0
         if case.suspect:
             self._suspects.discard(case)
+            self._courts.add(life)
             # Another worker may be free for the next.
             self._call_next()
         return True
@@ -99,7 +108,7 @@ class Quarantine:
             return False
         if case.suspect:
             return all(case.rank <= other.rank for other in self._suspects)
-        return not self._suspects
+        return not self._suspects or (life in self._running and life not in self._courts)
 
     def stepped(self, case: Case, last: bool = False) -> None:
         """Tokens of one more step have come, or (`last`) the end of the answer."""
@@ -109,9 +118,12 @@ class Quarantine:
         # Only a connection had broken.
         self._dead.pop(case.life, None)
         case.steps += 1
-        if case.suspect and (last or case.steps >= CLEARED_AFTER):
+        if case.deaths and (last or case.steps >= CLEARED_AFTER):
+            tried = case.on_trial
             case.deaths.clear()
-            self._call_next()
+            case.suspect = False
+            if tried:
+                self._call_next()
 
     def died(self, case: Case) -> bool:
         """The worker of this choice has died, and all choices there are lost. False: it was dead before this choice was
@@ -125,10 +137,12 @@ class Quarantine:
         if len(self._dead) > MAX_DEAD:
             del self._dead[next(iter(self._dead))]
         lost = self._running.pop(life)
+        few = sum(each.steps < CLEARED_AFTER for each in lost) <= FEW
         for each in lost:
             each.life, each.steps_before_death = None, each.steps
             each.deaths.add(life)
             count = len(each.deaths)
+            each.suspect = count >= SUSPECT or (few and each.steps < CLEARED_AFTER)
             each.guilty = count >= GUILTY or (count >= GUILTY_ALONE and len(lost) == 1)
         return True
 
@@ -155,11 +169,10 @@ class Quarantine:
                 del self._running[life]
 
     def _call_next(self) -> None:
-        """Those that may be able to enter now try again: the first suspect, or everyone where no suspect waits."""
-        if not self._waiting:
-            return
-        called = [min(self._suspects, key=lambda case: case.rank)] if self._suspects else list(self._waiting)
-        for case in called:
-            if case in self._waiting:
-                del self._waiting[case]
-                case.turn.set()
+        """Those that may be able to enter now try again: of the suspects the first, and everyone else."""
+        if not self._suspects:
+            self._courts.clear()
+        first = min(self._suspects, key=lambda case: case.rank, default=None)
+        for case in [case for case in self._waiting if case is first or not case.suspect]:
+            del self._waiting[case]
+            case.turn.set()

@@ -6,9 +6,12 @@ import random
 
 import pytest
 
-from services.streamer.quarantine import CLEARED_AFTER, GUILTY, Case, Life, Quarantine
+from services.streamer.quarantine import CLEARED_AFTER, FEW, GUILTY, Case, Life, Quarantine
 
 W1, W2, W3 = ("worker-1", 1), ("worker-1", 2), ("worker-1", 3)
+OTHER = ("worker-2", 1)
+# Of the workers that suspects have lost.
+E1, E2 = ("worker-1", -2), ("worker-1", -1)
 
 
 def running(quarantine: Quarantine, life: Life, count: int) -> list[Case]:
@@ -37,10 +40,62 @@ def test_without_a_death_nobody_waits() -> None:
     assert quarantine.enter(cases[0], W1)
 
 
-def test_after_a_death_one_is_sent_at_a_time_and_the_next_when_it_is_cleared() -> None:
-    quarantine = Quarantine()
-    first, second = cases = running(quarantine, W1, 2)
+def suspects(quarantine: Quarantine, count: int, steps: int = 0) -> list[Case]:
+    """Choices that have lost two workers."""
+    cases = running(quarantine, E1, count)
+    for case in cases:
+        clear(quarantine, case)
     dies(quarantine, cases)
+    assert all(quarantine.enter(case, E2) for case in cases), "after one death nobody is tried"
+    for _ in range(steps):
+        quarantine.stepped(cases[0])
+    dies(quarantine, cases)
+    return cases
+
+
+def test_after_one_death_those_with_two_steps_are_sent_again_at_once_beside_new_ones() -> None:
+    quarantine = Quarantine()
+    cases = running(quarantine, W1, 3)
+    for case in cases:
+        clear(quarantine, case)
+    dies(quarantine, cases)
+    running(quarantine, W2, 1)
+    assert all(quarantine.enter(case, W2) for case in cases)
+    running(quarantine, W2, 1)
+
+
+@pytest.mark.parametrize("count", [FEW, FEW + 1])
+def test_those_without_two_steps_are_tried_after_one_death_if_they_are_few(count: int) -> None:
+    quarantine = Quarantine()
+    cases = running(quarantine, W1, count)
+    dies(quarantine, cases)
+    assert [quarantine.enter(case, W2) for case in cases] == [True, *[count > FEW] * (count - 1)]
+
+
+def test_the_new_one_goes_first_to_the_worker_that_is_back_so_that_it_is_alone() -> None:
+    quarantine = Quarantine()
+    old, new = running(quarantine, W1, 2)
+    clear(quarantine, old)
+    dies(quarantine, [old, new])
+    assert not quarantine.enter(old, W2)
+    assert quarantine.enter(new, W2)
+    assert quarantine.died(new) and new.guilty
+
+
+def test_two_steps_at_the_next_worker_forget_the_death() -> None:
+    quarantine = Quarantine()
+    cases = running(quarantine, W1, 2)
+    for life in (W2, W3, OTHER):
+        for case in cases:
+            clear(quarantine, case)
+        dies(quarantine, cases)
+        assert all(quarantine.enter(case, life) for case in cases)
+    assert not any(case.suspect for case in cases)
+
+
+def test_after_two_deaths_one_is_sent_at_a_time_and_the_next_when_it_is_cleared() -> None:
+    quarantine = Quarantine()
+    first, second = suspects(quarantine, 2)
     assert quarantine.enter(first, W2)
     assert not quarantine.enter(second, W2)
     quarantine.stepped(first)
@@ -52,23 +107,21 @@ def test_after_a_death_one_is_sent_at_a_time_and_the_next_when_it_is_cleared() -
 
 def test_an_answer_that_ends_clears_too() -> None:
     quarantine = Quarantine()
-    first, second = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    first, second = suspects(quarantine, 2)
     assert quarantine.enter(first, W2)
     assert not quarantine.enter(second, W2)
     quarantine.stepped(first, last=True)
     assert second.turn.is_set()
 
 
-def test_a_new_choice_waits_until_no_suspect_does() -> None:
+def test_with_one_worker_a_new_choice_waits_until_no_suspect_is_left() -> None:
     quarantine = Quarantine()
-    first, second = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    first, second = suspects(quarantine, 2)
     new = quarantine.open()
-    assert not quarantine.enter(new, W2)
+    assert not quarantine.enter(new, W2), "it is kept for the first trial"
     assert quarantine.enter(first, W2)
     clear(quarantine, first)
-    assert not new.turn.is_set()
+    assert not quarantine.enter(new, W2), "it would be beside the second"
     assert quarantine.enter(second, W2)
     assert not quarantine.enter(new, W2), "it would be lost with the suspect"
     clear(quarantine, second)
@@ -76,30 +129,39 @@ def test_a_new_choice_waits_until_no_suspect_does() -> None:
     assert quarantine.enter(new, W2)
 
 
+def test_a_new_choice_goes_to_a_worker_with_work_while_suspects_wait() -> None:
+    quarantine = Quarantine()
+    running(quarantine, OTHER, 2)
+    first, second = suspects(quarantine, 2)
+    new, late = quarantine.open(), quarantine.open()
+    assert quarantine.enter(new, OTHER)
+    assert quarantine.enter(first, W2)
+    assert not quarantine.enter(late, W2)
+    assert quarantine.enter(late, OTHER)
+    assert not quarantine.enter(second, W2)
+
+
 def test_the_one_without_tokens_goes_first() -> None:
     quarantine = Quarantine()
-    old, new = cases = running(quarantine, W1, 2)
-    quarantine.stepped(old)
-    dies(quarantine, cases)
+    old, new = suspects(quarantine, 2, steps=1)
     assert not quarantine.enter(old, W2)
     assert quarantine.enter(new, W2)
 
 
 def test_the_one_with_most_deaths_goes_first_so_that_it_is_alone() -> None:
     quarantine = Quarantine()
-    late_killer, second, stalled = running(quarantine, W1, 3)
-    quarantine.stepped(second)
-    quarantine.stepped(late_killer)
-    dies(quarantine, [late_killer, second])
-    assert quarantine.enter(late_killer, W2)
-    clear(quarantine, late_killer)
+    running(quarantine, OTHER, 1)
+    first, second, third = suspects(quarantine, 3)
+    assert quarantine.enter(first, W2)
+    clear(quarantine, first)
     assert quarantine.enter(second, W2)
-    quarantine.stepped(second)
-    dies(quarantine, [late_killer, second])
-    dies(quarantine, [stalled])
-    assert not quarantine.enter(stalled, W3)
-    assert not quarantine.enter(late_killer, W3)
-    assert quarantine.enter(second, W3)
+    dies(quarantine, [first, second])
+    assert second.guilty and not first.suspect
+    quarantine.close(second)
+    assert quarantine.enter(third, W3)
+    assert not quarantine.enter(first, W3), "a trial is going on there"
+    clear(quarantine, third)
+    assert quarantine.enter(first, W3)
 
 
 def test_two_deaths_alone_are_the_end() -> None:
@@ -112,22 +174,18 @@ def test_two_deaths_alone_are_the_end() -> None:
     assert poison.guilty
 
 
-def test_a_poison_that_dies_beside_others_is_tried_alone_and_the_others_are_innocent() -> None:
+def test_a_poison_is_tried_after_it_was_lost_beside_others_and_these_are_innocent() -> None:
     quarantine = Quarantine()
-    good, poison = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    good, poison = suspects(quarantine, 2)
+    assert not poison.guilty, "the other may have done it"
     assert quarantine.enter(good, W2)
     clear(quarantine, good)
     assert quarantine.enter(poison, W2)
-    dies(quarantine, [good, poison])
-    assert not poison.guilty, "the other may have done it"
-    assert not quarantine.enter(good, W3)
-    assert quarantine.enter(poison, W3)
     assert quarantine.died(poison)
     assert (poison.guilty, good.guilty) == (True, False)
+    quarantine.left(good)
     quarantine.close(poison)
-    assert good.turn.is_set()
-    assert quarantine.enter(good, ("worker-1", 4))
+    assert quarantine.enter(good, W3)
 
 
 def test_a_life_is_lost_once() -> None:
@@ -145,8 +203,7 @@ def test_a_life_is_lost_once() -> None:
 def test_who_is_sent_to_a_dead_worker_is_not_to_blame() -> None:
     """Its engine may go on refusing, or the directory still list it."""
     quarantine = Quarantine()
-    poison, good = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    poison, good = suspects(quarantine, 2)
     assert quarantine.enter(poison, W2)
     assert quarantine.died(poison) and poison.guilty
     quarantine.close(poison)
@@ -168,8 +225,7 @@ def test_a_life_that_made_tokens_after_its_connection_broke_can_die() -> None:
 
 def test_a_suspect_that_is_refused_goes_back_behind_nobody() -> None:
     quarantine = Quarantine()
-    first, second = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    first, second = suspects(quarantine, 2)
     assert quarantine.enter(first, W2)
     assert not quarantine.enter(second, W2)
     quarantine.left(first)
@@ -179,8 +235,7 @@ def test_a_suspect_that_is_refused_goes_back_behind_nobody() -> None:
 
 def test_a_suspect_whose_client_leaves_lets_the_next_in() -> None:
     quarantine = Quarantine()
-    first, second = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    first, second = suspects(quarantine, 2)
     assert not quarantine.enter(second, W2)
     quarantine.close(first)
     assert second.turn.is_set()
@@ -195,7 +250,7 @@ def test_one_that_does_not_notice_the_death_keeps_nobody_waiting() -> None:
     quarantine.left(other)
     assert quarantine.enter(other, W2)
     clear(quarantine, stalled)
-    assert stalled.suspect, "those tokens are older than the death"
+    assert stalled.deaths, "those tokens are older than the death"
     assert quarantine.died(stalled), "it was lost, too"
     quarantine.left(stalled)
     assert not quarantine.enter(stalled, W2)
@@ -203,11 +258,10 @@ def test_one_that_does_not_notice_the_death_keeps_nobody_waiting() -> None:
 
 def test_each_worker_has_a_trial_of_its_own() -> None:
     quarantine = Quarantine()
-    first, second = cases = running(quarantine, W1, 2)
-    dies(quarantine, cases)
+    first, second = suspects(quarantine, 2)
     assert quarantine.enter(first, W2)
     assert not quarantine.enter(second, W2)
-    assert quarantine.enter(second, ("worker-2", 1))
+    assert quarantine.enter(second, OTHER)
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fake_mesh import MODEL, FakeMesh, FakeTarget, says, until
+from fake_mesh import MODEL, FakeMesh, FakeTarget, failed, ids_of, says, tokens, until
 from sse_reading import streamed, text_of
 
 from mesh.directory.membership import Member
@@ -107,3 +107,63 @@ async def test_a_streamer_that_is_alone_shares_its_port_with_nobody(mesh: FakeMe
             await other.start_door(port=door.port)
     finally:
         await other.close()
+
+
+async def test_a_new_request_goes_to_the_healthy_worker_while_a_suspect_is_tried_at_another(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    """The suspect is on trial at the least loaded worker, for as long as that says nothing."""
+
+    async def hangs(target: FakeTarget, message: Any, out: Any) -> None:
+        await asyncio.Event().wait()
+
+    first = await mesh.start_target(hangs, "worker-1")
+    await mesh.start_door(page_tokens=8)
+    suspect = asyncio.create_task(ask(http, mesh, "a suspect"))
+    await until(lambda: first.running == 1)
+    mesh.network.cut("mem://worker-1")
+    await mesh.stop("worker-1")
+    court = await mesh.start_target(hangs, "worker-2")
+    await until(lambda: court.running == 1)
+    healthy = await mesh.start_target(says(WORDS), "worker-3")
+    assert [await ask(http, mesh, "new") for _ in range(4)] == [WORDS] * 4
+    assert (len(court.asked), len(healthy.asked)) == (1, 4)
+    suspect.cancel()
+
+
+async def test_a_request_beyond_the_retry_budget_ends_with_an_error_and_a_time_to_come_back(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def refuses(target: FakeTarget, message: Any, out: Any) -> None:
+        await out.send(failed(message, "overloaded", retryable=True))
+
+    target = await mesh.start_target(refuses)
+    await mesh.start_door(max_waiting=8)
+    body = {"model": MODEL, "prompt": "hi", "max_tokens": 4}
+    async with http.post(mesh.url + "/v1/completions", json=body) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "5")
+        assert (await response.json())["error"]["code"] == "too_many_retries"
+    # A quarter of max_waiting, and a fifth of one request.
+    assert len(target.asked) == 1 + 2
+    value = mesh.registry.get_sample_value("specmesh:request_retries_refused_total", {"model_name": MODEL})
+    assert value == 1
+
+
+async def test_a_request_that_has_tokens_goes_on_beyond_the_retry_budget(
+    mesh: FakeMesh, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks_off(target: FakeTarget, message: Any, out: Any) -> None:
+        if message.attempt < 5:
+            await hangs_up(target, message, out)
+        else:
+            await says(WORDS)(target, message, out)
+
+    async def hangs_up(target: FakeTarget, message: Any, out: Any) -> None:
+        if message.attempt == 0:
+            await out.send(tokens(message, 0, ids_of(WORDS)[:1]))
+
+    monkeypatch.setattr("services.streamer.peers.LONGEST_PAUSE", 0.001)
+    target = await mesh.start_target(breaks_off)
+    await mesh.start_door(max_waiting=8)
+    assert await ask(http, mesh, "hi") == WORDS
+    assert len(target.asked) == 6

@@ -1,0 +1,191 @@
+"""What callers notice when a worker dies: streams at two workers under `specmesh up`, one of them is killed (kill -9),
+stopped (SIGSTOP) or drained (SIGTERM) when all streams have begun, again and again. Compared with a calm run.
+
+The gap of a stream is the longest time without new text in it. A stopped worker is seen when the streamer's health
+no longer calls it ready. Two workers need twice the memory of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
+
+HELP = "streams at two workers of which one dies, is stopped or drained: failures, changed texts, gaps"
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
+NAME = "measured"
+# Chunks of each stream before a worker is struck.
+BEGUN = 3
+BACK_WITHIN = 240.0  # s, until both workers are ready again
+BARS = {"kill": ("gap p99, s", 1.5), "stop": ("seen after, s", 3.0)}
+
+
+class Heard(NamedTuple):
+    text: str
+    at: list[float]
+    error: str
+
+    @property
+    def gap(self) -> float:
+        return max((later - before for before, later in zip(self.at, self.at[1:], strict=False)), default=0.0)
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--faults", default="kill,stop", help=f"comma-separated, of {', '.join(SIGNALS)}")
+    parser.add_argument("--times", type=int, default=10, metavar="N", help="of each (default 10)")
+    parser.add_argument("--streams", type=int, default=16, metavar="N", help="at a time (default 16)")
+    parser.add_argument("--tokens", type=int, default=120, metavar="N", help="of each answer (default 120)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="which worker it is each time (default 1)")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    # What was learned in the calm run would end every answer before the fault.
+    with running_mesh(served_model_name=NAME, workers=2, method="ngram") as mesh:
+        figures = asyncio.run(_measured(mesh, options, random.Random(options.seed)))
+    return figures | {"missed": list(missed(figures))}
+
+
+async def _measured(mesh: RunningMesh, options: argparse.Namespace, chance: random.Random) -> dict[str, Any]:
+    await both_ready(mesh)
+    calm = await together(mesh, options, asyncio.Event())
+    figures: dict[str, Any] = {"calm": told(calm, calm)}
+    for fault in options.faults.split(","):
+        heard: list[Heard] = []
+        seen: list[float] = []
+        for _ in range(options.times):
+            struck = asyncio.create_task(_strike(mesh, SIGNALS[fault], chance, begun := asyncio.Event()))
+            heard += await together(mesh, options, begun)
+            seen.append(await struck)
+            await both_ready(mesh)
+            print(f"{fault}: {json.dumps(told(heard, calm))}", flush=True)
+        figures[fault] = {"times": options.times, "seen after, s": round(max(seen), 2), **told(heard, calm)}
+    return figures
+
+
+def told(heard: list[Heard], calm: list[Heard]) -> dict[str, Any]:
+    gaps = sorted(each.gap for each in heard)
+    return {
+        "failed": sum(bool(each.error) for each in heard),
+        "differ": sum(each.text != calm[number % len(calm)].text for number, each in enumerate(heard)),
+        "gap p50, s": round(gaps[len(gaps) // 2], 3),
+        "gap p99, s": round(gaps[len(gaps) * 99 // 100], 3),
+        "gap, longest, s": round(gaps[-1], 3),
+    }
+
+
+def missed(figures: dict[str, Any]) -> Iterator[str]:
+    for fault, seen in figures.items():
+        if seen["failed"] or seen["differ"]:
+            yield f"{fault}: {seen['failed']} failed, {seen['differ']} texts differ"
+        name, most = BARS.get(fault, ("", 0.0))
+        if name and seen[name] > most:
+            yield f"{fault}: {name} is {seen[name]}, the bar is {most}"
+
+
+# Streams ---------------------------------------------------------------------------------------------------
+
+
+async def together(mesh: RunningMesh, options: argparse.Namespace, begun: asyncio.Event) -> list[Heard]:
+    """All streams at once; `begun` is set when they are under way."""
+    left = BEGUN * options.streams
+    no_limits = aiohttp.TCPConnector(limit=0)
+
+    def came() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            begun.set()
+
+    async with aiohttp.ClientSession(connector=no_limits, timeout=aiohttp.ClientTimeout(total=600)) as session:
+        bodies = [_body(number, options.tokens) for number in range(options.streams)]
+        return await asyncio.gather(*(_listen(session, mesh.url, body, came) for body in bodies))
+
+
+def _body(number: int, tokens: int) -> dict[str, Any]:
+    prompt = f"Story number {number}: once upon a time there was a {number} and then another {number}"
+    return {
+        "model": NAME, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True,
+    }  # fmt: skip
+
+
+async def _listen(session: aiohttp.ClientSession, url: str, body: dict[str, Any], came: Any) -> Heard:
+    text, at, done = "", list[float](), False
+    async with session.post(f"{url}/v1/completions", json=body) as answer:
+        if answer.status != 200:
+            return Heard("", [], await answer.text())
+        async for raw in answer.content:
+            line = raw.strip()
+            if not line.startswith(b"data: {"):
+                done = done or line == b"data: [DONE]"
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                return Heard(text, at, str(event["error"]))
+            if piece := "".join(each.get("text") or "" for each in event["choices"]):
+                text += piece
+                at.append(time.perf_counter())
+                came()
+    return Heard(text, at, "" if done else "the stream has no end")
+
+
+# Faults ----------------------------------------------------------------------------------------------------
+
+
+async def _strike(mesh: RunningMesh, number: signal.Signals, chance: random.Random, begun: asyncio.Event) -> float:
+    """Seconds until the streamer no longer calls that worker ready."""
+    await begun.wait()
+    pids = await asyncio.to_thread(workers, mesh)
+    name = chance.choice(sorted(pids))
+    os.kill(pids[name], number)
+    struck = time.perf_counter()
+    async with aiohttp.ClientSession() as session:
+        # There is no event of another process's view.
+        while await _states(session, mesh, name) == "ready":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return time.perf_counter() - struck
+
+
+async def _states(session: aiohttp.ClientSession, mesh: RunningMesh, instance: str) -> str:
+    async with session.get(f"{mesh.url}/health/ready") as answer:
+        found = (await answer.json())["roles"]["worker"]
+    return next((str(each["state"]) for each in found if each["instance"] == instance), "gone")
+
+
+def workers(mesh: RunningMesh) -> dict[str, int]:
+    """The processes that do the work, by instance."""
+    found: dict[str, int] = {}
+    for pid, command in descendants(mesh.process.pid).items():
+        if " run worker" in command and not is_parent(pid):
+            found[f"worker-{len(found) + 1}" if (name := instance_of(pid)) is None else name] = pid
+    return found
+
+
+def instance_of(pid: int) -> str | None:
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        pairs = dict(each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each)
+    name = pairs.get(b"SPECMESH_INSTANCE")
+    return None if name is None else name.decode()
+
+
+async def both_ready(mesh: RunningMesh) -> None:
+    """As the streamer sees them."""
+    end = time.monotonic() + BACK_WITHIN
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{mesh.url}/health/ready") as answer:
+                found = (await answer.json())["roles"]["worker"]
+            if sum(each["state"] == "ready" for each in found) == 2:
+                return
+            if time.monotonic() > end:
+                raise MeshFailed(f"no two workers within {BACK_WITHIN:g} s: {found}")
+            await asyncio.sleep(0.1)
