@@ -108,9 +108,10 @@ class Speculation(Message, frozen=True):
     trees: bool | None = None
 
 
-# Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt, in characters.
+# Bounds of Generate.priority, on both sides of 0, and of Generate.cache_salt and Generate.caller, in characters.
 MOST_PRIORITY = 100
 LONGEST_SALT = 1024
+LONGEST_CALLER = 64
 
 
 class Generate(Message, frozen=True):
@@ -118,7 +119,7 @@ class Generate(Message, frozen=True):
     already delivered, which count against max_tokens. A lower `priority` goes first. KV pages are shared only between
     requests with the same `cache_salt`. The answer is learned for, and drafts come from, `namespace` only (empty:
     nothing is learned or shared). `prediction` is the answer that the caller expects. With `timeline` the answer has
-    `spans`."""
+    `spans`. Requests that wait are admitted in turn by `caller`, an id of the API key (empty: there is none)."""
 
     request_id: str
     attempt: int
@@ -131,6 +132,7 @@ class Generate(Message, frozen=True):
     namespace: str = ""
     prediction: list[int] = []
     timeline: bool = False
+    caller: str = ""
 
 
 # 3. worker -> proposer, one for the whole batch of a step -----------------------------------------------

@@ -187,6 +187,7 @@ def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Cho
         cache_salt=asked.caller.cache_salt,
         key=key_of(ids, asked.page_tokens, asked.caller.cache_salt, request.session),
         namespace=asked.caller.namespace,
+        caller=asked.caller.name,
         prediction=asked.prediction,
         predicted=None if request.prediction is None else Predicted(),
         echo=_echo(asked, index, ids) if request.echo or scored >= 0 else None,

@@ -72,6 +72,7 @@ class Choice:
     # Choices with the same key go to the same worker (routing.py); None: to any.
     key: int | None = None
     namespace: str = ""
+    caller: str = ""
     prediction: list[int] = field(default_factory=list)
     predicted: Predicted | None = None  # None: the request brought no prediction
     timeline: Timeline | None = None  # None: the request doesn't ask for it
@@ -288,6 +289,7 @@ def _message(choice: Choice) -> Generate:
         namespace=choice.namespace,
         prediction=choice.prediction,
         timeline=choice.timeline is not None,
+        caller=choice.caller,
     )
 
 

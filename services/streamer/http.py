@@ -175,7 +175,7 @@ class HttpApi:
     def caller(self, http: web.BaseRequest, cache_salt: str, name: str) -> Caller:
         key = self.access.key(http)
         named = self._namespaces
-        return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name))
+        return Caller(named.id_of(key, cache_salt, name), named.salt_of(key, cache_salt, name), named.name_of(key))
 
 
 # Handlers ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
-"""Makes two ids of a request's sender: the namespace that its drafts come from and that learns from its answer
-(Generate.namespace), and the salt of the prefix cache (Generate.cache_salt), whose hits show in response times.
+"""Makes three ids of a request's sender: the namespace that its drafts come from and that learns from its answer
+(Generate.namespace), the salt of the prefix cache (Generate.cache_salt), whose hits show in response times, and the
+caller that workers give an equal share (Generate.caller).
 
 A caller's namespace is private. Callers are distinguished by API key (a server without keys has one caller: itself),
 `cache_salt` separates a caller's requests further, and so does a name in `speculation.namespace`. Only a name that
@@ -19,15 +20,17 @@ ID_BYTES = 16
 
 # What hashes are for goes into them: none of one purpose is ever one of another.
 OF_A_KEY = b"specmesh key"
+OF_A_CALLER = b"specmesh caller"
 OF_A_PRIVATE = b"specmesh private"
 OF_A_SHARED = b"specmesh shared"
 
 
 class Caller(NamedTuple):
-    """What of a request's sender decides what it may see the traces of."""
+    """What of a request's sender decides what it may see the traces of, and whose share of the workers it has."""
 
     namespace: str
     cache_salt: str
+    name: str = ""
 
 
 class NamespaceIds:
@@ -52,6 +55,10 @@ class NamespaceIds:
         if name in self._shared:
             return self.id_of(api_key, cache_salt, name)
         return self.id_of(api_key, cache_salt) if api_key else cache_salt
+
+    def name_of(self, api_key: bytes) -> str:
+        """All callers without a key are one."""
+        return _digest(OF_A_CALLER, hashlib.blake2b(api_key, person=OF_A_KEY).digest()) if api_key else ""
 
 
 def _owned(owner: str, name: str) -> str:

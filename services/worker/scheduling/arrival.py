@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.api import strategies as policy
-from services.api.messages import LONGEST_SALT, MOST_PRIORITY, Failed, Generate
+from services.api.messages import LONGEST_CALLER, LONGEST_SALT, MOST_PRIORITY, Failed, Generate
 from services.api.methods import AUTO, METHODS, NAIVE, OFF, method_for
 from services.api.sampling import problem, stop_ids
 from services.worker.scheduling.events import Arrived
@@ -41,6 +41,8 @@ def _out_of_range(generate: Generate) -> str:
         return f"priority lies outside {-MOST_PRIORITY}..{MOST_PRIORITY}"
     if len(generate.cache_salt) > LONGEST_SALT:
         return f"cache_salt is longer than {LONGEST_SALT} characters"
+    if len(generate.caller) > LONGEST_CALLER:
+        return f"caller is longer than {LONGEST_CALLER} characters"
     return ""
 
 

@@ -64,8 +64,8 @@ class Planner:
     # Coming and going -----------------------------------------------------------------------------------
 
     def admit(self) -> list[tuple[int, int]]:
-        """Let waiting sequences run, in order. A sequence that lacks pages holds up those behind it, so that large ones
-        don't starve. Returns the pages to be copied before the next step."""
+        """Let waiting sequences run, in their order (waiting.py). One that lacks pages holds up those behind it, so
+        that large ones don't starve. Returns the pages to be copied before the next step."""
         copies: list[tuple[int, int]] = []
         for _ in range(LOOKED_AT):
             sequence = self.waiting.first()
@@ -80,7 +80,7 @@ class Planner:
                 break
             if found.copied is not None:
                 copies.append((found.copied, pages[len(found.pages)]))
-            self.waiting.remove(sequence)
+            self.waiting.admit(sequence, found.computed)
             sequence.waiting_to_running(pages, self.limits.page_tokens, found.computed)
             bisect.insort(self.running, sequence, key=_by_order)
             self.sharing.joined(sequence, found)
@@ -107,6 +107,8 @@ class Planner:
         """More of its text has been computed."""
         self.sharing.advanced(sequence)
         self.waiting.leader_is_at(sequence, sequence.computed)
+        if sequence.length >= sequence.charge_at:
+            self.waiting.charge_answer(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
         self._stop_running(sequence)
@@ -119,6 +121,7 @@ class Planner:
             self.waiting.remove(sequence)
         else:
             self._stop_running(sequence)
+        self.waiting.ended(sequence)
         self.pages.release(sequence.to_ended())
 
     def _stop_running(self, sequence: Sequence) -> None:

@@ -2,8 +2,9 @@
 in, values out: no torch, no sockets, no clock.
 
 Rule 1: each request ends exactly once, with Finish or Fail; a cancelled one ends without output.
-Rule 2: requests are ordered by due time (arrival, moved by priority), then by arrival. The first in order always gets
-        its rows and pages, so no request starves.
+Rule 2: requests are ordered by due time (arrival, moved by priority), then by arrival. Of those that run, the first in
+        order always gets its rows and pages; those that wait are admitted in that order within an API key, and keys
+        have equal shares (shares.py). So no request starves.
 Rule 3: pages in use + cached + free = all; when no sequence is left, none is in use (`check_idle`).
 
     Arrived ─▶ waiting ─▶ running ─▶ schedule ─▶ (drafts) ─▶ place ─▶ (the step) ─▶ StepDone ─▶ Emit, Finish, Fail
@@ -39,8 +40,8 @@ from services.worker.scheduling.events import (
 )
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import NO_BUDGETS, Plan, Planned, Planner
+from services.worker.scheduling.queues import Queue
 from services.worker.scheduling.sequence import Sequence, State, Tally
-from services.worker.scheduling.waiting import Queue
 
 NO_DRAFTS: Mapping[int, Draft] = {}
 

@@ -81,6 +81,11 @@ class Sequence:
         # Sort key: by due time, then by arrival.
         self.order = (due, id)
         self.state = State.WAITING
+        # Tokens that its API key was charged since it was first admitted, the part of its text that was found then, and
+        # the length at which more are charged.
+        self.charged: int | None = None
+        self.found_tokens = 0
+        self.charge_at = 0
         self.token_ids: list[int] = list(generate.token_ids)
         # Tokens whose keys and values are in `pages`; always fewer than the text has.
         self.computed = 0

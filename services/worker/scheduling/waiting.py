@@ -1,98 +1,76 @@
 """Waiting requests, in the order of admission. Cheap with thousands of them.
 
-Most wait in a queue. Those that need a prefix that another sequence (the leader) is computing wait behind it, and
-return to the queue when it is computed. Knows no pages and no steps.
+Most wait for their API key's turn (shares.py). One that has run before and lost its pages has had its turn: it is next
+unless it comes later in the order. Those that need a prefix that another sequence (the leader) is computing wait behind
+it, and return to their places when it is computed. Knows no pages and no steps.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
 
+from services.worker.scheduling.queues import Queue
 from services.worker.scheduling.sequence import Sequence
-
-Item = TypeVar("Item")
-# Holes in a heap that aren't worth removing.
-FEW_HOLES = 32
-
-
-class Queue(Generic[Item]):
-    """A priority queue, smallest key first, from which any item can be removed.
-
-    A removed item leaves a hole in the heap, which is dropped when it comes up, or with all others once holes outnumber
-    items. Amortized cost: the logarithm of the length.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[Any, int]] = []
-        self.items: dict[int, Item] = {}
-        self._tickets: dict[Item, int] = {}
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __contains__(self, item: Item) -> bool:
-        return item in self._tickets
-
-    def __iter__(self) -> Iterator[Item]:
-        """In order. Costs a sort: for tests and for failing all requests."""
-        return iter([self.items[ticket] for _, ticket in sorted(self._heap) if ticket in self.items])
-
-    def put(self, key: Any, item: Item) -> None:
-        assert item not in self._tickets, "an item is in a queue once"
-        self._next += 1
-        self.items[self._next] = item
-        self._tickets[item] = self._next
-        heapq.heappush(self._heap, (key, self._next))
-
-    def remove(self, item: Item) -> None:
-        ticket = self._tickets.pop(item)
-        del self.items[ticket]
-        if len(self._heap) > 2 * len(self.items) + FEW_HOLES:
-            self._heap = [entry for entry in self._heap if entry[1] in self.items]
-            heapq.heapify(self._heap)
-
-    def first(self) -> tuple[Any, Item] | None:
-        heap = self._heap
-        while heap:
-            key, ticket = heap[0]
-            if ticket in self.items:
-                return key, self.items[ticket]
-            heapq.heappop(heap)
-        return None
+from services.worker.scheduling.shares import ANSWER, Shares
 
 
 class Waiting:
     def __init__(self) -> None:
-        self._queue: Queue[Sequence] = Queue()
+        self._shares: Shares[Sequence] = Shares()
+        # Preempted sequences.
+        self._again: Queue[Sequence] = Queue()
         # By leader: the sequences behind it, keyed by how many of its tokens they need.
         self._behind: dict[Sequence, Queue[Sequence]] = {}
         self._leader: dict[Sequence, Sequence] = {}
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._leader)
+        return len(self._shares) + len(self._again) + len(self._leader)
 
     def __bool__(self) -> bool:
         # Called in each step.
-        return bool(self._leader or self._queue.items)
+        return bool(self._leader or len(self._shares) or self._again.items)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(sorted([*self._queue, *self._leader], key=_order))
+        return iter(sorted([*self._shares, *self._again, *self._leader], key=_order))
 
     def put(self, sequence: Sequence) -> None:
-        self._queue.put(sequence.order, sequence)
+        if sequence.charged is None:
+            self._shares.put(sequence.generate.caller, sequence.order, sequence)
+        else:
+            self._again.put(sequence.order, sequence)
 
     def first(self) -> Sequence | None:
         """The next sequence to admit. Those behind a leader are left out."""
-        found = self._queue.first()
-        return None if found is None else found[1]
+        fair, again = self._shares.first(), self._again.first()
+        if again is None or (fair is not None and fair.order < again[1].order):
+            return fair
+        return again[1]
+
+    def admit(self, sequence: Sequence, computed: int) -> None:
+        """It runs from now on. `computed`: tokens of its text that were found."""
+        self.remove(sequence)
+        if sequence.charged is None:
+            sequence.found_tokens, sequence.charged = computed, sequence.length - computed
+            self._shares.admit(sequence.generate.caller, sequence.charged)
+            self.charge_answer(sequence)
+
+    def charge_answer(self, sequence: Sequence) -> None:
+        """Its next tokens, up to `charge_at`, where this is to be called again."""
+        assert sequence.charged is not None
+        answer = min(sequence.limit - sequence.length, ANSWER)
+        sequence.charged += answer
+        sequence.charge_at = sequence.length + answer
+        self._shares.charge(sequence.generate.caller, answer)
+
+    def ended(self, sequence: Sequence) -> None:
+        """Settle its charge. What was computed again after a preemption isn't its key's fault."""
+        if sequence.charged is not None:
+            self._shares.charge(sequence.generate.caller, sequence.length - sequence.found_tokens - sequence.charged)
 
     def remove(self, sequence: Sequence) -> None:
         leader = self._leader.pop(sequence, None)
         if leader is None:
-            self._queue.remove(sequence)
+            self._take(sequence)
             return
         self._behind[leader].remove(sequence)
         if not self._behind[leader]:
@@ -100,9 +78,15 @@ class Waiting:
 
     def step_behind(self, sequence: Sequence, leader: Sequence, needed: int) -> None:
         """Take it out of the queue until `leader` has computed `needed` tokens of its text, or stops running."""
-        self._queue.remove(sequence)
+        self._take(sequence)
         self._leader[sequence] = leader
         self._behind.setdefault(leader, Queue()).put(needed, sequence)
+
+    def _take(self, sequence: Sequence) -> None:
+        if sequence.charged is None:
+            self._shares.remove(sequence)
+        else:
+            self._again.remove(sequence)
 
     def leader_is_at(self, leader: Sequence, computed: int) -> None:
         """Those that need no more than this return to the queue, at their places."""

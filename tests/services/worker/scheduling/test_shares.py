@@ -1,0 +1,174 @@
+"""Equal shares of a worker for API keys."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import msgspec
+import pytest
+from driving import done, one, request
+
+from services.api.messages import Generate
+from services.worker.scheduling.events import Arrived, Cancelled, Fail
+from services.worker.scheduling.limits import Limits
+from services.worker.scheduling.scheduler import Scheduler
+from services.worker.scheduling.sequence import Sequence
+from services.worker.scheduling.shares import ANSWER, MOST_IDLE, Shares
+
+LIMITS = Limits(
+    vocab_size=1000, max_context=1024, eos_token_ids=(), page_tokens=4, pages=4000, max_sequences=8, max_waiting=10_000,
+    prefix_cache=False,
+)  # fmt: skip
+
+
+def limits(**more: int) -> Limits:
+    return replace(LIMITS, **more)
+
+
+def of(caller: str, prompt: int = 4, answer: int = 4, priority: int = 0) -> Generate:
+    made = request([*range(1, prompt + 1)], max_tokens=answer, ignore_eos=True)
+    return msgspec.structs.replace(made, caller=caller, priority=priority, cache_salt=caller)
+
+
+class Worker:
+    """A scheduler with a clock of steps; every text gets one token a step."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.scheduler = Scheduler(limits)
+        self.streams = 0
+        self.at = 0.0
+        # Tokens computed or generated, by key.
+        self.used: dict[str, int] = {}
+        self.admitted: list[Sequence] = []
+
+    def send(self, generate: Generate) -> int:
+        self.streams += 1
+        self.at += 0.001
+        out = self.scheduler.handle(Arrived(generate, self.streams, at=self.at))
+        assert not any(isinstance(each, Fail) for each in out)
+        return self.streams
+
+    def step(self) -> None:
+        before = set(self.scheduler.running)
+        plan = self.scheduler.schedule()
+        self.admitted += sorted((set(self.scheduler.running) - before), key=lambda each: each.id)
+        for item in plan.items:
+            caller = item.sequence.generate.caller
+            self.used[caller] = self.used.get(caller, 0) + item.count
+        self.scheduler.place({})
+        done(self.scheduler, *(one(30) if item.verify else None for item in plan.items))
+
+    def waits(self, caller: str) -> bool:
+        return any(each.generate.caller == caller for each in self.scheduler.waiting)
+
+
+def test_a_key_that_sends_one_request_does_not_wait_for_the_hundred_of_another() -> None:
+    worker = Worker(LIMITS)
+    for _ in range(100):
+        worker.send(of("many"))
+    late = worker.send(of("one"))
+    worker.step()
+    assert late in [each.stream for each in worker.scheduler.running]
+
+
+def test_requests_without_a_key_are_one_key_and_keep_their_order() -> None:
+    worker = Worker()
+    streams = [worker.send(of("", answer=3)) for _ in range(40)]
+    while worker.scheduler.has_work:
+        worker.step()
+    assert [each.stream for each in worker.admitted] == streams
+
+
+def test_priority_orders_the_requests_of_a_key_and_takes_nothing_from_another() -> None:
+    worker = Worker(limits(max_sequences=1))
+    worker.send(of("a"))
+    worker.step()
+    for priority in (5, -5, 0):
+        worker.send(of("a", priority=priority))
+    for priority in (5, -5, 0):
+        worker.send(of("b", priority=priority))
+    while worker.scheduler.has_work:
+        worker.step()
+    callers = [each.generate.caller for each in worker.admitted]
+    assert all(first != second for first, second in pairwise(callers))
+    for caller in "ab":
+        order = [each.generate.priority for each in worker.admitted[1:] if each.generate.caller == caller]
+        assert order == [-5, 0, 5]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_busy_keys_are_given_alike_within_the_dearest_request(seed: int) -> None:
+    """Answers are as long as asked. One key sends short requests, one long ones, one many, and so on."""
+    chance = random.Random(seed)
+    kinds = {key: (chance.randint(1, 200), chance.randint(1, 100)) for key in "abcd"}
+    dearest = max(prompt + answer for prompt, answer in kinds.values())
+    worker = Worker(limits(max_sequences=chance.choice((1, 4, 16))))
+    waiting = worker.scheduler.waiting
+    for _ in range(250):
+        for key, (prompt, answer) in kinds.items():
+            while sum(each.generate.caller == key for each in waiting) < 20:
+                worker.send(of(key, chance.randint(1, prompt), chance.randint(1, answer)))
+        worker.step()
+        given = dict.fromkeys(kinds, 0)
+        for each in worker.admitted:
+            given[each.generate.caller] += each.limit
+        assert max(given.values()) - min(given.values()) <= dearest
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_busy_keys_really_get_differs_by_no_more_than_running_requests(seed: int) -> None:
+    """Some ask for far more than they take, some take more than is charged at a time, and some leave."""
+    chance = random.Random(100 + seed)
+    kinds = {"short": (20, 5), "asks for all": (50, 900), "long": (50, 700), "hangs up": (300, 300)}
+    slots = 8
+    worker = Worker(limits(max_sequences=slots))
+    ends = {}
+    for _ in range(3000):
+        for key, (prompt, answer) in kinds.items():
+            while sum(each.generate.caller == key for each in worker.scheduler.waiting) < 10:
+                stream = worker.send(of(key, prompt, answer))
+                ends[stream] = chance.randint(1, answer) if key in ("asks for all", "hangs up") else answer
+        worker.step()
+        for each in list(worker.scheduler.running):
+            if each.generated >= ends[each.stream]:
+                worker.scheduler.handle(Cancelled(each.stream))
+    most = max(prompt for prompt, _ in kinds.values()) + ANSWER
+    assert max(worker.used.values()) - min(worker.used.values()) <= most * (1 + slots)
+
+
+def test_a_key_that_was_idle_has_saved_nothing_and_one_that_was_alone_owes_nothing() -> None:
+    worker = Worker(limits(max_sequences=2))
+    for _ in range(200):
+        worker.send(of("alone"))
+    for _ in range(300):
+        worker.step()
+    for _ in range(50):
+        worker.send(of("new"))
+    before = dict(worker.used)
+    for _ in range(100):
+        worker.step()
+    gained = [worker.used.get(key, 0) - before.get(key, 0) for key in ("alone", "new")]
+    assert max(gained) - min(gained) <= 2 * (8 + 8)
+
+
+def test_one_that_was_preempted_comes_back_before_later_ones_of_its_key() -> None:
+    worker = Worker(limits(pages=12, max_sequences=4))
+    streams = [worker.send(of("a", prompt=8, answer=30)) for _ in range(6)]
+    while worker.scheduler.has_work:
+        worker.step()
+    assert worker.scheduler.preemptions > 0
+    first = list(dict.fromkeys(each.stream for each in worker.admitted))
+    assert first == streams
+    worker.scheduler.check_idle()
+
+
+def test_keys_that_come_and_go_leave_no_memory_behind() -> None:
+    shares: Shares[int] = Shares()
+    for number in range(5 * MOST_IDLE):
+        shares.put(str(number), 0, number)
+        shares.remove(number)
+        shares.admit(str(number), 1000)
+        shares.charge(str(number), -10)
+    assert len(shares._used) <= MOST_IDLE + 2 and not shares._waiting and not len(shares)
