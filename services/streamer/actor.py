@@ -167,9 +167,10 @@ class StreamerActor(Actor):
             await self._site.stop()
         await self._admission.drain(timeout)
 
-    def _held_elsewhere(self) -> int:
-        """Choices that other streamers hold, as the directory knows it."""
-        return sum(each.load for each in self._directory.members("streamer") if each.instance != self._instance)
+    def _held_elsewhere(self) -> tuple[int, int]:
+        """The other streamers, and the choices that they hold, as the directory knows it."""
+        others = [each.load for each in self._directory.members("streamer") if each.instance != self._instance]
+        return len(others), sum(others)
 
     def _end_audit(self) -> None:
         self._audit.close()

@@ -1,8 +1,10 @@
 """Admission of requests: counts those admitted and not ended, refuses further ones at the limit and while draining.
 
-The limit is of the mesh: what other streamers hold counts, as the directory told it last (half a second ago). Where
-there are several API keys, the last quarter of the room is for keys that hold less than an equal share, so that one
-caller can't keep the others out.
+The limit is of the mesh: what other streamers hold counts, as the directory told it last. It tells it up to a second
+late, and meanwhile each may hold more: they are taken to have grown as much as this one (growth.py). So the limit is
+kept by streamers that grow alike, as those do whose connections the kernel shares out; and whatever comes, all together
+never hold twice of it but for a request each. Where there are several API keys, the last quarter of the room is for
+keys that hold less than an equal share, so that one caller can't keep the others out.
 
 Every admitted request holds a `AdmissionTicket` until its end, whatever the end is: admitted = ended + running.
 Knows no HTTP parsing and no mesh.
@@ -16,6 +18,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from services.streamer.errors import ApiError
+from services.streamer.growth import Growth
 
 # Of the limit, for callers that hold less than an equal share.
 KEPT_FOR_OTHERS = 0.25
@@ -67,14 +70,14 @@ class AdmissionTicket:
 
 
 class Admission:
-    """Bounded by `max_waiting` choices: a request for three answers weighs three. `elsewhere`: the choices that other
-    streamers hold. `callers`: how many API keys there are."""
+    """Bounded by `max_waiting` choices: a request for three answers weighs three. `elsewhere`: the number of other
+    streamers, and the choices that they hold. `callers`: how many API keys there are."""
 
     def __init__(
         self,
         max_waiting: int,
         request_timeout: float,
-        elsewhere: Callable[[], int] = lambda: 0,
+        elsewhere: Callable[[], tuple[int, int]] = lambda: (0, 0),
         callers: int = 1,
     ) -> None:
         self._max_waiting = max_waiting
@@ -83,6 +86,7 @@ class Admission:
         # Choices by API key, of those that have any.
         self._held: Counter[bytes] = Counter()
         self._request_timeout = request_timeout
+        self._growth = Growth()
         self._tickets: set[AdmissionTicket] = set()
         # One of the two is set: requests are running, or none is.
         self.busy, self.idle = asyncio.Event(), asyncio.Event()
@@ -98,7 +102,8 @@ class Admission:
         if weight > self._max_waiting:
             message = f"{weight} answers at once are more than the {self._max_waiting} this server takes"
             raise ApiError(400, message, param="n", code="out_of_range")
-        total = self.running + self._elsewhere()
+        others, held = self._elsewhere()
+        total = self.running + held + others * self._grown()
         if total + weight > self._max_waiting:
             raise too_many("The server has as many requests as it can hold; try again")
         active = len(self._held) + (caller not in self._held)
@@ -106,7 +111,11 @@ class Admission:
             raise too_many("The server is nearly full, and this key has its share of it; try again")
         return AdmissionTicket(self, weight, asyncio.get_running_loop().time() + self._request_timeout, caller)
 
+    def _grown(self) -> int:
+        return self._growth.note(self.running, asyncio.get_running_loop().time())
+
     def enter(self, ticket: AdmissionTicket) -> None:
+        self._grown()
         self._tickets.add(ticket)
         self.running += ticket.weight
         self._held[ticket.caller] += ticket.weight
@@ -114,8 +123,10 @@ class Admission:
         self.idle.clear()
 
     def leave(self, ticket: AdmissionTicket) -> None:
+        self._grown()
         self._tickets.remove(ticket)
         self.running -= ticket.weight
+        self._grown()
         self._held[ticket.caller] -= ticket.weight
         if not self._held[ticket.caller]:
             del self._held[ticket.caller]

@@ -109,15 +109,22 @@ async def test_a_cancelled_request_stays_cancelled() -> None:
 
 
 async def test_what_other_streamers_hold_counts() -> None:
+    held = 4
+    ours = Admission(4, 60.0, elsewhere=lambda: (1, held))
+    with pytest.raises(ApiError) as caught:
+        ours.admit(1)
+    assert caught.value.status == 429
     held = 3
-    ours = Admission(4, 60.0, elsewhere=lambda: held)
     async with ours.admit(1):
+        assert ours.running == 1
+
+
+async def test_others_that_are_not_heard_of_yet_are_taken_to_have_grown_as_much_as_this_one() -> None:
+    ours = Admission(8, 60.0, elsewhere=lambda: (3, 0))
+    async with ours.admit(1), ours.admit(1):
         with pytest.raises(ApiError) as caught:
             ours.admit(1)
-        assert caught.value.status == 429
-        held = 2
-        async with ours.admit(1):
-            assert ours.running == 2
+    assert caught.value.status == 429
 
 
 async def test_one_key_cannot_keep_the_others_out_and_one_alone_has_all_but_a_quarter() -> None:
