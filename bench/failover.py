@@ -1,8 +1,9 @@
 """What callers notice when a worker dies: streams at two workers under `specmesh up`, one of them is killed (kill -9),
 stopped (SIGSTOP) or drained (SIGTERM) when all streams have begun, again and again. Compared with a calm run.
+As root also `partition`: one of the two is in a network namespace, and nothing gets through to it for five seconds.
 
-The gap of a stream is the longest time without new text in it. A stopped worker is seen when the streamer's health
-no longer calls it ready. Two workers need twice the memory of one.
+The gap of a stream is the longest time without new text in it. A fault is seen when the streamer's health no longer
+calls the worker ready. Two workers need twice the memory of one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ import json
 import os
 import random
 import signal
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 
+from bench.partition import Link, mesh_with_far_worker
 from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
 
 HELP = "streams at two workers of which one dies, is stopped or drained: failures, changed texts, gaps"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
+PARTITION, PARTED = "partition", 5.0  # s
+FAR = "worker-far"
 NAME = "measured"
 # Chunks of each stream before a worker is struck.
 BEGUN = 3
@@ -41,35 +47,55 @@ class Heard(NamedTuple):
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--faults", default="kill,stop", help=f"comma-separated, of {', '.join(SIGNALS)}")
+    parser.add_argument("--faults", default="kill,stop", help=f"comma-separated, of {', '.join((*SIGNALS, PARTITION))}")
     parser.add_argument("--times", type=int, default=10, metavar="N", help="of each (default 10)")
     parser.add_argument("--streams", type=int, default=16, metavar="N", help="at a time (default 16)")
     parser.add_argument("--tokens", type=int, default=120, metavar="N", help="of each answer (default 120)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which worker it is each time (default 1)")
 
 
+# Strikes once, and says after how many seconds that was seen.
+Strike = Callable[[RunningMesh], Awaitable[float]]
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    faults = options.faults.split(",")
+    chance = random.Random(options.seed)
     # What was learned in the calm run would end every answer before the fault.
-    with running_mesh(served_model_name=NAME, workers=2, method="ngram") as mesh:
-        figures = asyncio.run(_measured(mesh, options, random.Random(options.seed)))
+    settings = {"served_model_name": NAME, "method": "ngram"}
+    figures: dict[str, Any] = {}
+    if signals := {fault: _signalled(SIGNALS[fault], chance) for fault in faults if fault != PARTITION}:
+        with running_mesh(workers=2, **settings) as mesh:
+            figures |= asyncio.run(_measured(mesh, options, signals))
+    if PARTITION in faults:
+        with (
+            tempfile.TemporaryDirectory(prefix="mesh-") as folder,
+            mesh_with_far_worker(Path(folder), **settings) as (mesh, link),
+        ):
+            figures |= asyncio.run(_measured(mesh, options, {PARTITION: _parted(link)}))
     return figures | {"missed": list(missed(figures))}
 
 
-async def _measured(mesh: RunningMesh, options: argparse.Namespace, chance: random.Random) -> dict[str, Any]:
+async def _measured(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Strike]) -> dict[str, Any]:
     await both_ready(mesh)
     calm = await together(mesh, options, asyncio.Event())
     figures: dict[str, Any] = {"calm": told(calm, calm)}
-    for fault in options.faults.split(","):
+    for fault, strike in faults.items():
         heard: list[Heard] = []
         seen: list[float] = []
         for _ in range(options.times):
-            struck = asyncio.create_task(_strike(mesh, SIGNALS[fault], chance, begun := asyncio.Event()))
+            struck = asyncio.create_task(_when_begun(begun := asyncio.Event(), strike(mesh)))
             heard += await together(mesh, options, begun)
             seen.append(await struck)
             await both_ready(mesh)
             print(f"{fault}: {json.dumps(told(heard, calm))}", flush=True)
         figures[fault] = {"times": options.times, "seen after, s": round(max(seen), 2), **told(heard, calm)}
     return figures
+
+
+async def _when_begun(begun: asyncio.Event, strike: Awaitable[float]) -> float:
+    await begun.wait()
+    return await strike
 
 
 def told(heard: list[Heard], calm: list[Heard]) -> dict[str, Any]:
@@ -141,21 +167,39 @@ async def _listen(session: aiohttp.ClientSession, url: str, body: dict[str, Any]
 # Faults ----------------------------------------------------------------------------------------------------
 
 
-async def _strike(mesh: RunningMesh, number: signal.Signals, chance: random.Random, begun: asyncio.Event) -> float:
+def _signalled(number: signal.Signals, chance: random.Random) -> Strike:
+    async def strike(mesh: RunningMesh) -> float:
+        pids = await asyncio.to_thread(workers, mesh)
+        name = chance.choice(sorted(pids))
+        os.kill(pids[name], number)
+        return await _seen_after(mesh, name)
+
+    return strike
+
+
+def _parted(link: Link) -> Strike:
+    async def strike(mesh: RunningMesh) -> float:
+        link.cut()
+        mended = asyncio.get_running_loop().call_later(PARTED, link.mend)
+        try:
+            return await _seen_after(mesh, FAR)
+        finally:
+            await asyncio.sleep(max(0.0, mended.when() - asyncio.get_running_loop().time()))
+
+    return strike
+
+
+async def _seen_after(mesh: RunningMesh, name: str) -> float:
     """Seconds until the streamer no longer calls that worker ready."""
-    await begun.wait()
-    pids = await asyncio.to_thread(workers, mesh)
-    name = chance.choice(sorted(pids))
-    os.kill(pids[name], number)
     struck = time.perf_counter()
     async with aiohttp.ClientSession() as session:
         # There is no event of another process's view.
-        while await _states(session, mesh, name) == "ready":  # noqa: ASYNC110
+        while await _state(session, mesh, name) == "ready":  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     return time.perf_counter() - struck
 
 
-async def _states(session: aiohttp.ClientSession, mesh: RunningMesh, instance: str) -> str:
+async def _state(session: aiohttp.ClientSession, mesh: RunningMesh, instance: str) -> str:
     async with session.get(f"{mesh.url}/health/ready") as answer:
         found = (await answer.json())["roles"]["worker"]
     return next((str(each["state"]) for each in found if each["instance"] == instance), "gone")
@@ -163,18 +207,13 @@ async def _states(session: aiohttp.ClientSession, mesh: RunningMesh, instance: s
 
 def workers(mesh: RunningMesh) -> dict[str, int]:
     """The processes that do the work, by instance."""
-    found: dict[str, int] = {}
-    for pid, command in descendants(mesh.process.pid).items():
-        if " run worker" in command and not is_parent(pid):
-            found[f"worker-{len(found) + 1}" if (name := instance_of(pid)) is None else name] = pid
-    return found
+    found = descendants(mesh.process.pid).items()
+    return {_instance(pid): pid for pid, command in found if " run worker" in command and not is_parent(pid)}
 
 
-def instance_of(pid: int) -> str | None:
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        pairs = dict(each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each)
-    name = pairs.get(b"SPECMESH_INSTANCE")
-    return None if name is None else name.decode()
+def _instance(pid: int) -> str:
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(each.split(b"=", 1) for each in pairs if b"=" in each)[b"SPECMESH_INSTANCE"].decode()
 
 
 async def both_ready(mesh: RunningMesh) -> None:

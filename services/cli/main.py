@@ -69,8 +69,8 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _serve, _run, _chat, _top, _roll, _corpus, _model, _train, _keys, _config, _doctor, _load, _clean,
-                _completion, _help, _version):  # fmt: skip
+    for add in (_up, _serve, _run, _chat, _top, _status, _roll, _corpus, _model, _train, _keys, _config, _doctor, _load,
+                _clean, _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
 
@@ -169,6 +169,21 @@ def _top(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument("--once", action="store_true", help="print once, from two samples a second apart, and end")
     sub.add_argument("--every", type=_seconds, default=1.0, metavar="S", help="refresh interval in seconds (default 1)")
     add_settings(sub, SERVER)
+
+
+def _status(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Exit code 0 if requests are served, else 1 with the reason; works while parts are down."
+    sub = _add(commands, "status", "Say how the mesh is, on one screen", _do_status, more)
+    sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
+    sub.add_argument("--json", action="store_true", help="as JSON")
+    add_settings(sub, (*SERVER, "run_dir"))
+
+
+def _do_status(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.cli.status import main as status
+
+    return status(options, settings)
 
 
 def _seconds(word: str) -> float:

@@ -65,7 +65,7 @@ def screen(body: Body | None, where: str, width: int, height: int, *, colours: b
     width = max(width, LEAST_WIDTH)
     lines = [_head(body, where, trouble)]
     if body is not None:
-        body = {**body, "members": sorted(body["members"], key=_place)}
+        body = {**body, "members": in_order(body["members"])}
         lines += table(MEMBERS, body["members"], width)
         lines += [plain(""), *_figures(body, width)]
         lines += _sources(body, width)
@@ -117,6 +117,10 @@ MEMBERS = (
     Column("PID", 1, lambda m: TableCell(str(m["pid"]))),
     Column("WHY", 0, lambda m: TableCell("; ".join(m["reasons"])), right=False),
 )
+
+
+def in_order(members: Iterable[Body]) -> list[Body]:
+    return sorted(members, key=_place)
 
 
 def _place(member: Body) -> tuple[int, str]:

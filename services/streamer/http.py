@@ -262,7 +262,7 @@ async def list_external_corpora(api: HttpApi, http: web.BaseRequest) -> web.Stre
 
 
 async def mesh(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:
-    return json_response(await api.mesh_map.look())
+    return json_response({"model": api.model_name, "version": VERSION, **await api.mesh_map.look()})
 
 
 async def kill(api: HttpApi, http: web.BaseRequest) -> web.StreamResponse:

@@ -232,6 +232,8 @@ class MeshMap:
             "heard_ago_s": round(now - known.heard, 3),
             "since_s": round(now - known.since, 3),
             "restarts": known.lives - 1,
+            "load": member.load,
+            "serves": member.serves,
             "queue": int(seen.figures.get("waiting", 0)),
             "figures": figures,
             "sources": [] if self._discreet else sources_of(seen),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,28 @@ async def run_all(
         return await asyncio.gather(*tasks)
 
 
+async def struck_under_way(
+    mesh: RunningMesh, tokens: int, streams: int, strike: Callable[[], Awaitable[None]]
+) -> list[Answer]:
+    """`strike` is called once while all streams run. They aren't equally fast: the first chunks may all be of one, which
+    must not have ended by then."""
+    begun = asyncio.Event()
+    chunks = 0
+
+    def count(chunk: Any) -> None:
+        nonlocal chunks
+        chunks += 1
+        if chunks == streams:
+            begun.set()
+
+    async def disturb(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
+        await begun.wait()
+        assert not any(task.done() for task in tasks)
+        await strike()
+
+    return await run_all(mesh, tokens, disturb, streams=streams, on_chunk=count, speculation=ALONE)
+
+
 async def calm_texts(mesh: RunningMesh, max_tokens: int, streams: int = STREAMS) -> list[str]:
     answers = await run_all(mesh, max_tokens, streams=streams, speculation={"method": "naive"})
     assert all(a.completed and a.ends == 1 for a in answers)
@@ -60,22 +82,10 @@ def all_complete_and_equal(answers: list[Answer], expected: list[str]) -> None:
 
 
 async def killed_when_all_have_begun(mesh: RunningMesh, role: str) -> list[Answer]:
-    begun = asyncio.Event()
-    chunks = 0
+    async def kill() -> None:
+        await asyncio.to_thread(mesh.wait_for_another, role, mesh.kill(role))
 
-    def count(chunk: Any) -> None:
-        nonlocal chunks
-        chunks += 1
-        if chunks == 2 * FEW:
-            begun.set()
-
-    async def kill(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
-        await begun.wait()
-        assert not any(task.done() for task in tasks)
-        pid = mesh.kill(role)
-        await asyncio.to_thread(mesh.wait_for_another, role, pid)
-
-    return await run_all(mesh, TOKENS, kill, streams=FEW, on_chunk=count, speculation=ALONE)
+    return await struck_under_way(mesh, TOKENS, FEW, kill)
 
 
 @pytest.mark.model

@@ -4,6 +4,7 @@ other and say the same."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -14,7 +15,15 @@ from pathlib import Path
 import pytest
 from running_mesh import RunningMesh, running_mesh, until
 from sse_client import Answer
-from test_deaths import ALONE, PROFILE, STREAMS, all_complete_and_equal, calm_texts, run_all
+from test_deaths import (
+    ALONE,
+    PROFILE,
+    STREAMS,
+    all_complete_and_equal,
+    calm_texts,
+    run_all,
+    struck_under_way,
+)
 
 from bench.running_mesh import ROOT, descendants
 
@@ -27,33 +36,22 @@ def workers(mesh: RunningMesh) -> list[int]:
 
 
 def wait_for_two_workers(mesh: RunningMesh) -> None:
-    ports = [mesh.metrics_base + 3, mesh.metrics_base + 13]
+    """In the streamer's own view: it sends to both from now on."""
 
-    def ready() -> bool:
-        return all(mesh.get("/health/ready", port)[0] == 200 for port in ports)
+    def both() -> bool:
+        roles = json.loads(mesh.get("/health/ready")[1] or "{}").get("roles", {})
+        return [each["state"] for each in roles.get("worker", ())] == ["ready", "ready"]
 
-    until(ready, 240.0, why=lambda: f"no two workers are ready\n{mesh.text()[-4000:]}")
+    until(both, 240.0, why=lambda: f"no two workers are ready\n{mesh.text()[-4000:]}")
 
 
 async def struck(mesh: RunningMesh, tokens: int, sig: signal.Signals, streams: int) -> list[Answer]:
-    """While all streams run, one of the two gets the signal. They aren't equally fast: the first chunks may all be of
-    one stream, which must not have ended by then.
-    """
-    begun = asyncio.Event()
-    chunks = 0
+    """While all streams run, one of the two gets the signal."""
 
-    def count(answer: Answer) -> None:
-        nonlocal chunks
-        chunks += 1
-        if chunks == streams:
-            begun.set()
-
-    async def strike(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
-        await begun.wait()
-        assert not any(task.done() for task in tasks)
+    async def strike() -> None:
         os.kill(random.choice(workers(mesh)), sig)
 
-    return await run_all(mesh, tokens, strike, streams=streams, on_chunk=count, speculation=ALONE)
+    return await struck_under_way(mesh, tokens, streams, strike)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +71,6 @@ async def test_streams_of_a_worker_that_is_killed_stopped_or_drained_go_on_at_th
 
 
 async def test_both_workers_have_work(mock_pair: RunningMesh) -> None:
-    """A worker that was just replaced has work as soon as the streamer has heard of it."""
     ports = [mock_pair.metrics_base + 3, mock_pair.metrics_base + 13]
 
     def served(port: int) -> float:
@@ -81,11 +78,11 @@ async def test_both_workers_have_work(mock_pair: RunningMesh) -> None:
         requests = [line for line in text.splitlines() if line.startswith("specmesh:worker_requests_total")]
         return sum(float(line.split()[-1]) for line in requests)
 
-    for _ in range(20):
-        await run_all(mock_pair, 20, streams=8, speculation=ALONE)
-        if all(map(served, ports)):
-            return
-    raise AssertionError([served(port) for port in ports])
+    await asyncio.to_thread(wait_for_two_workers, mock_pair)
+    before = [served(port) for port in ports]
+    await run_all(mock_pair, 20, streams=8, speculation=ALONE)
+    after = [served(port) for port in ports]
+    assert all(now > then for then, now in zip(before, after, strict=True)), (before, after)
 
 
 async def test_workers_are_replaced_one_by_one_under_streams(mock_pair: RunningMesh) -> None:

@@ -17,8 +17,8 @@ from services.cli.flags import OF_ONE_PROCESS
 from services.cli.main import main, parser
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("up", "serve", "run", "chat", "top", "corpus", "model", "train-drafter", "keys", "config", "doctor", "load",
-            "clean", "completion", "help", "version")  # fmt: skip
+COMMANDS = ("up", "serve", "run", "chat", "top", "status", "roll", "corpus", "model", "train-drafter", "keys", "config",
+            "doctor", "load", "clean", "completion", "help", "version")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
