@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -72,8 +71,6 @@ class Peers:
         self.retries = retries or RetryBudget()
         self._router = Router()
         self._workers: dict[str, Member] = {}
-        # Choices that this streamer runs at each worker.
-        self._running: Counter[str] = Counter()
         self._avoided: dict[Life, float] = {}
         self._turns = itertools.count(random.randrange(1 << 16))
         self._loads_until = 0.0
@@ -128,14 +125,8 @@ class Peers:
         return None if name is None else self._workers[name]
 
     def _take_loads(self) -> None:
-        """A streamer that is alone knows the loads; else the directory tells those of all, half a second late."""
         self._workers = {each.instance: each for each in self._directory.members("worker") if each.state == "ready"}
-        streamers = max(1, len(self._directory.members("streamer")))
-        own = self._running
-        loads = {
-            name: own[name] if streamers == 1 else max(own[name], each.load) for name, each in self._workers.items()
-        }
-        self._router.set(loads, streamers)
+        self._router.set({name: each.load for name, each in self._workers.items()})
 
     def lost(self, worker: Member) -> None:
         """The connection to this worker broke."""
@@ -144,16 +135,11 @@ class Peers:
     @contextmanager
     def running(self, worker: Member) -> Iterator[None]:
         """A choice runs at this worker."""
-        name = worker.instance
-        self._running[name] += 1
-        self._router.add(name, 1)
+        self._router.add(worker.instance, 1)
         try:
             yield
         finally:
-            self._router.add(name, -1)
-            self._running[name] -= 1
-            if not self._running[name]:
-                del self._running[name]
+            self._router.add(worker.instance, -1)
 
     def idle_worker(self) -> Member | None:
         """A ready worker that had nothing to do when the directory last heard of it."""

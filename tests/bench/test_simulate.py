@@ -3,63 +3,133 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import simulate
-from bench.simulate import Mesh, Traffic, after_loss, figures_of, missed, simulated
+from bench.simulate import FAULTS, after, figures_of, missed, simulated
+from bench.simulated_mesh import (
+    CACHED_PAGES,
+    LEAST_TIME,
+    RESOLUTION,
+    TOKENS_A_STEP,
+    WITHOUT_DRAFTS,
+    Mesh,
+    SimulatedWorker,
+    Times,
+)
+from bench.simulated_traffic import RECORDED, Lengths, Request, Traffic, recorded
 
 REQUESTS = 1500
+LENGTHS = [Lengths(20, 30), Lengths(100, 100), Lengths(400, 170)]
 
 
 def options(**more: int) -> argparse.Namespace:
     return argparse.Namespace(**{"workers": 6, "streamers": 2, "requests": REQUESTS, "seed": 1, **more})
 
 
-@pytest.mark.parametrize("policy", ["ring", "least", "round_robin"])
+def run(policy: str = "ring", fault: str = "", **more: int) -> Mesh:
+    return simulated(options(**more), policy, LENGTHS, fault, 3.0)[0]
+
+
+@pytest.mark.parametrize("policy", simulate.POLICIES)
 def test_every_request_ends_once_and_nothing_is_left_at_any_worker(policy: str) -> None:
-    mesh = simulated(options(), policy)
+    mesh = run(policy)
     assert mesh.ended == REQUESTS and mesh.refused == 0
-    assert not any(worker.load for worker in mesh.workers.values())
-    assert not any(sum(own.values()) for own in mesh.own)
+    assert not any(worker.load for worker in mesh.workers)
+    assert not any(router._running for router in mesh.routers)
+    assert not mesh.total and not mesh.held
 
 
-def test_every_request_ends_when_a_fifth_of_the_workers_is_lost() -> None:
-    mesh = simulated(options(), "ring", lose_at=3.0)
-    assert mesh.ended == REQUESTS and mesh.retried > 0
-    assert all(worker.alive for worker in mesh.workers.values())
-    assert after_loss(mesh, 3.0)["back after, s"] >= 0
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_request_ends_whatever_is_lost(fault: str) -> None:
+    mesh = run(fault=fault)
+    assert mesh.ended + mesh.refused == REQUESTS
+    assert (mesh.retried > 0, mesh.slowed > 0) == (fault == "lose", fault == "lose_proposer")
+    assert all(worker.alive for worker in mesh.workers)
+    assert after(mesh, 3.0)["back after, s"] >= 0
+
+
+def test_answers_without_drafts_take_longer_for_as_long_as_the_proposer_is_lost() -> None:
+    mesh = Mesh(1, 1, "ring", limit=10, proposers=1)
+    mesh.tables()
+    mesh.arrive(one := Request(0.0, 0, 0, 0, 0, None, 1000))
+    before, mesh.now = one.ends, 1.0
+    mesh.lose_proposer()
+    assert one.ends - before == pytest.approx(WITHOUT_DRAFTS * (1 - 1 / TOKENS_A_STEP))
+    assert mesh.workers[0].running == {one}
+    mesh.now = before
+    mesh.end(one)
+    assert mesh.ended == 0, "that was the end it would have had"
+    mesh.now = one.ends
+    mesh.end(one)
+    assert mesh.ended == 1
 
 
 def test_requests_with_one_beginning_find_it_cached_more_often_than_by_turns() -> None:
-    by_key, by_turns = (figures_of(simulated(options(), policy))["prefix hits"] for policy in ("ring", "round_robin"))
+    by_key, by_turns = (figures_of(run(policy), 1.0)["prefix hits"] for policy in ("ring", "round_robin"))
     assert by_key > by_turns
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
     def figures() -> dict[str, object]:
-        found = figures_of(simulated(options(), "ring"))
-        return {name: value for name, value in found.items() if "us a" not in name}
+        return {name: value for name, value in figures_of(run(), 1.0).items() if "us a" not in name}
 
     assert figures() == figures()
 
 
-def test_a_worker_finds_only_the_beginning_of_a_prompt() -> None:
-    worker = Mesh(1, 1, "ring", 10).workers["worker-0"]
-    assert worker.hits((1, 2, 3)) == 0
-    assert worker.hits((1, 2, 9)) == 2
-    assert worker.hits((7, 2, 3)) == 0
+def request(group: int, shared: int, own: int = 0) -> Request:
+    return Request(0.0, 0, group, shared, own, None, 10)
+
+
+def test_a_worker_finds_a_beginning_that_it_has_computed_until_others_take_its_place() -> None:
+    worker = SimulatedWorker(0)
+    assert worker.hits(request(1, 16, own=3)) == 0
+    assert worker.hits(request(1, 16, own=3)) == 16
+    assert worker.hits(request(2, 16)) == 0
+    assert worker.hits(request(3, 0, own=CACHED_PAGES)) == 0
+    assert worker.hits(request(1, 16)) == 0
+    assert worker.cached <= CACHED_PAGES
 
 
 def test_requests_beyond_the_limit_are_refused_and_the_others_end() -> None:
     mesh = Mesh(2, 1, "ring", limit=8)
-    mesh.run(iter(Traffic(200.0, 4, 1)), 400)
+    mesh.run(iter(Traffic(200.0, 4, 1, LENGTHS)), 400)
     assert mesh.refused > 0 and mesh.ended + mesh.refused == 400
+
+
+def test_queue_times_in_buckets_are_as_exact_as_the_buckets() -> None:
+    times = Times()
+    for number in range(1, 1001):
+        times.add(number / 100, number / 1000)
+    for share in (0.5, 0.99):
+        assert share <= times.p(share) <= share * RESOLUTION * 1.001
+    assert times.p(0.99, 2) <= 0.3 * RESOLUTION
+    times.add(0.0, 0.0)
+    assert times.p(0.0001) == LEAST_TIME
+
+
+def test_recorded_lengths_are_answers_usage_or_a_log_of_requests(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"prompt_tokens": 5, "completion_tokens": 7},
+        {"message": "request", "prompt_tokens": 3, "tokens": 2},
+        {"prompt_tokens": 0, "completion_tokens": 7},
+    ]
+    file = tmp_path / "lengths.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert recorded(file) == [Lengths(5, 7), Lengths(3, 2)]
+    file.write_text("")
+    with pytest.raises(ValueError, match="no lengths"):
+        recorded(file)
+    assert len(recorded(RECORDED)) >= 50
 
 
 def test_each_bar_is_named_when_it_is_missed() -> None:
     good = {"max/mean load, median": 1.2, "prefix hits": 0.6, "us a routed request": 5.0}
-    figures = {"ring": good, "round_robin": {"prefix hits": 0.3}, "a fifth is lost": {"back after, s": 5}}
+    figures = {"ring": good, "round_robin": {"prefix hits": 0.3}, FAULTS["lose"]: {"back after, s": 5}}
     assert list(missed(figures)) == []
     bad = {"max/mean load, median": 2.0, "prefix hits": 0.3, "us a routed request": simulate.FLAT_US + 1}
-    assert len(list(missed({**figures, "ring": bad, "a fifth is lost": {"back after, s": 31}}))) == 4
+    assert len(list(missed({**figures, "ring": bad, FAULTS["lose"]: {"back after, s": 31}}))) == 4

@@ -50,8 +50,8 @@ async def run_all(
 async def struck_under_way(
     mesh: RunningMesh, tokens: int, streams: int, strike: Callable[[], Awaitable[None]]
 ) -> list[Answer]:
-    """`strike` is called once while all streams run. They aren't equally fast: the first chunks may all be of one, which
-    must not have ended by then."""
+    """`strike` is called once while all streams run. They aren't equally fast: the first chunks may all be of one
+    stream, which must not have ended by then."""
     begun = asyncio.Event()
     chunks = 0
 

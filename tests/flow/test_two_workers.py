@@ -39,8 +39,8 @@ def wait_for_two_workers(mesh: RunningMesh) -> None:
     """In the streamer's own view: it sends to both from now on."""
 
     def both() -> bool:
-        roles = json.loads(mesh.get("/health/ready")[1] or "{}").get("roles", {})
-        return [each["state"] for each in roles.get("worker", ())] == ["ready", "ready"]
+        status, text = mesh.get("/health/ready")
+        return status == 200 and [each["state"] for each in json.loads(text)["roles"]["worker"]] == ["ready", "ready"]
 
     until(both, 240.0, why=lambda: f"no two workers are ready\n{mesh.text()[-4000:]}")
 

@@ -66,7 +66,7 @@ async def test_a_prompt_that_is_popular_does_not_fill_one_worker_while_the_other
     await mesh.start_door(page_tokens=8)
     running = [asyncio.create_task(ask(http, mesh, f"{SHARED}{number}")) for number in range(8)]
     await until(lambda: sum(counts(targets)) == 8)
-    assert counts(targets) == [4, 4]
+    assert max(counts(targets)) <= 5
     open_.set()
     assert await asyncio.gather(*running) == [WORDS] * 8
 
