@@ -19,12 +19,13 @@ from bench.results_of_compare import COMPARE
 from bench.results_of_gpu import GPU
 from bench.results_of_mesh import MESH
 from bench.results_of_models import MODELS
+from bench.results_of_several import SEVERAL
 from bench.rows import Hardware, Row
 
 DOCS = rows.ROOT / "docs"
 HELP = "makes docs/results.md and its pictures from the rows in bench/results/"
 PAGE, PICTURES = "results.md", "pictures"
-SECTIONS = (*MODELS, *ACCEPTANCE, *MESH, *GPU, *COMPARE)
+SECTIONS = (*MODELS, *ACCEPTANCE, *MESH, *SEVERAL, *GPU, *COMPARE)
 
 ABOUT = """# Results
 

@@ -1,0 +1,95 @@
+"""Sections of docs/results.md about several of everything: workers that die under streams, many in simulated time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.plot import Axis, Line, at
+from bench.rows import Row
+from bench.section import Section, covering, number, percent, source, table
+
+Rows = dict[str, list[Row]]
+Figures = dict[str, Any]
+FAILOVERS = {
+    "kill": "killed (kill -9)",
+    "stop": "stopped (SIGSTOP)",
+    "drain": "drained (SIGTERM)",
+    "partition": "cut off for 5 s (a network namespace)",
+}
+LOST = "a fifth of the workers is lost"
+FAULTS = (LOST, "one of four proposers is lost")
+ROUTED = {"ring": "by the prompt's beginning", "least": "to the least loaded", "round_robin": "by turns"}
+
+
+def failover(own: Rows) -> Section | None:
+    rows = own.get("failover", [])
+    shown = covering(rows, lambda figures: set(figures) & {*FAILOVERS})
+    if not shown:
+        return None
+    section = Section("A worker that dies under streams")
+    section.say(
+        "Streams at two workers with the default model, one of which is struck when all have begun. A text differs if "
+        "it isn't that of a calm run; the gap of a stream is its longest time without new text, also in the calm run. "
+        "A worker that is started again loads its model on the same cores."
+    )
+    told: set[str] = set()
+    for row in shown:
+        figures = {name: seen for name, seen in row["figures"].items() if name in FAILOVERS and name not in told}
+        told |= set(figures)
+        lines = [_failed("calm run", row["figures"]["calm"])]
+        lines += [_failed(FAILOVERS[name], seen) for name, seen in figures.items()]
+        head = ["", "times", "failed", "texts differ", "seen after, at most, s", "gap p50, s", "p99", "longest"]
+        section.say(table(head, lines), source("failover", row, rows))
+    return section
+
+
+def _failed(said: str, seen: Figures) -> list[str]:
+    gaps = [number(seen[name]) for name in ("gap p50, s", "gap p99, s", "gap, longest, s")]
+    wrong = [str(seen["failed"]), str(seen["differ"])]
+    return [said, number(seen.get("times")), *wrong, number(seen.get("seen after, s")), *gaps]
+
+
+def simulated(own: Rows) -> Section | None:
+    rows = own.get("simulate", [])
+    shown = covering(rows, lambda figures: {figures["workers"]} if "requests" in figures else set())
+    if not shown:
+        return None
+    section = Section("Many workers, in simulated time")
+    section.say(
+        "The streamers' own routing, admission and retry budget, and workers as queues; no tokens and no sockets "
+        "(bench/simulated_mesh.py). Loads are compared twice a simulated second."
+    )
+    widest = max(shown, key=lambda row: int(row["figures"]["workers"]))["figures"]
+    if curve := [(float(x), float(y)) for x, y in widest.get(LOST, {}).get("curve", ())]:
+        title = f"A fifth of {widest['workers']} workers is lost"
+        x, y = Axis("simulated seconds since then"), Axis("queue time p99, s", low=0)
+        lines = [Line("queue time p99", curve), at(0.0, "lost", 0.0, max(value for _, value in curve))]
+        section.draw("simulate", title, x, y, lines)
+    for row in shown:
+        figures = row["figures"]
+        sizes = [f"{number(figures[what])} {what}" for what in ("workers", "streamers", "requests")]
+        cells = [_policy(ROUTED[name], figures[name]) for name in ROUTED if name in figures]
+        head = [
+            ", ".join(sizes), "max/mean load, median", "worst", "of prompts cached", "queue time p50, s", "p99",
+            "µs a routed request",
+        ]  # fmt: skip
+        faults = [_fault(name, figures[name]) for name in FAULTS if name in figures]
+        last = ["", "queue time p99 before, s", "worst", "back after, s", "sent again", "refused", "without drafts"]
+        section.say(table(head, cells), table(last, faults), source("simulate", row, rows))
+    return section
+
+
+def _policy(said: str, seen: Figures) -> list[str]:
+    return [
+        said, number(seen["max/mean load, median"]), number(seen["max/mean load, worst"]), percent(seen["prefix hits"]),
+        number(seen["queue time p50, s"]), number(seen["queue time p99, s"]),
+        number(seen["us a routed request"] or None),
+    ]  # fmt: skip
+
+
+def _fault(said: str, seen: Figures) -> list[str]:
+    times = ("queue time p99 before, s", "queue time p99, worst second, s", "back after, s")
+    return [said, *(number(seen[name]) for name in (*times, "sent again", "refused", "slowed"))]
+
+
+SEVERAL = (failover, simulated)
