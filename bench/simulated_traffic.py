@@ -21,6 +21,7 @@ PAGE = 32
 CALLERS = 16
 # Pages of a shared beginning: none, a system prompt, a long one, a document.
 SHARED = (0, 4, 16, 64)
+# Every eighth question of Spec-Bench (first turns), answered by SmolLM2-135M-Instruct with max_tokens 512.
 RECORDED = Path(__file__).parent / "recorded_lengths.jsonl"
 
 
