@@ -75,7 +75,7 @@ def simulated(own: Rows) -> Section | None:
         ]  # fmt: skip
         faults = [_fault(name, figures[name]) for name in FAULTS if name in figures]
         last = ["", "queue time p99 before, s", "worst", "back after, s", "sent again", "refused", "without drafts"]
-        section.say(table(head, cells), table(last, faults), source("simulate", row, rows))
+        section.say(table(head, cells), table(last, faults), _streamers(figures), source("simulate", row, rows))
     return section
 
 
@@ -85,6 +85,14 @@ def _policy(said: str, seen: Figures) -> list[str]:
         number(seen["queue time p50, s"]), number(seen["queue time p99, s"]),
         number(seen["us a routed request"] or None),
     ]  # fmt: skip
+
+
+def _streamers(figures: Figures) -> str:
+    """Simulated, because streamers that share two cores with everything else would say nothing."""
+    if not (two := figures.get("two streamers, of one")):
+        return ""
+    seen = "; ".join(f"asked for {number(float(demand))} times that: {number(times)}" for demand, times in two.items())
+    return f"What two streamers with a core each pass on, of what one can (simulated), {seen}."
 
 
 def _fault(said: str, seen: Figures) -> list[str]:

@@ -9,6 +9,7 @@ request costs of real CPU time.
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import time
 from collections.abc import Iterator
@@ -28,6 +29,10 @@ QUIET = 5  # s
 FLAT_US = 20.0
 MOST_LOAD = 1.25
 LEAST_HITS = 1.5
+LEAST_OF_TWO = 1.8
+# HTTP connections, and what they ask for in all, of what one streamer can pass on.
+CONNECTIONS = 64
+DEMANDS = (1.5, 2.0, 4.0)
 # Points of a curve, in a row and its picture.
 POINTS = 200
 
@@ -55,8 +60,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         mesh, seconds = simulated(options, "ring", lengths, fault, fault_at)
         figures[name] = {**after(mesh, fault_at), **figures_of(mesh, seconds)}
         print(name, {key: value for key, value in figures[name].items() if key != "curve"}, flush=True)
+    figures["two streamers, of one"] = {str(demand): two_of_one(demand) for demand in DEMANDS}
     figures["missed"] = list(missed(figures))
     return figures
+
+
+def two_of_one(demand: float, seed: int = 1) -> float:
+    """How much more two streamers on cores of their own pass on than one, where connections ask for `demand` times what
+    one can. Which of the two a connection gets is the kernel's hash; a streamer passes on what its connections ask for,
+    and at most what its core can."""
+    draw = random.Random(seed)
+    each = demand / CONNECTIONS
+    passed = []
+    for _ in range(2000):
+        first = sum(draw.random() < 0.5 for _ in range(CONNECTIONS))
+        passed.append(sum(min(1.0, each * own) for own in (first, CONNECTIONS - first)))
+    return round(statistics.fmean(passed) / min(1.0, demand), 3)
 
 
 def rate_of(workers: int, lengths: list[Lengths]) -> float:
@@ -119,5 +138,7 @@ def missed(figures: dict[str, Any]) -> Iterator[str]:
         yield f"prefix hits are {ring['prefix hits']}, less than {LEAST_HITS} times {turns['prefix hits']} by turns"
     if lost["back after, s"] > RECOVERED_WITHIN:
         yield f"the queue is back after {lost['back after, s']} s, more than {RECOVERED_WITHIN:g}"
+    if (two := figures.get("two streamers, of one")) and two["4.0"] < LEAST_OF_TWO:
+        yield f"two streamers pass on {two['4.0']} times what one does, less than {LEAST_OF_TWO}"
     if ring and ring["us a routed request"] > FLAT_US:
         yield f"a routed request takes {ring['us a routed request']} us, more than {FLAT_US:g}"

@@ -24,7 +24,8 @@ def text(section: Section | None) -> str:
 
 def of_workers(number: int, curve: list[Any] | None = None) -> dict[str, Any]:
     faults = {name: {**ROUTE, **LOSS, "curve": curve or []} for name in FAULTS}
-    return {"workers": number, "streamers": 4, "requests": 1000, **dict.fromkeys(ROUTED, ROUTE), **faults}
+    return {"workers": number, "streamers": 4, "requests": 1000, **dict.fromkeys(ROUTED, ROUTE), **faults,
+            "two streamers, of one": {"4.0": 1.99}}  # fmt: skip
 
 
 def test_the_names_of_policies_and_faults_are_those_that_simulate_writes() -> None:
@@ -51,6 +52,7 @@ def test_the_widest_simulation_is_drawn_and_each_size_is_shown_once() -> None:
     made = text(section)
     assert section is not None and "A fifth of 1000 workers is lost" in section.pictures["simulate"]
     assert made.count("| by the prompt's beginning |") == 2
+    assert "asked for 4 times that: 1.99" in made
     assert "1.23" in made and "64.0 %" in made
     assert simulated({}) is None
 

@@ -127,6 +127,13 @@ def test_recorded_lengths_are_answers_usage_or_a_log_of_requests(tmp_path: Path)
     assert len(recorded(RECORDED)) >= 50
 
 
+def test_two_streamers_pass_on_what_connections_ask_for_up_to_twice_of_one() -> None:
+    assert simulate.two_of_one(0.5) == 1.0
+    assert 1.4 < simulate.two_of_one(1.5) <= 1.5
+    assert 1.8 < simulate.two_of_one(2.0) < 1.95, "connections aren't shared out evenly"
+    assert simulate.two_of_one(4.0) == 2.0
+
+
 def test_each_bar_is_named_when_it_is_missed() -> None:
     good = {"max/mean load, median": 1.2, "prefix hits": 0.6, "us a routed request": 5.0}
     figures = {"ring": good, "round_robin": {"prefix hits": 0.3}, FAULTS["lose"]: {"back after, s": 5}}
