@@ -167,3 +167,24 @@ async def test_a_request_that_has_tokens_goes_on_beyond_the_retry_budget(
     await mesh.start_door(max_waiting=8)
     assert await ask(http, mesh, "hi") == WORDS
     assert len(target.asked) == 6
+
+
+async def test_workers_hear_which_key_a_request_is_of_and_nothing_of_the_key_itself(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    target = await mesh.start_target(says(WORDS))
+    await mesh.start_door(api_keys="secret-a,secret-b")
+    for key in ("secret-a", "secret-b", "secret-a"):
+        headers = {"Authorization": f"Bearer {key}"}
+        body = {"model": MODEL, "prompt": "hi", "max_tokens": 4}
+        async with http.post(mesh.url + "/v1/completions", json=body, headers=headers) as response:
+            assert response.status == 200
+    first, second, again = (message.caller for message in target.asked)
+    assert first == again != second and first and "secret" not in first + second
+
+
+async def test_requests_to_a_server_without_keys_are_of_one_caller(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    target = await mesh.start_target(says(WORDS))
+    await mesh.start_door()
+    await ask(http, mesh, "hi")
+    assert target.asked[0].caller == ""
