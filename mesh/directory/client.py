@@ -22,18 +22,20 @@ CLOSEST_POLLS = 0.01  # s
 
 
 class DirectoryClient:
-    """`member` gives what is announced of this process; None: it only looks."""
+    """`member` gives what is announced of this process; None: it only looks. `directory`: its endpoint, or where to
+    read it; it is read again while no directory answers, as one that is started anew may be somewhere else."""
 
     def __init__(
         self,
         node: Node,
-        directory_endpoint: str,
+        directory: str | Callable[[], str],
         member: Callable[[], Member | None] = lambda: None,
         interval: float = 0.5,
         clock: Clock | None = None,
     ) -> None:
         self._node = node
-        self._directory = node.ref(directory_endpoint, DIRECTORY)
+        self._endpoint = directory if callable(directory) else lambda: directory
+        self._directory = node.ref(self._endpoint(), DIRECTORY)
         self._member = member
         self._interval = interval
         self._clock = clock or SystemClock()
@@ -142,9 +144,20 @@ class DirectoryClient:
                 if self.connected:
                     log.warning("the directory doesn't answer (%s); using the last table", error)
                 self.connected = False
+                self._look_where_it_is()
                 pause = self._interval / 2
             if pause > 0:
                 await self._clock.sleep(pause)
+
+    def _look_where_it_is(self) -> None:
+        try:
+            endpoint = self._endpoint()
+        except (OSError, ValueError) as error:
+            log.warning("where the directory is can't be read: %s", error)
+            return
+        if endpoint != self._directory.endpoint:
+            log.warning("the directory is at %s now", endpoint)
+            self._directory = self._node.ref(endpoint, DIRECTORY)
 
     def _take(self, table: Table) -> None:
         self.connected = True

@@ -140,7 +140,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("instance", "", "Name of this instance; empty: the role, the host's name and the pid", roles="all"),
     _row("bind", "", "Mesh endpoint of this process, ipc://... or tcp://host:port; empty: a socket in run_dir"),
     _row("advertise", "", "Endpoint that other processes connect to, if it differs from bind"),
-    _row("directory", "", "Endpoint of the directory; empty: a socket in run_dir"),
+    _row("directory", "", "Endpoint of the directory, or file:///PATH of a file that holds it and is read again while no directory answers; empty: a socket in run_dir"),
     _row("host_directory", False, "This process hosts the directory; under `specmesh up` the supervisor does"),
     _row("keys_dir", "", "Folder of CURVE keys made by `specmesh keys`; needed for every endpoint that is not ipc", kind="path"),
     _row("metrics_host", "127.0.0.1", "Address of the HTTP server for /metrics and /health"),
@@ -149,6 +149,10 @@ SETTINGS: tuple[Setting, ...] = (
     _row("streamers", 1, "Number of streamer processes; all of them listen on the one port", low=1, high=64, roles="up, streamer"),
     _row("tokenizers", 1, "Number of tokenizer processes that `specmesh up` starts", low=1, high=64, roles="up"),
     _row("proposers", 1, "Number of proposer processes that `specmesh up` starts; each drafts for some of the namespaces", low=1, high=64, roles="up"),
+    _row("min_workers", 1, "With --on ray: number of workers that autoscaling keeps at least", low=1, high=1024, roles="up"),
+    _row("max_workers", 0, "With --on ray: number of workers that autoscaling starts at most, by how long requests wait in the workers' queues; 0: no autoscaling", low=0, high=1024, roles="up"),
+    _row("worker_cpus", 1.0, "With --on ray: CPUs that Ray sets aside for a worker, and its compute threads unless threads is set", low=0.1, high=1024.0, roles="up"),
+    _row("ray_address", "", "With --on ray: address of a Ray cluster, such as auto or HOST:6379; empty: a Ray of this machine alone", roles="up"),
     _row("drain_timeout", 30.0, "Time that running requests may continue after SIGTERM, in seconds", low=0.0, high=3600.0),
     _row("kill_stuck_after", 30.0, "Time without progress after which `specmesh up` kills and restarts a process, in seconds; 0: never", low=0.0, high=3600.0, roles="up"),
     _row("stale_after", 2.0, "Time without progress after which an instance counts as stuck, in seconds", low=0.2, high=600.0),
@@ -534,6 +538,7 @@ def did_you_mean(name: str, known: Iterable[str], spell: Any = str) -> str:
 ROLES = ("streamer", "tokenizer", "proposer", "worker")
 FIRST_METRICS_PORT = 9100
 LONGEST_HOST = 20
+LONGEST_ENDPOINT = 512
 # sockaddr_un holds 108 bytes with the closing zero.
 LONGEST_SOCKET_PATH = 107
 
@@ -570,6 +575,17 @@ def endpoint(settings: Settings, role: str, instance: str = "") -> str:
     if role == "directory":
         return settings.directory or _socket(settings, "directory")
     return settings.bind or _socket(settings, instance or instance_name(settings, role))
+
+
+def directory_of(settings: Settings) -> Callable[[], str]:
+    """Where the directory is found. Raises OSError or ValueError when it can't be read."""
+    at = endpoint(settings, "directory")
+    return lambda: read_endpoint(Path(at.removeprefix("file://"))) if at.startswith("file://") else at
+
+
+def read_endpoint(file: Path) -> str:
+    with file.open(encoding="ascii") as opened:
+        return opened.read(LONGEST_ENDPOINT).strip()
 
 
 def _socket(settings: Settings, name: str) -> str:

@@ -80,11 +80,11 @@ def _process(
         )
         devices = shared_devices(os.environ, number, settings.workers)
     command = rooms.command("services.cli", "run", role)
-    environment = {**_environment(os.environ, role, own), **devices}
+    environment = {**environment_of(os.environ, role, own), **devices}
     return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))
 
 
-def _environment(ours: Mapping[str, str], role: str, settings: Settings) -> dict[str, str]:
+def environment_of(ours: Mapping[str, str], role: str, settings: Settings) -> dict[str, str]:
     """Our environment without SPECMESH_*: their values are in `settings`."""
     kept = {name: value for name, value in ours.items() if not name.startswith(PREFIX)}
     return {**compute_environment(role, settings), **kept, **to_environment(settings), "PYTHONUNBUFFERED": "1"}

@@ -69,8 +69,8 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (_up, _serve, _run, _chat, _top, _status, _roll, _corpus, _model, _train, _keys, _config, _doctor, _load,
-                _clean, _completion, _help, _version):  # fmt: skip
+    for add in (_up, _serve, _run, _scale, _down, _chat, _top, _status, _roll, _corpus, _model, _train, _keys,
+                _config, _doctor, _load, _clean, _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
 
@@ -106,6 +106,8 @@ def _serve(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) -> None:
     sub = _add(commands, name, help, _do_up, "Ctrl-C drains and leaves no process behind.")
     sub.add_argument("model_word", nargs="?", metavar="MODEL", help="the same as --model")
+    where = "machine (the default), or ray: a Ray cluster (docs/cluster.md)"
+    sub.add_argument("--on", choices=("machine", "ray"), default="machine", metavar="WHERE", help=where)
     add_settings(sub, ROWS.keys() - OF_ONE_PROCESS)
     add_foreign(sub)
 
@@ -113,9 +115,50 @@ def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) 
 def _do_up(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
     tell_notes(settings)
+    if options.on == "ray":
+        from services.cli.on_ray import up as up_on_ray
+
+        return up_on_ray(settings)
     from services.cli.up import main as up
 
     return up(settings)
+
+
+def _scale(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Returns when as many are ready; the others drain first. For a mesh of `up --on ray`."
+    sub = _add(commands, "scale", "Change the number of a role's processes on a cluster", _do_scale, more)
+    sub.add_argument("role", choices=ROLES, metavar="ROLE", help="one of " + ", ".join(ROLES))
+    sub.add_argument("count", type=_count, metavar="N", help="how many there are to be")
+    waits = "time to wait for them, in seconds (default 600)"
+    sub.add_argument("--wait", type=float, default=600.0, metavar="S", help=waits)
+    add_settings(sub, ("run_dir", "ray_address"))
+
+
+def _count(word: str) -> int:
+    if word.isascii() and word.isdigit() and 1 <= int(word) <= 1024:
+        return int(word)
+    raise argparse.ArgumentTypeError(f"{word} is no whole number from 1 to 1024")
+
+
+def _do_scale(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.cli.on_ray import scale
+
+    return scale(options, settings)
+
+
+def _down(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "For a mesh of `up --on ray`, from any machine of the cluster."
+    sub = _add(commands, "down", "Drain and end the mesh on a cluster", _do_down, more)
+    sub.add_argument("--now", action="store_true", help="end it without waiting for running requests")
+    add_settings(sub, ("run_dir", "ray_address", "drain_timeout"))
+
+
+def _do_down(options: argparse.Namespace) -> int:
+    settings = settings_or_exit(options)
+    from services.cli.on_ray import down
+
+    return down(options, settings)
 
 
 def _run(commands: argparse._SubParsersAction[Parser]) -> None:

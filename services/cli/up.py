@@ -38,6 +38,7 @@ from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
 from services.cli.refusal import refuse
+from services.placement.plan import works
 from services.runtime import compile_ahead, output
 from services.runtime.log import configure_log, has_colours, painted
 from services.runtime.process import RENEWED_IN_PLACE, SocketFile, make_run_dir, mesh_codec, security_of
@@ -244,7 +245,7 @@ class Up:
         for member in members:
             # An entry of a dead process says nothing about its successor.
             if member.pid == self._children.pid(member.instance):
-                self._children.readiness(member.instance, _works(member, self._settings.stale_after))
+                self._children.readiness(member.instance, works(member, self._settings.stale_after))
                 if member.state == "lost" and member.role not in RENEWED_IN_PLACE:
                     self._children.fenced(member.instance)
                 if member.state == "ready":
@@ -329,10 +330,3 @@ def waiting_for(missing: set[str], seconds: float) -> str:
     if any(name.startswith("worker") for name in missing):
         what += ": it loads the model, and compiles loops it never ran here (one or two minutes)"
     return what
-
-
-def _works(member: Member, stale_after: float) -> bool:
-    """Whether a child is healthy: missing peers don't count, being stuck does."""
-    if member.state in ("lost", "starting"):
-        return False
-    return member.state != "unready" or member.progress_age < stale_after

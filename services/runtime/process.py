@@ -43,7 +43,7 @@ from mesh.security import FolderSecurity, load_security
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import KINDS
-from services.api.settings import Settings, endpoint, instance_name, metrics_port, run_dir
+from services.api.settings import Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
 from services.runtime import output
 from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.health_server import HealthServer
@@ -136,7 +136,7 @@ class RoleProcess:
         make_run_dir(self._run_dir)
         self.node = self._node(self.instance, BusMetrics(self.registry))
         self._directory_node = self._node(DIRECTORY) if settings.host_directory else None
-        self.directory = DirectoryClient(self.node, endpoint(settings, DIRECTORY), self.member)
+        self.directory = DirectoryClient(self.node, directory_of(settings), self.member)
         self.directory.on_fenced(self._fence)
         self.node.on_stale(lambda newest: self._fence(newest, self._is_replaced()))
         ProcessMetrics(self.registry, self, self.directory)

@@ -31,6 +31,7 @@ def _totals(scheduler: Scheduler, drafts: Controller) -> dict[str, float]:
     totals: dict[str, float] = {
         "tokens": scheduler.generated_tokens,
         "prompt_tokens": scheduler.prompt_tokens,
+        "ended": sum(list(scheduler.ends.values())),
         "steps": 0,
         "drafted": 0,
         "accepted": 0,

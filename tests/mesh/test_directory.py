@@ -315,3 +315,55 @@ async def test_one_may_look_without_being_a_member(town: Town) -> None:
     assert town.actor is not None and len(town.actor.members()) == 1
     await client.stop()
     await town.stop(node)
+
+
+async def test_a_directory_that_starts_anew_somewhere_else_is_found_when_the_old_one_is_silent(town: Town) -> None:
+    elsewhere, places = "mem://moved", [HERE]
+    node = town.node("worker-1")
+    await node.start("mem://worker-1")
+    client = DirectoryClient(node, lambda: places[0], lambda: member(node), interval=0.5, clock=town.clock)
+    await client.start()
+    await town.clock.advance(0.1)
+    assert client.connected
+    await town.shut()
+    await town.clock.advance(2.0)
+    assert not client.connected
+    other = town.node("directory")
+    await other.start(elsewhere)
+    await other.spawn(DirectoryActor(clock=town.clock), DIRECTORY)
+    await town.clock.advance(2.0)
+    # Nobody has said where it is yet.
+    assert not client.connected
+    places[0] = elsewhere
+    await town.clock.advance(2.0)
+    assert client.connected and [each.instance for each in client.members()] == ["worker-1"]
+    await client.stop()
+    await town.stop(node)
+    await town.stop(other)
+
+
+async def test_a_place_that_cannot_be_read_leaves_the_last_one(town: Town) -> None:
+    answers: list[str | OSError] = [HERE]
+
+    def place() -> str:
+        if isinstance(answers[0], OSError):
+            raise answers[0]
+        return answers[0]
+
+    node = town.node("doctor")
+    await node.start()
+    client = DirectoryClient(node, place, clock=town.clock)
+    await client.start()
+    answers[0] = FileNotFoundError("gone")
+    await town.shut()
+    await town.clock.advance(3.0)
+    assert not client.connected
+    await town.open()
+    await town.clock.advance(3.0)
+    assert client.connected
+    await client.stop()
+    await town.stop(node)
+
+
+def member(node: Node) -> Member:
+    return Member("worker", node.name, node.endpoint, node.epoch, "ready")

@@ -1,0 +1,338 @@
+"""Keeps a mesh on a cluster as it should be: hosts the directory, has role processes placed, replaces what is lost, and
+scales the workers. One for the mesh; when it dies and is started anew, elsewhere perhaps, the watchers tell it what
+they were told, and it tells them where the directory is now.
+
+Knows no Ray: `Cluster` places and reaches the watchers (ray_cluster.py). What is decided is in plan.py, autoscale.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mesh.clock import Clock, SystemClock
+from mesh.directory import DIRECTORY, DirectoryActor
+from mesh.directory.membership import Member
+from mesh.epoch import next_epoch
+from mesh.errors import MeshError
+from mesh.node import Node
+from mesh.transport.zmq import ZmqTransport
+from services.api.messages import Look, Seen
+from services.api.settings import Settings
+from services.cli.launch_plan import STAGE
+from services.placement.autoscale import Load, Since, autoscale
+from services.placement.folder import OwnFolder, secrets_for
+from services.placement.plan import (
+    Create,
+    Drain,
+    Remove,
+    Watcher,
+    WatcherState,
+    counts_of,
+    decide,
+    is_dead,
+    number_of,
+    works,
+)
+from services.placement.watcher import Report, Told
+from services.runtime.introspection import INTROSPECTION
+from services.runtime.process import mesh_codec, security_of
+
+log = logging.getLogger(__name__)
+
+ROUND = 0.25  # s
+# Of a round, the time for watchers to answer. Later answers are seen in the next.
+ANSWERS_WITHIN = 0.1  # s
+# Autoscaling looks at the queues this often.
+LOOK_EVERY = 1.0  # s
+LOOK_TIMEOUT = 1.0  # s
+MOST_EVENTS = 200
+
+
+class WatcherGone(Exception):
+    """The watcher's process, or its machine, has ended."""
+
+
+class Cluster(Protocol):
+    """Where watchers run. Nothing here waits for one to be placed."""
+
+    def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
+        """Asks for a watcher; the machine that it should go to, "" if any will do."""
+        ...
+
+    def tick(self, instance: str, told: Told) -> Awaitable[Report]:
+        """Raises WatcherGone."""
+        ...
+
+    def drain(self, instance: str) -> None: ...
+
+    def remove(self, instance: str) -> None: ...
+
+    def known(self) -> list[str]:
+        """The watchers that an earlier keeper has had placed."""
+        ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A watcher as the keeper knows it."""
+
+    role: str
+    instance: str
+    asked_at: float
+    machine: str = ""
+    address: str = ""
+    pid: int = 0
+    state: WatcherState = "placed"
+    answered: bool = False
+    # Since when a tick is unanswered.
+    silent_since: float | None = None
+    said: list[str] = field(default_factory=list)
+    asking: asyncio.Task[None] | None = None
+
+
+class Keeper:
+    def __init__(
+        self, settings: Settings, secrets: Mapping[str, str], address: str, cluster: Cluster, clock: Clock | None = None
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._clock = clock or SystemClock()
+        self._address = address
+        self._folder = OwnFolder()
+        self._folder.write_secrets(secrets_for(DIRECTORY, secrets))
+        keys = settings.replaced(keys_dir=settings.keys_dir or str(self._folder.keys))
+        # As of `up`: a key named directory where there is one, else the streamer's.
+        security = security_of(keys, "streamer", DIRECTORY)
+        epoch = next_epoch(self._folder.path)
+        self._node = Node(ZmqTransport(security=security), mesh_codec(), name=DIRECTORY, epoch=epoch)
+        self._directory = DirectoryActor(stale_after=settings.stale_after)
+        self._watchers: dict[str, _Kept] = {}
+        self._desired: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._events: deque[tuple[int, str]] = deque(maxlen=MOST_EVENTS)
+        self._told = 0
+        self._since, self._looked_at = Since(), self._clock.now()
+        self._bounds = (settings.min_workers, settings.max_workers)
+        self._stopping = False
+        self.ended = False
+        self._status: dict[str, object] = {}
+        self._note_status()
+
+    # Asked from outside ----------------------------------------------------------------------
+
+    def status(self, after: int) -> dict[str, object]:
+        """What runs where, as of the last round, and what happened since event `after`. From any thread."""
+        return {**self._status, "events": [(number, text) for number, text in list(self._events) if number > after]}
+
+    def _note_status(self) -> None:
+        self._status = {
+            "watchers": [
+                {
+                    "role": each.role, "instance": each.instance, "machine": each.machine, "address": each.address,
+                    "state": "ready" if self._is_ready(each) else each.state, "pid": each.pid,
+                }
+                for each in self._watchers.values()
+            ],
+            "desired": dict(self._desired), "directory": self._node.endpoint, "ended": self.ended,
+            "keeper": self._node.epoch,
+        }  # fmt: skip
+
+    def scale(self, role: str, count: int) -> None:
+        self._say(f"{role}: {self._desired.get(role, 0)} → {count}, as asked")
+        self._desired[role] = count
+        if role == "worker" and self._bounds[1]:
+            # What was asked for isn't undone by autoscaling.
+            self._bounds = (min(self._bounds[0], count), max(self._bounds[1], count))
+            self._since = Since()
+
+    def stop(self) -> None:
+        if not self._stopping:
+            self._say("draining")
+        self._stopping = True
+
+    # The loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until all have drained after `stop`."""
+        try:
+            await self._node.start(f"tcp://{self._address}:0")
+            await self._node.spawn(self._directory, DIRECTORY)
+            await self._adopt()
+            while not (self._stopping and not self._watchers):
+                await self._round()
+                self._note_status()
+                await self._clock.sleep(ROUND)
+        finally:
+            await self._node.stop(0.2)
+            self._folder.remove()
+            self.ended = True
+            self._note_status()
+
+    async def _adopt(self) -> None:
+        """The watchers of an earlier keeper. What it wanted is what the most of them were told."""
+        now = self._clock.now()
+        for instance in await asyncio.to_thread(self._cluster.known):
+            self._watchers[instance] = _Kept(instance.rpartition("-")[0], instance, now)
+        told: list[Report] = []
+        for each in self._watchers.values():
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT):
+                    told.append(await self._cluster.tick(each.instance, self._told_to(each, directory="")))
+            except (WatcherGone, TimeoutError):
+                continue
+            each.state, each.answered = "there", True
+        newest = max(told, key=lambda report: sum(report["numbers"].values()), default=None)
+        self._desired = dict(newest["desired"]) if newest and newest["desired"] else counts_of(self._settings)
+        self._numbers = dict(newest["numbers"]) if newest else {}
+        for each in self._watchers.values():
+            self._numbers[each.role] = max(self._numbers.get(each.role, 0), number_of(each.instance))
+        if self._watchers:
+            self._say(f"the directory has moved to {self._node.endpoint}; {len(self._watchers)} processes go on")
+
+    async def _round(self) -> None:
+        for each in self._watchers.values():
+            if each.asking is None or each.asking.done():
+                each.silent_since = each.silent_since or self._clock.now()
+                each.asking = asyncio.create_task(self._ask(each))
+        # Those that answer at once are seen in this round.
+        if asking := [each.asking for each in self._watchers.values() if each.asking]:
+            await asyncio.wait(asking, timeout=ANSWERS_WITHIN)
+        self._bury_silent()
+        await self._scale_by_load()
+        for instruction in decide(self._desired, self._seen(), self._numbers, STAGE, self._stopping):
+            match instruction:
+                case Create(role, instance):
+                    await self._create(role, instance)
+                case Drain(instance):
+                    await self._drain(instance)
+                case Remove(instance):
+                    await self._remove(instance)
+
+    # In threads: the cluster may take its time, and this loop answers for the directory.
+
+    async def _create(self, role: str, instance: str) -> None:
+        self._numbers[role] = number_of(instance)
+        kept = self._watchers[instance] = _Kept(role, instance, self._clock.now())
+        kept.machine = await asyncio.to_thread(self._cluster.create, role, instance, self._seen())
+
+    async def _drain(self, instance: str) -> None:
+        kept = self._watchers[instance]
+        if kept.state == "placed":
+            # Nothing runs there yet.
+            kept.state = "ended"
+            return
+        kept.state = "draining"
+        with contextlib.suppress(WatcherGone):
+            await asyncio.to_thread(self._cluster.drain, instance)
+
+    async def _remove(self, instance: str) -> None:
+        kept = self._watchers.pop(instance)
+        if kept.pid:
+            self._directory.bury(instance, kept.pid)
+        await asyncio.to_thread(self._cluster.remove, instance)
+        lost = f"is lost with its watcher on {kept.address or 'a machine'}"
+        self._say(f"{instance} {'has ended' if kept.state == 'ended' else lost}")
+
+    # What is known of the watchers ------------------------------------------------------------------------------
+
+    async def _ask(self, kept: _Kept) -> None:
+        try:
+            report = await self._cluster.tick(kept.instance, self._told_to(kept, self._node.endpoint))
+        except WatcherGone:
+            kept.state = "dead"
+            return
+        except Exception:
+            # It counts as silent.
+            log.exception("%s didn't answer", kept.instance)
+            return
+        kept.silent_since = None
+        if kept.state == "placed":
+            kept.state = "there"
+            waited = self._clock.now() - kept.asked_at
+            self._say(f"{kept.instance} runs on {report['address']}, {waited:.1f} s after it was wanted")
+        if kept.pid and report["pid"] != kept.pid:
+            self._directory.bury(kept.instance, kept.pid)
+        kept.answered = True
+        kept.machine, kept.address, kept.pid = report["machine"], report["address"], report["pid"]
+        if report["ended"]:
+            kept.state = "ended"
+        for line in report["said"]:
+            self._say(line)
+
+    def _told_to(self, kept: _Kept, directory: str) -> Told:
+        member = self._member(kept)
+        return Told(
+            directory=directory,
+            pid=member.pid if member else 0,
+            ready=member is not None and works(member, self._settings.stale_after),
+            lost=member is not None and member.state == "lost",
+            desired=dict(self._desired),
+            numbers=dict(self._numbers),
+        )
+
+    def _member(self, kept: _Kept) -> Member | None:
+        members = self._directory.members()
+        return next((each for each in members if each.key == (kept.role, kept.instance)), None)
+
+    def _is_ready(self, kept: _Kept) -> bool:
+        member = self._member(kept)
+        return member is not None and member.state == "ready" and kept.state == "there"
+
+    def _seen(self) -> list[Watcher]:
+        seen = []
+        for each in self._watchers.values():
+            member = self._member(each)
+            load = member.load if member else 0
+            seen.append(Watcher(each.role, each.instance, each.state, each.machine, self._is_ready(each), load))
+        return seen
+
+    def _bury_silent(self) -> None:
+        now = self._clock.now()
+        for each in self._watchers.values():
+            member = self._member(each)
+            heard = member is not None and member.state != "lost"
+            silent = now - each.silent_since if each.silent_since is not None else 0.0
+            if is_dead(silent, each.answered, heard):
+                each.state = "dead"
+                if each.asking is not None:
+                    each.asking.cancel()
+
+    # Autoscaling -------------------------------------------------------------------------------------------------
+
+    async def _scale_by_load(self) -> None:
+        now = self._clock.now()
+        if not self._bounds[1] or self._stopping or now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        ready = [member for member in self._directory.members() if member.role == "worker" and member.state == "ready"]
+        seen = await asyncio.gather(*(self._look(member) for member in ready))
+        wanted = self._desired["worker"]
+        self._since, count = autoscale(self._since, [each for each in seen if each], wanted, self._bounds, now)
+        if count != wanted:
+            self._say(f"worker: {wanted} → {count}, by the time that requests wait")
+            self._desired["worker"] = count
+
+    async def _look(self, member: Member) -> Load | None:
+        try:
+            seen = await self._node.ref(member.endpoint, INTROSPECTION).ask(Look(), timeout=LOOK_TIMEOUT)
+        except MeshError:
+            return None
+        return load_of(seen) if isinstance(seen, Seen) else None
+
+    def _say(self, text: str) -> None:
+        self._told += 1
+        self._events.append((self._told, text))
+        log.info("%s", text)
+
+
+def load_of(seen: Seen) -> Load:
+    now, ended = seen.figures, seen.totals.get("ended", 0.0) - seen.earlier.get("ended", 0.0)
+    return Load(
+        int(now.get("waiting", 0)), int(now.get("running", 0)), int(now.get("max_sequences", 0)), ended, seen.span
+    )

@@ -1,0 +1,63 @@
+"""The two kinds of Ray actors of a mesh on a cluster. Here because Ray finds an actor's class by its module, and only
+`specmesh` is found by every Python that has specmesh; what they do is in services/placement/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Mapping
+
+from specmesh import rooms
+
+rooms.put_first()
+
+from services.api.settings import load_settings  # noqa: E402
+from services.placement import ray_cluster  # noqa: E402
+from services.placement.keeper import Keeper  # noqa: E402
+from services.placement.plan import Share  # noqa: E402
+from services.placement.watcher import RoleWatcher  # noqa: E402
+
+log = logging.getLogger(__name__)
+
+
+class WatcherActor(RoleWatcher):
+    def __init__(self, role: str, instance: str, environment: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+        super().__init__(role, instance, environment, secrets, ray_cluster.machine_id(), ray_cluster.machine_address())
+
+
+class KeeperActor:
+    """The keeper's loop is a thread of its own; Ray's threads ask it."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        secrets: Mapping[str, str],
+        shares: Mapping[str, tuple[float, float]],
+        home: str,
+    ) -> None:
+        cluster = ray_cluster.RayCluster(
+            environment, secrets, {role: Share(*words) for role, words in shares.items()}, home
+        )
+        settings = load_settings({}, environment)
+        self._loop = asyncio.new_event_loop()
+        self._keeper = Keeper(settings, secrets, ray_cluster.machine_address(), cluster)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._keeper.run())
+        except BaseException:
+            log.exception("the keeper fails and is started anew")
+            os._exit(1)
+
+    def status(self, after: int) -> dict[str, object]:
+        return self._keeper.status(after)
+
+    def scale(self, role: str, count: int) -> None:
+        self._loop.call_soon_threadsafe(self._keeper.scale, role, count)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._keeper.stop)
