@@ -19,6 +19,8 @@ RUN python3 -c 'import ensurepip' 2>/dev/null \
 ARG TORCH_INDEX=
 # 1: torch comes with CUDA although no GPU is there while the image is built.
 ARG GPU=
+# 1: with Ray, for the pods of deploy/kuberay.
+ARG RAY=
 # 1: torch may be a build whose hash isn't in deploy/locks.
 ARG TORCH_UNVERIFIED=
 WORKDIR /src
@@ -28,7 +30,7 @@ COPY deploy/wheels /wheels
 COPY deploy/venv.py deploy/
 COPY deploy/locks deploy/locks
 COPY pyproject.toml setup.py ./
-RUN python3 deploy/venv.py --venv /opt/specmesh --wheels /wheels --no-project
+RUN python3 deploy/venv.py --venv /opt/specmesh --wheels /wheels --no-project ${RAY:+--ray}
 COPY README.md LICENSE ./
 COPY mesh mesh
 COPY kernels kernels

@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev model up test test-all check fmt docs load bench bench-gpu tune-gpu gpu-wheels heads clean
+.PHONY: help venv dev ray model up test test-all check fmt docs load bench bench-gpu tune-gpu gpu-wheels heads clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -23,6 +23,9 @@ venv:
 
 dev:
 	@$(PYTHON) deploy/venv.py --dev
+
+ray: ## install Ray, too, for `specmesh up --on ray` (hundreds of MB)
+	@$(PYTHON) deploy/venv.py --dev --ray
 
 # The loops are compiled on the other core meanwhile. Tests also compare with the model in float32, which is a folder of
 # its own.

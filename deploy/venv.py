@@ -51,6 +51,7 @@ PHASES = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dev", action="store_true", help="also what the tests, linters and oracles need")
+    parser.add_argument("--ray", action="store_true", help="also Ray, for `up --on ray` (hundreds of MB)")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv)")
     parser.add_argument("--no-project", action="store_true", help="the packages it needs, not specmesh itself")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="use no index if this folder has wheels")
@@ -61,14 +62,19 @@ def main() -> int:
     wheels = options.wheels if options.wheels and any(options.wheels.glob("*.whl")) else None
     with LOCK.open("w") as lock:
         _wait_for(lock)
-        return install(options.venv.absolute(), dev=options.dev, project=not options.no_project, wheels=wheels)
+        venv, project = options.venv.absolute(), not options.no_project
+        return install(venv, dev=options.dev, project=project, wheels=wheels, ray=options.ray)
 
 
-def install(venv: Path, *, dev: bool, project: bool = True, wheels: Path | None = None) -> int:
+def install(
+    venv: Path, *, dev: bool, project: bool = True, wheels: Path | None = None, ray: bool = False
+) -> int:
     digest = fingerprint(venv)
     with_dev, without = venv / ".installed-dev", venv / ".installed"
     # An installation for developers also suffices for users.
-    if digest in [_read(stamp) for stamp in ([with_dev] if dev else [with_dev, without])]:
+    there = digest in [_read(stamp) for stamp in ([with_dev] if dev else [with_dev, without])]
+    with_ray = venv / ".installed-ray"
+    if there and (not ray or _read(with_ray) == digest):
         return 0
     started = time.monotonic()
     create(venv)
@@ -78,6 +84,9 @@ def install(venv: Path, *, dev: bool, project: bool = True, wheels: Path | None 
     if wheels:
         pip += ["--no-index", "--find-links", str(wheels)]
     code = install_packages(pip, log, dev=dev)
+    if not code and ray:
+        # Beside what is there: neither stamp below says anything of it.
+        code = run_pip([*pip, *VERIFIED, *locked("ray")], log)
     if not code and project:
         code = run_pip([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], log)
     if code:
@@ -86,6 +95,8 @@ def install(venv: Path, *, dev: bool, project: bool = True, wheels: Path | None 
         return code
     if project:
         stamp = with_dev if dev else without
+        if ray:
+            with_ray.write_text(digest)
         fresh = stamp.with_name(stamp.name + ".new")
         fresh.write_text(digest)
         fresh.replace(stamp)
