@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from driving import request
 from paged_fake import alone
@@ -41,7 +42,7 @@ async def test_a_page_that_the_prompt_ends_with_is_handed_over_too(tmp_path: Pat
 async def test_a_second_request_asks_only_for_what_is_missing(tmp_path: Path) -> None:
     async with split(tmp_path) as mesh:
         await mesh.ask(request(PROMPT, max_tokens=3))
-        longer = PROMPT + [3, 5, 7, 3, 5, 7, 3, 5, 7]
+        longer = [*PROMPT, 3, 5, 7, 3, 5, 7, 3, 5, 7]
         answer = await mesh.ask(request(longer, max_tokens=6))
         assert answer.ids == text_of(longer, 6)
         assert answer.end.cached_tokens == 48
@@ -83,8 +84,6 @@ async def test_requests_with_the_same_text_fetch_it_once(tmp_path: Path) -> None
 
 async def test_different_salts_share_no_page(tmp_path: Path) -> None:
     async with split(tmp_path) as mesh:
-        import msgspec
-
         for salt in ("a", "b"):
             await mesh.ask(msgspec.structs.replace(request(PROMPT, max_tokens=3), cache_salt=salt))
         assert mesh.decode.runner.landed == 24

@@ -38,7 +38,8 @@ class FakePages:
         self.frame_bytes = (PLACE.size * (size - 1), PLACE.size)
 
     def read(self, page: int) -> list[bytes]:
-        found = [PLACE.pack(True, *place[1:]) if place else PLACE.pack(False, 0, 0) for place in self._fake._pages[page]]
+        places = self._fake._pages[page]
+        found = [PLACE.pack(True, *place[1:]) if place else PLACE.pack(False, 0, 0) for place in places]
         return [b"".join(found[:-1]), found[-1]]
 
     def write(self, page: int, frames: Sequence[bytes]) -> None:
