@@ -117,7 +117,7 @@ class Fetching:
             came.set()
             fetch.count(clock() - began)
         if not computes:
-            self._rates.fetched(fetch.taken * size, clock() - began)
+            self._rates.fetched(fetch.landed * size, clock() - began)
         if fetch.over:
             return None
         # Held pages aren't prompt tokens that were found in a cache: the other worker has computed them.
@@ -177,7 +177,7 @@ class _Fetch:
         self._waiting = 0
         self._landed = asyncio.Event()
         self._full = False
-        self.taken = 0
+        self.taken = self.landed = 0
         self.tokens: list[int] = []
         self.cached = 0
         self.over = False
@@ -194,7 +194,7 @@ class _Fetch:
         ref = around.node.ref(lender.endpoint, "worker")
         # Its text may be ahead of its pages, so that the first token comes before the last page.
         async with ref.stream(ask, timeout=left, window=WINDOW) as items:
-            while not self._full:
+            while not (self._full or self.over):
                 try:
                     async with asyncio.timeout(PATIENCE):
                         item = await anext(items)
@@ -204,10 +204,9 @@ class _Fetch:
                         raise
                     continue
                 except StopAsyncIteration:
-                    return
+                    break
                 await self._take(item)
-                if self.over:
-                    return
+        await self._until_landed(0)
 
     def _prefill(self) -> Generate:
         """The request up to its first token. Nothing is learned from it there."""
@@ -254,7 +253,11 @@ class _Fetch:
             around.tell_loop(self._has_landed, size, around.landing.land(self._stream, name, frames))
 
         around.in_engine(land)
-        while self._waiting > WINDOW:
+        await self._until_landed(WINDOW)
+
+    async def _until_landed(self, waiting: int) -> None:
+        """No more than these bytes wait."""
+        while self._waiting > waiting:
             self._landed.clear()
             await self._landed.wait()
 
@@ -262,6 +265,7 @@ class _Fetch:
         self._waiting -= size
         self._landed.set()
         if well:
+            self.landed += 1
             self._counts.fetched_pages += 1
             self._counts.fetched_bytes += size
         elif not self._full:
@@ -275,6 +279,6 @@ class _Fetch:
 
     def count(self, seconds: float) -> None:
         self._counts.fetch_seconds += seconds
-        self._counts.recomputed_pages += 0 if self.over else len(self._names) - self.taken
-        whole = self.over or self.taken == len(self._names)
+        self._counts.recomputed_pages += 0 if self.over else len(self._names) - self.landed
+        whole = self.over or self.landed == len(self._names)
         self._counts.ends["full" if self._full else "complete" if whole else "partial"] += 1
