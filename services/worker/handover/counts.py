@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 _NEW = 0.2
 # Smaller steps say little about how long a prompt takes.
 _PROMPT_ROWS = 32
+# Where fetching doesn't pay, every so many requests one does it all the same: things change.
+_PROBE_EVERY = 64
 # A page that is fetched takes other work of both workers, too: it has to be this much faster than computing.
 MARGIN = 0.8
 
@@ -34,6 +36,7 @@ class Rates:
     def __init__(self) -> None:
         self.computing = 0.0
         self.fetching = 0.0
+        self._declined = 0
 
     def computed(self, rows: int, seconds: float) -> None:
         """A step. Called from the thread that computes."""
@@ -45,10 +48,12 @@ class Rates:
         if tokens:
             self.fetching = _mixed(self.fetching, seconds / tokens)
 
-    @property
     def fetching_pays(self) -> bool:
-        """As long as one of the two is unknown it is tried."""
-        return not self.computing or not self.fetching or self.fetching < MARGIN * self.computing
+        """Asked once for each request. As long as one of the two is unknown it is tried, and later now and then."""
+        if not self.computing or not self.fetching or self.fetching < MARGIN * self.computing:
+            return True
+        self._declined += 1
+        return self._declined % _PROBE_EVERY == 0
 
 
 def _mixed(old: float, new: float) -> float:

@@ -96,7 +96,7 @@ class Fetching:
         names, here = await self._look(generate, stream, computes)
         size = self._around.limits.page_tokens
         missing = (len(names) - here) * size
-        if missing < max(1, self._around.least_tokens) or not (computes or self._rates.fetching_pays):
+        if missing < max(1, self._around.least_tokens) or not (computes or self._rates.fetching_pays()):
             return Came(generate)
         if (other := self._underway.get(names[-1])) is not None:
             await other.wait()
@@ -120,8 +120,9 @@ class Fetching:
             self._rates.fetched(fetch.landed * size, clock() - began)
         if fetch.over:
             return None
-        # Held pages aren't prompt tokens that were found in a cache: the other worker has computed them.
-        return Came(fetch.continued(), max(fetch.cached, min(here * size, generate.prompt_tokens)))
+        # What the other worker had to compute wasn't found in a cache.
+        cached = here * size if computes else (here + fetch.landed) * size
+        return Came(fetch.continued(), max(fetch.cached, min(cached, generate.prompt_tokens)))
 
     def _lender(self, instance: str) -> Member | None:
         if not instance or instance == self._around.instance:
