@@ -282,13 +282,17 @@ class WorkerActor(Actor):
 
     async def lend(self, message: FetchPages, call: Call, out: StreamWriter) -> None:
         """Another worker gets pages, and the first token if it asks for that."""
-        handover, generate = self._handover, message.generate
+        handover = self._handover
         refused = "it lends no pages" if handover is None else handover.refusal(message)
         if handover is None or refused:
             await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
             return
+        async with handover.room:
+            await self._lend(handover, message, call, out)
+
+    async def _lend(self, handover: Handover, message: FetchPages, call: Call, out: StreamWriter) -> None:
         assert self._engine is not None
-        stream = next(self._stream_ids)
+        generate, stream = message.generate, next(self._stream_ids)
         loan = self._outlets[stream] = handover.loan(message, stream, out)
         if generate is not None:
             left, now = call.deadline_left(), time.monotonic()

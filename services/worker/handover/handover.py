@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,12 @@ from services.api.messages import FetchPages
 from services.api.phases import ALL
 from services.api.settings import run_dir
 from services.worker.handover.counts import Counts, Rates
-from services.worker.handover.fetching import Around, Fetching
+from services.worker.handover.fetch import Around
+from services.worker.handover.fetching import Fetching
 from services.worker.handover.frames import names_in, refusal
 from services.worker.handover.landing import Landing
 from services.worker.handover.lending import Lending, Lent
-from services.worker.handover.loan import Loan
+from services.worker.handover.loan import MOST_LOANS, Loan
 from services.worker.handover.secret import name_of, page_secret
 from services.worker.outlet import Writer
 from services.worker.running.runner import PageMemory
@@ -56,6 +58,7 @@ class Handover:
         tell_loop: Callable[..., None],
     ) -> None:
         self.counts, self.rates = Counts(), Rates()
+        self.room = asyncio.Semaphore(MOST_LOANS)
         self.lending = Lending(scheduler.planner.sharing, memory)
         self.landing = Landing(scheduler.planner, memory)
         self._in_engine, self._tell_loop = in_engine, tell_loop

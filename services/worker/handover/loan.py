@@ -15,8 +15,10 @@ from services.worker.handover.frames import lent_page
 from services.worker.handover.lending import Lent
 from services.worker.outlet import Answer, Writer
 
-# Bytes of pages that are read at a time: a few milliseconds between two steps.
-BATCH_BYTES = 8 << 20
+# Bytes of pages that are read at a time: about a millisecond between two steps.
+BATCH_BYTES = 4 << 20
+# Loans at a time. Others wait, and so do their requests.
+MOST_LOANS = 64
 
 
 class Loan:

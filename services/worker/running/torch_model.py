@@ -153,10 +153,12 @@ class TorchModel:
         if self.head is not None:
             self.head.copy_page(source, target)
 
-    def page_memory(self) -> PageMemory:
-        """The pages' bytes, those of the drafter's layers among them."""
-        facts = self.facts
-        layers = [*self.executor.page_memory(), *(self.head.page_memory() if self.head is not None else ())]
+    def page_memory(self) -> PageMemory | None:
+        """The pages' bytes, those of the drafter's layers among them; None: they are on several devices."""
+        facts, own = self.facts, self.executor.page_memory()
+        if not own:
+            return None
+        layers = [*own, *(self.head.page_memory() if self.head is not None else ())]
         model = f"{facts.path_name} {facts.path} {facts.parameters} {facts.vocabulary}"
         return TorchPages(layers, model)
 

@@ -16,7 +16,7 @@ from paged_fake import alone
 from two_workers import HandingFake, Split, split
 
 from services.api.messages import Failed, FetchPages, LentPage, Tokens
-from services.worker.handover import fetching, loan
+from services.worker.handover import fetch, loan
 from services.worker.handover.frames import lent_page
 
 PROMPT = [1 + i % 9 for i in range(100)]
@@ -35,7 +35,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Callable[[Split, int], Callable[[]
 
     def make(mesh: Split, pages: int) -> Callable[[], None]:
         monkeypatch.setattr(loan, "BATCH_BYTES", 1)  # a page at a time
-        monkeypatch.setattr(fetching, "PATIENCE", 0.02)
+        monkeypatch.setattr(fetch, "PATIENCE", 0.02)
         lending = mesh.prefill.handover.lending
         ask, left, waiting = lending.ask, iter(range(pages)), []
 
