@@ -144,11 +144,11 @@ class _Counts(Collector):
             "Seconds in which requests waited for KV pages of another worker, its computing included",
             counts.fetch_seconds,
         )
-        said = "KV pages asked of another worker that didn't come, and were computed here"
+        said = "KV pages that a prefill worker was to compute, that didn't come and were computed here"
         yield self._counter("handover_recomputed_pages", said, counts.recomputed_pages)
-        said = "Requests that asked another worker for KV pages, by end: complete, partial, or full (no room here)"
+        said = "Requests that asked another worker for KV pages, by end: complete, partial, full (no room), none"
         ends = _by(["model_name", "end"], "handovers", said)
-        for end in ("complete", "partial", "full"):
+        for end in ("complete", "partial", "full", "none"):
             ends.add_metric([self._model_name, end], counts.ends[end])
         yield ends
 

@@ -17,7 +17,8 @@ MARGIN = 0.8
 
 @dataclass(slots=True)
 class Counts:
-    """`ends` of fetches: complete, partial (the other worker was lost, or had no more), full (no room here)."""
+    """`ends` of fetches: complete, partial (the other worker was lost, or had no more), full (no room here), none
+    (it was asked only for what it has, and had nothing)."""
 
     lent_pages: int = 0
     lent_bytes: int = 0
@@ -25,7 +26,7 @@ class Counts:
     fetched_bytes: int = 0
     # From the request for pages to the last one, the other worker's computing and waiting included.
     fetch_seconds: float = 0.0
-    # Pages that were asked for and didn't come.
+    # Pages that another worker was to compute and that didn't come.
     recomputed_pages: int = 0
     ends: Counter[str] = field(default_factory=Counter)
 

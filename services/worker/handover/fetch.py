@@ -172,8 +172,10 @@ class Fetch:
             return self._generate
         return msgspec.structs.replace(self._generate, token_ids=[*self._generate.token_ids, *self.tokens])
 
-    def count(self, seconds: float) -> None:
-        self._counts.fetch_seconds += seconds
-        self._counts.recomputed_pages += 0 if self.over else len(self._names) - self.landed
-        whole = self.over or self.landed == len(self._names)
-        self._counts.ends["full" if self._full else "complete" if whole else "partial"] += 1
+    def count(self, seconds: float, computes: bool) -> None:
+        counts, missing = self._counts, 0 if self.over else len(self._names) - self.landed
+        counts.fetch_seconds += seconds
+        if computes:
+            counts.recomputed_pages += missing
+        end = "full" if self._full else "partial" if missing else "complete"
+        counts.ends[end if computes or self.landed else "none"] += 1

@@ -83,7 +83,7 @@ class Fetching:
         finally:
             del self._underway[names[-1]]
             came.set()
-            fetch.count(clock() - began)
+            fetch.count(clock() - began, computes)
         if not computes:
             self._rates.fetched(fetch.landed * size, clock() - began)
         if fetch.over:

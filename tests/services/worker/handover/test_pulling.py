@@ -62,7 +62,8 @@ async def test_a_worker_that_pulls_no_pages_lends_none(tmp_path: Path) -> None:
         assert (await mesh.ask(request(longer, max_tokens=9), at="one", pages_from="two")).ids == (
             alone(longer, 9, 200)[0]
         )
-        assert mesh.one.counts.ends == {"partial": 1} and mesh.one.runner.landed == 0
+        assert mesh.one.counts.ends == {"none": 1} and mesh.one.runner.landed == 0
+        assert mesh.one.counts.recomputed_pages == 0
 
 
 async def test_a_worker_without_a_prefix_cache_neither_lends_nor_fetches(tmp_path: Path) -> None:
