@@ -228,7 +228,9 @@ async def test_prompts_are_shared_out_among_prefill_workers(mesh: FakeMesh, http
     targets["d1"].script = waits
     running = [asyncio.create_task(ask(http, mesh, f"{SHARED}{number}")) for number in range(8)]
     await until(lambda: len(targets["d1"].asked) == 8)
-    assert sorted(each.pages_from for each in targets["d1"].asked) == ["p1"] * 4 + ["p2"] * 4
+    lenders = [each.pages_from for each in targets["d1"].asked]
+    # At most 1.25 times the mean (routing.py).
+    assert sorted(map(lenders.count, ("p1", "p2"))) in ([3, 5], [4, 4])
     open_.set()
     assert await asyncio.gather(*running) == [WORDS] * 8
 
