@@ -368,6 +368,16 @@ CACHE = (
         panel("Cached, by worker", "short", ("specmesh:prefix_cache_pages", "{{instance}}")),
     ),
     graphs(
+        "Handed over between workers",
+        panel("KV pages", "short", (rate("specmesh:handover_pages_total", "way"), "{{way}}"), note="Per second."),
+        panel("Bytes", "Bps", (rate("specmesh:handover_bytes_total", "way"), "{{way}}")),
+        panel("Fetches, by end", "ops", (rate("specmesh:handovers_total", "end"), "{{end}}")),
+        panel("Seconds for a fetch", "s",
+              (share("specmesh:handover_seconds_total", "specmesh:handovers_total"), "computing included")),
+        panel("Pages computed after all", "short", (rate("specmesh:handover_recomputed_pages_total"), "pages"),
+              note="Per second: a prefill worker was to compute them, and they didn't come."),
+    ),
+    graphs(
         "Prefix cache",
         panel("Tokens of started sequences", "short", (rate("specmesh:prefix_cache_hits_total"), "found"),
               (f"{rate('specmesh:prefix_cache_queries_total')} - {rate('specmesh:prefix_cache_hits_total')}",

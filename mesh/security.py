@@ -59,6 +59,11 @@ def load_security(folder: Path, own_name: str) -> FolderSecurity:
     return FolderSecurity(folder, own_public, own_secret, frozenset(allowed))
 
 
+def mesh_secret_of(folder: Path) -> bytes:
+    """The secret half of the mesh's key, from which members may derive what they all know. Raises Insecure."""
+    return _read_secret(folder / f"{MESH}.secret")
+
+
 class FolderSecurity:
     """Meets `mesh.transport.Security`."""
 

@@ -74,6 +74,10 @@ class Executor(Protocol):
         """Copy page `source` to page `target`, in all layers."""
         ...
 
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        """The memory of the pages, of all layers in a fixed order: views whose first axis is the page."""
+        ...
+
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         """Copy keys and values from the first slot of each pair to the second, in all layers. No slot is both a
         source and a target."""

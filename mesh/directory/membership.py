@@ -47,6 +47,8 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     pid: int = 0
     # What it does its work with; "": not known yet, or the same for all.
     serves: Annotated[str, Meta(max_length=MAX_SERVES)] = ""
+    # The part of its role's work that it takes; "": not known yet, or all of it.
+    phase: Annotated[str, Meta(max_length=16)] = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -57,7 +59,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
         return self._lasting() == other._lasting()
 
     def _lasting(self) -> tuple[object, ...]:
-        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics, self.serves)
+        return (self.key, self.endpoint, self.epoch, self.state, self.reasons, self.metrics, self.serves, self.phase)
 
 
 @dataclass(slots=True)

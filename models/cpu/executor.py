@@ -139,6 +139,9 @@ class CpuExecutor:
         for pages in self._pages:
             pages[target] = pages[source]
 
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        return self._pages
+
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         move(self._layers, slots)
 

@@ -302,6 +302,9 @@ class GpuExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self._pages.copy(source, target)
 
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        return self._pages.by_page()
+
     @torch.inference_mode()
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         if slots:

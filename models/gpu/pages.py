@@ -32,6 +32,10 @@ class Pages:
             size = tokens.shape[3]
             tokens[:, :, targets // size, targets % size] = tokens[:, :, sources // size, sources % size]
 
+    def by_page(self) -> list[torch.Tensor]:
+        """Views whose first axis is the page."""
+        return [kept.movedim(2, 0) for kept in self._kept]
+
     def copy(self, source: int, target: int) -> None:
         for kept in self._kept:
             kept[:, :, target].copy_(kept[:, :, source])

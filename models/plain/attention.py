@@ -37,6 +37,9 @@ class PlainAttention:
         self._keys[target] = self._keys[source]
         self._values[target] = self._values[source]
 
+    def page_memory(self) -> list[torch.Tensor]:
+        return [self._keys, self._values]
+
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         for cache in (self._keys.flatten(0, 1), self._values.flatten(0, 1)):
             cache[targets] = cache[sources]

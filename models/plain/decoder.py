@@ -114,6 +114,9 @@ class PlainExecutor:
         for layer in self._layers:
             layer.attention.copy_page(source, target)
 
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        return [memory for layer in self._layers for memory in layer.attention.page_memory()]
+
     @torch.inference_mode()
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         if slots:

@@ -37,6 +37,9 @@ class PlainLatentAttention:
     def copy_page(self, source: int, target: int) -> None:
         self._latents[target] = self._latents[source]
 
+    def page_memory(self) -> list[torch.Tensor]:
+        return [self._latents]
+
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         latents = self._latents.flatten(0, 1)
         latents[targets] = latents[sources]

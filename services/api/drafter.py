@@ -87,7 +87,7 @@ class Committed:
     next token, known but not computed yet; `asked` says whether a draft behind it will be asked for. `accepted` of the
     tokens come from the last draft. `features` are the model's features of `tokens`, [len(tokens), width], for drafters
     that need them. `pages` are those of the text, for drafters with layers of their own, with room for the draft if one
-    will be asked for."""
+    will be asked for. `lent`: another worker gets these pages after the step, so they have to be complete."""
 
     sequence_id: int
     start: int
@@ -97,6 +97,7 @@ class Committed:
     asked: bool = False
     features: Any = None
     pages: list[int] = field(default_factory=list)
+    lent: bool = False
 
 
 class Drafter(Protocol):

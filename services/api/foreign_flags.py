@@ -66,6 +66,16 @@ def _origins(text: str) -> str:
     return ",".join(map(str, found)) if isinstance(found, list) else text
 
 
+def _kv_role(text: str) -> str:
+    """Of vLLM's JSON. What is none stays, for the setting to refuse."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    role = found.get("kv_role") if isinstance(found, dict) else None
+    return {"kv_producer": "prefill", "kv_consumer": "decode", "kv_both": "all"}.get(str(role), text)
+
+
 def _flag(names: str, of: str, row: str = "", **more: Any) -> Foreign:
     return Foreign(tuple(names.split()), of, row, **more)
 
@@ -90,7 +100,9 @@ NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
 NO_GRAMMAR = "not served: answers bound to a grammar or a JSON schema"
 NO_IMAGES = "not served: images, audio and video"
 NO_OFFLOAD = "not served: weights or KV pages in another memory than the device's"
-NO_ROLES = "not served: workers that only compute prompts, or only answers"
+PAGES = "leave it out: KV pages travel over the mesh's own sockets (docs/split.md)"
+UP_STARTS_BOTH = "specmesh up starts all workers: --prefill-workers N --decode-workers M"
+SPLIT = {"prefill": "prefill", "decode": "decode"}
 IN_MODEL_FOLDER = "leave it out: tokenizer and chat template are read from the model's folder"
 NO_TLS = "not served: TLS; put a proxy in front (docs/security.md)"
 SOCKETS = "leave it out: processes of one machine talk through sockets in --run-dir"
@@ -208,9 +220,15 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--api-server-count", "vLLM", "streamers",
           note="FastDeploy's `--workers`, too: here these have a model each"),
     _flag("--engine-worker-queue-port --cache-queue-port", "FastDeploy", why=SOCKETS),
-    _flag("--splitwise-role", "FastDeploy", nothing=("mixed",), why=NO_ROLES),
-    _flag("--disaggregation-mode", "SGLang", nothing=("null",), why=NO_ROLES),
-    _flag("--kv-transfer-config", "vLLM", why=NO_ROLES),
+    _flag("--splitwise-role", "FastDeploy", "phase", values={"mixed": "all", **SPLIT}, note=UP_STARTS_BOTH),
+    _flag("--disaggregation-mode", "SGLang", "phase", values={"null": "all", **SPLIT}, note=UP_STARTS_BOTH),
+    _flag("--role", "LMDeploy", "phase", values={"hybrid": "all", **SPLIT}, note=UP_STARTS_BOTH),
+    _flag("--kv-transfer-config", "vLLM", "phase", reads=_kv_role,
+          note="its `kv_role`: `kv_producer` is `prefill`, `kv_consumer` is `decode`, `kv_both` is `all`"),
+    _flag("--disaggregation-transfer-backend --disaggregation-bootstrap-port --disaggregation-ib-device", "SGLang",
+          why=PAGES),
+    _flag("--cache-transfer-protocol --pd-comm-port --rdma-comm-ports", "FastDeploy", why=PAGES),
+    _flag("--migration-backend", "LMDeploy", why=PAGES),
     _flag("--device", "vLLM, SGLang, LMDeploy", "executor",
           values={"auto": "auto", "cuda": "triton", "cpu": "compiled"}, why=ONE_ENGINE),
     _flag("--backend", "LMDeploy", why=ONE_ENGINE),

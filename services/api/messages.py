@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from mesh.codec import Buffer
+
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Base of everything that crosses a process boundary as the body of an envelope."""
@@ -119,7 +121,9 @@ class Generate(Message, frozen=True):
     already delivered, which count against max_tokens. A lower `priority` goes first. KV pages are shared only between
     requests with the same `cache_salt`. The answer is learned for, and drafts come from, `namespace` only (empty:
     nothing is learned or shared). `prediction` is the answer that the caller expects. With `timeline` the answer has
-    `spans`. Requests that wait are admitted in turn by `caller`, an id of the API key (empty: there is none)."""
+    `spans`. Requests that wait are admitted in turn by `caller`, an id of the API key (empty: there is none).
+    `pages_from` is the instance of another worker that may have pages of this text, or is to compute them; it changes
+    no text."""
 
     request_id: str
     attempt: int
@@ -133,6 +137,31 @@ class Generate(Message, frozen=True):
     prediction: list[int] = []
     timeline: bool = False
     caller: str = ""
+    pages_from: str = ""
+
+
+# 2b. worker -> worker: pages of a text (docs/split.md) ----------------------------------------------------
+
+
+class FetchPages(Message, frozen=True):
+    """Ask for the pages with these `names` (NAME_BYTES each, in the order of the text): a stream of LentPage. With
+    `generate` the other worker computes its text as far as it hasn't, sends pages while it does, and also the Tokens
+    and Finished of this request; without, it sends what it has. `layout` and `secret` identify what pages look like and
+    what names are made with: both are the same for all workers of a mesh, or Failed is the answer."""
+
+    request_id: str
+    names: bytes
+    layout: str
+    secret: str
+    generate: Generate | None = None
+
+
+class LentPage(Message, frozen=True):
+    """The keys and values of the `index`-th of the names asked for, a drafter's layers among them."""
+
+    index: int
+    name: bytes
+    frames: list[Buffer]
 
 
 # 3. worker -> proposer, one for the whole batch of a step -----------------------------------------------
@@ -444,6 +473,8 @@ KINDS: dict[str, type[Message]] = {
     "decode": Decode,
     "decoded": Decoded,
     "generate": Generate,
+    "fetch_pages": FetchPages,
+    "lent_page": LentPage,
     "propose": Propose,
     "proposed": Proposed,
     "tokens": Tokens,

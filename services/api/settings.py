@@ -19,6 +19,7 @@ from typing import Any
 
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
+from services.api.phases import ALL, PHASES
 from services.api.sampling_defaults import API_ONLY
 from services.api.settings_file import read_file
 from services.api.speculative_config import FLAGS, translate, unread
@@ -130,6 +131,9 @@ SETTINGS: tuple[Setting, ...] = (
     _row("tensor_parallel_size", 1, "Number of processes that a worker's model is split over, each with a share of the weights and KV pages: on a GPU each, or sharing the worker's cores and threads; experts are shared out whole (docs/parallel.md)", low=1, high=64, roles="worker"),
     _row("threads", 0, "Number of compute threads of the worker, of all its ranks together; 0: one per core", low=0, high=1024, roles="worker"),
     _row("prefix_cache", True, "Keep the KV pages of finished texts and reuse them for requests with the same beginning", roles="worker"),
+    _row("phase", ALL, "Part of the work that the streamers give this worker: prefill: long prompts, whose KV pages it hands to others; decode: requests, whose long prompts others compute; all: requests, which it computes alone", kind="choice", choices=PHASES, roles="worker"),
+    _row("handover_min_tokens", 128, "Missing prompt tokens from which a worker asks another one for KV pages, instead of computing them", low=1, high=1048576, roles="worker"),
+    _row("pull_pages", True, "Fetch KV pages that another worker of the mesh has, where that is faster than computing them", roles="worker"),
     _row("priority_seconds", 5.0, "Waiting time that one level of a request's priority is equal to, in seconds", low=0.0, high=60.0, roles="worker"),
     # Cores
     _row("cores", "", "Cores that a role may use, such as worker=0-5;streamer=6,7; roles not named may use all"),
@@ -146,6 +150,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("metrics_host", "127.0.0.1", "Address of the HTTP server for /metrics and /health"),
     _row("metrics_port", 0, "Port of /metrics and /health; 0: 9100 streamer, 9101 tokenizer, 9102 proposer, 9103 worker; `specmesh up` takes it as the first of the four and adds 10 for each further instance", low=0, high=65535),
     _row("workers", 1, "Number of worker processes that `specmesh up` starts, each with a copy of the model; they share the cores, or have a GPU each (what FastDeploy calls workers is streamers here)", low=1, high=64, roles="up"),
+    _row("prefill_workers", 0, "Number of worker processes with phase prefill that `specmesh up` starts, beside decode_workers and instead of workers; 0: none", low=0, high=64, roles="up"),
+    _row("decode_workers", 0, "Number of worker processes with phase decode that `specmesh up` starts; 0: none", low=0, high=64, roles="up"),
     _row("streamers", 1, "Number of streamer processes; all of them listen on the one port", low=1, high=64, roles="up, streamer"),
     _row("tokenizers", 1, "Number of tokenizer processes that `specmesh up` starts", low=1, high=64, roles="up"),
     _row("proposers", 1, "Number of proposer processes that `specmesh up` starts; each drafts for some of the namespaces", low=1, high=64, roles="up"),
@@ -461,6 +467,12 @@ def _checked(
         read_shape(values["draft_tree_shape"])
     except ValueError as error:
         problems.append(f"{origins['draft_tree_shape']}: {error}")
+    if bool(values["prefill_workers"]) != bool(values["decode_workers"]):
+        given = "prefill_workers" if values["prefill_workers"] else "decode_workers"
+        problems.append(f"{origins[given]}: prefill_workers and decode_workers come together: set both, or none")
+    for name, split in (("phase", values["phase"] != ALL), ("prefill_workers", values["prefill_workers"] > 0)):
+        if split and not values["prefix_cache"]:
+            problems.append(f"{origins[name]}: pages are handed over by the prefix cache: leave prefix_cache on")
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins, notes)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.supervisor import Child
+from services.api.phases import DECODE, PREFILL
 from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir, to_environment
 from services.runtime.cpu_placement import shared_cores, shared_devices
 from services.runtime.process import compute_environment
@@ -44,22 +45,43 @@ def processes_of(settings: Settings, directory_endpoint: str) -> list[Process]:
     says 503 with the reason until the directory knows all of them. So the order is kept by readiness, and the
     time to ready is the workers' alone.
     """
-    numbers = {
-        "tokenizer": settings.tokenizers,
-        "proposer": settings.proposers,
-        "worker": settings.workers,
-        "streamer": settings.streamers,
+    phases = phases_of(settings)
+    names = {
+        "tokenizer": _numbered("tokenizer", settings.tokenizers),
+        "proposer": _numbered("proposer", settings.proposers),
+        "worker": tuple(phases),
+        "streamer": _numbered("streamer", settings.streamers),
     }
-    names = {role: tuple(f"{role}-{number + 1}" for number in range(count)) for role, count in numbers.items()}
     return [
-        _process(settings, directory_endpoint, role, name, number, names["tokenizer"] if role == "streamer" else ())
+        _process(
+            settings.replaced(phase=phases[name]) if role == "worker" else settings,
+            directory_endpoint, role, name, number, names["tokenizer"] if role == "streamer" else (), len(phases),
+        )
         for role in names
         for number, name in enumerate(names[role])
-    ]
+    ]  # fmt: skip
+
+
+def phases_of(settings: Settings) -> dict[str, str]:
+    """The workers' names, and the phase of each."""
+    if not settings.prefill_workers:
+        return dict.fromkeys(_numbered("worker", settings.workers), settings.phase)
+    prefill, decode = settings.prefill_workers, settings.decode_workers
+    return dict.fromkeys(_numbered(PREFILL, prefill), PREFILL) | dict.fromkeys(_numbered(DECODE, decode), DECODE)
+
+
+def _numbered(name: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{name}-{number + 1}" for number in range(count))
 
 
 def _process(
-    settings: Settings, directory_endpoint: str, role: str, instance: str, number: int, after: tuple[str, ...]
+    settings: Settings,
+    directory_endpoint: str,
+    role: str,
+    instance: str,
+    number: int,
+    after: tuple[str, ...],
+    workers: int,
 ) -> Process:
     port = mesh_metrics_port(settings, role, number)
     keys = str(_keys_path(settings)) if role == "streamer" and keys_of(settings.api_keys) else ""
@@ -73,12 +95,12 @@ def _process(
         advertise="",
     )
     devices: dict[str, str] = {}
-    if role == "worker" and settings.workers > 1:
+    if role == "worker" and workers > 1:
         own = own.replaced(
-            cores=shared_cores(own.cores, number, settings.workers),
+            cores=shared_cores(own.cores, number, workers),
             record_steps=own.record_steps and f"{own.record_steps}.{instance}",
         )
-        devices = shared_devices(os.environ, number, settings.workers)
+        devices = shared_devices(os.environ, number, workers)
     command = rooms.command("services.cli", "run", role)
     environment = {**environment_of(os.environ, role, own), **devices}
     return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))

@@ -105,7 +105,7 @@ def _figure(member: Body, name: str, digits: int = 0) -> TableCell:
 
 
 MEMBERS = (
-    Column("ROLE", 9, lambda m: TableCell(m["role"]), right=False),
+    Column("ROLE", 9, lambda m: TableCell(f"{m['role']} {m.get('phase', '')}".rstrip()), right=False),
     Column("INSTANCE", 7, lambda m: TableCell(m["instance"]), right=False),
     Column("STATE", 10, _state, right=False),
     Column("SINCE", 4, lambda m: TableCell(age(m["since_s"]))),

@@ -231,6 +231,7 @@ class RoleProcess:
             f"http://{self.settings.metrics_host}:{self.health_server.port}",
             self._known_as,
             str(getattr(self._actor, "serves", ""))[:MAX_SERVES],
+            str(getattr(self._actor, "phase", "")),
         )
 
     def figures(self) -> Figures:

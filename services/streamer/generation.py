@@ -36,7 +36,7 @@ from services.streamer.admission import deadline_passed
 from services.streamer.delivery import Delivery, Piece
 from services.streamer.echo import Echo
 from services.streamer.errors import ApiError
-from services.streamer.peers import GRACE, RETRY_MISSING, Peers, life, missing
+from services.streamer.peers import GRACE, RETRY_MISSING, Lender, Peers, life, missing
 from services.streamer.quarantine import Case, Life, Quarantine
 from services.streamer.timeline import Timeline
 
@@ -124,8 +124,8 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
         member = await _worker(choice, case, peers, failures, deadline)
         known = len(choice.tokens)
         try:
-            with peers.running(member):
-                return await _attempt(choice, case, peers.ref(member), quarantine, audience, deadline)
+            with peers.running(member), peers.lending(choice.key, member, bool(failures)) as lender:
+                return await _attempt(choice, case, peers.ref(member), lender, quarantine, audience, deadline)
         except (RemoteError, UnknownKind, TooLarge) as error:
             raise _refused(error.reason, str(error)) from error
         except DeadlineExceeded:
@@ -219,7 +219,7 @@ def _given_up(error: MeshError | _TryAgain) -> ApiError:
 
 
 async def _attempt(
-    choice: Choice, case: Case, ref: Ref, quarantine: Quarantine, audience: Audience, deadline: float
+    choice: Choice, case: Case, ref: Ref, lender: Lender, quarantine: Quarantine, audience: Audience, deadline: float
 ) -> Ending:
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
@@ -227,8 +227,9 @@ async def _attempt(
     if choice.timeline is not None:
         choice.timeline.sent()
     held: list[Tokens | Finished | Failed] = []
-    async with ref.stream(_message(choice), timeout=left, window=STREAM_WINDOW) as stream:
+    async with ref.stream(_message(choice, lender.instance), timeout=left, window=STREAM_WINDOW) as stream:
         async for item in stream:
+            lender.done()
             if item.attempt != choice.attempt:
                 continue
             held.append(item)
@@ -273,7 +274,7 @@ async def _show_prompt(choice: Choice, echo: Echo, item: Tokens | Finished, audi
         raise _Broken("log-probabilities of the prompt are missing")
 
 
-def _message(choice: Choice) -> Generate:
+def _message(choice: Choice, pages_from: str = "") -> Generate:
     sampling = choice.sampling
     if choice.prompt_told and sampling.prompt_logprobs >= 0:
         sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
@@ -290,6 +291,7 @@ def _message(choice: Choice) -> Generate:
         prediction=choice.prediction,
         timeline=choice.timeline is not None,
         caller=choice.caller,
+        pages_from=pages_from,
     )
 
 

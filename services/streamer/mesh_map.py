@@ -24,6 +24,7 @@ from mesh.clock import Clock
 from mesh.directory.membership import Member
 from mesh.errors import Malformed, MeshError, NotRunning, PeerLost, RemoteError, UnknownKind
 from services.api.messages import Dying, Kill, Look, Seen
+from services.api.phases import ALL
 from services.runtime.introspection import INTROSPECTION
 from services.streamer.errors import ApiError, bad_value
 from services.streamer.fields import Fields
@@ -226,6 +227,7 @@ class MeshMap:
         return {
             "role": member.role,
             "instance": member.instance,
+            "phase": "" if member.phase == ALL else member.phase,
             "pid": seen.pid or member.pid,
             "state": known.state,
             "reasons": member.reasons,

@@ -34,7 +34,7 @@ from services.api.messages import (
 from services.streamer.errors import ApiError
 from services.streamer.quarantine import Life, Quarantine
 from services.streamer.retries import RetryBudget
-from services.streamer.routing import Router
+from services.streamer.routing import Router, parted
 
 ASK_TIMEOUT = 10.0  # seconds for one answer of a tokenizer or of Describe
 PROBE_TIMEOUT = 3.0  # seconds for an answer of a worker that has nothing else to do
@@ -59,6 +59,22 @@ class DirectoryView(Protocol):
     def on_change(self, callback: Callable[[], None]) -> None: ...
 
 
+class Lender:
+    """A worker that another one may get pages from; "": none. One that computes them is busy until the first token,
+    which `count` is told."""
+
+    def __init__(self, instance: str, count: Callable[[str, int], None] | None) -> None:
+        self.instance = instance
+        self._count = count
+        if count is not None:
+            count(instance, 1)
+
+    def done(self) -> None:
+        count, self._count = self._count, None
+        if count is not None:
+            count(self.instance, -1)
+
+
 class Peers:
     """Members by role, and refs to them. One in a process."""
 
@@ -70,6 +86,8 @@ class Peers:
         self.quarantine = Quarantine()
         self.retries = retries or RetryBudget()
         self._router = Router()
+        # Of prefill workers.
+        self._lenders = Router()
         self._workers: dict[str, Member] = {}
         self._avoided: dict[Life, float] = {}
         self._turns = itertools.count(random.randrange(1 << 16))
@@ -126,7 +144,9 @@ class Peers:
 
     def _take_loads(self) -> None:
         self._workers = {each.instance: each for each in self._directory.members("worker") if each.state == "ready"}
-        self._router.set({name: each.load for name, each in self._workers.items()})
+        generating, lenders = parted({name: each.phase for name, each in self._workers.items()})
+        self._router.set({name: self._workers[name].load for name in generating})
+        self._lenders.set({name: self._workers[name].load for name in lenders})
 
     def lost(self, worker: Member) -> None:
         """The connection to this worker broke."""
@@ -135,11 +155,31 @@ class Peers:
     @contextmanager
     def running(self, worker: Member) -> Iterator[None]:
         """A choice runs at this worker."""
-        self._router.add(worker.instance, 1)
+        self._count(worker.instance, 1)
         try:
             yield
         finally:
-            self._router.add(worker.instance, -1)
+            self._count(worker.instance, -1)
+
+    @contextmanager
+    def lending(self, key: int | None, worker: Member, fails: bool) -> Iterator[Lender]:
+        """The other worker that this one may get pages from, for a choice with this key. None where attempts have
+        failed: a prompt that kills workers must not kill two at once."""
+        lender = Lender("", None) if key is None or fails else self._lender(key, worker.instance)
+        try:
+            yield lender
+        finally:
+            lender.done()
+
+    def _lender(self, key: int, worker: str) -> Lender:
+        if (prefill := self._lenders.choose(key)) is not None:
+            return Lender(prefill, self._count)
+        home = self._router.home(key)
+        return Lender("" if home == worker else home, None)
+
+    def _count(self, name: str, change: int) -> None:
+        self._router.add(name, change)
+        self._lenders.add(name, change)
 
     def idle_worker(self) -> Member | None:
         """A ready worker that had nothing to do when the directory last heard of it."""

@@ -10,6 +10,10 @@ Rule 4: a load is what this streamer runs there, which it knows exactly. What ot
         late, when a quarter of that has changed; but what each of them spreads evenly is even in sum.
 Rule 5: a prompt shorter than a page shares nothing: it goes to the worker with the least load.
 
+Rule 6: in a mesh with phases, requests go to workers that generate, and each gets the name of a prefill worker, chosen
+        in the same way; where one phase is missing, the others do its work. Without phases a worker that isn't the
+        first on the ring gets that one's name: it most likely has the pages.
+
 The ring costs a binary search; rendezvous hashing would cost a hash for each worker and request, 1 ms for 1 000
 workers (docs/decisions/0024). Knows no sockets, no directory and no clock.
 """
@@ -21,6 +25,8 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
+
+from services.api.phases import PREFILL
 
 # Pages whose tokens are the key. More would part what shares a shorter beginning; fewer would bring together what only
 # shares a few tokens, which are soon computed.
@@ -47,6 +53,13 @@ def key_of(prompt: list[int], page_tokens: int, salt: str = "", session: str = "
         return None
     tokens = array("q", prompt[: pages * page_tokens]).tobytes()
     return _hash(OF_A_PROMPT, salt.encode("utf-8", "surrogatepass") + b"\0" + tokens)
+
+
+def parted(phases: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The workers that requests are sent to, and those that compute prompts for them; `phases` by worker."""
+    prefill = [name for name, phase in phases.items() if phase == PREFILL]
+    generating = [name for name, phase in phases.items() if phase != PREFILL]
+    return (generating, prefill) if generating else (prefill, [])
 
 
 def _hash(purpose: bytes, text: bytes) -> int:
@@ -85,6 +98,10 @@ class Ring:
                 return name
         raise AssertionError("a worker is no more loaded than the mean")
 
+    def home(self, key: int) -> str:
+        """The first worker from the key's place on, whatever its load."""
+        return self._owners[bisect(self._places, key) % len(self._owners)] if self._owners else ""
+
 
 def room_of(total: int, workers: int) -> int:
     """The load that no worker may exceed once one more request is there, with `total` before it. Where these are their
@@ -122,6 +139,10 @@ class Router:
         if instance in self._loads:
             self._loads[instance] += change
             self._total += change
+
+    def home(self, key: int) -> str:
+        """The worker to which requests with this key go while it has room; "": there is none."""
+        return self._ring.home(key)
 
     def choose(self, key: int | None, turn: int = 0, avoid: Collection[str] = ()) -> str | None:
         """The worker for a request with this key; for one without a key `turn` decides between equals. Those in `avoid`

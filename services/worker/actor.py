@@ -21,13 +21,16 @@ from mesh.actor import Actor, Call
 from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
-from services.api.messages import Describe, Failed, Generate, ModelCard, Speculation
+from services.api.messages import Describe, Failed, FetchPages, Finished, Generate, ModelCard, Speculation, Tokens
 from services.api.methods import METHODS
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
 from services.worker.engine import Engine, Heard, ProposersMoved
 from services.worker.figures import figures_of
+from services.worker.handover.fetching import Came
+from services.worker.handover.handover import Handover, secret_of
+from services.worker.handover.loan import Loan
 from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.metrics import WorkerMetrics
 from services.worker.outlet import Outlet
@@ -55,7 +58,7 @@ EXIT_ENGINE = 70
 
 class WorkerActor(Actor):
     handlers = {Describe: "describe"}  # noqa: RUF012
-    streams = {Generate: "generate"}  # noqa: RUF012
+    streams = {Generate: "generate", FetchPages: "lend"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -77,8 +80,11 @@ class WorkerActor(Actor):
         self._card: ModelCard | None = None
         # What has to be the same for all workers of a mesh, as a stream may move from one to another.
         self.serves = ""
-        self._outlets: dict[int, Outlet] = {}
+        self.phase: str = settings.phase
+        self._outlets: dict[int, Outlet | Loan] = {}
+        self._handover: Handover | None = None
         self._stream_ids = itertools.count(1)
+        self._secret = b""
         self._unready = "loading model"
         self._draining = False
         self._stopped = False
@@ -96,6 +102,7 @@ class WorkerActor(Actor):
 
     def _load(self) -> None:
         try:
+            self._secret = secret_of(self._settings)
             runner = self._given_runner or load_runner(self._settings)
         # Whatever is wrong with a model, log it and end the process.
         except Exception as error:
@@ -137,6 +144,7 @@ class WorkerActor(Actor):
                 allow_lossy=settings.allow_lossy,
                 prefix_cache=settings.prefix_cache,
                 priority_seconds=settings.priority_seconds,
+                secret=self._secret,
             )
         )
         timelines = Timelines()
@@ -156,7 +164,11 @@ class WorkerActor(Actor):
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
         )
         drafts = GuardedController(controller)
-        self._metrics.watch(scheduler, drafts, runner.counts)
+        memory = runner.page_memory() if self._secret else None
+        if memory is not None:
+            self._handover = Handover(self._context, scheduler, memory, self._in_engine, self._tell_loop)
+        handover = self._handover
+        self._metrics.watch(scheduler, drafts, runner.counts, handover.counts if handover else None)
         self._metrics.tell_path(facts.path, facts.strict)
         self._engine = Engine(
             scheduler,
@@ -166,8 +178,9 @@ class WorkerActor(Actor):
             failed=lambda message: self._tell_loop(self._give_up, message),
             now=time.monotonic,
             timelines=timelines,
-            observe=self._metrics.after_step,
+            observe=self._observe if handover else self._metrics.after_step,
             record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
+            lending=handover.lending if handover else None,
         )
         self._card = self._make_card(scheduler, facts)
         self.serves = f"{self._name[-40:]} ({facts.path[:30]}, vocabulary {facts.vocabulary[-12:] or 'unknown'})"
@@ -195,6 +208,16 @@ class WorkerActor(Actor):
             speculation=_own_choice(limits),
             vocabulary=facts.vocabulary,
         )
+
+    def _in_engine(self, what: Callable[[], None]) -> None:
+        """Call it in the engine's thread, between two steps."""
+        assert self._engine is not None
+        self._engine.post(Heard(what))
+
+    def _observe(self, rows: int, seconds: float) -> None:
+        assert self._handover is not None
+        self._metrics.after_step(rows, seconds)
+        self._handover.rates.computed(rows, seconds)
 
     def _connect(self, endpoint: str) -> Link:
         # Called from the engine's thread.
@@ -231,15 +254,62 @@ class WorkerActor(Actor):
         outlet = self._outlets[stream] = Outlet(out)
         left = call.deadline_left()
         now = time.monotonic()
-        self._engine.post(Arrived(message, stream, None if left is None else now + left, now))
         try:
+            came = await self._fetched(message, stream, outlet, left)
+            if came is not None:
+                deadline = None if left is None else now + left
+                self._engine.post(Arrived(came.generate, stream, deadline, now, came.cached))
             await outlet.run()
         finally:
-            del self._outlets[stream]
-            if not outlet.ended:
-                self._engine.post(Cancelled(stream))
-            if not self._outlets:
-                self._emptied.set()
+            self._left(stream, outlet)
+
+    async def _fetched(self, message: Generate, stream: int, outlet: Outlet, left: float | None) -> Came | None:
+        """With pages of its text that another worker has, if it is to have some; None: that has answered it all."""
+        handover = self._handover
+        if handover is None or not message.pages_from:
+            return Came(message)
+
+        def push(item: Tokens | Finished) -> None:
+            outlet.push(item)
+
+        runs = False
+        try:
+            came = await handover.fetch(message, stream, push, left)
+            runs = came is not None
+            return came
+        finally:
+            handover.settle(stream, runs)
+
+    async def lend(self, message: FetchPages, call: Call, out: StreamWriter) -> None:
+        """Another worker gets pages, and the first token if it asks for that."""
+        handover = self._handover
+        refused = "it lends no pages" if handover is None else handover.refusal(message)
+        if handover is None or refused:
+            await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
+            return
+        async with handover.room:
+            await self._lend(handover, message, call, out)
+
+    async def _lend(self, handover: Handover, message: FetchPages, call: Call, out: StreamWriter) -> None:
+        assert self._engine is not None
+        generate, stream = message.generate, next(self._stream_ids)
+        loan = self._outlets[stream] = handover.loan(message, stream, out)
+        if generate is not None:
+            left, now = call.deadline_left(), time.monotonic()
+            self._engine.post(Arrived(generate, stream, None if left is None else now + left, now, lent=True))
+        try:
+            await loan.run()
+        finally:
+            handover.close(stream)
+            self._left(stream, loan)
+
+    def _left(self, stream: int, outlet: Outlet | Loan) -> None:
+        assert self._engine is not None
+        del self._outlets[stream]
+        if not outlet.ended:
+            self._engine.post(Cancelled(stream))
+        if not self._outlets:
+            self._emptied.set()
 
     def _not_yet(self, message: Generate) -> Failed:
         return Failed(

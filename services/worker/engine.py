@@ -23,10 +23,11 @@ from collections.abc import Callable
 
 import msgspec
 
+from services.worker.handover.lending import Lending
 from services.worker.running.runner import Runner
 from services.worker.running.work import Result, Work, size_of
 from services.worker.scheduling import events
-from services.worker.scheduling.events import Answer, Event, Output, SequenceEnded
+from services.worker.scheduling.events import Answer, Emit, Event, Output, SequenceEnded
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.guard import GuardedController
 from services.worker.timeline import Timelines
@@ -67,9 +68,11 @@ class Engine:
         timelines: Timelines | None = None,
         observe: Callable[[int, float], None] = lambda rows, seconds: None,
         record: Callable[[Work, Result], None] = lambda work, result: None,
+        lending: Lending | None = None,
     ) -> None:
         """`deliver` and `failed` are called in the engine's thread; after each delivery `taken` must be called.
-        `observe` gets the rows and seconds of each step, `record` its work and result."""
+        `observe` gets the rows and seconds of each step, `record` its work and result. `lending`: pages that other
+        workers have asked for."""
         self.scheduler = scheduler
         self.drafts = drafts
         self._runner = runner
@@ -79,6 +82,7 @@ class Engine:
         self._timelines = timelines or Timelines()
         self._observe = observe
         self._record = record
+        self._lending = lending
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(HANDED_OVER)
         self._stopping = False
@@ -141,6 +145,9 @@ class Engine:
         if self._runner.drafters:
             self.drafts.ask_beside(work)
             self.drafts.take_own(work, self._runner.draft())
+        if self._lending:
+            # Behind the worker's own drafter, whose layers are part of the pages.
+            self._lending.look()
 
     def _compute(self, work: Work) -> Result:
         began = self._now()
@@ -187,12 +194,16 @@ class Engine:
     def _pass_on(self, out: list[Output]) -> None:
         self._collect(out)
         self._emit()
+        if self._lending:
+            self._lending.look()
 
     def _collect(self, out: list[Output]) -> None:
         for item in out:
             if isinstance(item, SequenceEnded):
                 self.drafts.forget(item.sequence, item.learn)
             else:
+                if self._lending and not isinstance(item, Emit):
+                    self._lending.sequence_ended(item.stream)
                 self._answers.append(self._timelines.told(item) if self._timelines.records else item)
 
     def _emit(self) -> None:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.worker.handover.counts import Counts as Handed
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.guard import GuardedController
 
@@ -55,10 +56,14 @@ class WorkerMetrics:
         self._info.labels(self._model_name, path, str(strict).lower()).set(1)
 
     def watch(
-        self, scheduler: Scheduler, drafts: GuardedController, device: Callable[[], Mapping[str, int]] = dict
+        self,
+        scheduler: Scheduler,
+        drafts: GuardedController,
+        device: Callable[[], Mapping[str, int]] = dict,
+        handover: Handed | None = None,
     ) -> None:
         """Serve the counts of these from now on."""
-        self._registry.register(_Counts(self._model_name, scheduler, drafts, device))
+        self._registry.register(_Counts(self._model_name, scheduler, drafts, device, handover or Handed()))
 
     def after_step(self, rows: int, seconds: float) -> None:
         self._steps[bisect_left(ROW_CLASSES, rows)].observe(seconds)
@@ -71,8 +76,10 @@ class _Counts(Collector):
         scheduler: Scheduler,
         drafts: GuardedController,
         device: Callable[[], Mapping[str, int]],
+        handover: Handed,
     ) -> None:
         self._model_name = model_name
+        self._handover = handover
         self._device = device
         self._scheduler = scheduler
         self._guard = drafts
@@ -85,6 +92,7 @@ class _Counts(Collector):
         yield from self._of_sources()
         yield from self._of_lengths()
         yield from self._of_the_proposer()
+        yield from self._of_the_handover()
 
     def _of_requests(self) -> Iterable[Metric]:
         scheduler, gauge, counter = self._scheduler, self._gauge, self._counter
@@ -116,6 +124,33 @@ class _Counts(Collector):
         for end, count in list(scheduler.ends.items()):
             requests.add_metric([self._model_name, end], count)
         yield requests
+
+    def _of_the_handover(self) -> Iterable[Metric]:
+        """Always there: 0 where no pages are handed over."""
+        counts = self._handover
+        labels = ["model_name", "way"]
+        pages = _by(labels, "handover_pages", "KV pages handed over, by way: lent to or fetched from another worker")
+        size = _by(labels, "handover_bytes", "Bytes of these KV pages, by way")
+        for way, number, each in (
+            ("lent", counts.lent_pages, counts.lent_bytes),
+            ("fetched", counts.fetched_pages, counts.fetched_bytes),
+        ):
+            pages.add_metric([self._model_name, way], number)
+            size.add_metric([self._model_name, way], each)
+        yield pages
+        yield size
+        yield self._counter(
+            "handover_seconds",
+            "Seconds in which requests waited for KV pages of another worker, its computing included",
+            counts.fetch_seconds,
+        )
+        said = "KV pages that a prefill worker was to compute, that didn't come and were computed here"
+        yield self._counter("handover_recomputed_pages", said, counts.recomputed_pages)
+        said = "Requests that asked another worker for KV pages, by end: complete, partial, full (no room), none"
+        ends = _by(["model_name", "end"], "handovers", said)
+        for end in ("complete", "partial", "full", "none"):
+            ends.add_metric([self._model_name, end], counts.ends[end])
+        yield ends
 
     def _of_steps(self) -> Iterable[Metric]:
         predicted = GaugeMetricFamily(

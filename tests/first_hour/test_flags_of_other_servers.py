@@ -81,7 +81,7 @@ SGLANG = """
 FASTDEPLOY = """
 --max-concurrency 64
 --kv-cache-ratio 0.75
---splitwise-role prefill
+--splitwise-role shared
 --use-cudagraph
 --num-gpu-blocks-override 1024
 --workers 4

@@ -84,7 +84,7 @@ export class MeshMap {
     card.dataset.state = member.state;
     card.dataset.role = member.role;
     card.replaceChildren(
-      el("h3", {}, member.role, el("span", { class: "instance" }, member.instance)),
+      el("h3", {}, member.phase ? `${member.role}, ${member.phase}` : member.role, el("span", { class: "instance" }, member.instance)),
       el("p", { class: "says" }, SAYS[member.role] ?? ""),
       el("p", { class: "state" }, el("span", { class: "dot" }), member.state,
         el("span", { class: "since" }, ` for ${ago(member.since_s)}`)),

@@ -37,6 +37,10 @@ class ParallelExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self._on_all(calls.call(calls.COPY, source, target), lambda: self.own.copy_page(source, target))
 
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        """None that could be handed over: each rank has a part of every page."""
+        return ()
+
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         numbers = [slot for pair in slots for slot in pair]
         self._on_all(calls.call(calls.MOVE, *numbers), lambda: self.own.move(slots))

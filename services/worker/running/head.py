@@ -148,6 +148,9 @@ class HeadModel:
     def copy_page(self, source: int, target: int) -> None:
         self.executor.copy_page(source, target)
 
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        return self.executor.page_memory()
+
     def hidden(self, features: torch.Tensor) -> torch.Tensor:
         """Of the target's features [n, taps · H]: the hidden values [n, H] that the network reads."""
         return features if self._combine is None else self._combine(features)
@@ -202,6 +205,9 @@ class ResidualModel:
         """The heads have none."""
         if self.prefix is not None:
             self.prefix.copy_page(source, target)
+
+    def page_memory(self) -> Sequence[torch.Tensor]:
+        return [] if self.prefix is None else self.prefix.page_memory()
 
     def logits(self, index: int, hidden: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Of head `index` for each row of `hidden` [B, H], [B, its vocabulary]. `tokens`: for heads that read them, the

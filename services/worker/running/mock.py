@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -48,6 +48,7 @@ class Profile:
     max_context: int = 8192
     eos_token_id: int = 2
     pages: int = 0  # 0: by kv_cache_mb
+    token_bytes: int = 64  # of a token's keys and values, where pages are handed to another worker
     seed: int = 0
 
     @classmethod
@@ -85,6 +86,20 @@ class MockFacts:
     max_step_tokens: int = 512
 
 
+class MockPages:
+    """Pages of zeros: the mock's text doesn't depend on them."""
+
+    def __init__(self, profile: Profile, page_tokens: int) -> None:
+        self.layout = f"mock {profile.vocab_size} {profile.seed} {page_tokens}"
+        self.frame_bytes = (profile.token_bytes * page_tokens,)
+
+    def read(self, page: int) -> list[bytes]:
+        return [bytes(size) for size in self.frame_bytes]
+
+    def write(self, page: int, frames: Sequence[bytes]) -> None:
+        assert tuple(map(len, frames)) == self.frame_bytes
+
+
 class MockRunner:
     def __init__(
         self,
@@ -118,6 +133,9 @@ class MockRunner:
 
     def counts(self) -> dict[str, int]:
         return {}
+
+    def page_memory(self) -> MockPages:
+        return MockPages(self.profile, self.facts.page_tokens)
 
     def launch(self, work: Work) -> None:
         profile = self.profile

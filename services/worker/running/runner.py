@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from services.worker.running.work import Drafted, Result, Work
@@ -41,6 +41,26 @@ class Facts(Protocol):
         ...
 
 
+class PageMemory(Protocol):
+    """Pages as bytes. To be used between steps, from the thread that computes."""
+
+    @property
+    def layout(self) -> str:
+        """Two workers with the same name of layout can read each other's pages."""
+        ...
+
+    @property
+    def frame_bytes(self) -> tuple[int, ...]:
+        """Sizes of the frames of a page."""
+        ...
+
+    def read(self, page: int) -> list[bytes]: ...
+
+    def write(self, page: int, frames: Sequence[bytes]) -> None:
+        """The frames have these sizes."""
+        ...
+
+
 class Runner(Protocol):
     """One step at a time: `launch`, then `finish`, then `draft`, all called from one thread."""
 
@@ -55,6 +75,10 @@ class Runner(Protocol):
     def counts(self) -> Mapping[str, int]:
         """Of a GPU, for metrics: steps that ran as a "graph" and "eager", and kernels "compiled_late", after the start.
         Of a worker that is split: its "ranks", and what the exchange with them took, "exchange_us". Empty else."""
+        ...
+
+    def page_memory(self) -> PageMemory | None:
+        """The pages as bytes, to be handed to other workers. None: they stay here."""
         ...
 
     def launch(self, work: Work) -> None:

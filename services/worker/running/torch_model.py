@@ -37,6 +37,7 @@ from services.worker.parallel.ranks import Ranks, end_process
 from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import HeadModel, ResidualModel, open_head
 from services.worker.running.memory_plan import Sizes, card_of, plan_memory
+from services.worker.running.page_memory import PageMemory, TorchPages
 from services.worker.running.verifier import Verifier, verifier
 from services.worker.running.weights import weights_of
 from specmesh import rooms
@@ -151,6 +152,15 @@ class TorchModel:
         self.executor.copy_page(source, target)
         if self.head is not None:
             self.head.copy_page(source, target)
+
+    def page_memory(self) -> PageMemory | None:
+        """The pages' bytes, those of the drafter's layers among them; None: they are on several devices."""
+        facts, own = self.facts, self.executor.page_memory()
+        if not own:
+            return None
+        layers = [*own, *(self.head.page_memory() if self.head is not None else ())]
+        model = f"{facts.path_name} {facts.path} {facts.parameters} {facts.vocabulary}"
+        return TorchPages(layers, model)
 
     def _assert_covered(self, item: ForwardRows) -> None:
         end = item.start + (1 + max(depths(len(item.parents), item.parents)) if item.parents else len(item.tokens))

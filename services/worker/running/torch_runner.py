@@ -16,6 +16,7 @@ import torch
 
 from kernels.verify.questions import Answers
 from models.executor import Output
+from services.worker.running.page_memory import PageMemory
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
@@ -39,6 +40,7 @@ class Model(Protocol):
         """Whether `forward` returns before anything is computed."""
         ...
     def forward(self, rows: Items[ForwardRows]) -> Output: ...
+    def page_memory(self) -> PageMemory | None: ...
     def copy_page(self, source: int, target: int) -> None: ...
     def keep(self, paths: Items[tuple[int, list[int]]]) -> None: ...
 
@@ -63,6 +65,9 @@ class TorchRunner:
     @property
     def drafters(self) -> tuple[str, ...]:
         return self._drafters.names
+
+    def page_memory(self) -> PageMemory | None:
+        return self._model.page_memory()
 
     def launch(self, work: Work) -> None:
         assert self._finished is None or not self._drafters.names, "the drafters read every step"

@@ -17,7 +17,8 @@ from services.api.strategies import Verification
 class NewSequence:
     """A sequence that is new to the runner: how its tokens are chosen, and its text so far, of which the first
     `prompt_tokens` are the prompt. From here on the runner knows the text from its own verdicts. `drafter` names the
-    drafter in the worker that drafts for it; "": none. `trees`: whether its drafts may be trees."""
+    drafter in the worker that drafts for it; "": none. `trees`: whether its drafts may be trees. `lent`: another worker
+    gets its pages, with what the drafter keeps in them."""
 
     sequence_id: int
     sampling: SamplingParameters
@@ -26,6 +27,7 @@ class NewSequence:
     text: list[int]
     drafter: str = ""
     trees: bool = False
+    lent: bool = False
 
 
 @dataclass(slots=True)

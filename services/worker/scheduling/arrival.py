@@ -52,7 +52,7 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
     asked = generate.speculation
     method = method_for(asked.method, limits.method, bool(generate.prediction))
     verification = policy.verification_for(asked, limits.verification, generate.sampling)
-    drafter = method if METHODS[method].runs == "worker" else limits.head if method == AUTO else ""
+    drafter = drafter_for(method, limits)
     # With auto, text drafts and learned ones are verified as one tree.
     trees = limits.trees or (method == AUTO and bool(drafter))
     return Sequence(
@@ -70,8 +70,22 @@ def make_sequence(event: Arrived, id: int, limits: Limits, tallies: dict[tuple[s
         draft_length=0 if method == NAIVE else limits.draft_length(method, asked.num_speculative_tokens),
         trees=limits.branch_pages > 0 and (trees if asked.trees is None else asked.trees),
         drafter=drafter,
+        cached=event.cached,
+        lent=event.lent,
         tally=tallies.setdefault((method, verification.strategy), Tally()),
     )
+
+
+def drafter_for(method: str, limits: Limits) -> str:
+    """The drafter in the worker that drafts with this method, "": none. Its layers have keys and values in pages."""
+    return method if METHODS[method].runs == "worker" else limits.head if method == AUTO else ""
+
+
+def drafter_of(generate: Generate, limits: Limits) -> str:
+    """Of a request that may be refused later."""
+    asked = generate.speculation.method
+    known = asked in ("", OFF, *limits.methods)
+    return drafter_for(method_for(asked, limits.method, bool(generate.prediction)), limits) if known else ""
 
 
 def failed(generate: Generate, reason: str, message: str, retryable: bool = False) -> Failed:

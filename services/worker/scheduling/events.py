@@ -13,12 +13,15 @@ from services.worker.scheduling.sequence import Sequence
 
 class Arrived(msgspec.Struct, frozen=True):
     """`stream` names the request from here on; `deadline` and `at` (its arrival) are times of the same clock as
-    DeadlinePassed.now."""
+    DeadlinePassed.now. `cached`: prompt tokens that another worker had found in its cache before it handed over pages;
+    None: none did. `lent`: this is for another worker, which gets the pages."""
 
     generate: Generate
     stream: int
     deadline: float | None = None
     at: float = 0.0
+    cached: int | None = None
+    lent: bool = False
 
 
 class Cancelled(msgspec.Struct, frozen=True):

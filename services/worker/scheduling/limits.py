@@ -42,6 +42,8 @@ class Limits:
     # Whether requests may choose strategies that change the text or its distribution.
     allow_lossy: bool = False
     prefix_cache: bool = True
+    # With it pages are named; workers that know the same one have the same names. b"": one of this process alone.
+    secret: bytes = field(default=b"", repr=False)
     # Seconds of waiting that weigh as much as one level of priority.
     priority_seconds: float = 5.0
 

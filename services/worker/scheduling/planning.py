@@ -53,8 +53,9 @@ class Plan(msgspec.Struct):
 class Planner:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.sharing = Sharing(limits.pages, limits.page_tokens, limits.prefix_cache)
+        self.sharing = Sharing(limits.pages, limits.page_tokens, limits.prefix_cache, limits.secret)
         self.pages = self.sharing.pages
+        self.held = self.sharing.held
         self.waiting = Waiting()
         self.running: list[Sequence] = []  # by order
         self.preemptions = 0
@@ -77,6 +78,9 @@ class Planner:
                 continue
             pages = self._pages_for(sequence, found)
             if pages is None:
+                if not self.running and self.held.release_all():
+                    # It would wait for ever for those that wait behind it.
+                    continue
                 break
             if found.copied is not None:
                 copies.append((found.copied, pages[len(found.pages)]))
@@ -84,6 +88,7 @@ class Planner:
             sequence.waiting_to_running(pages, self.limits.page_tokens, found.computed)
             bisect.insort(self.running, sequence, key=_by_order)
             self.sharing.joined(sequence, found)
+            self.held.release(sequence.stream)
         return copies
 
     def _pages_for(self, sequence: Sequence, found: Found) -> list[int] | None:
@@ -123,6 +128,7 @@ class Planner:
             self._stop_running(sequence)
         self.waiting.ended(sequence)
         self.pages.release(sequence.to_ended())
+        self.held.release(sequence.stream)
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -164,6 +170,8 @@ class Planner:
             return True
         needed = -(-end // page_tokens) - len(sequence.pages)
         while (pages := self.pages.take(needed)) is None:
+            if self.held.release_all():
+                continue
             last = self.running[-1]
             self.preempt(last)
             if last is sequence:

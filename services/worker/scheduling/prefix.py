@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from services.worker.cache.held import Held
 from services.worker.cache.keys import SECRET_BYTES, Keys
 from services.worker.cache.prefix import PrefixCache
 from services.worker.scheduling.sequence import Sequence
@@ -33,11 +34,12 @@ class Found:
 
 
 class Sharing:
-    def __init__(self, pages: int, page_tokens: int, enabled: bool) -> None:
+    def __init__(self, pages: int, page_tokens: int, enabled: bool, secret: bytes = b"") -> None:
         self.cache = PrefixCache(pages, enabled)
         self.pages = self.cache.pages
+        self.held = Held(self.pages)
         self._page_tokens = page_tokens
-        self._keys = Keys(page_tokens, os.urandom(SECRET_BYTES))
+        self._keys = Keys(page_tokens, secret or os.urandom(SECRET_BYTES))
         # Running sequences by what they have yet to compute: keys of pages and of whole prompts.
         self._underway: dict[bytes, Sequence] = {}
         # Running sequences by the key of their computed prompt, whose last page can be copied.
@@ -77,14 +79,23 @@ class Sharing:
         """Make the keys of the text. Returns the number of whole pages before its last token."""
         whole = (sequence.length - 1) // self._page_tokens
         if not sequence.keys:
-            # A drafter's layers have pages, too: what was computed without it lacks their keys and values.
-            sequence.keys.append(self._keys.root(f"{sequence.drafter}\0{sequence.generate.cache_salt}"))
+            sequence.keys.append(self._root(sequence.drafter, sequence.generate.cache_salt))
         self._keys.extend(sequence.keys, sequence.token_ids, whole)
         if not sequence.prompt_key:
             # Called first before any token is generated: the text is what arrived.
             tail = sequence.token_ids[whole * self._page_tokens : -1]
             sequence.prompt_key = self._keys.after(sequence.keys[whole], tail)
         return whole
+
+    def names(self, text: list[int], drafter: str, salt: str) -> list[bytes]:
+        """The keys of the whole pages before the last token of a text."""
+        keys = [self._root(drafter, salt)]
+        self._keys.extend(keys, text, (len(text) - 1) // self._page_tokens)
+        return keys[1:]
+
+    def _root(self, drafter: str, salt: str) -> bytes:
+        # A drafter's layers have pages, too: what was computed without it lacks their keys and values.
+        return self._keys.root(f"{drafter}\0{salt}")
 
     def _leader(self, key: bytes, sequence: Sequence) -> Sequence | None:
         """The sequence that is computing this. One later in the order may get its rows late: don't wait for it."""
@@ -165,4 +176,4 @@ class Sharing:
     def check_idle(self) -> None:
         self.cache.check()
         assert not self._underway and not self._prompts, "nothing is underway when no sequence runs"
-        assert self.pages.in_use == 0, "no page is in use when no sequence runs"
+        self.held.check()

@@ -57,7 +57,7 @@ class Scheduler:
         self.tallies: dict[tuple[str, str], Tally] = {}
         self.prompt_tokens = 0
         self.generated_tokens = 0
-        # How requests ended: stop, length, cancelled, or the reason of the failure.
+        # How requests ended: stop, length, lent (to another worker), cancelled, or the reason of the failure.
         self.ends: dict[str, int] = {}
         self._streams: dict[int, Sequence] = {}
         self._deadlines: Queue[Sequence] = Queue()
@@ -110,19 +110,23 @@ class Scheduler:
         if refused is not None:
             self._count_end(refused.reason)
             self._out.append(Fail(event.stream, refused))
+            self.planner.held.release(event.stream)
             return
         sequence = make_sequence(event, self._next_id, self.limits, self.tallies)
         if sequence.length >= sequence.limit and not sequence.scores:
             # Nothing to generate (max_tokens 0, or an earlier attempt lost only its Finished).
             sequence.end_reason = "length"
             self._out.append(Finish(event.stream, self._finished(sequence)))
+            self.planner.held.release(event.stream)
             return
         self._next_id += 1
         self._streams[event.stream] = sequence
         if sequence.deadline is not None:
             self._deadlines.put(sequence.deadline, sequence)
         self.waiting.put(sequence)
-        self.prompt_tokens += sequence.prompt_tokens
+        if not sequence.lent:
+            # The worker that goes on with it counts it.
+            self.prompt_tokens += sequence.prompt_tokens
 
     def _cancelled(self, event: Cancelled) -> None:
         sequence = self._streams.get(event.stream)
@@ -165,7 +169,7 @@ class Scheduler:
         sequence.introduced = True
         return NewSequence(
             sequence.id, parameters_of(sequence.sampling), sequence.verification, sequence.prompt_tokens,
-            sequence.token_ids[:], sequence.drafter, sequence.trees,
+            sequence.token_ids[:], sequence.drafter, sequence.trees, sequence.lent,
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:
@@ -202,7 +206,7 @@ class Scheduler:
 
     def _finished(self, sequence: Sequence) -> Finished:
         assert sequence.end_reason is not None
-        self._count_end(sequence.end_reason)
+        self._count_end("lent" if sequence.lent else sequence.end_reason)
         return Finished(
             request_id=sequence.request_id,
             attempt=sequence.attempt,

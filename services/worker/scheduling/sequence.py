@@ -69,6 +69,8 @@ class Sequence:
         tally: Tally,
         trees: bool = False,
         drafter: str = "",
+        cached: int | None = None,
+        lent: bool = False,
     ) -> None:
         self.id = id
         self.stream = stream
@@ -98,8 +100,11 @@ class Sequence:
         self.entered = 0
         self.prompt_key = b""
         self.prompt_offered = False
-        # Prompt tokens found in the cache for this attempt; None until it runs.
-        self.cached_tokens: int | None = None
+        # Prompt tokens found in the cache for this attempt, here or at the worker that handed over pages; None until it
+        # runs.
+        self.cached_tokens = cached
+        # Whether another worker gets its pages, and goes on with its text.
+        self.lent = lent
         # The text never grows beyond `limit`, and no stop id counts before `min_length`.
         self.limit = min(self.prompt_tokens + self.sampling.max_tokens, max_length)
         self.min_length = self.prompt_tokens + self.sampling.min_tokens

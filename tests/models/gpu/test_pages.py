@@ -35,3 +35,13 @@ def test_moved_slots_hold_what_their_sources_hold_and_others_do_not_change() -> 
         for source, target in zip(sources, targets, strict=True):
             expected[:, target // 4, ..., target % 4, :] = expected[:, source // 4, ..., source % 4, :]
         assert torch.equal(kept, expected)
+
+
+def test_views_by_page_are_those_of_all_layers() -> None:
+    pages = filled(GROUPED, LATENT, GROUPED)
+    views = pages.by_page()
+    assert [view.shape[0] for view in views] == [6, 6] and sum(view[3].numel() for view in views) == 2 * 120 + 28
+    for view in views:
+        view[3].fill_(5)
+    for kept in pages.of_layer.values():
+        assert (kept[:, 3] == 5).all() and not (kept[:, 2] == 5).any()

@@ -18,7 +18,8 @@ VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m
           "served_model_name": "m", "cache_dir": "/c", "host": "::1",
           "api_keys": "k", "log_level": "WARNING", "draft_model": "./d", "kv_cache_mb": "2G",
           "speculative_config": '{"method": "naive"}', "dtype": "float", "executor": "cuda",
-          "max_step_tokens": "2k", "cors_origins": '["http://a.example"]'}  # fmt: skip
+          "max_step_tokens": "2k", "cors_origins": '["http://a.example"]',
+          "phase": "prefill"}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
 WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m"}
 
@@ -103,6 +104,14 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
         (["--speculative-use-rejection-sampling"], "verify_strategy", "rejection"),
         (["--speculative-draft-model-quantization", "w8a8_int8"], "draft_dtype", "int8"),
         (["--speculative-ngram-match-type", "PROB"], "ngram_prefers", "frequent"),
+        (["--splitwise-role", "prefill"], "phase", "prefill"),
+        (["--splitwise-role", "mixed"], "phase", "all"),
+        (["--disaggregation-mode", "null"], "phase", "all"),
+        (["--disaggregation-mode", "decode"], "phase", "decode"),
+        (["--role", "Prefill"], "phase", "prefill"),
+        (["--role", "Hybrid"], "phase", "all"),
+        (["--kv-transfer-config", '{"kv_connector": "X", "kv_role": "kv_consumer"}'], "phase", "decode"),
+        (["--kv-transfer-config", '{"kv_role": "kv_both"}'], "phase", "all"),
     ],
 )
 def test_values_are_read_as_their_servers_read_them(words: list[str], row: str, value: Any) -> None:

@@ -47,6 +47,20 @@ def write(folder: Path, text: str) -> Path:
 # Order of the sources
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prefill_workers": 1}, "prefill_workers and decode_workers come together"),
+        ({"decode_workers": 2}, "prefill_workers and decode_workers come together"),
+        ({"phase": "decode", "prefix_cache": False}, "leave prefix_cache on"),
+        ({"prefill_workers": 1, "decode_workers": 1, "prefix_cache": False}, "leave prefix_cache on"),
+    ],
+)
+def test_phases_that_hand_nothing_over_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        Settings.for_tests(**given)
+
+
 def test_every_row_is_an_attribute_and_starts_with_its_default() -> None:
     settings = load_settings()
     for row in SETTINGS:

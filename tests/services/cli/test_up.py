@@ -68,6 +68,16 @@ def test_several_of_every_role_have_names_ports_and_cores_of_their_own(monkeypat
     assert "SPECMESH_CORES" not in environments["streamer-1"]
 
 
+def test_workers_with_phases_take_the_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    settings = Settings.for_tests(prefill_workers=1, decode_workers=2, workers=4, metrics_port=7000)
+    workers = [each for each in processes_of(settings, DIRECTORY) if each.role == "worker"]
+    assert [(each.instance, each.metrics_port, each.child.env["SPECMESH_PHASE"]) for each in workers] == [
+        ("prefill-1", 7003, "prefill"), ("decode-1", 7013, "decode"), ("decode-2", 7023, "decode"),
+    ]  # fmt: skip
+    assert [each.child.env["SPECMESH_CORES"] for each in workers] == [f"worker={core}" for core in range(3)]
+
+
 def test_one_worker_has_all_cores() -> None:
     worker = next(each for each in processes_of(Settings.for_tests(), DIRECTORY) if each.role == "worker")
     assert "SPECMESH_CORES" not in worker.child.env

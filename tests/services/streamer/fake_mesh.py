@@ -292,20 +292,18 @@ class FakeMesh:
         self.tokenizer = FakeTokenizer()
         await self._start("tokenizer", "tokenizer-1", self.tokenizer)
 
-    async def start_target(self, script: Script, instance: str = "worker-1") -> FakeTarget:
+    async def start_target(self, script: Script, instance: str = "worker-1", phase: str = "") -> FakeTarget:
         target = FakeTarget(script)
-        await self._start("worker", instance, target)
+        await self._start("worker", instance, target, phase)
         return target
 
-    async def _start(self, role: str, instance: str, actor: Actor) -> None:
+    async def _start(self, role: str, instance: str, actor: Actor, phase: str = "") -> None:
         node = self._node(instance)
         await node.start(f"mem://{instance}")
         await node.spawn(actor, role)
         self.nodes[instance] = node
         self.epoch += 1
-        self.directory.change(
-            Member(role=role, instance=instance, endpoint=node.endpoint, epoch=node.epoch, state="ready")
-        )
+        self.directory.change(Member(role, instance, node.endpoint, node.epoch, "ready", phase=phase))
 
     async def stop(self, instance: str, *, tell_directory: bool = True) -> None:
         """The node leaves; its streams break off."""

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from services.streamer.routing import LOOKED_AT, MOST_ABOVE_MEAN, Router, key_of, room_of
+from services.streamer.routing import LOOKED_AT, MOST_ABOVE_MEAN, Router, key_of, parted, room_of
 
 PAGE = 32
 
@@ -171,3 +171,48 @@ def test_what_runs_at_a_worker_that_is_not_ready_counts_again_when_it_is() -> No
     made.add("a", -1)
     made.add("b", 1)
     assert made.choose(None) == "a"
+
+
+# Phases ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phases", "generating", "prefill"),
+    [
+        ("", "", ""),
+        ("p", "p", ""),
+        ("d", "d", ""),
+        ("a", "a", ""),
+        ("pp", "pp", ""),
+        ("pd", "d", "p"),
+        ("pdd", "dd", "p"),
+        ("pda", "da", "p"),
+        ("da", "da", ""),
+    ],
+)
+def test_requests_go_to_workers_that_generate_and_prompts_to_the_others(
+    phases: str, generating: str, prefill: str
+) -> None:
+    known = {f"{phase}{number}": NAMES[phase] for number, phase in enumerate(phases)}
+    found = parted(known)
+    assert tuple("".join(sorted(name[0] for name in names)) for names in found) == (
+        "".join(sorted(generating)), prefill
+    )  # fmt: skip
+    assert {*found[0]} | {*found[1]} <= {*known} and not {*found[0]} & {*found[1]}
+
+
+NAMES = {"p": "prefill", "d": "decode", "a": "all"}
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_the_home_of_a_key_is_where_it_goes_while_there_is_room(number: int) -> None:
+    idle = router(workers(number))
+    for key in keys(50):
+        assert idle.home(key) == idle.choose(key)
+    home = idle.home(key)
+    idle.add(home, 100)
+    assert idle.home(key) == home and (number == 1 or idle.choose(key) != home)
+
+
+def test_without_workers_there_is_no_home() -> None:
+    assert Router().home(1) == ""

@@ -188,3 +188,81 @@ async def test_requests_to_a_server_without_keys_are_of_one_caller(mesh: FakeMes
     await mesh.start_door()
     await ask(http, mesh, "hi")
     assert target.asked[0].caller == ""
+
+
+async def phased(mesh: FakeMesh, **phases: str) -> dict[str, FakeTarget]:
+    found = {name: await mesh.start_target(says(WORDS), name, phase) for name, phase in phases.items()}
+    await mesh.start_door(page_tokens=8)
+    return found
+
+
+async def test_a_request_goes_to_a_decode_worker_with_the_name_of_a_prefill_worker(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    targets = await phased(mesh, p1="prefill", p2="prefill", d1="decode", d2="decode")
+    for number in range(4):
+        assert await ask(http, mesh, f"{SHARED}{number}") == WORDS
+    await ask(http, mesh, "hi")
+    assert targets["p1"].asked == targets["p2"].asked == []
+    asked = targets["d1"].asked + targets["d2"].asked
+    lenders = [each.pages_from for each in asked if len(each.token_ids) > 8]
+    assert len(lenders) == 4 and len({*lenders}) == 1 and lenders[0] in ("p1", "p2")
+    assert [each.pages_from for each in asked if len(each.token_ids) <= 8] == [""], "nothing shorter than a page"
+
+
+async def test_without_a_decode_worker_prefill_workers_answer(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    targets = await phased(mesh, p1="prefill")
+    assert await ask(http, mesh, f"{SHARED}") == WORDS
+    assert [each.pages_from for each in targets["p1"].asked] == [""]
+
+
+async def test_prompts_are_shared_out_among_prefill_workers(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    """A prefill worker counts as busy until the first token."""
+
+    async def waits(target: FakeTarget, message: Any, out: Any) -> None:
+        await open_.wait()
+        await says(WORDS)(target, message, out)
+
+    open_ = asyncio.Event()
+    targets = await phased(mesh, p1="prefill", p2="prefill", d1="decode")
+    targets["d1"].script = waits
+    running = [asyncio.create_task(ask(http, mesh, f"{SHARED}{number}")) for number in range(8)]
+    await until(lambda: len(targets["d1"].asked) == 8)
+    lenders = [each.pages_from for each in targets["d1"].asked]
+    # At most 1.25 times the mean (routing.py).
+    assert sorted(map(lenders.count, ("p1", "p2"))) in ([3, 5], [4, 4])
+    open_.set()
+    assert await asyncio.gather(*running) == [WORDS] * 8
+
+
+async def test_a_prompt_whose_worker_died_is_computed_where_it_goes_on(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def fails_once(target: FakeTarget, message: Any, out: Any) -> None:
+        if message.attempt == 0:
+            await out.send(failed(message, "engine", retryable=True))
+        else:
+            await says(WORDS)(target, message, out)
+
+    targets = await phased(mesh, p1="prefill", d1="decode")
+    targets["d1"].script = fails_once
+    assert await ask(http, mesh, SHARED) == WORDS
+    assert [each.pages_from for each in targets["d1"].asked] == ["p1", ""]
+
+
+async def test_without_phases_the_worker_that_has_the_pages_is_named_where_it_has_no_room(
+    mesh: FakeMesh, http: aiohttp.ClientSession
+) -> None:
+    async def waits(target: FakeTarget, message: Any, out: Any) -> None:
+        await open_.wait()
+        await says(WORDS)(target, message, out)
+
+    open_ = asyncio.Event()
+    targets = {name: await mesh.start_target(waits, name) for name in ("worker-1", "worker-2")}
+    await mesh.start_door(page_tokens=8)
+    running = [asyncio.create_task(ask(http, mesh, f"{SHARED}{number}")) for number in range(8)]
+    await until(lambda: sum(len(each.asked) for each in targets.values()) == 8)
+    named = {name: {message.pages_from for message in each.asked} for name, each in targets.items()}
+    assert named in ({"worker-1": {""}, "worker-2": {"worker-1"}}, {"worker-2": {""}, "worker-1": {"worker-2"}})
+    open_.set()
+    assert await asyncio.gather(*running) == [WORDS] * 8

@@ -77,7 +77,8 @@ class LocalDrafters:
             begin, row = row, row + item.rows
             if known is None or (verdict is not None and not verdict.tokens):
                 continue
-            committed.setdefault(known.name, []).append(_committed(known.text, item, verdict, gather, begin))
+            added = _committed(known.text, item, verdict, gather, begin, known.new.lent)
+            committed.setdefault(known.name, []).append(added)
             if verdict is not None:
                 known.text.tokens.extend(verdict.tokens)
                 if item.next_budget:
@@ -115,8 +116,9 @@ def _gather(features: Any) -> Callable[[list[int] | slice], Any]:
 
 
 def _committed(
-    text: Text, item: SequenceWork, verdict: Verdict | None, gather: Callable[[list[int] | slice], Any], begin: int
-) -> Committed:
+    text: Text, item: SequenceWork, verdict: Verdict | None, gather: Callable[[list[int] | slice], Any], begin: int,
+    lent: bool,
+) -> Committed:  # fmt: skip
     """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
     rows: list[int] | slice
     if verdict is None:
@@ -141,4 +143,5 @@ def _committed(
         asked=verdict is not None and item.next_budget > 0,
         features=gather(rows),
         pages=item.pages,
+        lent=lent,
     )

@@ -128,7 +128,7 @@ class HeadDrafter:
         for each in results:
             following = self._known.setdefault(each.sequence_id, Following())
             start, tokens = self._unread(each, following)
-            if each.asked or following is crowding:
+            if each.asked or each.lent or following is crowding:
                 following.wait(start, tokens, each.features if self._reads_hidden else None)
                 features += following.features
                 following.pages = each.pages

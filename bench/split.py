@@ -1,0 +1,193 @@
+"""Prefill and decode workers against workers that do both, on this machine: short prompts with long answers run all the
+time, and long prompts come beside them. Every side gets the same requests; its texts have to be the same.
+
+    together     2 workers
+    split        1 prefill worker, 1 decode worker
+    split_2_1    2 prefill workers, 1 decode worker
+
+Time between tokens is that of the short prompts' answers while long prompts are computed. What a handover adds is
+measured on an idle mesh: the time to the first token of a long prompt, beside that of a mesh without phases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.running_mesh import RunningMesh, running_mesh
+from loadtest.server_metrics import parse
+
+HELP = "prefill and decode workers against workers that do both: time to first token, between tokens, of a handover"
+SIDES: dict[str, dict[str, int]] = {
+    "together": {"workers": 2},
+    "split": {"prefill_workers": 1, "decode_workers": 1},
+    "split_2_1": {"prefill_workers": 2, "decode_workers": 1},
+}
+NAME = "measured"
+# Time between tokens at the 99th percentile, split over together.
+BAR = 0.6
+HANDOVER_METRICS = ("handover_pages_total", "handover_bytes_total", "handover_seconds_total",
+                    "handover_recomputed_pages_total")  # fmt: skip
+
+
+@dataclass(slots=True)
+class Answer:
+    first: float = 0.0  # s to the first token
+    gaps: list[float] = field(default_factory=list)  # s between later ones
+    text: str = ""
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="name, folder, GGUF file or hub id")
+    parser.add_argument("--dtype", default="auto", help="as of a worker")
+    parser.add_argument("--mock", action="store_true", help="the mock engine in place of the model")
+    parser.add_argument("--sides", default=",".join(SIDES), help="of these, separated by commas")
+    parser.add_argument("--short", type=int, default=6, help="streams with short prompts at a time")
+    parser.add_argument("--short-tokens", type=int, default=200, help="of each of their answers")
+    parser.add_argument("--long", type=int, default=12, help="long prompts, one after another")
+    parser.add_argument("--long-words", type=int, default=900, help="of each long prompt")
+    parser.add_argument("--alone", type=int, default=5, help="long prompts on the idle mesh")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {"model": "mock" if options.mock else options.model, "dtype": options.dtype}
+    texts: dict[str, str] = {}
+    for side in options.sides.split(","):
+        with running_mesh(**_settings(options), **SIDES[side]) as mesh:
+            _until_all_are_ready(mesh, sum(SIDES[side].values()))
+            found, texts[side] = _side(mesh, options)
+            found |= _handed_over(mesh, sum(SIDES[side].values()))
+        figures |= {f"{side}_{name}": value for name, value in found.items()}
+    figures["same_texts"] = len({*texts.values()}) == 1
+    for side in texts.keys() - {"together"} if "together" in texts else ():
+        ratio = figures[f"{side}_itl_p99_ms"] / figures["together_itl_p99_ms"]
+        figures[f"{side}_itl_p99_of_together"] = round(ratio, 3)
+        added = figures[f"{side}_alone_ttft_ms"] - figures["together_alone_ttft_ms"]
+        figures[f"{side}_handover_adds_ms"] = round(added, 1)
+    return figures | {"missed": _missed(figures)}
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    common = {"served_model_name": NAME, "method": "naive"}
+    if options.mock:
+        profile = {"step_ms": 4, "row_us": 100, "vocab_size": 49152, "token_bytes": 23040}
+        return common | {"engine": "mock", "mock_profile": json.dumps(profile)}
+    return common | {"model": options.model, "dtype": options.dtype}
+
+
+def _missed(figures: dict[str, Any]) -> list[str]:
+    missed = [] if figures["same_texts"] else ["the texts of the sides differ"]
+    ratio = figures.get("split_itl_p99_of_together", 0.0)
+    return missed + ([f"split_itl_p99_of_together is {ratio}, at most {BAR}"] if ratio > BAR else [])
+
+
+def _until_all_are_ready(mesh: RunningMesh, workers: int) -> None:
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        with urllib.request.urlopen(f"{mesh.url}/v1/mesh", timeout=10) as answer:
+            members = json.load(answer)["members"]
+        if sum(each["role"] == "worker" and each["state"] == "ready" for each in members) == workers:
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"no {workers} workers are ready")
+
+
+def _side(mesh: RunningMesh, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Figures, and a hash of all texts."""
+    for text in ("Say hello.", *(_long(options, f"warm-up {turn}") for turn in range(2))):
+        _ask(mesh.url, text, 8)
+    alone = [_ask(mesh.url, _long(options, f"alone {turn}"), 4) for turn in range(options.alone)]
+    stop, short = threading.Event(), [[] for _ in range(options.short)]  # type: list[list[Answer]]
+
+    def stream(number: int) -> None:
+        while not stop.is_set():
+            turn = len(short[number])
+            short[number].append(_ask(mesh.url, f"Story {number}.{turn}: tell me more.", options.short_tokens))
+
+    with ThreadPoolExecutor(options.short) as callers:
+        running = [callers.submit(stream, number) for number in range(options.short)]
+        long = [_ask(mesh.url, _long(options, f"{turn}"), 16) for turn in range(options.long)]
+        stop.set()
+        for each in running:
+            each.result()
+    # How many short answers there were is a matter of speed.
+    texts = "\0".join(each.text for each in [*alone, *long, *(answers[0] for answers in short)])
+    return _figures(alone, long, [each for answers in short for each in answers]), _hash(texts)
+
+
+def _figures(alone: list[Answer], long: list[Answer], short: list[Answer]) -> dict[str, Any]:
+    gaps = sorted(gap for each in short for gap in each.gaps)
+    firsts = sorted(each.first for each in long)
+    return {
+        "alone_ttft_ms": _ms(statistics.median(each.first for each in alone)),
+        "long_ttft_p50_ms": _ms(statistics.median(firsts)),
+        "long_ttft_p99_ms": _ms(_at(firsts, 0.99)),
+        "short_ttft_p50_ms": _ms(statistics.median(each.first for each in short)),
+        "itl_p50_ms": _ms(statistics.median(gaps)),
+        "itl_p99_ms": _ms(_at(gaps, 0.99)),
+        "short_answers": len(short),
+    }
+
+
+def _handed_over(mesh: RunningMesh, workers: int) -> dict[str, float]:
+    """Sums over all workers; each page counts twice, as lent and as fetched."""
+    summed = dict.fromkeys(HANDOVER_METRICS, 0.0)
+    for number in range(workers):
+        with urllib.request.urlopen(f"http://127.0.0.1:{mesh.metrics_base + 3 + 10 * number}/metrics") as answer:
+            for (name, _), value in parse(answer.read().decode()).items():
+                if (known := name.removeprefix("specmesh:")) in summed:
+                    summed[known] += value
+    return {name.removesuffix("_total"): round(value, 3) for name, value in summed.items()}
+
+
+def _long(options: argparse.Namespace, name: str) -> str:
+    return f"Read the list {name}. " + " ".join(f"item{number % 10}" for number in range(options.long_words))
+
+
+def _ask(url: str, prompt: str, tokens: int) -> Answer:
+    body = {"model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    began = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return _read(answer, began)
+
+
+def _read(lines: Iterable[bytes], began: float) -> Answer:
+    answer, last = Answer(), 0.0
+    for line in lines:
+        if not line.startswith(b"data: {"):
+            continue
+        text = json.loads(line[6:])["choices"][0]["text"]
+        if not text:
+            continue
+        now = time.perf_counter()
+        if last:
+            answer.gaps.append(now - last)
+        else:
+            answer.first = now - began
+        last = now
+        answer.text += text
+    return answer
+
+
+def _at(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 2)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
