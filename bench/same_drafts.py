@@ -148,6 +148,9 @@ def _same(theirs: list[int], ours: list[int]) -> bool:
 
 
 def _mean_accepted(answers: Sequence[Answer]) -> float:
-    """Tokens of a draft; those at the end of an answer count only as far as it goes."""
-    counts = [agreeing(draft, each.text, at) for each in answers for at, draft in each.drafts.items()]
+    """Tokens of a draft; those at the end of an answer count only as far as it goes, and one behind its end, which only
+    vLLM makes, not at all."""
+    counts = [
+        agreeing(draft, each.text, at) for each in answers for at, draft in each.drafts.items() if at < len(each.text)
+    ]
     return sum(counts) / max(1, len(counts))

@@ -22,6 +22,8 @@ def test_equal_drafts_miss_nothing_and_others_are_told() -> None:
     found = compared([their], [Answer([1], [2, 3, 4], {2: [3, 4]})])
     assert (found["drafts"], found["draft_tokens"], found["equal_tokens"], found["same_texts"]) == (1, 2, 2, 1)
     assert not found["missed"] and found["accepted_here"] == found["accepted_in_vllm"] == 2
+    their.drafts[4] = [9, 9, 9]
+    assert not compared([their], [Answer([1], [2, 3, 4], {2: [3, 4]})])["missed"], "a draft behind the end says nothing"
     found = compared([their], [Answer([1], [2, 3, 4], {2: [9, 4, 5]})])
     assert found["missed"] == ["2 of 3 draft tokens are equal", "acceptance differs"]
 
