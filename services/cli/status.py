@@ -23,6 +23,7 @@ from services.cli.top_view import in_order as by_role
 STATES = {"ready": GREEN, "starting": YELLOW, "draining": YELLOW, "gone": FAINT}
 # What the directory says of a member that serves something else than the others.
 REFUSED = "refused: "
+LONGEST_LINE = 4096
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
@@ -35,7 +36,8 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
         print(json.dumps(found, indent=2))
     else:
         width = shutil.get_terminal_size((120, 24)).columns
-        print("\n".join(line.drawn(width, colours=colours(sys.stdout)) for line in screen(found, width)))
+        # Printed once: a long reason goes on in the next line, where `top` would cut it.
+        print("\n".join(line.drawn(LONGEST_LINE, colours=colours(sys.stdout)) for line in screen(found, width)))
     return 0 if found["ready"] else 1
 
 

@@ -27,6 +27,7 @@ UNSEEN = {
     "specmesh:audit_tokens": "the audit's results are shown; its tokens tell a reader nothing more",
     "specmesh:audit_waiting": "at most 64, and 0 once the mesh was idle for a while",
     "specmesh:tokenizer_prompt_tokens": "the target's prompt tokens are the same ones",
+    "specmesh:ranks": "a setting of the worker, which doesn't change while it runs",
     "process_virtual_memory_bytes": "the resident is what counts",
 }
 

@@ -35,7 +35,7 @@ binding.initialize_all_asmprinters()
 triple = "aarch64-unknown-linux-gnu"
 machine = binding.Target.from_triple(triple).create_target_machine(cpu="generic", features="+neon", jit=False)
 
-cpu_program.work.compile(numba.void(*[numba.int64] * 5))
+cpu_program.work.compile(numba.void(*[numba.int64] * 4))
 codes = {"work": list(cpu_program.work.inspect_llvm().values())[0]}
 for op in (linears.linear_int8_narrow, linears.linear_bfloat16_narrow, cpu_rows.norm_rows, cpu_ops.attend_bfloat16):
     codes[op.__name__] = op.compiled.inspect_llvm()

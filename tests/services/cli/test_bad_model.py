@@ -68,7 +68,8 @@ def group_members(group: int) -> list[int]:
 
 def assert_nothing_is_left(ended: Ended, *, logs: bool = False) -> None:
     assert ended.code == 1
-    assert sorted(path.name for path in ended.run_dir.iterdir()) == (["epoch", "logs"] if logs else []) + ["up.lock"]
+    kept = ["epoch", "logs", "pages.secret"] if logs else []
+    assert sorted(path.name for path in ended.run_dir.iterdir()) == [*kept, "up.lock"]
     for port in ended.ports:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", port))

@@ -1,5 +1,5 @@
 """`up --on ray`, `scale` and `down` without Ray: what they say, and what is decided from a keeper's status.
-tests/ray runs them on a cluster."""
+tests/on_ray runs them on a cluster."""
 
 from __future__ import annotations
 

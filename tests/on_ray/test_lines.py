@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="make ray")
+pytest.importorskip("ray.cluster_utils", reason="make ray")
 
 from ray_mesh import RayMesh, ray_mesh, three_machines
 from test_deaths import ALONE, all_complete_and_equal, calm_texts, run_all

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray", reason="make ray")
+pytest.importorskip("ray.cluster_utils", reason="make ray")
 
 import ray
 from ray_mesh import RayMesh, ray_mesh, role_processes, three_machines, wait_until_gone
