@@ -169,10 +169,14 @@ def _served_table(figures: Figures) -> str:
         "tokens_per_s": "tokens/s", "ttft_p50_ms": "first token p50, ms", "ttft_p99_ms": "p99, ms",
         "tpot_p50_ms": "a token p50, ms", "e2e_p50_ms": "a request p50, ms", "failed": "failed",
     }  # fmt: skip
+
+    def cold(name: str) -> str:
+        return " (cold)" if name in figures.get("cold", ()) else ""
+
     lines = [
-        [f"{name}, {seen['concurrency']} at a time", seen["server"], *(number(seen[each]) for each in named)]
+        [f"{name}{cold(name)}, {seen['concurrency']} at a time", seen["server"], *(number(seen[each]) for each in named)]
         for name, found in figures.items()
-        if isinstance(found, list) and name not in ("servers", "missed")
+        if isinstance(found, list) and name not in ("servers", "cold", "missed")
         for seen in found
     ]
     return table(["request", "server", *named.values()], lines)

@@ -148,8 +148,10 @@ def test_servers_side_by_side_are_a_table_by_request() -> None:
         "server": "a peer", "concurrency": 4, "tokens_per_s": 90.0, "ttft_p50_ms": 30.0, "ttft_p99_ms": 50.0,
         "tpot_p50_ms": 11.0, "e2e_p50_ms": 900.0, "ok": 12, "failed": 0, "output_tokens": 900,
     }  # fmt: skip
-    text = page(peers=[row("peers", {"servers": ["a peer"], "tokens": 64, "chat": [seen]}), row("peers", PEERS, day=2)])
-    assert "| chat, 4 at a time | a peer | 90 | 30 | 50 | 11 | 900 | 0 |" in text and "| int8 | tokens/s |" in text
+    served = {"servers": ["a peer"], "tokens": 64, "cold": ["chat"], "chat": [seen], "edit": [seen]}
+    text = page(peers=[row("peers", served), row("peers", PEERS, day=2)])
+    assert "| edit, 4 at a time | a peer |" in text
+    assert "| chat (cold), 4 at a time | a peer | 90 | 30 | 50 | 11 | 900 | 0 |" in text and "| int8 | tokens/s |" in text
 
 
 def test_a_comparison_with_an_older_commit_is_a_table_of_cells() -> None:
