@@ -170,11 +170,11 @@ def _served_table(figures: Figures) -> str:
         "tpot_p50_ms": "a token p50, ms", "e2e_p50_ms": "a request p50, ms", "failed": "failed",
     }  # fmt: skip
 
-    def cold(name: str) -> str:
-        return " (cold)" if name in figures.get("cold", ()) else ""
+    def request(name: str, at_a_time: int) -> str:
+        return f"{name}{' (cold)' if name in figures.get('cold', ()) else ''}, {at_a_time} at a time"
 
     lines = [
-        [f"{name}{cold(name)}, {seen['concurrency']} at a time", seen["server"], *(number(seen[each]) for each in named)]
+        [request(name, seen["concurrency"]), seen["server"], *(number(seen[each]) for each in named)]
         for name, found in figures.items()
         if isinstance(found, list) and name not in ("servers", "cold", "missed")
         for seen in found

@@ -18,6 +18,19 @@ FAILOVERS = {
 }
 LOST = "a fifth of the workers is lost"
 FAULTS = (LOST, "one of four proposers is lost")
+SPLIT_SIDES = {
+    "together": "2 workers that do both",
+    "split": "1 prefill, 1 decode worker",
+    "split_2_1": "2 prefill, 1 decode worker",
+}
+SPLIT = {
+    "itl_p50_ms": "between tokens p50, ms",
+    "itl_p99_ms": "p99",
+    "short_ttft_p50_ms": "first token, short prompts, p50, ms",
+    "long_ttft_p50_ms": "long prompts",
+    "alone_ttft_ms": "a long prompt alone",
+    "handover_pages": "pages lent and fetched",
+}
 ROUTED = {"ring": "by the prompt's beginning", "least": "to the least loaded", "round_robin": "by turns"}
 
 
@@ -100,4 +113,24 @@ def _fault(said: str, seen: Figures) -> list[str]:
     return [said, *(number(seen[name]) for name in (*times, "sent again", "refused", "slowed"))]
 
 
-SEVERAL = (failover, simulated)
+def split(own: Rows) -> Section | None:
+    rows = [row for row in own.get("split", []) if "together_itl_p99_ms" in row["figures"]]
+    if not rows:
+        return None
+    row, figures = rows[-1], rows[-1]["figures"]
+    section = Section("Prefill and decode workers")
+    section.say(
+        "Short prompts with long answers run all the time, and long prompts come beside them; the time between tokens "
+        "is that of the short ones' answers meanwhile. All sides run on the same cores."
+    )
+    lines = [
+        [said, *(number(figures[f"{side}_{name}"]) for name in SPLIT)]
+        for side, said in SPLIT_SIDES.items()
+        if f"{side}_itl_p99_ms" in figures
+    ]
+    same = "All texts are the same." if figures["same_texts"] else "**Texts differ.**"
+    section.say(table(["", *SPLIT.values()], lines), same, source("split", row, rows))
+    return section
+
+
+SEVERAL = (failover, simulated, split)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench import simulate
-from bench.results_of_several import FAULTS, ROUTED, failover, simulated
+from bench import split as bench_split
+from bench.results_of_several import FAULTS, ROUTED, SPLIT, SPLIT_SIDES, failover, simulated, split
 from bench.section import Section
 from tests.bench.made_rows import row
 
@@ -59,3 +60,12 @@ def test_the_widest_simulation_is_drawn_and_each_size_is_shown_once() -> None:
 
 def test_rows_of_an_older_form_are_left_out() -> None:
     assert simulated({"simulate": [row("simulate", {"workers": 20, "streamers": 4})]}) is None
+
+
+def test_sides_of_a_split_are_lines_and_texts_that_differ_are_told() -> None:
+    figures = {f"{side}_{name}": 10.0 for side in ("together", "split") for name in SPLIT} | {"split_itl_p99_ms": 30.6}
+    made = text(split({"split": [row("split", figures | {"same_texts": True})]}))
+    assert "| 1 prefill, 1 decode worker | 10 | 30.6 | 10 |" in made and "All texts are the same" in made
+    assert "2 prefill" not in made and set(SPLIT_SIDES) == set(bench_split.SIDES)
+    assert "**Texts differ.**" in text(split({"split": [row("split", figures | {"same_texts": False})]}))
+    assert split({}) is None
