@@ -18,6 +18,8 @@ PROFILE = '{"step_ms": 5, "acceptance": 0.6, "vocab_size": 49152}'
 STREAMS = 16
 # Where it is to be fast.
 FEW, TOKENS = 4, 60
+# Chunks for each stream, after which they are taken as begun.
+BEGUN = 3
 # Not from what the calm run said: that is learned by then, and all would be over before the blow.
 ALONE = {"method": "ngram"}
 
@@ -48,17 +50,17 @@ async def run_all(
 
 
 async def struck_under_way(
-    mesh: RunningMesh, tokens: int, streams: int, strike: Callable[[], Awaitable[None]]
+    mesh: RunningMesh, tokens: int, streams: int, strike: Callable[[], Awaitable[None]], **more: object
 ) -> list[Answer]:
-    """`strike` is called once while all streams run. They aren't equally fast: the first chunks may all be of one
-    stream, which must not have ended by then."""
+    """`strike` is called once, when streams have begun and none has ended. Two workers' streams aren't equally fast:
+    the first chunks may all be of one, so `tokens` must be many."""
     begun = asyncio.Event()
     chunks = 0
 
-    def count(chunk: Any) -> None:
+    def count(answer: Answer) -> None:
         nonlocal chunks
         chunks += 1
-        if chunks == streams:
+        if chunks == BEGUN * streams:
             begun.set()
 
     async def disturb(mesh: RunningMesh, tasks: list[asyncio.Task[Answer]]) -> None:
@@ -66,7 +68,7 @@ async def struck_under_way(
         assert not any(task.done() for task in tasks)
         await strike()
 
-    return await run_all(mesh, tokens, disturb, streams=streams, on_chunk=count, speculation=ALONE)
+    return await run_all(mesh, tokens, disturb, streams=streams, on_chunk=count, **{"speculation": ALONE, **more})
 
 
 async def calm_texts(mesh: RunningMesh, max_tokens: int, streams: int = STREAMS) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from running_mesh import RunningMesh, running_mesh, until
-from test_deaths import all_complete_and_equal, calm_texts, run_all
+from test_deaths import all_complete_and_equal, calm_texts, run_all, struck_under_way
 from test_gpu_executor import all_at_once
 from tiny_folder import write_tiny_model
 
@@ -58,25 +58,14 @@ def test_text_is_the_same_with_drafts_and_without_and_over_one_process(
 async def test_streams_go_on_when_a_rank_is_killed_or_stopped(split_mesh: RunningMesh, sig: signal.Signals) -> None:
     calm = await run_all(split_mesh, 160, streams=4, speculation={"method": "naive"}, model="tiny")
     expected = [answer.text for answer in calm]
-    begun, chunks = asyncio.Event(), 0
 
-    def count(chunk: Any) -> None:
-        nonlocal chunks
-        chunks += 1
-        if chunks == 8:
-            begun.set()
-
-    async def strike(mesh: RunningMesh, tasks: list[asyncio.Task[Any]]) -> None:
-        await begun.wait()
-        assert not any(task.done() for task in tasks)
-        worker, (rank,) = mesh.pid("worker"), ranks_of(mesh)
+    async def strike() -> None:
+        worker, (rank,) = split_mesh.pid("worker"), ranks_of(split_mesh)
         os.kill(rank, sig)
-        await asyncio.to_thread(mesh.wait_for_another, "worker", worker)
-        until(lambda: rank not in ranks_of(mesh), 30.0, why=lambda: mesh.text()[-2000:])
+        await asyncio.to_thread(split_mesh.wait_for_another, "worker", worker)
+        until(lambda: rank not in ranks_of(split_mesh), 30.0, why=lambda: split_mesh.text()[-2000:])
 
-    answers = await run_all(
-        split_mesh, 160, strike, streams=4, on_chunk=count, speculation={"method": "ngram"}, model="tiny"
-    )
+    answers = await struck_under_way(split_mesh, 160, 4, strike, speculation={"method": "ngram"}, model="tiny")
     all_complete_and_equal(answers, expected)
 
 

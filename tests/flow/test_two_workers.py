@@ -65,8 +65,8 @@ def mock_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]
 async def test_streams_of_a_worker_that_is_killed_stopped_or_drained_go_on_at_the_other(
     mock_pair: RunningMesh, sig: signal.Signals
 ) -> None:
-    expected = await calm_texts(mock_pair, 300, streams=8)
-    all_complete_and_equal(await struck(mock_pair, 300, sig, 8), expected)
+    expected = await calm_texts(mock_pair, 600, streams=8)
+    all_complete_and_equal(await struck(mock_pair, 600, sig, 8), expected)
     await asyncio.to_thread(wait_for_two_workers, mock_pair)
 
 

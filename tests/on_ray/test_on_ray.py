@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import ray
 from ray_mesh import RayMesh, ray_mesh, role_processes, three_machines, wait_until_gone
 from running_mesh import until
 from sse_client import Answer
-from test_deaths import ALONE, PROFILE, all_complete_and_equal, calm_texts, run_all
+from test_deaths import ALONE, PROFILE, all_complete_and_equal, calm_texts, run_all, struck_under_way
 
 from services.placement.folder import prefix
 from services.placement.ray_cluster import KEEPER
@@ -42,24 +42,12 @@ def mesh(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ray
 
 
 async def while_streaming(
-    mesh: RayMesh, act: Any, tokens: int = TOKENS, streams: int = STREAMS
+    mesh: RayMesh, act: Callable[[], object], tokens: int = TOKENS, streams: int = STREAMS
 ) -> list[Answer]:
-    """`act` once all streams have begun and none has ended."""
-    begun = asyncio.Event()
-    chunks = 0
-
-    def count(answer: Answer) -> None:
-        nonlocal chunks
-        chunks += 1
-        if chunks == 3 * streams:
-            begun.set()
-
-    async def strike(mesh: Any, tasks: list[asyncio.Task[Answer]]) -> None:
-        await begun.wait()
-        assert not any(task.done() for task in tasks)
+    async def strike() -> None:
         await asyncio.to_thread(act)
 
-    return await run_all(mesh, tokens, strike, streams=streams, on_chunk=count, speculation=ALONE)
+    return await struck_under_way(mesh, tokens, streams, strike)
 
 
 def test_each_node_has_a_worker_and_the_streamer_is_where_up_was_typed(mesh: RayMesh) -> None:
