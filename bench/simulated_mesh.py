@@ -37,7 +37,7 @@ RESTART = 8.0  # s until a lost worker is back, with an empty cache
 # Until what was sent to a lost proposer is asked of its successor.
 WITHOUT_DRAFTS = 2.0  # s
 RETRY_AFTER = 0.02  # s, until a lost choice is sent again
-# A request in so many is timed: reading the clock costs as much as a part of what is measured.
+# One request of this many is timed: reading the clock costs as much as a part of what is measured.
 TIMED = 16
 RESOLUTION = 1.08  # between two buckets of queue times
 LEAST_TIME = 1e-4  # s

@@ -381,8 +381,8 @@ def route_ops(
     group_by_best: bool,
     among: int = 0,
 ) -> list[Op]:
-    """choose and sort; the facts are those of kernels/moe/reference.py `route`. `among` so many experts; 0: those of
-    `routed` are all."""
+    """choose and sort; the facts are those of kernels/moe/reference.py `route`. `among`: how many experts there are
+    on all ranks; 0: no more than `routed` has."""
     among = among or routed.experts
     assert 1 <= routed.top_k <= among <= MOST_EXPERTS and among % groups == 0
     assert routed.top_k <= among // groups * top_groups and scoring in ("softmax", "sigmoid")

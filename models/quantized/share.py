@@ -73,7 +73,8 @@ def _steps(wanted: range, step: int, whole: int) -> range:
 
 
 def _place(start: int, count: int, size: int, whole: int) -> slice:
-    """Of an axis that has one place for every so many of `whole`, the last perhaps for fewer."""
+    """`size` entries stand for `whole` values, each for as many, the last perhaps for fewer: `count` entries from the
+    one of value `start`."""
     first = start * size // whole
     return slice(first, first + count)
 

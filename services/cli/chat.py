@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ HELP = (
     " /drafts accepted, all or off: which draft tokens are marked."
 )
 CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 2.0  # s, of a short question
 
 
 class ChatError(Exception):
@@ -268,6 +270,21 @@ class reached:
             raise ChatError(f"nothing answers at {self._url}; start a server with `specmesh up`") from None
         if isinstance(error, aiohttp.ClientError):
             raise ChatError(f"the connection to {self._url} broke ({type(error).__name__})") from None
+
+
+@contextlib.asynccontextmanager
+async def answer_of(server: Conversation, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    """What a short question is answered. Raises ChatError where nothing or nobody answers in time."""
+    try:
+        async with (
+            asyncio.timeout(ANSWER_TIMEOUT),
+            session(server) as opened,
+            reached(server),
+            opened.get(server.url + path) as response,
+        ):
+            yield response
+    except TimeoutError:
+        raise ChatError(f"no answer within {ANSWER_TIMEOUT:g} s") from None
 
 
 async def raise_for_error(response: aiohttp.ClientResponse) -> None:

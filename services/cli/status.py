@@ -14,9 +14,9 @@ import sys
 from typing import Any
 
 from services.api.settings import Settings, run_dir
-from services.cli.chat import ChatError, Conversation, colours, reached, server_url, session
+from services.cli.chat import ChatError, Conversation, answer_of, colours, server_url
 from services.cli.roll import supervisor_of
-from services.cli.top import ANSWER_TIMEOUT, look
+from services.cli.top import look
 from services.cli.top_view import FAINT, GREEN, RED, YELLOW, Body, Column, TableCell, TableLine, age, number, table
 from services.cli.top_view import in_order as by_role
 
@@ -65,22 +65,14 @@ async def ask(server: Conversation) -> Body:
 
 async def _health(server: Conversation) -> dict[str, Any]:
     """Raises ChatError where no streamer answers."""
-    try:
-        async with (
-            asyncio.timeout(ANSWER_TIMEOUT),
-            session(server) as opened,
-            reached(server),
-            opened.get(f"{server.url}/health/ready") as response,
-        ):
-            try:
-                body = await response.json(content_type=None)
-            except ValueError:
-                body = None
-            if not isinstance(body, dict) or "status" not in body:
-                raise ChatError(f"{server.url} is no specmesh server: /health/ready answers {response.status}")
-            return body
-    except TimeoutError:
-        raise ChatError(f"no answer within {ANSWER_TIMEOUT:g} s") from None
+    async with answer_of(server, "/health/ready") as response:
+        try:
+            body = await response.json(content_type=None)
+        except ValueError:
+            body = None
+        if not isinstance(body, dict) or "status" not in body:
+            raise ChatError(f"{server.url} is no specmesh server: /health/ready answers {response.status}")
+        return body
 
 
 def _told(member: Body) -> Body:

@@ -21,12 +21,11 @@ from typing import Any
 
 from mesh.clock import Clock, SystemClock
 from services.api.settings import Settings
-from services.cli.chat import ChatError, Conversation, colours, raise_for_error, reached, server_url, session
+from services.cli.chat import ChatError, Conversation, answer_of, colours, raise_for_error, server_url
 from services.cli.top_view import Body, screen
 from services.cli.top_window import Window
 
 SILENT_AFTER = 0.5  # s
-ANSWER_TIMEOUT = 2.0  # s
 # Rates are measured from one sample to the next.
 BETWEEN_LOOKS = 1.0  # s, of --once
 
@@ -47,20 +46,12 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
 
 async def look(server: Conversation) -> Body:
     """The mesh as the server sees it. Raises ChatError."""
-    try:
-        async with (
-            asyncio.timeout(ANSWER_TIMEOUT),
-            session(server) as opened,
-            reached(server),
-            opened.get(f"{server.url}/v1/mesh") as response,
-        ):
-            if response.status == 404:
-                raise ChatError("this server doesn't tell of its mesh")
-            await raise_for_error(response)
-            body: Body = await response.json()
-            return body
-    except TimeoutError:
-        raise ChatError(f"no answer within {ANSWER_TIMEOUT:g} s") from None
+    async with answer_of(server, "/v1/mesh") as response:
+        if response.status == 404:
+            raise ChatError("this server doesn't tell of its mesh")
+        await raise_for_error(response)
+        body: Body = await response.json()
+        return body
 
 
 async def _once(server: Conversation) -> int:

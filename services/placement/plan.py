@@ -85,7 +85,7 @@ def shares_of(settings: Settings, cluster_gpus: float) -> dict[str, Share]:
 
 def counts_of(settings: Settings) -> dict[str, int]:
     """How many of each role there are at first."""
-    workers = min(max(settings.workers, settings.min_workers), settings.max_workers or settings.workers)
+    workers = min(settings.workers, settings.max_workers or settings.workers)
     return {
         "tokenizer": settings.tokenizers,
         "proposer": settings.proposers,

@@ -1,5 +1,5 @@
 """Prompts computed by one worker and continued by another, in real processes: the texts are those of one worker,
-whoever is killed or stopped meanwhile."""
+also when either of the two is killed or stopped."""
 
 from __future__ import annotations
 

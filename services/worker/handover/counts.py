@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 _NEW = 0.2
 # Smaller steps say little about how long a prompt takes.
 _PROMPT_ROWS = 32
-# Where fetching doesn't pay, every so many requests one does it all the same: things change.
+# Where fetching doesn't pay, one of this many requests fetches all the same, to see if it pays now.
 _PROBE_EVERY = 64
 # A page that is fetched takes other work of both workers, too: it has to be this much faster than computing.
 MARGIN = 0.8

@@ -20,8 +20,8 @@ from aiohttp import web
 from mesh_doubles.clock import FakeClock
 from mesh_seen import BODY
 
-from services.cli.chat import ChatError, Conversation
-from services.cli.top import ANSWER_TIMEOUT, SILENT_AFTER, Top, look
+from services.cli.chat import ANSWER_TIMEOUT, ChatError, Conversation
+from services.cli.top import SILENT_AFTER, Top, look
 
 PATIENCE = 60.0  # seconds
 
