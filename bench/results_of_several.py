@@ -64,13 +64,14 @@ def _failed(said: str, seen: Figures) -> list[str]:
 
 def simulated(own: Rows) -> Section | None:
     rows = own.get("simulate", [])
-    shown = covering(rows, lambda figures: {figures["workers"]} if "requests" in figures else set())
+    shown = covering(rows, _kind)
     if not shown:
         return None
     section = Section("Many workers, in simulated time")
     section.say(
-        "The streamers' own routing, admission and retry budget, and workers as queues; no tokens and no sockets "
-        "(bench/simulated_mesh.py). Loads are compared twice a simulated second."
+        "The streamers' own routing, admission and retry budget, without sockets and without a model. Workers are "
+        "queues whose prompts don't hold up their answers, or have the worker's real scheduler, where they do "
+        "(bench/simulated_workers.py). Loads are compared twice a simulated second."
     )
     widest = max(shown, key=lambda row: int(row["figures"]["workers"]))["figures"]
     if curve := [(float(x), float(y)) for x, y in widest.get(LOST, {}).get("curve", ())]:
@@ -81,6 +82,7 @@ def simulated(own: Rows) -> Section | None:
     for row in shown:
         figures = row["figures"]
         sizes = [f"{number(figures[what])} {what}" for what in ("workers", "streamers", "requests")]
+        sizes.append("real schedulers" if figures.get("scheduler") else "queues")
         cells = [_policy(ROUTED[name], figures[name]) for name in ROUTED if name in figures]
         head = [
             ", ".join(sizes), "max/mean load, median", "worst", "of prompts cached", "queue time p50, s", "p99",
@@ -90,6 +92,10 @@ def simulated(own: Rows) -> Section | None:
         last = ["", "queue time p99 before, s", "worst", "back after, s", "sent again", "refused", "without drafts"]
         section.say(table(head, cells), table(last, faults), _streamers(figures), source("simulate", row, rows))
     return section
+
+
+def _kind(figures: Figures) -> set[Any]:
+    return {(figures["workers"], figures.get("scheduler", False))} if "requests" in figures else set()
 
 
 def _policy(said: str, seen: Figures) -> list[str]:

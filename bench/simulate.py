@@ -4,6 +4,7 @@ request costs of real CPU time.
 
     python -m bench simulate                     100 workers, by policy; then faults
     python -m bench simulate --workers 1000 --requests 1000000 --policies ring
+    python -m bench simulate --workers 20 --requests 20000 --scheduler
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.simulated_mesh import SLOTS, STEP, TOKENS_A_STEP, Mesh
+from bench.simulated_mesh import Mesh
 from bench.simulated_traffic import RECORDED, Lengths, Traffic, mean_answer, recorded
+from bench.simulated_workers import SLOTS, STEP, TOKENS_A_STEP, QueueWorker, ScheduledWorker
 
 HELP = "routing and admission of up to 1 000 workers in simulated time: balance, prefix hits, loss of a fifth"
 POLICIES = ("ring", "least", "round_robin")
@@ -43,6 +45,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=100_000, metavar="N", help="requests (default 100000)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the traffic (default 1)")
     parser.add_argument("--policies", default=",".join(POLICIES), help=f"comma-separated, of {', '.join(POLICIES)}")
+    own = "workers with their real scheduler instead of queues: some milliseconds of CPU time a request"
+    parser.add_argument("--scheduler", action="store_true", help=own)
     kept = "JSON lines with prompt_tokens and completion_tokens (default: recorded ones)"
     parser.add_argument("--lengths", type=Path, default=RECORDED, metavar="FILE", help=kept)
 
@@ -51,6 +55,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     lengths = recorded(options.lengths)
     figures: dict[str, Any] = {
         "workers": options.workers, "streamers": options.streamers, "requests": options.requests,
+        "scheduler": options.scheduler,
     }  # fmt: skip
     for policy in options.policies.split(","):
         figures[policy] = figures_of(*simulated(options, policy, lengths))
@@ -86,7 +91,8 @@ def simulated(
     options: argparse.Namespace, policy: str, lengths: list[Lengths], fault: str = "", fault_at: float = 0.0
 ) -> tuple[Mesh, float]:
     """The mesh afterwards, and the real seconds that it took."""
-    mesh = Mesh(options.workers, options.streamers, policy, limit=options.workers * SLOTS * 4)
+    kind = ScheduledWorker if options.scheduler else QueueWorker
+    mesh = Mesh(options.workers, options.streamers, policy, limit=options.workers * SLOTS * 4, kind=kind)
     traffic = Traffic(rate_of(options.workers, lengths), 20 * options.workers, options.seed, lengths)
     began = time.process_time()
     mesh.run(iter(traffic), options.requests, fault, fault_at)

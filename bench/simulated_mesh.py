@@ -1,10 +1,9 @@
 """A mesh in simulated time, for bench/simulate.py: the streamers' own routing, admission and retry budget, and workers
-as queues of requests.
+that are queues of requests or the worker's own scheduler (bench/simulated_workers.py).
 
 What is real: the keys, the ring and the bounded loads (services/streamer/routing.py), the share of a caller
 (admission.py), the budget of retries (retries.py), who owns a namespace (mesh/directory), the age of the directory's
-table. What is not: tokens, sockets, and the batch of a worker, which here computes prompts one after the other and
-gives each running sequence a token a step, or more with drafts.
+table. What is not: the model and sockets.
 
 An event costs the same whatever the number of workers and of requests before it; tables cost a little for each worker.
 """
@@ -14,12 +13,13 @@ from __future__ import annotations
 import heapq
 import random
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Iterator
 from math import log
 from typing import Any
 
-from bench.simulated_traffic import CALLERS, PAGE, Request
+from bench.simulated_traffic import CALLERS, Request
+from bench.simulated_workers import WITHOUT_DRAFTS, QueueWorker, ScheduledWorker
 from mesh.directory.membership import chosen
 from services.streamer.admission import above_share
 from services.streamer.retries import RetryBudget
@@ -27,15 +27,7 @@ from services.streamer.routing import Router
 
 # A streamer hears the loads this often, in seconds, and they are half as old then (services/streamer/peers.py).
 TABLE_EVERY = 0.5
-# Of a worker.
-SLOTS = 32
-PREFILL = 20_000  # tokens/s
-STEP = 0.02  # s
-TOKENS_A_STEP = 1.5  # with drafts
-CACHED_PAGES = 1_400  # what 1 GiB holds of SmolLM2-135M
 RESTART = 8.0  # s until a lost worker is back, with an empty cache
-# Until what was sent to a lost proposer is asked of its successor.
-WITHOUT_DRAFTS = 2.0  # s
 RETRY_AFTER = 0.02  # s, until a lost choice is sent again
 # One request of this many is timed: reading the clock costs as much as a part of what is measured.
 TIMED = 16
@@ -69,58 +61,19 @@ class Times:
         return 0.0
 
 
-class SimulatedWorker:
-    """A queue, SLOTS places, and a prefix cache: beginnings with their pages, least recently used first."""
-
-    __slots__ = ("alive", "cache", "cached", "name", "number", "prefill_free", "running", "serial", "waiting")
-
-    def __init__(self, number: int) -> None:
-        self.number, self.name = number, f"worker-{number}"
-        self.waiting: deque[Request] = deque()
-        self.running: set[Request] = set()
-        self.cache: OrderedDict[int, int] = OrderedDict()
-        self.cached = self.serial = 0
-        self.prefill_free = 0.0
-        self.alive = True
-
-    @property
-    def load(self) -> int:
-        return len(self.waiting) + len(self.running)
-
-    def hits(self, request: Request) -> int:
-        """How many of its pages are cached; now all of them are. Pages of its own are nobody else's, but take room."""
-        found = 0
-        if request.shared:
-            if request.group in self.cache:
-                self.cache.move_to_end(request.group)
-                found = request.shared
-            else:
-                self._keep(request.group, request.shared)
-        if request.own:
-            self.serial -= 1
-            self._keep(self.serial, request.own)
-        return found
-
-    def _keep(self, name: int, pages: int) -> None:
-        self.cache[name] = pages
-        self.cached += pages
-        while self.cached > CACHED_PAGES:
-            self.cached -= self.cache.popitem(last=False)[1]
-
-    def lose(self) -> list[Request]:
-        lost = [*self.running, *self.waiting]
-        self.running.clear()
-        self.waiting.clear()
-        self.cache.clear()
-        self.cached, self.prefill_free, self.alive = 0, 0.0, False
-        return lost
-
-
 class Mesh:
-    """`policy`: ring, round_robin or least."""
+    """`policy`: ring, round_robin or least. `kind`: what its workers are (bench/simulated_workers.py)."""
 
-    def __init__(self, workers: int, streamers: int, policy: str, limit: int, proposers: int = 4) -> None:
-        self.workers = [SimulatedWorker(number) for number in range(workers)]
+    def __init__(
+        self,
+        workers: int,
+        streamers: int,
+        policy: str,
+        limit: int,
+        proposers: int = 4,
+        kind: type[QueueWorker] | type[ScheduledWorker] = QueueWorker,
+    ) -> None:
+        self.workers = [kind(self, number) for number in range(workers)]
         self.by_name = {worker.name: worker for worker in self.workers}
         self.policy, self.limit = policy, limit
         self.routers = [Router() for _ in range(streamers)]
@@ -187,36 +140,23 @@ class Mesh:
             return
         self.routers[request.streamer].add(worker.name, 1)
         request.worker = worker.number
-        worker.waiting.append(request)
-        self.start(worker)
+        worker.take(request)
 
     # Workers --------------------------------------------------------------------------------------------------
 
-    def start(self, worker: SimulatedWorker) -> None:
-        while worker.waiting and len(worker.running) < SLOTS:
-            request = worker.waiting.popleft()
-            hits = worker.hits(request)
-            pages = request.shared + request.own
-            self.pages += pages
-            self.hits += hits
-            begins = max(self.now, worker.prefill_free)
-            worker.prefill_free = begins + (1 + pages - hits) * PAGE / PREFILL
-            self.times.add(self.now, worker.prefill_free - request.arrived)
-            worker.running.add(request)
-            slow = self.now < self.silent_until and request.caller in self.silent
-            request.ends = worker.prefill_free + request.tokens * STEP / (1.0 if slow else TOKENS_A_STEP)
-            self.at(request.ends, "end", request)
+    def began(self, request: Request, pages: int, hits: int, at: float) -> None:
+        """Its prompt has been computed at that time, but for the pages that were cached."""
+        self.pages += pages
+        self.hits += hits
+        self.times.add(self.now, at - request.arrived)
 
-    def end(self, request: Request) -> None:
-        worker = self.workers[request.worker]
-        if request.ends != self.now or request not in worker.running:
-            # It was lost with its worker, or takes longer by now.
-            return
-        worker.running.remove(request)
+    def ended_at(self, request: Request) -> None:
         self.leave(request)
         self._gone(request)
         self.ended += 1
-        self.start(worker)
+
+    def has_no_drafts(self, request: Request) -> bool:
+        return self.now < self.silent_until and request.caller in self.silent
 
     def _gone(self, request: Request) -> None:
         self.total -= 1
@@ -230,18 +170,15 @@ class Mesh:
     def lose(self, share: float, seed: int) -> None:
         """Workers die at once; what they had is sent again, and they come back after a while."""
         for worker in random.Random(seed).sample(self.workers, int(share * len(self.workers))):
-            running = set(worker.running)
-            for request in worker.lose():
+            for request, begun in worker.lose():
                 self.leave(request)
-                if request in running:
+                if begun:
                     # It goes on where it was: its queue time counts from now.
-                    left = int((request.ends - self.now) * TOKENS_A_STEP / STEP)
-                    request.tokens, request.arrived = max(1, min(left, request.tokens)), self.now
+                    request.arrived = self.now
                 elif not self.budgets[request.streamer].again(self.now):
                     self.refused += 1
                     self._gone(request)
                     continue
-                request.ends = -1.0
                 self.retried += 1
                 self.at(self.now + RETRY_AFTER, "send", request)
             self.at(self.now + RESTART, "back", worker)
@@ -250,13 +187,7 @@ class Mesh:
         """Namespaces of one get no drafts until their workers ask its successors."""
         lost, self.silent_until = self.proposers[0], self.now + WITHOUT_DRAFTS
         self.silent = {caller for caller in range(CALLERS) if chosen(self.proposers, str(caller)) == lost}
-        longer = WITHOUT_DRAFTS * (1 - 1 / TOKENS_A_STEP)
-        for worker in self.workers:
-            for request in worker.running:
-                if request.caller in self.silent:
-                    request.ends += min(longer, (request.ends - self.now) * (TOKENS_A_STEP - 1))
-                    self.slowed += 1
-                    self.at(request.ends, "end", request)
+        self.slowed += sum(worker.without_drafts() for worker in self.workers)
 
     # Time -----------------------------------------------------------------------------------------------------
 
@@ -279,8 +210,9 @@ class Mesh:
                 continue
             self.now, _, what, about = heapq.heappop(events)
             match what:
-                case "end":
-                    self.end(about)
+                case "wake":
+                    worker, what_of = about
+                    worker.wake(what_of)
                 case "send":
                     self.send(about)
                 case "back":

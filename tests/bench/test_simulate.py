@@ -11,42 +11,38 @@ import pytest
 
 from bench import simulate
 from bench.simulate import FAULTS, after, figures_of, missed, simulated
-from bench.simulated_mesh import (
-    CACHED_PAGES,
-    LEAST_TIME,
-    RESOLUTION,
-    TOKENS_A_STEP,
-    WITHOUT_DRAFTS,
-    Mesh,
-    SimulatedWorker,
-    Times,
-)
-from bench.simulated_traffic import RECORDED, Lengths, Request, Traffic, recorded
+from bench.simulated_mesh import LEAST_TIME, RESOLUTION, Mesh, Times
+from bench.simulated_traffic import PAGE, RECORDED, Lengths, Request, Traffic, recorded
+from bench.simulated_workers import PAGES, TOKENS_A_STEP, WITHOUT_DRAFTS, QueueWorker, prompt_tokens, text_of
+from services.streamer.routing import key_of
 
 REQUESTS = 1500
 LENGTHS = [Lengths(20, 30), Lengths(100, 100), Lengths(400, 170)]
 
 
 def options(**more: int) -> argparse.Namespace:
-    return argparse.Namespace(**{"workers": 6, "streamers": 2, "requests": REQUESTS, "seed": 1, **more})
+    usual = {"workers": 6, "streamers": 2, "requests": REQUESTS, "seed": 1, "scheduler": False}
+    return argparse.Namespace(**{**usual, **more})
 
 
 def run(policy: str = "ring", fault: str = "", **more: int) -> Mesh:
     return simulated(options(**more), policy, LENGTHS, fault, 3.0)[0]
 
 
+@pytest.mark.parametrize("scheduler", [False, True])
 @pytest.mark.parametrize("policy", simulate.POLICIES)
-def test_every_request_ends_once_and_nothing_is_left_at_any_worker(policy: str) -> None:
-    mesh = run(policy)
+def test_every_request_ends_once_and_nothing_is_left_at_any_worker(policy: str, scheduler: bool) -> None:
+    mesh = run(policy, scheduler=scheduler)
     assert mesh.ended == REQUESTS and mesh.refused == 0
     assert not any(worker.load for worker in mesh.workers)
     assert not any(router._running for router in mesh.routers)
     assert not mesh.total and not mesh.held
 
 
+@pytest.mark.parametrize("scheduler", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_request_ends_whatever_is_lost(fault: str) -> None:
-    mesh = run(fault=fault)
+def test_every_request_ends_whatever_is_lost(fault: str, scheduler: bool) -> None:
+    mesh = run(fault=fault, scheduler=scheduler)
     assert mesh.ended + mesh.refused == REQUESTS
     assert (mesh.retried > 0, mesh.slowed > 0) == (fault == "lose", fault == "lose_proposer")
     assert all(worker.alive for worker in mesh.workers)
@@ -62,10 +58,10 @@ def test_answers_without_drafts_take_longer_for_as_long_as_the_proposer_is_lost(
     assert one.ends - before == pytest.approx(WITHOUT_DRAFTS * (1 - 1 / TOKENS_A_STEP))
     assert mesh.workers[0].running == {one}
     mesh.now = before
-    mesh.end(one)
+    mesh.workers[0].wake(one)
     assert mesh.ended == 0, "that was the end it would have had"
     mesh.now = one.ends
-    mesh.end(one)
+    mesh.workers[0].wake(one)
     assert mesh.ended == 1
 
 
@@ -86,13 +82,28 @@ def request(group: int, shared: int, own: int = 0) -> Request:
 
 
 def test_a_worker_finds_a_beginning_that_it_has_computed_until_others_take_its_place() -> None:
-    worker = SimulatedWorker(0)
+    worker = QueueWorker(Mesh(1, 1, "ring", limit=10), 0)
     assert worker.hits(request(1, 16, own=3)) == 0
     assert worker.hits(request(1, 16, own=3)) == 16
     assert worker.hits(request(2, 16)) == 0
-    assert worker.hits(request(3, 0, own=CACHED_PAGES)) == 0
+    assert worker.hits(request(3, 0, own=PAGES)) == 0
     assert worker.hits(request(1, 16)) == 0
-    assert worker.cached <= CACHED_PAGES
+    assert worker.cached <= PAGES
+
+
+def test_a_scheduler_reads_texts_that_have_the_keys_of_the_traffic() -> None:
+    for _, each in zip(range(200), Traffic(200.0, 40, 1, LENGTHS), strict=False):
+        text = text_of(each, 7)
+        assert len(text) == prompt_tokens(each)
+        assert not each.shared or key_of(text, PAGE) == each.key
+
+
+@pytest.mark.parametrize("fault", ["", "lose"])
+def test_queues_and_schedulers_find_as_much_cached(fault: str) -> None:
+    queue, scheduler = (figures_of(run(fault=fault, scheduler=kind), 1.0) for kind in (False, True))
+    assert scheduler["prefix hits"] == pytest.approx(queue["prefix hits"], abs=0.02)
+    # A step isn't cut short for a request that comes, and prompts share their steps with answers.
+    assert scheduler["queue time p50, s"] > queue["queue time p50, s"]
 
 
 def test_requests_beyond_the_limit_are_refused_and_the_others_end() -> None:
