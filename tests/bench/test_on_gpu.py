@@ -167,7 +167,7 @@ def test_the_dry_run_runs_every_stage_where_nothing_carries_messages(
         assert row["figures"]["dry_run"] and row["figures"]["missed"] == []
 
 
-@pytest.mark.parametrize("name", ["gpu_attention", "gpu_verify", "gpu_prefill"])
+@pytest.mark.parametrize("name", ["gpu_attention", pytest.param("gpu_verify", marks=pytest.mark.slow), "gpu_prefill"])
 def test_a_stage_runs_where_nothing_carries_messages(name: str, bare: Path) -> None:
     words = [sys.executable, "-m", "bench", name, "--dry-run", "--results", str(bare / "rows")]
     done = subprocess.run(words, cwd=rows.ROOT, capture_output=True, text=True, timeout=600)

@@ -18,7 +18,16 @@ from bench.suite import OVERRAN
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = [(form, part) for form, parts in FORMS.items() for part in parts]
-FOREVER = "while True:\n try: input()\n except KeyboardInterrupt: raise SystemExit(130)"
+# Where the tests run in the background of a shell, SIGINT is ignored and this is inherited.
+FOREVER = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    print(flush=True)
+    input()
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
 
 
 def ending(code: str) -> Callable[[Sequence[str]], subprocess.Popen[bytes]]:
@@ -73,7 +82,13 @@ def test_how_a_part_ended_is_known(code: int, how: str) -> None:
 
 
 def test_a_part_that_takes_too_long_is_stopped() -> None:
-    ended = suite.one(Part("bus", "", 0), ending(FOREVER))
+    def begin(_: Sequence[str]) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", FOREVER]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        return process
+
+    ended = suite.one(Part("bus", "", 0), begin)
     assert ended.code == OVERRAN and "longer than its 0 s" in ended.how
 
 

@@ -77,6 +77,7 @@ async def test_other_origins_get_nothing(
 
 
 async def test_without_the_setting_nothing_is_said_of_origins(mesh: FakeMesh, http: aiohttp.ClientSession) -> None:
+    await mesh.start_target(says("hello"))
     await mesh.start_door(api_keys="one")
     first = await preflight(http, mesh, PAGE)
     answer = await post(http, mesh, Origin=PAGE, Authorization="Bearer one")
