@@ -44,6 +44,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "int8"))
     parser.add_argument("--methods", default="naive,ngram,suffix,auto", help="comma-separated")
     parser.add_argument("--draft-model", default="", help="folders of heads: each alone, and auto with it")
+    parser.add_argument("--trees", action="store_true", help="heads also draft trees")
     parser.add_argument("--lengths", default="4,8", help="of drafts, but naive's and auto's; comma-separated")
     parser.add_argument("--temperatures", default="0,0.7", help="comma-separated")
     parser.add_argument("--kinds", default=DEFAULT_KINDS, help=f"of {', '.join(KINDS)}")
@@ -114,7 +115,7 @@ def held_out(options: argparse.Namespace, found: Sources) -> dict[str, list[Body
 
 def measure_methods(options: argparse.Namespace, bodies: Mapping[str, list[Body]]) -> Figures:
     heads = named(list(filter(None, options.draft_model.split(","))))
-    chosen = ways(options.methods.split(","), list(map(int, options.lengths.split(","))), heads)
+    chosen = ways(options.methods.split(","), list(map(int, options.lengths.split(","))), heads, options.trees)
     folders = {"": ""} | {head.name: head.folder for head in heads}
     with ExitStack() as running:
         used = dict.fromkeys(way.head for way in chosen)
@@ -135,7 +136,7 @@ def settings(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     return told | dict(each.split("=", 1) for each in options.setting)
 
 
-def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[Head]) -> list[Way]:
+def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[Head], trees: bool = False) -> list[Way]:
     """Methods without a network on the server without a head; heads on theirs, alone and with auto."""
     told: list[Way] = []
     for name in names:
@@ -143,16 +144,19 @@ def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[Head]) ->
             raise SystemExit(f"bench acceptance: {name!r} is no method without a network; heads are --draft-model's")
         told += [Way("", each) for each in at_lengths(name, name, lengths)]
     for head in heads:
-        told += [Way(head.name, each) for each in at_lengths(head.name, head.method, lengths)]
+        for kind in ("", "+trees") if trees else ("",):
+            told += [Way(head.name, each) for each in at_lengths(head.name, head.method, lengths, kind)]
         if AUTO in names:
             told.append(Way(head.name, Method(f"{AUTO} + {head.name}", {"method": AUTO})))
     return told
 
 
-def at_lengths(label: str, name: str, lengths: Sequence[int]) -> list[Method]:
+def at_lengths(label: str, name: str, lengths: Sequence[int], kind: str = "") -> list[Method]:
+    """`kind`: "" or "+trees"."""
     if name in (NAIVE, AUTO):
         return [method(name)]
-    return [Method(f"{label}:{length}", method(f"{name}:{length}").speculation) for length in lengths]
+    ends = [f":{length}{kind}" for length in lengths]
+    return [Method(f"{label}{end}", method(f"{name}{end}").speculation) for end in ends]
 
 
 def warm_up(meshes: Mapping[str, RunningMesh], chosen: Sequence[Way], bodies: Mapping[str, list[Body]]) -> None:

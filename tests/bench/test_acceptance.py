@@ -38,6 +38,9 @@ def test_methods_run_without_a_head_and_heads_alone_and_with_auto() -> None:
 
 
 def test_a_head_without_auto_runs_alone() -> None:
+    chosen = ways(["naive"], [4], [Head("eagle3 b", "eagle3", "/b")], trees=True)
+    assert [each.method.label for each in chosen] == ["naive", "eagle3 b:4", "eagle3 b:4+trees"]
+    assert [each.method.speculation.get("trees") for each in chosen] == [None, None, True]
     chosen = ways(["naive"], [4], [Head("eagle3 b", "eagle3", "/b")])
     assert chosen[1:] == [Way("eagle3 b", Method("eagle3 b:4", {"method": "eagle3", "num_speculative_tokens": 4}))]
 
