@@ -59,5 +59,11 @@ class KeeperActor:
     def scale(self, role: str, count: int) -> None:
         self._loop.call_soon_threadsafe(self._keeper.scale, role, count)
 
+    def roll(self) -> list[str]:
+        async def roll() -> list[str]:
+            return self._keeper.roll()
+
+        return asyncio.run_coroutine_threadsafe(roll(), self._loop).result(ray_cluster.ASK_TIMEOUT)
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._keeper.stop)

@@ -142,7 +142,7 @@ def _count(word: str) -> int:
 
 def _do_scale(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
-    from services.cli.on_ray import scale
+    from services.cli.ray_commands import scale
 
     return scale(options, settings)
 
@@ -156,7 +156,7 @@ def _down(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _do_down(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
-    from services.cli.on_ray import down
+    from services.cli.ray_commands import down
 
     return down(options, settings)
 
@@ -219,7 +219,7 @@ def _status(commands: argparse._SubParsersAction[Parser]) -> None:
     sub = _add(commands, "status", "Say how the mesh is, on one screen", _do_status, more)
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
     sub.add_argument("--json", action="store_true", help="as JSON")
-    add_settings(sub, (*SERVER, "run_dir"))
+    add_settings(sub, (*SERVER, "run_dir", "ray_address"))
 
 
 def _do_status(options: argparse.Namespace) -> int:
@@ -244,10 +244,13 @@ def _do_top(options: argparse.Namespace) -> int:
 
 
 def _roll(commands: argparse._SubParsersAction[Parser]) -> None:
-    more = "Each drains and starts again while the others serve; for a mesh of `up` with two workers or more."
+    more = (
+        "Each drains and starts again while the others serve; on one machine that takes two workers or more. On Ray "
+        "another is ready before one drains, where a machine has room."
+    )
     sub = _add(commands, "roll", "Replace the workers one by one, without a failed request", _do_roll, more)
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
-    add_settings(sub, (*SERVER, "run_dir", "drain_timeout"))
+    add_settings(sub, (*SERVER, "run_dir", "ray_address", "drain_timeout"))
 
 
 def _do_roll(options: argparse.Namespace) -> int:

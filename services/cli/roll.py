@@ -1,18 +1,17 @@
-"""`specmesh roll`: the workers of this machine's mesh are replaced one by one, while the others serve.
+"""`specmesh roll`: the workers of a mesh are replaced one by one, while the others serve.
 
-`up` does it when it gets the signal ROLL (its supervisor decides the order, mesh/supervisor/machine.py). This sends the
-signal and tells who has been replaced, from /v1/mesh. The signal needs the rights of the user who runs `up`.
+On Ray the keeper does it (ray_commands.py). On one machine `up` does it when it gets the signal ROLL (its supervisor
+decides the order, mesh/supervisor/machine.py). This sends the signal and tells who has been replaced, from /v1/mesh.
+The signal needs the rights of the user who runs `up`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import fcntl
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from mesh.clock import Clock, SystemClock
 from services.api.settings import Settings, run_dir
@@ -21,6 +20,7 @@ from services.cli.refusal import refuse
 from services.cli.top import look
 from services.cli.top_view import Body
 from services.cli.up import ROLL
+from services.cli.which_mesh import is_on_ray, supervisor_of
 
 LOOK_EVERY = 0.5  # s
 # Beyond its drain, for loading the model.
@@ -30,6 +30,10 @@ Lives = dict[str, int]
 
 
 def main(options: argparse.Namespace, settings: Settings) -> int:
+    if is_on_ray(settings):
+        from services.cli.ray_commands import roll as roll_on_ray
+
+        return roll_on_ray(settings)
     api_key = settings.api_keys.partition(",")[0].strip()
     server = Conversation(url=server_url(options.url, settings), api_key=api_key)
     patience = settings.drain_timeout + START_TIMEOUT
@@ -38,19 +42,6 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
         return asyncio.run(roll(lambda: look(server), lambda: os.kill(supervisor, ROLL), patience))
     except (ChatError, OSError) as error:
         return refuse(error)
-
-
-def supervisor_of(folder: Path) -> int:
-    """The pid of the `up` that runs in this folder: the one that holds its lock. Raises ChatError."""
-    try:
-        with (folder / "up.lock").open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read(20))
-    except (FileNotFoundError, ValueError):
-        pass
-    raise ChatError(f"no mesh of `specmesh up` runs in {folder} (--run-dir names another folder)")
 
 
 async def roll(

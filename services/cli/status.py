@@ -1,7 +1,7 @@
 """`specmesh status`: one screen about a mesh, for people and (--json) for scripts; also while parts of it are down.
 
-Asks the server for /health/ready and /v1/mesh. Exit code 0: requests are served; 1: they aren't, and a sentence
-says why.
+Asks the server for /health/ready and /v1/mesh, and on Ray the keeper for what runs where (ray_status.py). Exit code 0:
+requests are served; 1: they aren't, and a sentence says why.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 from services.api.settings import Settings, run_dir
 from services.cli.chat import ChatError, Conversation, answer_of, colours, server_url
-from services.cli.roll import supervisor_of
 from services.cli.top import look
 from services.cli.top_view import FAINT, GREEN, RED, YELLOW, Body, Column, TableCell, TableLine, age, number, table
 from services.cli.top_view import in_order as by_role
+from services.cli.which_mesh import is_on_ray, supervisor_of
 
 STATES = {"ready": GREEN, "starting": YELLOW, "draining": YELLOW, "gone": FAINT}
 # What the directory says of a member that serves something else than the others.
@@ -30,7 +30,12 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
     api_key = settings.api_keys.partition(",")[0].strip()
     server = Conversation(url=server_url(options.url, settings), api_key=api_key)
     found = asyncio.run(ask(server))
-    if not found["members"] and not options.url:
+    # --url may name another mesh than the one of this machine.
+    if is_on_ray(settings) and (settings.ray_address or not options.url):
+        from services.cli import ray_status
+
+        found = ray_status.added(found, settings)
+    elif not found["members"] and not options.url:
         found["reasons"].append(_supervisor(settings))
     if options.json:
         print(json.dumps(found, indent=2))
@@ -105,6 +110,7 @@ COLUMNS = (
     Column("INSTANCE", 8, lambda m: TableCell(m["instance"]), right=False),
     Column("PHASE", 5, lambda m: TableCell(m.get("phase", "")), right=False),
     Column("STATE", 10, lambda m: TableCell(m["state"], STATES.get(m["state"], RED)), right=False),
+    Column("MACHINE", 7, lambda m: TableCell(m.get("machine", "")), right=False),
     Column("SINCE", 4, lambda m: TableCell(age(m["since_s"]))),
     Column("LOAD", 7, _count("load")),
     Column("WAITING", 6, _count("waiting")),
@@ -120,6 +126,8 @@ def screen(found: Body, width: int) -> list[TableLine]:
     lines += [TableLine((TableCell("  "), TableCell(each, YELLOW))) for each in found["degraded"]]
     if found["members"]:
         lines += [TableLine((TableCell(""),)), *table(COLUMNS, found["members"], width)]
+    if on_ray := found.get("ray"):
+        lines += [TableLine((TableCell(""),)), *(TableLine((TableCell(each),)) for each in on_ray["lines"])]
     because = [member for member in found["members"] if member["reasons"]]
     if because:
         lines.append(TableLine((TableCell(""),)))

@@ -1,7 +1,7 @@
 """How many workers there should be, from how long requests wait in their queues. A function of values: knows no worker,
 message or clock.
 
-A queue that is long for GROW_AFTER adds a worker; queues that stay empty for SHRINK_AFTER, with room for the running
+A queue that is long for GROW_AFTER adds a worker; queues that stay empty for `shrink_after`, with room for the running
 work on one worker less, take one away. Between LOW and HIGH nothing changes, nor while a worker is on its way: what it
 will bring isn't seen yet.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 HIGH = 1.0  # s
 LOW = 0.1  # s
 GROW_AFTER = 3.0  # s
-SHRINK_AFTER = 60.0  # s
 # Of the batches of the workers that would be left, the share that running sequences may take.
 FULL = 0.7
 # A queue that nothing leaves counts as this long.
@@ -48,8 +47,12 @@ def queue_seconds(load: Load) -> float:
     return min(STANDSTILL, load.waiting / rate) if rate > 0 else STANDSTILL
 
 
+def mean_queue(loads: Sequence[Load]) -> float:
+    return sum(map(queue_seconds, loads)) / len(loads) if loads else 0.0
+
+
 def autoscale(
-    since: Since, loads: Sequence[Load], wanted: int, bounds: tuple[int, int], now: float
+    since: Since, loads: Sequence[Load], wanted: int, bounds: tuple[int, int], now: float, shrink_after: float
 ) -> tuple[Since, int]:
     """The number of workers wanted from now on. `loads` are the ready ones, `wanted` is how many there should be."""
     least, most = bounds
@@ -57,7 +60,7 @@ def autoscale(
         return Since(), min(max(wanted, least), most)
     if len(loads) != wanted:
         return Since(), wanted
-    mean = sum(map(queue_seconds, loads)) / len(loads) if loads else 0.0
+    mean = mean_queue(loads)
     fits = wanted > 1 and sum(each.running for each in loads) <= FULL * sum(each.room for each in loads[1:])
     since = Since(
         _kept(since.long, mean > HIGH, now),
@@ -65,7 +68,7 @@ def autoscale(
     )
     if since.long is not None and now - since.long >= GROW_AFTER and wanted < most:
         return Since(), wanted + 1
-    if since.short is not None and now - since.short >= SHRINK_AFTER and wanted > least:
+    if since.short is not None and now - since.short >= shrink_after and wanted > least:
         return Since(), wanted - 1
     return since, wanted
 

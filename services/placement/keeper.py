@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mesh.clock import Clock, SystemClock
 from mesh.directory import DIRECTORY, DirectoryActor
@@ -25,7 +24,7 @@ from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Look, Seen
 from services.api.settings import Settings
 from services.cli.launch_plan import STAGE
-from services.placement.autoscale import Load, Since, autoscale
+from services.placement.cluster import Cluster, WatcherGone
 from services.placement.folder import OwnFolder, secrets_for
 from services.placement.plan import (
     Create,
@@ -39,6 +38,8 @@ from services.placement.plan import (
     number_of,
     works,
 )
+from services.placement.rolling import is_stuck
+from services.placement.scaler import Scaler
 from services.placement.watcher import Report, Told
 from services.runtime.introspection import INTROSPECTION
 from services.runtime.process import mesh_codec, security_of
@@ -48,34 +49,11 @@ log = logging.getLogger(__name__)
 ROUND = 0.25  # s
 # Of a round, the time for watchers to answer. Later answers are seen in the next.
 ANSWERS_WITHIN = 0.1  # s
-# Autoscaling looks at the queues this often.
-LOOK_EVERY = 1.0  # s
 LOOK_TIMEOUT = 1.0  # s
+# A watcher without a machine after this long waits for room.
+PLACED_WITHIN = 30.0  # s
+ALIVE = ("placed", "there")
 MOST_EVENTS = 200
-
-
-class WatcherGone(Exception):
-    """The watcher's process, or its machine, has ended."""
-
-
-class Cluster(Protocol):
-    """Where watchers run. Nothing here waits for one to be placed."""
-
-    def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
-        """Asks for a watcher; the machine that it should go to, "" if any will do."""
-        ...
-
-    def tick(self, instance: str, told: Told) -> Awaitable[Report]:
-        """Raises WatcherGone."""
-        ...
-
-    def drain(self, instance: str) -> None: ...
-
-    def remove(self, instance: str) -> None: ...
-
-    def known(self) -> list[str]:
-        """The watchers that an earlier keeper has had placed."""
-        ...
 
 
 @dataclass(slots=True)
@@ -117,8 +95,10 @@ class Keeper:
         self._numbers: dict[str, int] = {}
         self._events: deque[tuple[int, str]] = deque(maxlen=MOST_EVENTS)
         self._told = 0
-        self._since, self._looked_at = Since(), self._clock.now()
-        self._bounds = (settings.min_workers, settings.max_workers)
+        # Workers that are still to be replaced.
+        self._old: set[str] = set()
+        bounds = (settings.min_workers, settings.max_workers)
+        self._scaler = Scaler(bounds, settings.scale_down_after, self._look, self._clock.now())
         self._stopping = False
         self.ended = False
         self._status: dict[str, object] = {}
@@ -131,25 +111,34 @@ class Keeper:
         return {**self._status, "events": [(number, text) for number, text in list(self._events) if number > after]}
 
     def _note_status(self) -> None:
+        now = self._clock.now()
         self._status = {
             "watchers": [
                 {
                     "role": each.role, "instance": each.instance, "machine": each.machine, "address": each.address,
                     "state": "ready" if self._is_ready(each) else each.state, "pid": each.pid,
+                    "waits_s": now - each.asked_at if each.state == "placed" else None,
+                    "needs": self._cluster.shares[each.role].bundle() if self._is_homeless(each) else None,
                 }
                 for each in self._watchers.values()
             ],
             "desired": dict(self._desired), "directory": self._node.endpoint, "ended": self.ended,
-            "keeper": self._node.epoch,
+            "keeper": self._node.epoch, "old": sorted(self._old), "autoscaling": self._scaler.status(now),
         }  # fmt: skip
 
     def scale(self, role: str, count: int) -> None:
         self._say(f"{role}: {self._desired.get(role, 0)} → {count}, as asked")
         self._desired[role] = count
-        if role == "worker" and self._bounds[1]:
-            # What was asked for isn't undone by autoscaling.
-            self._bounds = (min(self._bounds[0], count), max(self._bounds[1], count))
-            self._since = Since()
+        if role == "worker":
+            self._scaler.widen(count)
+        self._note_status()
+
+    def roll(self) -> list[str]:
+        """The workers that are replaced from now on, one by one."""
+        self._old = {each.instance for each in self._seen() if each.role == "worker" and each.state in ALIVE}
+        self._say(f"replacing {', '.join(sorted(self._old, key=number_of)) or 'no worker, as there is none'}")
+        self._note_status()
+        return sorted(self._old)
 
     def stop(self) -> None:
         if not self._stopping:
@@ -190,6 +179,7 @@ class Keeper:
         newest = max(told, key=lambda report: sum(report["numbers"].values()), default=None)
         self._desired = dict(newest["desired"]) if newest and newest["desired"] else counts_of(self._settings)
         self._numbers = dict(newest["numbers"]) if newest else {}
+        self._old = set(newest["old"]) & self._watchers.keys() if newest else set()
         for each in self._watchers.values():
             self._numbers[each.role] = max(self._numbers.get(each.role, 0), number_of(each.instance))
         if self._watchers:
@@ -205,7 +195,8 @@ class Keeper:
             await asyncio.wait(asking, timeout=ANSWERS_WITHIN)
         self._bury_silent()
         await self._scale_by_load()
-        for instruction in decide(self._desired, self._seen(), self._numbers, STAGE, self._stopping):
+        self._give_up_stuck()
+        for instruction in decide(self._desired, self._seen(), self._numbers, STAGE, self._stopping, self._old):
             match instruction:
                 case Create(role, instance):
                     await self._create(role, instance)
@@ -213,6 +204,13 @@ class Keeper:
                     await self._drain(instance)
                 case Remove(instance):
                     await self._remove(instance)
+
+    def _give_up_stuck(self) -> None:
+        active = [each for each in self._seen() if each.role == "worker" and each.state in ALIVE]
+        if is_stuck(active, self._desired["worker"], self._old):
+            self._old.clear()
+            needs = self._cluster.shares["worker"].told()
+            self._say(f"the worker stays: no machine has {needs} free for another beside it")
 
     # In threads: the cluster may take its time, and this loop answers for the directory.
 
@@ -238,6 +236,9 @@ class Keeper:
         await asyncio.to_thread(self._cluster.remove, instance)
         lost = f"is lost with its watcher on {kept.address or 'a machine'}"
         self._say(f"{instance} {'has ended' if kept.state == 'ended' else lost}")
+        if instance in self._old:
+            self._old.discard(instance)
+            self._say(f"{len(self._old)} more to replace" if self._old else "all workers are replaced")
 
     # What is known of the watchers ------------------------------------------------------------------------------
 
@@ -274,6 +275,7 @@ class Keeper:
             lost=member is not None and member.state == "lost",
             desired=dict(self._desired),
             numbers=dict(self._numbers),
+            old=sorted(self._old),
         )
 
     def _member(self, kept: _Kept) -> Member | None:
@@ -288,9 +290,15 @@ class Keeper:
         seen = []
         for each in self._watchers.values():
             member = self._member(each)
-            load = member.load if member else 0
-            seen.append(Watcher(each.role, each.instance, each.state, each.machine, self._is_ready(each), load))
+            load, homeless = member.load if member else 0, self._is_homeless(each)
+            ready = self._is_ready(each)
+            seen.append(Watcher(each.role, each.instance, each.state, each.machine, ready, load, homeless))
         return seen
+
+    def _is_homeless(self, kept: _Kept) -> bool:
+        """Others may use the machine that had room by what we know."""
+        late = self._clock.now() - kept.asked_at > PLACED_WITHIN
+        return kept.state == "placed" and (late or not kept.machine)
 
     def _bury_silent(self) -> None:
         now = self._clock.now()
@@ -306,33 +314,24 @@ class Keeper:
     # Autoscaling -------------------------------------------------------------------------------------------------
 
     async def _scale_by_load(self) -> None:
-        now = self._clock.now()
-        if not self._bounds[1] or self._stopping or now - self._looked_at < LOOK_EVERY:
+        # While workers are replaced there may be one more than wanted.
+        if self._stopping or self._old:
             return
-        self._looked_at = now
-        ready = [member for member in self._directory.members() if member.role == "worker" and member.state == "ready"]
-        seen = await asyncio.gather(*(self._look(member) for member in ready))
         wanted = self._desired["worker"]
-        self._since, count = autoscale(self._since, [each for each in seen if each], wanted, self._bounds, now)
+        count = await self._scaler.wanted(self._directory.members(), wanted, self._clock.now())
         if count != wanted:
-            self._say(f"worker: {wanted} → {count}, by the time that requests wait")
+            self._say(f"worker: {self._scaler.last}")
             self._desired["worker"] = count
 
-    async def _look(self, member: Member) -> Load | None:
+    async def _look(self, member: Member) -> Seen | None:
         try:
             seen = await self._node.ref(member.endpoint, INTROSPECTION).ask(Look(), timeout=LOOK_TIMEOUT)
         except MeshError:
             return None
-        return load_of(seen) if isinstance(seen, Seen) else None
+        return seen if isinstance(seen, Seen) else None
 
     def _say(self, text: str) -> None:
         self._told += 1
         self._events.append((self._told, text))
         log.info("%s", text)
 
-
-def load_of(seen: Seen) -> Load:
-    now, ended = seen.figures, seen.totals.get("ended", 0.0) - seen.earlier.get("ended", 0.0)
-    return Load(
-        int(now.get("waiting", 0)), int(now.get("running", 0)), int(now.get("max_sequences", 0)), ended, seen.span
-    )

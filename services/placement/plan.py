@@ -1,7 +1,7 @@
 """Which role processes a cluster should have, as values: what each needs, on which machine it goes, and what is to
 be done when some are missing, lost or too many. Knows no Ray, process, socket or clock.
 
-    desired + watchers ──decide──▶ Create, Drain, Remove
+    desired + watchers ──decide──▶ Create, Drain, Remove      (while workers are replaced: rolling.py)
     machines + watchers ──choose_machine──▶ the machine with the fewest of that role
 
 A watcher is the process on a machine of the cluster that starts and watches one role process (watcher.py).
@@ -9,12 +9,13 @@ A watcher is the process on a machine of the cluster that starts and watches one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mesh.directory.membership import Member
 from services.api.settings import ROLES, Settings
+from services.placement.rolling import is_one_more_due, next_to_drain
 
 # CPUs that Ray sets aside for the roles that don't compute.
 SMALL = 0.2
@@ -35,6 +36,14 @@ class Share:
     def bundle(self) -> dict[str, float]:
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
+    def told(self) -> str:
+        return told(self.bundle())
+
+
+def told(bundle: Mapping[str, float]) -> str:
+    """As in "2 CPUs and 1 GPU"."""
+    return " and ".join(f"{count:g} {name}{'' if count == 1 else 's'}" for name, count in bundle.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
@@ -44,6 +53,8 @@ class Watcher:
     machine: str = ""
     ready: bool = False
     load: int = 0
+    # It waits for a machine with room.
+    homeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,13 @@ def shares_of(settings: Settings, cluster_gpus: float) -> dict[str, Share]:
         settings.executor == "triton" or (settings.executor == "auto" and cluster_gpus > 0)
     )
     shares = {role: Share(SMALL) for role in ROLES}
-    return {**shares, "worker": Share(settings.worker_cpus, float(settings.tensor_parallel_size) if on_gpu else 0.0)}
+    gpus = float(settings.tensor_parallel_size) if on_gpu else 0.0
+    return {**shares, "worker": Share(cpus_of_worker(settings), gpus)}
+
+
+def cpus_of_worker(settings: Settings) -> float:
+    """Of all its ranks, each of which has a thread at least."""
+    return max(float(settings.worker_cpus), float(settings.tensor_parallel_size))
 
 
 def counts_of(settings: Settings) -> dict[str, int]:
@@ -100,19 +117,26 @@ def decide(
     numbers: Mapping[str, int],
     stages: Mapping[str, int],
     stopping: bool = False,
+    old: Collection[str] = (),
 ) -> list[Instruction]:
     """`numbers`: the largest that an instance of each role has had, so that no two processes ever share a name. While
-    `stopping`, the roles of the highest stage drain first."""
+    `stopping`, the roles of the highest stage drain first. `old`: instances to be replaced one by one."""
     out: list[Instruction] = [Remove(each.instance) for each in watchers if each.state in ("ended", "dead")]
     left = [each for each in watchers if each.state not in ("ended", "dead")]
     if stopping:
         stage = max((stages[each.role] for each in left), default=0)
         return out + [Drain(each.instance) for each in left if stages[each.role] == stage and each.state != "draining"]
     for role, count in desired.items():
-        active = [each for each in left if each.role == role and each.state != "draining"]
+        ours = [each for each in left if each.role == role]
+        active = [each for each in ours if each.state != "draining"]
+        missing = max(count - len(active), int(is_one_more_due(active, len(ours) - len(active), count, old)))
         first = numbers.get(role, 0) + 1
-        out += [Create(role, f"{role}-{first + more}") for more in range(count - len(active))]
-        out += [Drain(each.instance) for each in surplus(active, count)]
+        out += [Create(role, f"{role}-{first + more}") for more in range(missing)]
+        if replaced := next_to_drain(active, count, old):
+            out.append(Drain(replaced))
+        else:
+            most = count + any(each.instance in old for each in active)
+            out += [Drain(each.instance) for each in surplus(active, most)]
     return out
 
 

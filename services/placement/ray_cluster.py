@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from services.placement.cluster import WatcherGone
 from services.placement.folder import secrets_for
-from services.placement.keeper import WatcherGone
 from services.placement.plan import Machine, Share, Watcher, choose_machine
 from services.placement.watcher import Report, Told
 
@@ -66,10 +66,10 @@ def has_token() -> bool:
     return named or (Path.home() / ".ray" / "auth_token").exists()
 
 
-def connect(address: str) -> str:
-    """Joins a cluster, or starts one of this machine alone. Its address."""
+def connect(address: str, logs: bool = False) -> str:
+    """Joins a cluster, or starts one of this machine alone. Its address. `logs`: what its processes say is printed."""
     ray = require_ray()
-    quiet = {"namespace": NAMESPACE, "logging_level": logging.WARNING}
+    quiet = {"namespace": NAMESPACE, "logging_level": logging.WARNING, "log_to_driver": logs}
     if address:
         ray.init(address, **quiet)
     else:
@@ -99,6 +99,11 @@ class KeeperLink:
 
     def scale(self, role: str, count: int) -> None:
         self._ask("scale", role, count)
+
+    def roll(self) -> list[str] | None:
+        """The workers that are replaced from now on; None: it doesn't answer."""
+        answer: list[str] | None = self._ask("roll")
+        return answer
 
     def stop(self) -> None:
         self._ask("stop")
@@ -149,22 +154,29 @@ def machine_address() -> str:
     return str(require_ray().util.get_node_ip_address())
 
 
+def machines() -> list[Machine]:
+    alive = [each for each in require_ray().nodes() if each["Alive"]]
+    return [
+        Machine(each["NodeID"], each["Resources"].get("CPU", 0.0), each["Resources"].get("GPU", 0.0)) for each in alive
+    ]
+
+
 class RayCluster:
-    """Meets `services.placement.keeper.Cluster`. In the keeper's process."""
+    """Meets `services.placement.cluster.Cluster`. In the keeper's process."""
 
     def __init__(
         self, environment: Mapping[str, str], secrets: Mapping[str, str], shares: Mapping[str, Share], home: str
     ) -> None:
         self._ray = require_ray()
         self._environment, self._secrets = dict(environment), dict(secrets)
-        self._shares, self._home = shares, home
+        self.shares, self._home = shares, home
         self._actors: dict[str, Any] = {}
 
     def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
         from specmesh.ray_actors import WatcherActor
 
-        ray, share = self._ray, self._shares[role]
-        machine = choose_machine(role, self._shares, self._machines(), watchers, self._home)
+        ray, share = self._ray, self.shares[role]
+        machine = choose_machine(role, self.shares, machines(), watchers, self._home)
         # On this machine, unless it is full or gone by then.
         group = ray.util.placement_group(
             [share.bundle()], strategy="STRICT_PACK", name=WATCHER + instance, lifetime="detached",
@@ -210,13 +222,6 @@ class RayCluster:
         if instance not in self._actors:
             self._actors[instance] = self._ray.get_actor(WATCHER + instance, namespace=NAMESPACE)
         return self._actors[instance]
-
-    def _machines(self) -> list[Machine]:
-        alive = [each for each in self._ray.nodes() if each["Alive"]]
-        return [
-            Machine(each["NodeID"], each["Resources"].get("CPU", 0.0), each["Resources"].get("GPU", 0.0))
-            for each in alive
-        ]
 
 
 def _known(ray: Any) -> list[str]:

@@ -21,7 +21,7 @@ from mesh.supervisor.processes import Processes
 from services.api.settings import Settings, load_settings, mesh_metrics_port
 from services.cli.launch_plan import environment_of
 from services.placement.folder import OwnFolder
-from services.placement.plan import number_of
+from services.placement.plan import cpus_of_worker, number_of
 from services.runtime.process import RENEWED_IN_PLACE
 from specmesh import rooms
 
@@ -44,11 +44,12 @@ class Told(TypedDict):
     lost: bool
     desired: dict[str, int]
     numbers: dict[str, int]
+    old: list[str]
 
 
 class Report(TypedDict):
-    """What a watcher answers. `desired` and `numbers` are what it was told last; a keeper that starts anew asks for
-    them."""
+    """What a watcher answers. `desired`, `numbers` and `old` are what it was told last; a keeper that starts anew asks
+    for them."""
 
     role: str
     instance: str
@@ -59,6 +60,7 @@ class Report(TypedDict):
     said: list[str]
     desired: dict[str, int]
     numbers: dict[str, int]
+    old: list[str]
 
 
 class RoleWatcher:
@@ -89,6 +91,7 @@ class RoleWatcher:
         self._said: deque[str] = deque(maxlen=MOST_SAID)
         self._desired: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
+        self._old: list[str] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="role-watcher", daemon=True)
         self._started = self._ended = False
@@ -96,7 +99,7 @@ class RoleWatcher:
     def _settings_of(self, environment: Mapping[str, str]) -> Settings:
         settings = load_settings({}, environment)
         keys = str(self._folder.api_keys) if self._folder.api_keys.exists() else ""
-        cpus = math.ceil(settings.worker_cpus) if self.role == "worker" else settings.threads
+        cpus = math.ceil(cpus_of_worker(settings)) if self.role == "worker" else settings.threads
         return settings.replaced(
             instance=self.instance,
             # Of the machine's cores Ray gave it no more.
@@ -122,7 +125,7 @@ class RoleWatcher:
 
     def tick(self, told: Told) -> Report:
         if told["directory"] and not self._ended:
-            self._desired, self._numbers = told["desired"], told["numbers"]
+            self._desired, self._numbers, self._old = told["desired"], told["numbers"], told["old"]
             with contextlib.suppress(FileNotFoundError):
                 # Unless it ends just now.
                 self._folder.tell_directory(told["directory"])
@@ -138,6 +141,7 @@ class RoleWatcher:
         return Report(
             role=self.role, instance=self.instance, machine=self.machine, address=self.address, pid=pid,
             ended=self._ended, said=said, desired=self._desired, numbers=self._numbers,
+            old=self._old,
         )  # fmt: skip
 
     def drain(self) -> None:

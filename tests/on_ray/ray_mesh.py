@@ -26,15 +26,16 @@ START = 400.0  # s
 
 
 @contextmanager
-def three_machines() -> Iterator[Cluster]:
-    """The first one has room for all but the workers; each of the others for two of these."""
+def three_machines(gpus: int = 0) -> Iterator[Cluster]:
+    """The first one has room for all but the workers; each of the others for two of these. `gpus`: as many on the last,
+    which are only numbers."""
     ray_cluster.require_ray()
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False, "_system_config": HEALTH}
     )
     try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=2)
+        for more in (0, gpus):
+            cluster.add_node(num_cpus=2, num_gpus=more)
         cluster.wait_for_nodes()
         yield cluster
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import stat
@@ -84,6 +85,34 @@ async def test_workers_come_and_go_under_streams_and_no_request_fails(mesh: RayM
         scaled = await done
         assert scaled.returncode == 0, scaled.stderr
         assert len(mesh.watchers()) == count
+
+
+async def test_every_worker_is_replaced_under_streams_and_no_request_fails(mesh: RayMesh) -> None:
+    expected = await calm_texts(mesh, TOKENS, streams=STREAMS)
+    before = mesh.watchers()
+    done = asyncio.create_task(asyncio.to_thread(mesh.command, "roll"))
+    while not done.done():
+        all_complete_and_equal(await run_all(mesh, TOKENS, streams=STREAMS, speculation=ALONE), expected)
+    rolled = await done
+    assert rolled.returncode == 0, rolled.stderr
+    after = mesh.watchers()
+    assert len(after) == len(before) == 3
+    for each in ("instance", "pid"):
+        assert not {one[each] for one in before} & {one[each] for one in after}
+    # Each began when the one before was there, and none drained before another had come for it.
+    assert rolled.stderr.count("after it was wanted") == 3 and rolled.stderr.count("has ended") == 3
+    wait_until_gone([each["pid"] for each in before])
+
+
+def test_status_says_on_which_machine_each_process_is(mesh: RayMesh) -> None:
+    told = mesh.command("status", f"--port={mesh.port}", "--json")
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    # Those that were replaced just now are gone, and are shown for a while.
+    machines = {each["instance"]: each["machine"] for each in found["members"] if each["state"] != "gone"}
+    workers = {each["instance"]: each["machine"] for each in mesh.watchers()}
+    assert all(machines[name].endswith("/" + workers[name][:6]) for name in workers)
+    assert found["ray"]["waiting"] == [] and found["ray"]["lines"] == []
 
 
 async def test_a_directory_that_moves_is_found_again_and_remembers_what_was_wanted(mesh: RayMesh) -> None:

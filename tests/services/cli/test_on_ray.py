@@ -4,6 +4,7 @@ tests/on_ray runs them on a cluster."""
 from __future__ import annotations
 
 import argparse
+import fcntl
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from mesh.security import make_keys
 from services.api.settings import ROLES, Settings
 from services.cli import main as command_line
-from services.cli import on_ray
+from services.cli import on_ray, ray_commands, which_mesh
 from services.placement import ray_cluster
 
 
@@ -24,7 +25,9 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["up", "--on", "ray"], ["scale", "worker", "2"], ["down"]], ids=lambda words: " ".join(words)
+    "words",
+    [["up", "--on", "ray"], ["scale", "worker", "2"], ["roll", "--ray-address=auto"], ["down"]],
+    ids=lambda words: " ".join(words),
 )
 def test_without_ray_a_command_says_in_one_sentence_what_to_install(
     words: list[str], no_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -66,7 +69,7 @@ def status(keeper: int, events: list[tuple[int, str]], **more: Any) -> dict[str,
 
 
 def test_events_are_told_once_also_those_of_a_keeper_that_counts_anew() -> None:
-    heard = on_ray.Heard()
+    heard = ray_commands.Heard()
     assert heard.new(status(7, [(1, "a"), (2, "b")])) == ["a", "b"]
     assert heard.number == 2 and heard.new(status(7, [])) == []
     # What is new was asked for by the number of the other one.
@@ -86,16 +89,35 @@ def test_the_mesh_is_ready_with_all_but_proposers() -> None:
 
 def test_a_scale_is_done_when_so_many_are_ready_and_no_other_is_left() -> None:
     two = [watcher("worker", "ready")] * 2
-    assert on_ray._has(status(1, [], watchers=two), "worker", 2)
-    assert not on_ray._has(status(1, [], watchers=[*two, watcher("worker", "draining")]), "worker", 2)
-    assert not on_ray._has(status(1, [], watchers=two, desired={"worker": 3}), "worker", 2)
+    assert ray_commands.has(status(1, [], watchers=two), "worker", 2)
+    assert not ray_commands.has(status(1, [], watchers=[*two, watcher("worker", "draining")]), "worker", 2)
+    assert not ray_commands.has(status(1, [], watchers=two, desired={"worker": 3}), "worker", 2)
 
 
 def test_the_cluster_is_that_of_the_up_of_this_run_dir(tmp_path: Path) -> None:
     settings = Settings.for_tests(run_dir=str(tmp_path))
-    assert on_ray._address_of_up(settings) == "auto"
-    (tmp_path / on_ray.ADDRESS).write_text("10.0.0.1:6379\n")
-    assert on_ray._address_of_up(settings) == "10.0.0.1:6379"
+    assert which_mesh.cluster_of(settings) == "" and not which_mesh.is_on_ray(settings)
+    (tmp_path / which_mesh.ADDRESS).write_text("10.0.0.1:6379\n")
+    assert which_mesh.cluster_of(settings) == "10.0.0.1:6379" and which_mesh.is_on_ray(settings)
+    with (tmp_path / "up.lock").open("w") as held:
+        # An `up` of this machine has come since, and runs.
+        fcntl.flock(held, fcntl.LOCK_EX)
+        print(4242, file=held, flush=True)
+        assert not which_mesh.is_on_ray(settings)
+        assert which_mesh.is_on_ray(settings.replaced(ray_address="auto"))
+
+
+def test_a_roll_is_done_when_none_of_the_old_is_left_and_refused_when_the_keeper_gives_up() -> None:
+    old = ["worker-1", "worker-2"]
+    two = [{"role": "worker", "instance": name, "state": "ready"} for name in old]
+    new = [{**each, "instance": f"worker-{n}"} for n, each in zip((3, 4), two, strict=True)]
+    assert not ray_commands.is_rolled(status(1, [], watchers=[*two, new[0]], old=old), old)
+    assert not ray_commands.is_rolled(status(1, [], watchers=[new[0], {**new[1], "state": "there"}], old=[]), old)
+    assert ray_commands.is_rolled(status(1, [], watchers=new, old=[]), old)
+    # A keeper that was started anew and hasn't asked the watchers yet.
+    assert not ray_commands.is_rolled(status(1, [], watchers=[], desired={}, old=[]), old)
+    with pytest.raises(ray_cluster.NoRay, match="not replaced: worker-2"):
+        ray_commands.is_rolled(status(1, [], watchers=[two[1], new[0]], old=[]), old)
 
 
 def test_up_on_a_machine_is_what_it_was() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from services.cli.chat import ChatError
-from services.cli.roll import roll, supervisor_of, workers_of
+from services.cli.roll import roll, workers_of
+from services.cli.which_mesh import supervisor_of
 
 
 class Time:

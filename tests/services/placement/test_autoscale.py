@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from services.placement.autoscale import (
     GROW_AFTER,
-    SHRINK_AFTER,
     STANDSTILL,
     Load,
     Since,
@@ -19,13 +18,14 @@ IDLE = Load(waiting=0, running=0, room=64, ended=0, span=2)
 BUSY = Load(waiting=0, running=60, room=64, ended=10, span=2)
 LONG = Load(waiting=50, running=64, room=64, ended=10, span=2)
 BOUNDS = (1, 4)
+SHRINK_AFTER = 60.0
 
 
 def run(loads: list[Load], seconds: float, wanted: int, bounds: tuple[int, int] = BOUNDS, step: float = 1.0) -> int:
     """What is wanted after a time with these loads, when the workers come at once (each as the last one)."""
     since, now = Since(), 0.0
     while now <= seconds:
-        since, wanted = autoscale(since, (loads + [loads[-1]] * wanted)[:wanted], wanted, bounds, now)
+        since, wanted = autoscale(since, (loads + [loads[-1]] * wanted)[:wanted], wanted, bounds, now, SHRINK_AFTER)
         now += step
     return wanted
 
@@ -57,20 +57,20 @@ def test_a_queue_that_comes_and_goes_changes_nothing() -> None:
     since, wanted = Since(), 2
     for second in range(1000):
         load = LONG if second % 3 else IDLE
-        since, wanted = autoscale(since, [load, load], wanted, BOUNDS, float(second))
+        since, wanted = autoscale(since, [load, load], wanted, BOUNDS, float(second), SHRINK_AFTER)
         assert wanted == 2
 
 
 def test_nothing_changes_while_a_worker_is_on_its_way() -> None:
     since, wanted = Since(), 1
     for second in range(10):
-        since, wanted = autoscale(since, [LONG], wanted, BOUNDS, float(second))
+        since, wanted = autoscale(since, [LONG], wanted, BOUNDS, float(second), SHRINK_AFTER)
     assert wanted == 2
 
 
 def test_bounds_that_change_are_obeyed_at_once() -> None:
-    assert autoscale(Since(), [], 9, (1, 4), 0.0)[1] == 4
-    assert autoscale(Since(), [], 1, (2, 4), 0.0)[1] == 2
+    assert autoscale(Since(), [], 9, (1, 4), 0.0, SHRINK_AFTER)[1] == 4
+    assert autoscale(Since(), [], 1, (2, 4), 0.0, SHRINK_AFTER)[1] == 2
 
 
 LOADS = st.builds(Load, st.integers(0, 99), st.integers(0, 64), st.just(64), st.integers(0, 99), st.just(2.0))
@@ -86,7 +86,7 @@ def test_a_change_is_by_one_within_the_bounds_and_never_sooner_than_a_queue_has_
     for load, passed in rounds:
         now += passed
         before = wanted
-        since, wanted = autoscale(since, [load] * wanted, wanted, BOUNDS, now)
+        since, wanted = autoscale(since, [load] * wanted, wanted, BOUNDS, now, SHRINK_AFTER)
         assert BOUNDS[0] <= wanted <= BOUNDS[1] and abs(wanted - before) <= 1
         if wanted != before:
             assert now - changed >= GROW_AFTER

@@ -18,9 +18,11 @@ from mesh.security import make_keys
 from services.api.messages import Seen
 from services.api.settings import ROLES, Settings, to_environment
 from services.placement.autoscale import Load
+from services.placement.cluster import WatcherGone
 from services.placement.folder import read_keys, secrets_for
-from services.placement.keeper import Keeper, WatcherGone, load_of
-from services.placement.plan import Watcher
+from services.placement.keeper import Keeper
+from services.placement.plan import Watcher, shares_of
+from services.placement.scaler import load_of
 from services.placement.watcher import Report, RoleWatcher, Told
 
 ROOT = Path(__file__).parents[3]
@@ -36,9 +38,17 @@ class Here:
         self.dead: set[str] = set()
         self.deaf: set[str] = set()
         self.calls: list[str] = []
+        self.shares = shares_of(settings, 0.0)
+        # The workers that have room here; further ones wait.
+        self.room = 64
+        self.waiting: dict[str, asyncio.Event] = {}
         self._environment, self._secrets = to_environment(settings), secrets
 
     def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
+        if role == "worker" and sum(each.role == role for each in self.watchers.values()) >= self.room:
+            self.waiting[instance] = asyncio.Event()
+            self.calls.append(f"no room for {instance}")
+            return ""
         command = (sys.executable, TINY_ROLE, role)
         secrets = secrets_for(role, self._secrets)
         self.watchers[instance] = RoleWatcher(role, instance, self._environment, secrets, "n1", "127.0.0.1", command)
@@ -48,6 +58,8 @@ class Here:
     async def tick(self, instance: str, told: Told) -> Report:
         if instance in self.deaf:
             await asyncio.Event().wait()
+        if instance in self.waiting:
+            await self.waiting[instance].wait()
         if instance in self.dead or instance not in self.watchers:
             raise WatcherGone(instance)
         return self.watchers[instance].tick(told)
@@ -59,6 +71,11 @@ class Here:
     def remove(self, instance: str) -> None:
         self.calls.append(f"remove {instance}")
         self.watchers.pop(instance, None)
+        self.waiting.pop(instance, None)
+        for name, placed in list(self.waiting.items()):
+            del self.waiting[name]
+            self.create("worker", name, [])
+            placed.set()
 
     def known(self) -> list[str]:
         return sorted(self.watchers)
@@ -163,6 +180,56 @@ async def test_a_new_keeper_takes_over_what_the_old_one_wanted_and_the_processes
         await until_ready(second, "worker-1", "worker-3")
 
 
+async def test_workers_are_replaced_one_by_one_each_after_another_is_ready(town: Town) -> None:
+    async with town.keeper() as keeper:
+        await until_ready(keeper, "worker-1", "worker-2")
+        before = {each["instance"]: each["pid"] for each in keeper.status(0)["watchers"]}  # type: ignore[attr-defined]
+        town.cluster.calls.clear()
+        assert keeper.roll() == ["worker-1", "worker-2"]
+        await until_ready(keeper, "worker-3", "worker-4")
+        assert keeper.status(0)["old"] == []
+        assert gone(before["worker-1"]) and gone(before["worker-2"])
+    one, other = ("1", "2") if "drain worker-1" in town.cluster.calls[:2] else ("2", "1")
+    assert town.cluster.calls == [
+        "create worker-3", f"drain worker-{one}", f"remove worker-{one}",
+        "create worker-4", f"drain worker-{other}", f"remove worker-{other}",
+    ]  # fmt: skip
+
+
+async def test_where_there_is_no_room_for_one_more_a_worker_makes_room(town: Town) -> None:
+    town.cluster.room = 2
+    async with town.keeper() as keeper:
+        await until_ready(keeper, "worker-1", "worker-2")
+        town.cluster.calls.clear()
+        keeper.roll()
+        await until_ready(keeper, "worker-3", "worker-4")
+    calls = [call.rpartition(" ")[0] for call in town.cluster.calls]
+    assert calls == ["no room for", "drain", "remove", "create"] * 2
+
+
+async def test_the_only_worker_stays_where_another_has_no_room(town: Town) -> None:
+    town.settings, town.cluster.room = town.settings.replaced(workers=1), 1
+    async with town.keeper() as keeper:
+        await until_ready(keeper, "worker-1")
+        keeper.roll()
+        await until(lambda: not keeper.status(0)["old"], lambda: keeper.status(0))
+        await until_ready(keeper, "worker-1")
+        assert any("no machine has 1 CPU free" in text for _, text in keeper._events)
+
+
+async def test_a_new_keeper_goes_on_replacing(town: Town) -> None:
+    async with town.keeper() as first:
+        await until_ready(first, "worker-1", "worker-2")
+        first.roll()
+        await until(lambda: len(first.status(0)["old"]) == 1, lambda: first.status(0))  # type: ignore[arg-type]
+        # It knows by the last that the watchers were told.
+        (old,) = first.status(0)["old"]  # type: ignore[misc]
+        await until(lambda: town.cluster.watchers[old]._old == [old], lambda: first.status(0))
+    async with town.keeper() as second:
+        await until(lambda: old not in states(second) and not second.status(0)["old"], lambda: second.status(0))
+        await until(lambda: list(states(second).values()) == ["ready"] * 2, lambda: second.status(0))
+
+
 async def test_a_stop_drains_everything_the_streamer_first(town: Town) -> None:
     async with town.keeper() as keeper:
         await until_ready(keeper, "worker-1", "worker-2")
@@ -197,12 +264,13 @@ async def test_a_host_that_died_with_an_earlier_keeper_is_removed_and_replaced(t
 
 
 async def test_a_long_queue_brings_another_worker(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def look(keeper: Keeper, member: Member) -> Load:
-        return Load(waiting=50, running=64, room=64, ended=1, span=2.0)
+    async def look(keeper: Keeper, member: Member) -> Seen:
+        figures = {"waiting": 50.0, "running": 64.0, "max_sequences": 64.0}
+        return Seen(figures=figures, totals={"ended": 1.0}, span=2.0)
 
     monkeypatch.setattr(Keeper, "_look", look)
     monkeypatch.setattr("services.placement.autoscale.GROW_AFTER", 0.0)
     town.settings = town.settings.replaced(max_workers=3)
     async with town.keeper() as keeper:
         await until_ready(keeper, "worker-1", "worker-2", "worker-3")
-        assert any("by the time that requests wait" in text for _, text in keeper._events)
+        assert any("2 → 3: requests wait" in text for _, text in keeper._events)

@@ -107,7 +107,9 @@ def test_the_ranks_of_a_worker_need_room_on_one_machine() -> None:
     shares = shares_of(Settings.for_tests(executor="triton", tensor_parallel_size=2), 4.0)
     machines = [Machine("a", 8, gpus=1), Machine("b", 2, gpus=2)]
     assert choose_machine("worker", shares, machines, [], "a") == "b"
-    assert shares["worker"].bundle() == {"CPU": 1.0, "GPU": 2.0}
+    # A core for each rank, too.
+    assert shares["worker"].bundle() == {"CPU": 2.0, "GPU": 2.0}
+    assert shares["worker"].told() == "2 CPUs and 2 GPUs"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ LONG = 30.0  # s
 def told(directory: str = "", **more: Any) -> Told:
     return {  # type: ignore[return-value]
         "directory": directory, "pid": 0, "ready": False, "lost": False, "desired": {"worker": 2},
-        "numbers": {"worker": 2}, **more,
+        "numbers": {"worker": 2}, "old": [], **more,
     }  # fmt: skip
 
 
