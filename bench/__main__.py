@@ -28,7 +28,7 @@ NAMES = (
     "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "acceptance",
     "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity",
     "gpu_environment", "gpu_law3", "gpu_steps", "gpu_verify", "gpu_decode", "gpu_attention", "gpu_runner",
-    "gpu_prefill", "gpu_http", "simulate", "failover", "split",
+    "gpu_prefill", "gpu_http", "simulate", "failover", "split", "on_ray",
 )  # fmt: skip
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}

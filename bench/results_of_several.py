@@ -16,6 +16,7 @@ FAILOVERS = {
     "drain": "drained (SIGTERM)",
     "partition": "cut off for 5 s (a network namespace)",
 }
+RAY_PHASES = ("noticed", "started", "ready")
 LOST = "a fifth of the workers is lost"
 FAULTS = (LOST, "one of four proposers is lost")
 SPLIT_SIDES = {
@@ -60,6 +61,34 @@ def _failed(said: str, seen: Figures) -> list[str]:
     gaps = [number(seen[name]) for name in ("gap p50, s", "gap p99, s", "gap, longest, s")]
     wrong = [str(seen["failed"]), str(seen["differ"])]
     return [said, number(seen.get("times")), *wrong, number(seen.get("seen after, s")), *gaps]
+
+
+def on_ray(own: Rows) -> Section | None:
+    rows = own.get("on_ray", [])
+    deaths = covering(rows, lambda figures: {figures["engine"]} if "machine" in figures else set())
+    trips = covering(rows, lambda figures: {"ratio"} & set(figures))
+    if not deaths and not trips:
+        return None
+    section = Section("A machine of a Ray cluster that dies")
+    section.say(
+        "Three Ray nodes on one machine, a worker on each, streams at them; a node is killed when all have begun. The "
+        "seconds count from then on: the keeper gives the worker up, another one's watcher runs, it may be given work. "
+        "A machine that loses power instead is noticed by its silence."
+    )
+    for row in deaths:
+        figures = row["figures"]
+        lines = [_failed(f"{figures['engine']} engine, calm", figures["calm"])]
+        lines += [_failed(f"{figures['engine']} engine, a node dies", figures["machine"])]
+        head = ["", "times", "failed", "texts differ", "seen after, s", "gap p50, s", "p99", "longest"]
+        phases = [[name, *(number(figures["machine"][f"{name}{of}, s"]) for of in (" p50", ", longest"))]
+                  for name in RAY_PHASES]  # fmt: skip
+        section.say(table(head, lines), table(["placed anew", "p50, s", "longest, s"], phases))
+        section.say(source("on_ray", row, rows))
+    for row in trips:
+        trip = [number(row["figures"][name]) for name in ("up, ms", "ray, ms", "ratio")]
+        said = "One stream's time between tokens, p50: the mesh under `up`, and on Ray beside it, in turns."
+        section.say(said, table(["up, ms", "on Ray, ms", "ratio"], [trip]), source("on_ray", row, rows))
+    return section
 
 
 def simulated(own: Rows) -> Section | None:
@@ -139,4 +168,4 @@ def split(own: Rows) -> Section | None:
     return section
 
 
-SEVERAL = (failover, simulated, split)
+SEVERAL = (failover, on_ray, simulated, split)

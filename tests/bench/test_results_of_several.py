@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench import on_ray as bench_on_ray
 from bench import simulate
 from bench import split as bench_split
-from bench.results_of_several import FAULTS, ROUTED, SPLIT, SPLIT_SIDES, failover, simulated, split
+from bench.on_ray import PHASES
+from bench.results_of_several import FAULTS, RAY_PHASES, ROUTED, SPLIT, SPLIT_SIDES, failover, on_ray, simulated, split
 from bench.section import Section
 from tests.bench.made_rows import row
 
@@ -31,6 +33,7 @@ def of_workers(number: int, curve: list[Any] | None = None) -> dict[str, Any]:
 
 def test_the_names_of_policies_and_faults_are_those_that_simulate_writes() -> None:
     assert tuple(ROUTED) == simulate.POLICIES and tuple(simulate.FAULTS.values()) == FAULTS
+    assert RAY_PHASES == PHASES
 
 
 def test_faults_of_two_rows_are_tables_with_their_calm_runs_and_the_newer_is_shown() -> None:
@@ -41,6 +44,25 @@ def test_faults_of_two_rows_are_tables_with_their_calm_runs_and_the_newer_is_sho
     assert "| killed (kill -9) | 50 | 1 | 0 | 0.4 | 0.2 | 0.9 | 1.1 |" in made
     assert "9.9" not in made and made.count("| calm run |") == 2 and "stopped" in made
     assert failover({}) is None
+
+
+def test_a_death_on_ray_has_its_phases_and_the_round_trip_its_ratio() -> None:
+    phases = {f"{name}{of}, s": 1.5 for name in PHASES for of in (" p50", ", longest")}
+    machine = {**GAPS, **phases, "times": 5, "failed": 2}
+    death = row("on_ray", {"engine": "mock", "calm": GAPS, "machine": machine}, day=1)
+    trip = row("on_ray", {"up, ms": 5.1, "ray, ms": 5.2, "ratio": 1.02, "rounds": 6}, day=2)
+    made = text(on_ray({"on_ray": [death, trip]}))
+    assert "| mock engine, a node dies | 5 | 2 | 0 |" in made and made.count("| 1.5 | 1.5 |") == len(PHASES)
+    assert "| 5.1 | 5.2 | 1.02 |" in made
+    assert on_ray({}) is None and "ratio" not in text(on_ray({"on_ray": [death]}))
+
+
+def test_the_phases_are_medians_and_longest_and_a_bar_that_is_missed_is_named() -> None:
+    seen = bench_on_ray.phases([bench_on_ray.Death(2.0, 3.0, 4.0), bench_on_ray.Death(2.4, 3.4, 8.4)])
+    assert seen["noticed p50, s"] == 2.2 and seen["ready p50, s"] == 6.2 and seen["ready, longest, s"] == 8.4
+    (missed,) = bench_on_ray.missed({"machine": {**GAPS, **seen}})
+    assert "placed anew after 6.2 s" in missed
+    assert bench_on_ray.missed({"ratio": 1.04}) == [] and bench_on_ray.missed({"ratio": 1.06})
 
 
 def test_the_widest_simulation_is_drawn_and_each_size_is_shown_once() -> None:

@@ -16,31 +16,17 @@ import ray
 from ray.cluster_utils import Cluster
 from running_mesh import has_ended, until
 
+from bench import ray_machines
+from bench.ray_machines import three_machines
 from bench.running_mesh import ROOT, descendants, free_ports
 from services.placement import ray_cluster
-from services.placement.ray_cluster import HEALTH, NAMESPACE, KeeperLink
+from services.placement.ray_cluster import NAMESPACE, KeeperLink
+
+__all__ = ["RayMesh", "ray_mesh", "role_processes", "three_machines", "wait_until_gone"]
 
 SPECMESH = (sys.executable, "-m", "services.cli")
 # Loading and compiling a real model on a busy machine takes minutes.
 START = 400.0  # s
-
-
-@contextmanager
-def three_machines(gpus: int = 0) -> Iterator[Cluster]:
-    """The first one has room for all but the workers; each of the others for two of these. `gpus`: as many on the last,
-    which are only numbers."""
-    ray_cluster.require_ray()
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False, "_system_config": HEALTH}
-    )
-    try:
-        for more in (0, gpus):
-            cluster.add_node(num_cpus=2, num_gpus=more)
-        cluster.wait_for_nodes()
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 class RayMesh:
@@ -94,8 +80,7 @@ class RayMesh:
         return float(found[1])
 
     def kill_machine(self, node_id: str) -> None:
-        machine = next(each for each in self.cluster.list_all_nodes() if each.node_id == node_id)
-        self.cluster.remove_node(machine, allow_graceful=False)
+        ray_machines.kill_machine(self.cluster, node_id)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         flags = [f"--run-dir={self.run_dir}", f"--ray-address={self.cluster.address}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from test_gpu_executor import all_at_once
 from tiny_folder import write_tiny_model
 
 from bench.running_mesh import descendants
+from services.placement import ray_cluster
 from services.placement.ray_cluster import WATCHER
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "kv_cache_mb": 4}
@@ -58,6 +60,23 @@ def test_two_ranks_say_what_one_says_and_have_a_core_each(cluster: Any, model: P
             "naive": expected, "ngram": expected,
         }  # fmt: skip
         assert mesh.command("down").returncode == 0
+
+
+def test_a_worker_that_fits_on_no_machine_is_told_with_what_it_asked_for(
+    cluster: Any, model: Path, tmp_path: Path
+) -> None:
+    mesh = RayMesh(cluster, tmp_path, model=model, executor="triton", tensor_parallel_size=3, **SETTINGS)
+    try:
+        until(lambda: bool(ray_cluster.find_keeper() and mesh.watchers()), 60.0, lambda: mesh.text()[-4000:])
+        told = mesh.command("status", f"--port={mesh.port}", "--json")
+        (waits,) = json.loads(told.stdout)["ray"]["waiting"]
+        assert waits["instance"] == "worker-1" and waits["needs"] == {"CPU": 3.0, "GPU": 3.0}
+        told = mesh.command("status", f"--port={mesh.port}")
+        assert "worker-1 waits for 3 CPUs and 3 GPUs on one machine" in told.stdout
+        assert told.returncode == 1 and "no machine has as many" in told.stdout
+    finally:
+        assert mesh.command("down", "--now").returncode == 0
+        mesh.stop()
 
 
 def test_each_rank_gets_a_gpu_of_one_machine(cluster: Any, model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""What callers notice when a machine of a Ray cluster dies: streams at three workers on three machines, one of which is
+killed when all streams have begun, again and again. Compared with a calm run. The machines are Ray nodes of this one.
+
+For each death, in seconds from the kill:
+
+noticed    the keeper has given the worker up, and asked for another
+started    its watcher runs on another machine
+ready      it may be given work
+
+`--round-trip` measures one stream's time between tokens instead, on Ray and under `up` on this machine, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import json
+import random
+import statistics
+import time
+from typing import Any, NamedTuple
+
+from bench.failover import NAME, Heard, together, told
+from bench.left_out import LeftOut
+from bench.ray_machines import kill_machine, three_machines
+from bench.running_mesh import MeshFailed, RunningMesh, free_ports, running_mesh
+from bench.step_overhead import gaps_of
+from services.placement import ray_cluster
+from services.placement.ray_cluster import KeeperLink
+
+HELP = "streams on a Ray cluster of which a machine dies, seconds until its worker is placed anew; --round-trip"
+MOCK = {"engine": "mock", "mock_profile": '{"step_ms": 5, "acceptance": 0.6, "vocab_size": 49152}'}
+WORKERS = 3
+READY_WITHIN = 240.0  # s
+LOOK_EVERY = 0.02  # s
+# `ready` minus what the role process takes to start isn't Ray's, but it is what callers wait for.
+BAR_S = 5.0
+RATIO_BAR = 1.05
+PHASES = ("noticed", "started", "ready")
+
+
+class Death(NamedTuple):
+    noticed: float
+    started: float
+    ready: float
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--times", type=int, default=5, metavar="N", help="deaths of a machine (default 5)")
+    parser.add_argument("--streams", type=int, default=8, metavar="N", help="at a time (default 8)")
+    parser.add_argument("--tokens", type=int, default=400, metavar="N", help="of each answer (default 400)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="which machine it is each time (default 1)")
+    engines = "of the workers; torch: the default model (default mock)"
+    parser.add_argument("--engine", choices=("mock", "torch"), default="mock", help=engines)
+    trip = "compare the time between tokens with that under `up`"
+    parser.add_argument("--round-trip", action="store_true", help=trip)
+    parser.add_argument("--rounds", type=int, default=6, help="streams of each kind for --round-trip, in turns")
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    if importlib.util.find_spec("ray") is None:
+        raise LeftOut(ray_cluster.INSTALL)
+    figures = round_trip(options) if options.round_trip else deaths(options)
+    return figures | {"missed": missed(figures)}
+
+
+def missed(figures: dict[str, Any]) -> list[str]:
+    found = []
+    if "ratio" in figures and figures["ratio"] > RATIO_BAR:
+        found.append(f"the time between tokens is {figures['ratio']} times that of up, the bar is {RATIO_BAR}")
+    if seen := figures.get("machine"):
+        if seen["failed"] or seen["differ"]:
+            found.append(f"{seen['failed']} failed, {seen['differ']} texts differ")
+        if seen["ready p50, s"] > BAR_S:
+            found.append(f"a worker is placed anew after {seen['ready p50, s']} s, the bar is {BAR_S}")
+    return found
+
+
+# A machine dies ----------------------------------------------------------------------------------------------------
+
+
+def deaths(options: argparse.Namespace) -> dict[str, Any]:
+    settings = MOCK if options.engine == "mock" else {"threads": 1}
+    # What was learned in the calm run would end every answer before the death.
+    settings = {**settings, "served_model_name": NAME, "method": "ngram", "workers": WORKERS}
+    with three_machines() as cluster, mesh_on_ray(cluster.address, **settings) as mesh:
+        link = _keeper(cluster.address)
+        return {"engine": options.engine, **asyncio.run(_deaths(cluster, mesh, link, options))}
+
+
+def mesh_on_ray(address: str, **settings: Any) -> Any:
+    # Of processes under ever new names.
+    ports = free_ports(100)
+    return running_mesh(on="ray", ray_address=address, metrics_port=ports, **settings)
+
+
+def _keeper(address: str) -> KeeperLink:
+    ray_cluster.connect(address)
+    link = ray_cluster.find_keeper()
+    assert link is not None
+    return link
+
+
+async def _deaths(cluster: Any, mesh: RunningMesh, link: KeeperLink, options: argparse.Namespace) -> dict[str, Any]:
+    chance = random.Random(options.seed)
+    await _all_ready(link)
+    calm = await together(mesh, options, asyncio.Event())
+    heard: list[Heard] = []
+    seen: list[Death] = []
+    for _ in range(options.times):
+        begun = asyncio.Event()
+        struck = asyncio.create_task(_killed_when_begun(begun, cluster, link, chance))
+        heard += await together(mesh, options, begun)
+        seen.append(await struck)
+        await asyncio.to_thread(cluster.add_node, num_cpus=2)
+        await _all_ready(link)
+        print(json.dumps({**told(heard, calm), **phases(seen)}), flush=True)
+    return {"calm": told(calm, calm), "machine": {"times": options.times, **told(heard, calm), **phases(seen)}}
+
+
+def phases(seen: list[Death]) -> dict[str, float]:
+    """A death's p50 and longest of each phase."""
+    figures: dict[str, float] = {}
+    for phase in PHASES:
+        took = [getattr(each, phase) for each in seen]
+        figures |= {f"{phase} p50, s": round(statistics.median(took), 2), f"{phase}, longest, s": round(max(took), 2)}
+    return figures
+
+
+async def _killed_when_begun(begun: asyncio.Event, cluster: Any, link: KeeperLink, chance: random.Random) -> Death:
+    await begun.wait()
+    before = await _watchers(link)
+    # The streamer's machine is where clients are, and the cluster's head.
+    home = next(each["machine"] for each in before if each["role"] == "streamer")
+    machine = chance.choice(sorted({each["machine"] for each in before if each["role"] == "worker"} - {home}))
+    lost = {each["instance"] for each in before if each["role"] == "worker" and each["machine"] == machine}
+    kept = {each["instance"] for each in before} - lost
+    # Taking the node down returns once its processes are gone; what others see begins at once.
+    killing = asyncio.create_task(asyncio.to_thread(kill_machine, cluster, machine))
+    struck, at = time.perf_counter(), dict[str, float]()
+    while len(at) < len(PHASES):
+        now = await _watchers(link)
+        new = [each for each in now if each["role"] == "worker" and each["instance"] not in kept | lost]
+        held = len(new) == len(lost)
+        reached = {
+            "noticed": held and not lost & {each["instance"] for each in now},
+            "started": held and all(each["pid"] for each in new),
+            "ready": held and all(each["state"] == "ready" for each in new),
+        }
+        for phase in PHASES:
+            if reached[phase]:
+                at.setdefault(phase, time.perf_counter() - struck)
+        if time.perf_counter() - struck > READY_WITHIN:
+            raise MeshFailed(f"no worker placed anew within {READY_WITHIN:g} s: {now}")
+        await asyncio.sleep(LOOK_EVERY)
+    await killing
+    return Death(**at)
+
+
+async def _watchers(link: KeeperLink) -> list[dict[str, Any]]:
+    status = await asyncio.to_thread(link.status)
+    return list(status["watchers"]) if status else []
+
+
+async def _all_ready(link: KeeperLink) -> None:
+    end = time.monotonic() + READY_WITHIN
+    while [each["state"] for each in await _watchers(link) if each["role"] == "worker"] != ["ready"] * WORKERS:
+        if time.monotonic() > end:
+            raise MeshFailed(f"no {WORKERS} workers within {READY_WITHIN:g} s: {await _watchers(link)}")
+        await asyncio.sleep(0.1)
+
+
+# Between two tokens ------------------------------------------------------------------------------------------------
+
+
+def round_trip(options: argparse.Namespace) -> dict[str, Any]:
+    settings = {**MOCK, "served_model_name": NAME}
+    with (
+        three_machines() as cluster,
+        mesh_on_ray(cluster.address, **settings) as on_ray,
+        running_mesh(**settings) as under_up,
+    ):
+        sides = {"up": under_up, "ray": on_ray}
+        gaps: dict[str, list[float]] = {side: [] for side in sides}
+        for turn in range(options.rounds):
+            for side in list(sides)[:: 1 if turn % 2 else -1]:
+                mine = gaps_of(sides[side], {"method": "naive"}, options.tokens, f"{side} {turn}")
+                gaps[side].append(statistics.median(mine) * 1e3)
+    ratios = [ray / up for ray, up in zip(gaps["ray"], gaps["up"], strict=True)]
+    return {
+        **{f"{side}, ms": round(statistics.median(each), 3) for side, each in gaps.items()},
+        "ratio": round(statistics.median(ratios), 3),
+        "rounds": options.rounds,
+    }
