@@ -19,8 +19,9 @@ class Cluster(Protocol):
     # By role.
     shares: Mapping[str, Share]
 
-    def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
-        """Asks for a watcher; the machine that it should go to, "": none has room as far as is known."""
+    def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
+        """Asks for a watcher, which starts its process with `told`; the machine that it should go to, "": none has room
+        as far as is known."""
         ...
 
     def tick(self, instance: str, told: Told) -> Awaitable[Report]:

@@ -217,12 +217,14 @@ class Keeper:
     async def _create(self, role: str, instance: str) -> None:
         self._numbers[role] = number_of(instance)
         kept = self._watchers[instance] = _Kept(role, instance, self._clock.now())
-        kept.machine = await asyncio.to_thread(self._cluster.create, role, instance, self._seen())
+        # So that its process doesn't wait for our first tick.
+        told = self._told_to(kept, self._node.endpoint)
+        kept.machine = await asyncio.to_thread(self._cluster.create, role, instance, self._seen(), told)
 
     async def _drain(self, instance: str) -> None:
         kept = self._watchers[instance]
-        if kept.state == "placed":
-            # Nothing runs there yet.
+        if kept.state == "placed" and self._member(kept) is None:
+            # Nothing runs there yet, or has just begun.
             kept.state = "ended"
             return
         kept.state = "draining"

@@ -172,7 +172,7 @@ class RayCluster:
         self.shares, self._home = shares, home
         self._actors: dict[str, Any] = {}
 
-    def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
+    def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
         from specmesh.ray_actors import WatcherActor
 
         ray, share = self._ray, self.shares[role]
@@ -191,7 +191,8 @@ class RayCluster:
             "num_gpus": share.gpus, "scheduling_strategy": strategy,
         }  # fmt: skip
         actor = ray.remote(WatcherActor).options(**options)
-        self._actors[instance] = actor.remote(role, instance, self._environment, secrets_for(role, self._secrets))
+        secrets = secrets_for(role, self._secrets)
+        self._actors[instance] = actor.remote(role, instance, self._environment, secrets, told)
         return machine
 
     async def tick(self, instance: str, told: Told) -> Report:

@@ -1,7 +1,7 @@
 """Starts and watches one role process on a machine of a cluster. What `up` is for all processes of a machine, this is
 for one: it restarts what crashes, drains what is told to end, and its process never outlives it.
 
-Knows no Ray: the keeper calls `tick` twice a second, by whatever way it has (ray_cluster.py).
+Knows no Ray: the keeper calls `tick` several times a second, by whatever way it has (ray_cluster.py).
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ def reserved(instance: str) -> dict[str, float] | None:
 
 def test_two_ranks_say_what_one_says_and_have_a_core_each(cluster: Any, model: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
-    with ray_mesh(cluster, tmp_path / "one", model=model, executor="compiled", **SETTINGS) as mesh:
+    with ray_mesh(cluster, tmp_path / "one", model=model, executor="plain", **SETTINGS) as mesh:
         expected = all_at_once(mesh, "naive")
         assert reserved("worker-1") == {"CPU": 1.0}
         assert mesh.command("down").returncode == 0
-    with ray_mesh(cluster, tmp_path, model=model, executor="compiled", tensor_parallel_size=2, **SETTINGS) as mesh:
+    with ray_mesh(cluster, tmp_path, model=model, executor="plain", tensor_parallel_size=2, **SETTINGS) as mesh:
         assert reserved("worker-1") == {"CPU": 2.0}
         (worker,) = mesh.watchers()
         ranks = [line for line in descendants(worker["pid"]).values() if "services.worker.parallel.rank" in line]

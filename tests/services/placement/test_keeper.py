@@ -41,17 +41,18 @@ class Here:
         self.shares = shares_of(settings, 0.0)
         # The workers that have room here; further ones wait.
         self.room = 64
-        self.waiting: dict[str, asyncio.Event] = {}
+        self.waiting: dict[str, tuple[asyncio.Event, Told]] = {}
         self._environment, self._secrets = to_environment(settings), secrets
 
-    def create(self, role: str, instance: str, watchers: list[Watcher]) -> str:
+    def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
         if role == "worker" and sum(each.role == role for each in self.watchers.values()) >= self.room:
-            self.waiting[instance] = asyncio.Event()
+            self.waiting[instance] = (asyncio.Event(), told)
             self.calls.append(f"no room for {instance}")
             return ""
         command = (sys.executable, TINY_ROLE, role)
         secrets = secrets_for(role, self._secrets)
         self.watchers[instance] = RoleWatcher(role, instance, self._environment, secrets, "n1", "127.0.0.1", command)
+        self.watchers[instance].tick(told)
         self.calls.append(f"create {instance}")
         return "n1"
 
@@ -59,7 +60,7 @@ class Here:
         if instance in self.deaf:
             await asyncio.Event().wait()
         if instance in self.waiting:
-            await self.waiting[instance].wait()
+            await self.waiting[instance][0].wait()
         if instance in self.dead or instance not in self.watchers:
             raise WatcherGone(instance)
         return self.watchers[instance].tick(told)
@@ -72,9 +73,9 @@ class Here:
         self.calls.append(f"remove {instance}")
         self.watchers.pop(instance, None)
         self.waiting.pop(instance, None)
-        for name, placed in list(self.waiting.items()):
+        for name, (placed, told) in list(self.waiting.items()):
             del self.waiting[name]
-            self.create("worker", name, [])
+            self.create("worker", name, [], told)
             placed.set()
 
     def known(self) -> list[str]:
