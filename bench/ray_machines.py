@@ -24,7 +24,7 @@ def three_machines(gpus: int = 0) -> Iterator[Any]:
     ray = ray_cluster.require_ray()
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 4, "include_dashboard": False, "_system_config": ray_cluster.HEALTH}
+    head = {"num_cpus": 4, "include_dashboard": False, "_system_config": ray_cluster.CONFIG}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for more in (0, gpus):

@@ -48,6 +48,11 @@ class KeeperActor:
         settings = load_settings({}, environment)
         self._loop = asyncio.new_event_loop()
         self._keeper = Keeper(settings, secrets, ray_cluster.machine_address(), cluster)
+        if more := ray_cluster.lowered():
+            self._keeper.say(
+                f"Ray lowers the priority of what it runs by {more}: beside other programs workers are slow. Set "
+                "RAY_worker_niceness=0 before `ray start`, on each machine"
+            )
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:

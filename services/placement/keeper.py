@@ -127,7 +127,7 @@ class Keeper:
         }  # fmt: skip
 
     def scale(self, role: str, count: int) -> None:
-        self._say(f"{role}: {self._desired.get(role, 0)} → {count}, as asked")
+        self.say(f"{role}: {self._desired.get(role, 0)} → {count}, as asked")
         self._desired[role] = count
         if role == "worker":
             self._scaler.widen(count)
@@ -136,13 +136,13 @@ class Keeper:
     def roll(self) -> list[str]:
         """The workers that are replaced from now on, one by one."""
         self._old = {each.instance for each in self._seen() if each.role == "worker" and each.state in ALIVE}
-        self._say(f"replacing {', '.join(sorted(self._old, key=number_of)) or 'no worker, as there is none'}")
+        self.say(f"replacing {', '.join(sorted(self._old, key=number_of)) or 'no worker, as there is none'}")
         self._note_status()
         return sorted(self._old)
 
     def stop(self) -> None:
         if not self._stopping:
-            self._say("draining")
+            self.say("draining")
         self._stopping = True
 
     # The loop ----------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Keeper:
         for each in self._watchers.values():
             self._numbers[each.role] = max(self._numbers.get(each.role, 0), number_of(each.instance))
         if self._watchers:
-            self._say(f"the directory has moved to {self._node.endpoint}; {len(self._watchers)} processes go on")
+            self.say(f"the directory has moved to {self._node.endpoint}; {len(self._watchers)} processes go on")
 
     async def _round(self) -> None:
         for each in self._watchers.values():
@@ -210,7 +210,7 @@ class Keeper:
         if is_stuck(active, self._desired["worker"], self._old):
             self._old.clear()
             needs = self._cluster.shares["worker"].told()
-            self._say(f"the worker stays: no machine has {needs} free for another beside it")
+            self.say(f"the worker stays: no machine has {needs} free for another beside it")
 
     # In threads: the cluster may take its time, and this loop answers for the directory.
 
@@ -237,10 +237,10 @@ class Keeper:
             self._directory.bury(instance, kept.pid)
         await asyncio.to_thread(self._cluster.remove, instance)
         lost = f"is lost with its watcher on {kept.address or 'a machine'}"
-        self._say(f"{instance} {'has ended' if kept.state == 'ended' else lost}")
+        self.say(f"{instance} {'has ended' if kept.state == 'ended' else lost}")
         if instance in self._old:
             self._old.discard(instance)
-            self._say(f"{len(self._old)} more to replace" if self._old else "all workers are replaced")
+            self.say(f"{len(self._old)} more to replace" if self._old else "all workers are replaced")
 
     # What is known of the watchers ------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Keeper:
         if kept.state == "placed":
             kept.state = "there"
             waited = self._clock.now() - kept.asked_at
-            self._say(f"{kept.instance} runs on {report['address']}, {waited:.1f} s after it was wanted")
+            self.say(f"{kept.instance} runs on {report['address']}, {waited:.1f} s after it was wanted")
         if kept.pid and report["pid"] != kept.pid:
             self._directory.bury(kept.instance, kept.pid)
         kept.answered = True
@@ -266,7 +266,7 @@ class Keeper:
         if report["ended"]:
             kept.state = "ended"
         for line in report["said"]:
-            self._say(line)
+            self.say(line)
 
     def _told_to(self, kept: _Kept, directory: str) -> Told:
         member = self._member(kept)
@@ -322,7 +322,7 @@ class Keeper:
         wanted = self._desired["worker"]
         count = await self._scaler.wanted(self._directory.members(), wanted, self._clock.now())
         if count != wanted:
-            self._say(f"worker: {self._scaler.last}")
+            self.say(f"worker: {self._scaler.last}")
             self._desired["worker"] = count
 
     async def _look(self, member: Member) -> Seen | None:
@@ -332,7 +332,7 @@ class Keeper:
             return None
         return seen if isinstance(seen, Seen) else None
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self._told += 1
         self._events.append((self._told, text))
         log.info("%s", text)

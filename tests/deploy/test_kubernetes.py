@@ -19,6 +19,7 @@ from watching import wait_until
 from bench.running_mesh import _status, free_ports
 from mesh.security import make_keys
 from services.api.settings import PREFIX, ROLES, ROWS, SECRET, Settings, load_settings, metrics_port
+from services.placement import ray_cluster
 from services.placement.folder import secrets_for
 from specmesh import rooms
 
@@ -121,7 +122,7 @@ def test_every_variable_is_a_setting_with_a_value_it_takes(role: str) -> None:
     given = environment(role)
     for name in given.keys() - NOT_SETTINGS:
         known = name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() in ROWS
-        assert known or name.startswith("RAY_health_check_"), name
+        assert known or name.removeprefix("RAY_") in ray_cluster.CONFIG, name
     own = {name: value for name, value in given.items() if not name.endswith("API_KEYS_FILE")}
     load_settings({}, {name: value for name, value in own.items() if name.startswith(PREFIX)})
     assert not [name for name in given if name.removeprefix(PREFIX).lower() in SECRET]
@@ -257,11 +258,10 @@ def test_there_is_room_for_the_workers_that_are_wanted() -> None:
     cpus = float(main("ray worker")["resources"]["limits"]["cpu"])
     assert cpus // float(given["SPECMESH_WORKER_CPUS"]) * group["replicas"] >= int(given["SPECMESH_WORKERS"])
     assert cpus // float(given["SPECMESH_WORKER_CPUS"]) * group["maxReplicas"] >= int(given["SPECMESH_MAX_WORKERS"])
-    from services.placement.ray_cluster import HEALTH
 
     for role in ("ray head", "ray worker"):
         told = {each["name"]: each.get("value") for each in main(role)["env"]}
-        assert {f"RAY_{name}": str(value) for name, value in HEALTH.items()}.items() <= told.items()
+        assert {f"RAY_{name}": str(value) for name, value in ray_cluster.CONFIG.items()}.items() <= told.items()
 
 
 # As processes --------------------------------------------------------------------------------------------------------
