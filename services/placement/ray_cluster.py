@@ -41,6 +41,8 @@ INSTALL = "--on ray needs Ray, which isn't installed: pip install 'specmesh[ray]
 ENDED = "the mesh has ended"
 ASK_TIMEOUT = 10.0  # s
 ASK_AGAIN = 0.2  # s
+# What doesn't ask for anything Ray puts on any machine, whatever machine is asked for.
+LEAST_CPUS = 0.001
 
 
 class NoRay(Exception):
@@ -133,8 +135,8 @@ def start_keeper(environment: Mapping[str, str], secrets: Mapping[str, str], sha
     home = ray.get_runtime_context().get_node_id()
     near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=home, soft=True)
     options = {
-        "name": KEEPER, "lifetime": "detached", "max_restarts": -1, "max_task_retries": 0, "num_cpus": 0,
-        "scheduling_strategy": near, "max_concurrency": 4,
+        "name": KEEPER, "lifetime": "detached", "max_restarts": -1, "max_task_retries": 0,
+        "num_cpus": LEAST_CPUS, "scheduling_strategy": near, "max_concurrency": 4,
     }  # fmt: skip
     words = {role: (share.cpus, share.gpus) for role, share in shares.items()}
     return KeeperLink(ray.remote(KeeperActor).options(**options).remote(dict(environment), dict(secrets), words, home))

@@ -51,9 +51,12 @@ async def while_streaming(
     return await struck_under_way(mesh, tokens, streams, strike)
 
 
-def test_each_node_has_a_worker_and_the_streamer_is_where_up_was_typed(mesh: RayMesh) -> None:
+def test_each_node_has_a_worker_and_streamer_and_keeper_are_where_up_was_typed(mesh: RayMesh) -> None:
     assert len({each["machine"] for each in mesh.watchers()}) == 3
-    assert mesh.watchers("streamer")[0]["machine"] == ray.get_runtime_context().get_node_id()
+    home = ray.get_runtime_context().get_node_id()
+    assert mesh.watchers("streamer")[0]["machine"] == home
+    keepers = [each for each in ray._private.state.actors().values() if each["Name"] == KEEPER]
+    assert [each["Address"]["NodeID"] for each in keepers if each["State"] == "ALIVE"] == [home]
 
 
 def folders() -> list[Path]:
