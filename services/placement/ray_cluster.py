@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,7 @@ INSTALL = "--on ray needs Ray, which isn't installed: pip install 'specmesh[ray]
 ENDED = "the mesh has ended"
 ASK_TIMEOUT = 10.0  # s
 ASK_AGAIN = 0.2  # s
+LISTENS_WITHIN = 5.0  # s
 # What doesn't ask for anything Ray puts on any machine, whatever machine is asked for.
 LEAST_CPUS = 0.001
 
@@ -75,10 +77,22 @@ def connect(address: str, logs: bool = False) -> str:
     ray = require_ray()
     quiet = {"namespace": NAMESPACE, "logging_level": logging.WARNING, "log_to_driver": logs}
     if address:
+        check_listens(address)
         ray.init(address, **quiet)
     else:
         ray.init("local", include_dashboard=False, _system_config=CONFIG, **quiet)
     return str(ray.get_runtime_context().gcs_address)
+
+
+def check_listens(address: str) -> None:
+    """Ray itself would try for minutes. Raises NoRay."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), LISTENS_WITHIN).close()
+    except OSError as error:
+        raise NoRay(f"no Ray answers at {address} ({error})\n  fix: --ray-address HOST:6379") from None
 
 
 def disconnect() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,18 @@ def test_without_ray_a_command_says_in_one_sentence_what_to_install(
     said = capsys.readouterr().err
     assert said == f"specmesh: {ray_cluster.INSTALL}\n" and "pip install 'specmesh[ray]'" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with pytest.raises(ray_cluster.NoRay, match=f"no Ray answers at {address}"):
+            ray_cluster.check_listens(address)
+        listening.listen(1)
+        ray_cluster.check_listens(address)
+    for named in ("auto", "ray://127.0.0.1:1"):
+        ray_cluster.check_listens(named)
 
 
 def test_a_mesh_on_this_machine_imports_no_ray() -> None:
