@@ -50,6 +50,25 @@ class Output:
     features: torch.Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PageTensor:
+    """Memory of the pages: of a layer, of its keys, or of layers that are alike. The first axis is the page."""
+
+    memory: torch.Tensor
+    # The axis of key heads, and their number in the whole model, of which a rank has some (models/shards.py:
+    # key_heads). 0: there are none (latents), and each rank has all of it.
+    axis: int = 0
+    heads: int = 0
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The shape of a page in the whole model."""
+        shape = list(self.memory.shape[1:])
+        if self.axis:
+            shape[self.axis - 1] = self.heads
+        return tuple(shape)
+
+
 class Executor(Protocol):
     """Owns the weights and the pages. One call at a time."""
 
@@ -59,6 +78,9 @@ class Executor(Protocol):
     parameters: int
     # How the model is run, for the ready box and the metric: "compiled loops (avx512_bf16), strict".
     path: str
+    # What computes keys and values, in words: two executors of one model and dtype with the same words can go on with
+    # each other's pages. The same for all numbers of ranks.
+    computed_by: str
     # Whether the promise of Options.strict is kept.
     strict: bool
     # Whether batches may have branches.
@@ -74,8 +96,8 @@ class Executor(Protocol):
         """Copy page `source` to page `target`, in all layers."""
         ...
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
-        """The memory of the pages, of all layers in a fixed order: views whose first axis is the page."""
+    def page_memory(self) -> Sequence[PageTensor]:
+        """The memory of the pages, of all layers in an order that is the same on all ranks."""
         ...
 
     def move(self, slots: Sequence[tuple[int, int]]) -> None:

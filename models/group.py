@@ -1,4 +1,5 @@
-"""The ranks of a worker, as one of them sees them: sums over all ranks, logits put side by side, words to all.
+"""The ranks of a worker, as one of them sees them: sums over all ranks, logits put side by side, words to all, and
+bytes to one.
 
 Every rank makes the same calls in the same order. Only tensors of known shape and type travel; nothing is pickled.
 
@@ -20,6 +21,8 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 
 # While models are loaded and loops are compiled.
 PATIENT = 3600.0
+# Of what goes from one rank to one other.
+_TAG = 0
 
 
 class RankLost(RuntimeError):
@@ -62,6 +65,14 @@ class Group:
         options.rootRank = options.rootTensor = 0
         self._wait(lambda: self._words.broadcast([words], options))
 
+    def send(self, x: torch.Tensor, rank: int) -> None:
+        """To one rank, which receives it; on the host."""
+        self._wait(lambda: self._words.send([x], rank, _TAG), timedelta(seconds=self.timeout))
+
+    def receive(self, x: torch.Tensor, rank: int) -> None:
+        """In place, what that rank sends: as many bytes."""
+        self._wait(lambda: self._words.recv([x], rank, _TAG), timedelta(seconds=self.timeout))
+
     def _gathered(self, x: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.empty_like(x) for _ in range(self.ranks)]
         options = AllgatherOptions()
@@ -74,9 +85,9 @@ class Group:
         self._wait(begin)
         self.seconds += time.perf_counter() - began
 
-    def _wait(self, begin: Any) -> None:
+    def _wait(self, begin: Any, *timeout: timedelta) -> None:
         try:
-            begin().wait()
+            begin().wait(*timeout)
         except RuntimeError as error:
             raise RankLost(f"rank {self.rank} of {self.ranks}: {str(error).splitlines()[0][:200]}") from error
 

@@ -69,15 +69,23 @@ def _attention(one: Attention, rank: int, ranks: int) -> Attention:
 def _heads(one: Attention, rank: int, ranks: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """First and number of the key heads, and of the query heads, of a rank."""
     group = one.heads // one.kv_heads
+    key, keys = key_heads(one.kv_heads, rank, ranks)
     if ranks <= one.kv_heads:
-        key, keys = part_of(one.kv_heads, rank, ranks)
         return (key, keys), (key * group, keys * group)
-    # Key head by key head: its queries are cut among the ranks that have it.
-    for key in range(one.kv_heads):
-        first, sharers = part_of(ranks, key, one.kv_heads)
+    first, sharers = part_of(ranks, key, one.kv_heads)
+    query, queries = part_of(group, rank - first, sharers)
+    return (key, 1), (key * group + query, queries)
+
+
+def key_heads(heads: int, rank: int, ranks: int) -> tuple[int, int]:
+    """First and number of a rank's key heads, of `heads`. Where there are more ranks, neighbours have one together, and
+    cut its queries among them."""
+    if ranks <= heads:
+        return part_of(heads, rank, ranks)
+    for key in range(heads):
+        first, sharers = part_of(ranks, key, heads)
         if first <= rank < first + sharers:
-            query, queries = part_of(group, rank - first, sharers)
-            return (key, 1), (key * group + query, queries)
+            return key, 1
     raise AssertionError("every rank has a key head")
 
 

@@ -95,6 +95,12 @@ class Attention:
     # A row sees the last `window` positions, its own among them; 0: all.
     window: int = 0
 
+    @property
+    def all_kv_heads(self) -> int:
+        """Of all ranks together."""
+        cut = self.qkv.parts[-1].cut
+        return cut.whole // self.head_dim if cut else self.kv_heads
+
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:

@@ -42,11 +42,11 @@ from models.batch import Batch
 from models.cpu.builder import Builder
 from models.cpu.layers import build, page_bytes, page_shape, why_not
 from models.cpu.projection import CpuProjection
-from models.executor import Options, Output
+from models.executor import Options, Output, PageTensor
 from models.group import Group
 from models.parameters import parameter_count
 from models.projection import Projection
-from models.spec import Linear, Network
+from models.spec import Attention, Linear, Network
 from models.taps import check_taps
 from models.weights import Weights
 
@@ -63,7 +63,7 @@ class CpuExecutor:
     def __init__(self, network: Network, weights: Weights, options: Options) -> None:
         check_taps(options.taps, len(network.layers))
         self.parameters = parameter_count(network)
-        self.path = f"compiled loops ({linears.path(options.dtype)})"
+        self.path = self.computed_by = f"compiled loops ({linears.path(options.dtype)})"
         builder = Builder(network, weights, options, MAX_ROWS)
         built = build(builder)
         ops = [one for one in built if one is not None]
@@ -73,6 +73,8 @@ class CpuExecutor:
         self._group, self._residual, self._vocab_size = options.group, builder.residual, network.vocab_size
         self._logits, self._features, self._pages = builder.logits, builder.features, builder.pages
         self._hidden = builder.hidden
+        # Of each of the pages: keys, then values.
+        self._attention = [layer.attention for layer in network.layers for _ in range(2)]
         shapes = [page_shape(layer.attention, options) for layer in network.layers]
         self._layers = layers_of(shapes, [pages.data_ptr() for pages in builder.pages])
         ops.insert(0, fork_op(self._layers))
@@ -139,8 +141,13 @@ class CpuExecutor:
         for pages in self._pages:
             pages[target] = pages[source]
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
-        return self._pages
+    def page_memory(self) -> Sequence[PageTensor]:
+        return [
+            # A head's words are one block.
+            PageTensor(pages.view(len(pages), one.kv_heads, -1), 1, one.all_kv_heads)
+            if isinstance(one, Attention) else PageTensor(pages)
+            for one, pages in zip(self._attention, self._pages, strict=True)
+        ]  # fmt: skip
 
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         move(self._layers, slots)

@@ -30,7 +30,7 @@ from kernels.launch import computes, listed, only_compiling
 from kernels.norm_rope_act.fused import add_norm, embed, norm_wanted, tap
 from kernels.paged_attention.plan import Sizes
 from models.batch import Batch, Stretch, make_batch
-from models.executor import Options, Output
+from models.executor import Options, Output, PageTensor
 from models.gpu.attention import GpuAttention
 from models.gpu.entry import GpuEntry, add_norm_or_cast
 from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
@@ -100,6 +100,7 @@ class GpuExecutor:
         # How many steps ran which way: as a "graph", or "eager" because no graph was large enough.
         self.steps: Counter[str] = Counter()
         self.path = self._told()
+        self.computed_by = f"Triton {self._where}{', strict' if self.strict else ''}"
 
     projection = staticmethod(torch_projection)
 
@@ -155,7 +156,8 @@ class GpuExecutor:
     def _make_memory(self, place: Place, buckets: tuple[int, ...]) -> None:
         options, specs = place.options, [layer.attention for layer in self._network.layers]
         shapes = [_ATTENTION[type(spec)].page_shape(spec, options) for spec in specs]
-        self._pages = Pages(shapes, options.pages + options.branch_pages, kept_dtype(options), self._device)
+        heads = [spec.all_kv_heads if isinstance(spec, Attention) else 0 for spec in specs]
+        self._pages = Pages(shapes, heads, options.pages + options.branch_pages, kept_dtype(options), self._device)
         kinds: list[Sizes] = []
         scratch = Scratch(MAX_ROWS, SLOTS, self._dtype, self._device)
         for index, (spec, layer) in enumerate(zip(specs, self._layers, strict=True)):
@@ -302,7 +304,7 @@ class GpuExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self._pages.copy(source, target)
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
+    def page_memory(self) -> Sequence[PageTensor]:
         return self._pages.by_page()
 
     @torch.inference_mode()

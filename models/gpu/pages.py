@@ -1,20 +1,33 @@
-"""The pages of all layers. Layers of the same shape share one tensor, so that one call copies a page of all of them."""
+"""The pages of all layers. Layers that are alike share one tensor, so that one call copies a page of all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+
+from models.executor import PageTensor
 
 
 class Pages:
-    def __init__(self, shapes: list[tuple[int, ...]], pages: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        heads: Sequence[int],
+        pages: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         """`shapes`: of one page of each layer, e.g. (2, kv_heads, page_tokens, D); kept [layers, 2, pages, …]. The
-        last two dimensions are token and number."""
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for layer, shape in enumerate(shapes):
-            alike.setdefault(shape, []).append(layer)
+        last two dimensions are token and number. `heads`: key heads of each layer on all ranks; 0: it has none."""
+        # Layers that are alike on one rank are so on all: their heads there don't decide it alone.
+        alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for layer, kind in enumerate(zip(shapes, heads, strict=True)):
+            alike.setdefault(kind, []).append(layer)
         self._kept: list[torch.Tensor] = []
+        self._heads = [each for _, each in alike]
         self.of_layer: dict[int, torch.Tensor] = {}
-        for shape, layers in alike.items():
+        for (shape, _), layers in alike.items():
             # Zeros: attention multiplies unused tokens by 0, and 0 · NaN is NaN.
             kept = torch.zeros(len(layers), shape[0], pages, *shape[1:], dtype=dtype, device=device)
             self._kept.append(kept)
@@ -32,9 +45,12 @@ class Pages:
             size = tokens.shape[3]
             tokens[:, :, targets // size, targets % size] = tokens[:, :, sources // size, sources % size]
 
-    def by_page(self) -> list[torch.Tensor]:
-        """Views whose first axis is the page."""
-        return [kept.movedim(2, 0) for kept in self._kept]
+    def by_page(self) -> list[PageTensor]:
+        """Views [pages, layers, 2, kv_heads, …]."""
+        return [
+            PageTensor(kept.movedim(2, 0), 3 if heads else 0, heads)
+            for kept, heads in zip(self._kept, self._heads, strict=True)
+        ]
 
     def copy(self, source: int, target: int) -> None:
         for kept in self._kept:

@@ -9,7 +9,7 @@ import torch
 
 from kernels.kv_store.reference import as_kept, from_kept
 from models.batch import Batch
-from models.executor import Options
+from models.executor import Options, PageTensor
 from models.plain.parts import PlainLinear, PlainNorm, kept_dtype, rotated, shared_tables
 from models.spec import Attention
 from models.weights import Weights
@@ -37,8 +37,8 @@ class PlainAttention:
         self._keys[target] = self._keys[source]
         self._values[target] = self._values[source]
 
-    def page_memory(self) -> list[torch.Tensor]:
-        return [self._keys, self._values]
+    def page_memory(self) -> list[PageTensor]:
+        return [PageTensor(each, 2, self._spec.all_kv_heads) for each in (self._keys, self._values)]
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         for cache in (self._keys.flatten(0, 1), self._values.flatten(0, 1)):

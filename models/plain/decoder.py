@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from models.batch import Batch
-from models.executor import Options, Output
+from models.executor import Options, Output, PageTensor
 from models.parameters import parameter_count
 from models.plain.attention import PlainAttention, sequences
 from models.plain.experts import PlainExperts
@@ -44,7 +44,7 @@ class PlainExecutor:
             raise ModelError(f"dtype is {options.dtype}", why)
         check_taps(options.taps, len(network.layers))
         self.strict = options.strict
-        self.path = f"plain torch, {device}{', strict: row by row' if self.strict else ''}"
+        self.path = self.computed_by = f"plain torch, {device}{', strict: row by row' if self.strict else ''}"
         self.parameters = parameter_count(network)
         self._device, self._taps, self._dtype = device, options.taps, dtype_of(options)
         self._group, self._vocab_size = options.group, network.vocab_size
@@ -114,7 +114,7 @@ class PlainExecutor:
         for layer in self._layers:
             layer.attention.copy_page(source, target)
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
+    def page_memory(self) -> Sequence[PageTensor]:
         return [memory for layer in self._layers for memory in layer.attention.page_memory()]
 
     @torch.inference_mode()

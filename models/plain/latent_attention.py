@@ -6,7 +6,7 @@ import torch
 
 from kernels.mla_attention.reference import absorb, attend, expand, split_up, store
 from models.batch import Batch
-from models.executor import Options
+from models.executor import Options, PageTensor
 from models.plain.attention import kept, sequences
 from models.plain.parts import PlainLinear, PlainNorm, dtype_of, rotated, shared_tables
 from models.spec import LatentAttention
@@ -37,8 +37,8 @@ class PlainLatentAttention:
     def copy_page(self, source: int, target: int) -> None:
         self._latents[target] = self._latents[source]
 
-    def page_memory(self) -> list[torch.Tensor]:
-        return [self._latents]
+    def page_memory(self) -> list[PageTensor]:
+        return [PageTensor(self._latents)]
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         latents = self._latents.flatten(0, 1)

@@ -474,11 +474,6 @@ def _checked(
     for name, split in (("phase", values["phase"] != ALL), ("prefill_workers", values["prefill_workers"] > 0)):
         if split and not values["prefix_cache"]:
             problems.append(f"{origins[name]}: pages are handed over by the prefix cache: leave prefix_cache on")
-        if split and values["tensor_parallel_size"] > 1:
-            problems.append(
-                f"{origins[name]}: each process of a split model has a part of every page, and hands none over: leave"
-                " tensor_parallel_size at 1"
-            )
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins, notes)

@@ -164,8 +164,8 @@ class WorkerActor(Actor):
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
         )
         drafts = GuardedController(controller)
-        memory = runner.page_memory() if self._secret else None
-        if memory is not None:
+        if self._secret:
+            memory = runner.page_memory()
             self._handover = Handover(self._context, scheduler, memory, self._in_engine, self._tell_loop)
         handover = self._handover
         self._metrics.watch(scheduler, drafts, runner.counts, handover.counts if handover else None)

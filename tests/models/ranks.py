@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,20 @@ from models.weights import Weights
 class InTurns(Group):
     """Computes while no other rank does: Triton's interpreter is one for the whole process."""
 
-    def __init__(self, rank: int, ranks: int, turn: threading.Lock, met: threading.Barrier, parts: list[Any]) -> None:
+    def __init__(
+        self, rank: int, ranks: int, turn: threading.Lock, met: threading.Barrier, parts: list[Any], boxes: list[Any]
+    ) -> None:
         super().__init__(None, None, rank, ranks)
-        self.turn, self._met, self._parts = turn, met, parts
+        self.turn, self._met, self._parts, self._boxes = turn, met, parts, boxes
+
+    def send(self, x: torch.Tensor, rank: int) -> None:
+        self._boxes[rank].put(x.clone())
+
+    def receive(self, x: torch.Tensor, rank: int) -> None:
+        """From the only rank that sends meanwhile."""
+        sent = self._boxes[self.rank].get(timeout=300)
+        assert sent.shape == x.shape
+        x.copy_(sent)
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_contiguous()
@@ -46,7 +58,7 @@ class InTurns(Group):
 
 @contextmanager
 def in_turns(ranks: int) -> Iterator[tuple[ThreadPoolExecutor, list[Group]]]:
-    shared = threading.Lock(), threading.Barrier(ranks), [None] * ranks
+    shared = threading.Lock(), threading.Barrier(ranks), [None] * ranks, [queue.Queue() for _ in range(ranks)]
     with ThreadPoolExecutor(ranks) as pool:
         yield pool, [InTurns(rank, ranks, *shared) for rank in range(ranks)]
 
@@ -57,7 +69,7 @@ class Split:
     branches = True
 
     def __init__(self, pool: ThreadPoolExecutor, executors: Sequence[Executor], groups: Sequence[Group]) -> None:
-        self._pool, self.executors = pool, executors
+        self.pool, self.executors, self.groups = pool, executors, groups
         self._turns = [getattr(group, "turn", contextlib.nullcontext()) for group in groups]
         self.max_rows = executors[0].max_rows
         self.parameters = executors[0].parameters
@@ -77,7 +89,7 @@ class Split:
             with self._turns[rank]:
                 return call(self.executors[rank])
 
-        return list(self._pool.map(one, range(len(self.executors))))
+        return list(self.pool.map(one, range(len(self.executors))))
 
 
 @contextmanager

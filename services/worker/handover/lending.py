@@ -93,12 +93,15 @@ class Lending:
             back(Lent(first, pages, done))
 
     def _read(self, loan: int, found: _Loan) -> list[list[bytes]]:
-        read: list[list[bytes]] = []
-        while len(read) < found.wanted and found.next < found.seen:
+        pages: list[int] = []
+        while len(pages) < found.wanted and found.next < found.seen:
             page = self._cache.page(found.names[found.next])
             if page is None:
                 break
-            read.append(self._memory.read(page))
-            self._held.release_one(loan, page)
+            pages.append(page)
             found.next += 1
+        # At once: where ranks have parts of them, that is one exchange.
+        read = self._memory.read(pages) if pages else []
+        for page in pages:
+            self._held.release_one(loan, page)
         return read

@@ -16,7 +16,7 @@ import torch
 from models.batch import Batch
 from models.group import Group
 
-FORWARD, COPY, MOVE, PREPARE, HURRY = range(5)
+FORWARD, COPY, MOVE, PREPARE, HURRY, READ, WRITE = range(7)
 INLINE: Final = 512
 # A step of 2048 rows with tables of a million tokens each is smaller.
 MOST_WORDS: Final = 1 << 28

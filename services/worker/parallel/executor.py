@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from models.batch import Batch
-from models.executor import Executor, Output
+from models.executor import Executor, Output, PageTensor
 from models.group import Group, RankLost
 from services.worker.parallel import calls
+from services.worker.parallel.pages import OtherRanks, receive_page, send_pages
 
 
 class ParallelExecutor:
@@ -24,8 +25,8 @@ class ParallelExecutor:
     def __init__(self, own: Executor, group: Group, lost: Callable[[str], Any]) -> None:
         """`lost` is told why, once, before the call that found it out fails."""
         self.own, self._group, self._lost = own, group, lost
-        self.max_rows, self.parameters, self.strict, self.branches = (
-            own.max_rows, own.parameters, own.strict, own.branches,
+        self.max_rows, self.parameters, self.strict, self.branches, self.computed_by = (
+            own.max_rows, own.parameters, own.strict, own.branches, own.computed_by,
         )  # fmt: skip
         self.path = f"{group.ranks} ranks: {own.path}"
 
@@ -37,9 +38,12 @@ class ParallelExecutor:
     def copy_page(self, source: int, target: int) -> None:
         self._on_all(calls.call(calls.COPY, source, target), lambda: self.own.copy_page(source, target))
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
-        """None that could be handed over: each rank has a part of every page."""
-        return ()
+    def page_memory(self) -> Sequence[PageTensor]:
+        """Rank 0's part of every page. `other_ranks` has the rest."""
+        return self.own.page_memory()
+
+    def other_ranks(self) -> OtherRanks:
+        return OtherRanks(self.page_memory(), self._group, self._on_all)
 
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         numbers = [slot for pair in slots for slot in pair]
@@ -84,5 +88,9 @@ def serve(executor: Executor, group: Group) -> None:
                     executor.prepare()  # type: ignore[attr-defined]
                 case calls.HURRY:
                     group.timeout = int(words[1]) / 1000
+                case calls.READ:
+                    send_pages(executor.page_memory(), group, words[1:].tolist())
+                case calls.WRITE:
+                    receive_page(executor.page_memory(), group, int(words[1]))
                 case other:
                     raise AssertionError(f"no call {other}")

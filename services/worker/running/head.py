@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from models.batch import Stretch
-from models.executor import Executor, Options, Output
+from models.executor import Executor, Options, Output, PageTensor
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
@@ -148,7 +148,7 @@ class HeadModel:
     def copy_page(self, source: int, target: int) -> None:
         self.executor.copy_page(source, target)
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
+    def page_memory(self) -> Sequence[PageTensor]:
         return self.executor.page_memory()
 
     def hidden(self, features: torch.Tensor) -> torch.Tensor:
@@ -206,7 +206,7 @@ class ResidualModel:
         if self.prefix is not None:
             self.prefix.copy_page(source, target)
 
-    def page_memory(self) -> Sequence[torch.Tensor]:
+    def page_memory(self) -> Sequence[PageTensor]:
         return [] if self.prefix is None else self.prefix.page_memory()
 
     def logits(self, index: int, hidden: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:

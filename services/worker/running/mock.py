@@ -93,8 +93,8 @@ class MockPages:
         self.layout = f"mock {profile.vocab_size} {profile.seed} {page_tokens}"
         self.frame_bytes = (profile.token_bytes * page_tokens,)
 
-    def read(self, page: int) -> list[bytes]:
-        return [bytes(size) for size in self.frame_bytes]
+    def read(self, pages: Sequence[int]) -> list[list[bytes]]:
+        return [[bytes(size) for size in self.frame_bytes] for _ in pages]
 
     def write(self, page: int, frames: Sequence[bytes]) -> None:
         assert tuple(map(len, frames)) == self.frame_bytes

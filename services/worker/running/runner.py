@@ -54,7 +54,9 @@ class PageMemory(Protocol):
         """Sizes of the frames of a page."""
         ...
 
-    def read(self, page: int) -> list[bytes]: ...
+    def read(self, pages: Sequence[int]) -> list[list[bytes]]:
+        """The frames of each."""
+        ...
 
     def write(self, page: int, frames: Sequence[bytes]) -> None:
         """The frames have these sizes."""
@@ -77,8 +79,8 @@ class Runner(Protocol):
         Of a worker that is split: its "ranks", and what the exchange with them took, "exchange_us". Empty else."""
         ...
 
-    def page_memory(self) -> PageMemory | None:
-        """The pages as bytes, to be handed to other workers. None: they stay here."""
+    def page_memory(self) -> PageMemory:
+        """The pages as bytes, to be handed to other workers."""
         ...
 
     def launch(self, work: Work) -> None:

@@ -153,14 +153,12 @@ class TorchModel:
         if self.head is not None:
             self.head.copy_page(source, target)
 
-    def page_memory(self) -> PageMemory | None:
-        """The pages' bytes, those of the drafter's layers among them; None: they are on several devices."""
-        facts, own = self.facts, self.executor.page_memory()
-        if not own:
-            return None
-        layers = [*own, *(self.head.page_memory() if self.head is not None else ())]
-        model = f"{facts.path_name} {facts.path} {facts.parameters} {facts.vocabulary}"
-        return TorchPages(layers, model)
+    def page_memory(self) -> PageMemory:
+        """The pages' bytes, those of the drafter's layers among them, which rank 0 has alone."""
+        facts, executor = self.facts, self.executor
+        layers = [*executor.page_memory(), *(self.head.page_memory() if self.head is not None else ())]
+        model = f"{facts.path_name} {executor.computed_by} {facts.dtype} {facts.parameters} {facts.vocabulary}"
+        return TorchPages(layers, model, executor.other_ranks() if isinstance(executor, ParallelExecutor) else None)
 
     def _assert_covered(self, item: ForwardRows) -> None:
         end = item.start + (1 + max(depths(len(item.parents), item.parents)) if item.parents else len(item.tokens))

@@ -11,7 +11,7 @@ GROUPED, LATENT = (2, 3, 4, 5), (1, 4, 7)  # parts, (kv heads,) 4 tokens, number
 
 
 def filled(*shapes: tuple[int, ...]) -> Pages:
-    pages = Pages(list(shapes), 6, torch.float32, device())
+    pages = Pages(shapes, [3 if len(shape) == 4 else 0 for shape in shapes], 6, torch.float32, device())
     for layer in pages.of_layer.values():
         layer.copy_(torch.rand(layer.shape, generator=torch.Generator().manual_seed(layer.numel())))
     return pages
@@ -39,7 +39,8 @@ def test_moved_slots_hold_what_their_sources_hold_and_others_do_not_change() -> 
 
 def test_views_by_page_are_those_of_all_layers() -> None:
     pages = filled(GROUPED, LATENT, GROUPED)
-    views = pages.by_page()
+    assert [(each.axis, each.heads) for each in pages.by_page()] == [(3, 3), (0, 0)]
+    views = [each.memory for each in pages.by_page()]
     assert [view.shape[0] for view in views] == [6, 6] and sum(view[3].numel() for view in views) == 2 * 120 + 28
     for view in views:
         view[3].fill_(5)

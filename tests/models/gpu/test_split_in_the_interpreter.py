@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ from tests.models.gpu.interpreted import FAMILIES, on_cpu, save
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import parity
 import ranks
+
+from models.executor import Executor
+from services.worker.parallel.pages import OtherRanks, receive_page, send_pages
+from services.worker.running.page_memory import TorchPages
 
 pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter's device")
 
@@ -32,3 +37,31 @@ def test_two_ranks_give_the_logits_of_transformers(name: str, tmp_path: Path) ->
         assert all("no CUDA graphs" in each.path for each in split.executors)
     expected = torch.cat([parity.logits_of(theirs, tokens)[10:], parity.logits_of(theirs, other)])
     parity.assert_close(logits, expected, "two ranks")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_process_goes_on_with_pages_of_two_ranks(name: str, tmp_path: Path) -> None:
+    save(name, tmp_path)
+    tokens = parity.random_tokens(19, 1)
+    with torch.inference_mode(), ranks.split(tmp_path, 2, on_cpu, meet=ranks.in_turns) as split:
+        expected = parity.run(split, [Stretch(tokens, 0, [5, 2], 16)])
+        own, (other,) = split.executors[0], split.executors[1:]
+
+        def on_all(words: object, first: Callable[[], None]) -> None:
+            run = split.pool.submit(theirs, other.page_memory(), split.groups[1], given)
+            first()
+            run.result(300)
+
+        pages = TorchPages(own.page_memory(), "m", OtherRanks(own.page_memory(), split.groups[0], on_all))
+        theirs, given = send_pages, [5]
+        (read,) = pages.read([5])
+        theirs, given = receive_page, 7
+        pages.write(7, read)
+        assert torch.equal(parity.run(split, [Stretch(tokens[16:], 16, [7, 3], 0)]),
+                           parity.run(split, [Stretch(tokens[16:], 16, [5, 4], 0)]))  # fmt: skip
+    whole: Executor = parity.load(tmp_path, on_cpu)
+    landed = TorchPages(whole.page_memory(), "m")
+    assert (landed.layout, landed.frame_bytes) == (pages.layout, pages.frame_bytes)
+    landed.write(7, read)
+    assert landed.read([7]) == [read]
+    parity.assert_close(parity.run(whole, [Stretch(tokens[16:], 16, [7, 3], 0)]), expected, "pages of two ranks")

@@ -19,8 +19,8 @@ class Memory:
     def __init__(self) -> None:
         self.pages: dict[int, list[bytes]] = {}
 
-    def read(self, page: int) -> list[bytes]:
-        return self.pages[page]
+    def read(self, pages: Sequence[int]) -> list[list[bytes]]:
+        return [self.pages[page] for page in pages]
 
     def write(self, page: int, frames: Sequence[bytes]) -> None:
         self.pages[page] = list(frames)
@@ -152,7 +152,7 @@ def test_pages_that_land_are_found_by_their_names_and_held_until_the_request_run
     assert receiver.landing.open(7, receiver.names) == 1
     assert receiver.land(1, 2, 3) == [True] * 3
     found = receiver.sharing.cache.find(receiver.names)
-    assert [receiver.memory.read(page)[0] for page in found] == [b"p0", b"p1", b"p2", b"p3"]
+    assert [frames[0] for frames in receiver.memory.read(found)] == [b"p0", b"p1", b"p2", b"p3"]
     assert receiver.pages.in_use == 4
     receiver.landing.arrived(7)
     receiver.planner.held.release(7)

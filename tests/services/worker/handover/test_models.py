@@ -11,6 +11,7 @@ from driving import request
 from tiny_folder import write_tiny_model
 from two_workers import split
 
+from models.executor import PageTensor
 from services.api.settings import Settings
 from services.worker.loading import load_runner
 from services.worker.running import page_memory
@@ -43,7 +44,7 @@ def test_a_model_goes_on_with_pages_of_another_one(executor: str, dtype: str, fo
     source, target = one.page_memory(), other.page_memory()
     assert source.layout == target.layout
     for page in range(4):
-        target.write(7 - page, source.read(page))
+        target.write(7 - page, *source.read([page]))
     assert torch.equal(last_logits(other, 64, [7, 6, 5, 4, 9]), expected)
 
 
@@ -69,8 +70,9 @@ def test_pages_keep_their_bytes_in_frames_of_any_size(monkeypatch: pytest.Monkey
         monkeypatch.setattr(page_memory, "FRAME_BYTES", size)
         ours, theirs = layers(1), layers(2)
         untouched = [layer[5].clone() for layer in theirs]
-        one, other = TorchPages(ours, "m"), TorchPages(theirs, "m")
-        read = one.read(2)
+        one, other = (TorchPages([*map(PageTensor, each)], "m") for each in (ours, theirs))
+        read, again = one.read([2, 2])
+        assert read == again
         assert tuple(map(len, read)) == one.frame_bytes == other.frame_bytes and len(read) == frames
         other.write(4, read)
         for mine, other_layer, rest in zip(ours, theirs, untouched, strict=True):

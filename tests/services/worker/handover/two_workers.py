@@ -37,7 +37,10 @@ class FakePages:
         self.layout = f"fake {size}"
         self.frame_bytes = (PLACE.size * (size - 1), PLACE.size)
 
-    def read(self, page: int) -> list[bytes]:
+    def read(self, pages: Sequence[int]) -> list[list[bytes]]:
+        return [self._frames(page) for page in pages]
+
+    def _frames(self, page: int) -> list[bytes]:
         places = self._fake._pages[page]
         found = [PLACE.pack(True, *place[1:]) if place else PLACE.pack(False, 0, 0) for place in places]
         return [b"".join(found[:-1]), found[-1]]
