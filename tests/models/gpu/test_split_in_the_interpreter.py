@@ -48,7 +48,7 @@ def test_one_process_goes_on_with_pages_of_two_ranks(name: str, tmp_path: Path) 
         own, (other,) = split.executors[0], split.executors[1:]
 
         def on_all(words: object, first: Callable[[], None]) -> None:
-            run = split.pool.submit(theirs, other.page_memory(), split.groups[1], given)
+            run = split.pool.submit(torch.inference_mode()(theirs), other.page_memory(), split.groups[1], given)
             first()
             run.result(300)
 

@@ -28,7 +28,8 @@ PROMPT = [5, 9, 200, 17, 30, 31, 32, 5, 9, 200]
 
 
 @contextmanager
-def loaded(folder: Path, lost: Any = print, **changes: Any) -> Iterator[tuple[TorchModel, Ranks | None]]:
+def closed_behind() -> Iterator[list[Ranks]]:
+    """Ranks that are started meanwhile end with this."""
     made: list[Ranks] = []
 
     class Kept(Ranks):
@@ -36,15 +37,21 @@ def loaded(folder: Path, lost: Any = print, **changes: Any) -> Iterator[tuple[To
             made.append(self)
             super().__init__(*arguments)
 
-    options: dict[str, Any] = {"dtype": "float32", "threads": 2, "page_tokens": 16, "kv_cache_mb": 8}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_model, "Ranks", Kept)
-        model = load_torch_model(folder, Wanted(**(options | changes)), lost=lost)
     try:
-        yield model, made[0] if made else None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_model, "Ranks", Kept)
+            yield made
     finally:
         for ranks in made:
             ranks.close()
+
+
+@contextmanager
+def loaded(folder: Path, lost: Any = print, **changes: Any) -> Iterator[tuple[TorchModel, Ranks | None]]:
+    options: dict[str, Any] = {"dtype": "float32", "threads": 2, "page_tokens": 16, "kv_cache_mb": 8}
+    with closed_behind() as made:
+        model = load_torch_model(folder, Wanted(**(options | changes)), lost=lost)
+        yield model, made[0] if made else None
 
 
 def said(model: TorchModel, count: int = 40) -> list[int]:

@@ -1,0 +1,91 @@
+"""Prefill and decode workers whose model is split over ranks, in real processes: the texts are those of one worker with
+as many ranks, also when a rank of either side is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_mesh import RunningMesh, running_mesh, until
+from split_mesh import STREAMS, ask_all, figure, no_page_is_in_use, texts, wait_for_workers, workers
+from tiny_folder import write_tiny_model
+
+pytestmark = pytest.mark.slow
+
+# Three key heads over two ranks.
+MODEL = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96, "max_position_embeddings": 1024}
+RANKS: dict[str, Any] = {
+    "dtype": "float32", "kv_cache_mb": 16, "threads": 2, "page_tokens": 16, "max_step_tokens": 16,
+    "tensor_parallel_size": 2,
+}  # fmt: skip
+SPLIT = {"prefill_workers": 1, "decode_workers": 1, "handover_min_tokens": 32}
+
+
+async def said(mesh: RunningMesh, prompt_tokens: int, **more: Any) -> list[str]:
+    prompts = [[5 + (k + 7 * stream) % 290 for k in range(prompt_tokens)] for stream in range(STREAMS)]
+    return texts(await ask_all(mesh, prompts, 24, model="tiny", **more))
+
+
+def ranks_of(mesh: RunningMesh) -> dict[str, int]:
+    """The second rank of each worker."""
+    return workers(mesh, "services.worker.parallel.rank")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", **MODEL)
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled"])
+def split_mesh(
+    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningMesh, str]]:
+    folder, executor = tmp_path_factory.mktemp("mesh"), request.param
+    with running_mesh(folder, model=model, executor=executor, **RANKS, **SPLIT) as mesh:
+        wait_for_workers(mesh, 2)
+        yield mesh, executor
+
+
+async def test_two_ranks_go_on_with_pages_of_two_others_and_say_what_one_worker_says(
+    split_mesh: tuple[RunningMesh, str], model: Path, tmp_path: Path
+) -> None:
+    mesh, executor = split_mesh
+    assert set(ranks_of(mesh)) == {"prefill-1", "decode-1"}
+    found = [await said(mesh, 120, cache_salt=method, speculation={"method": method}) for method in ("naive", "ngram")]
+    assert figure(mesh, 1, "specmesh:handovers_total", 'end="complete"') == 2 * STREAMS
+    lent = figure(mesh, 0, "specmesh:handover_pages_total", 'way="lent"')
+    assert lent == figure(mesh, 1, "specmesh:handover_pages_total", 'way="fetched"') == 2 * STREAMS * 7
+    no_page_is_in_use(mesh, 2)
+    with running_mesh(tmp_path, model=model, executor=executor, **RANKS) as together:
+        assert found == [await said(together, 120, speculation={"method": "naive"})] * 2
+
+
+@pytest.mark.parametrize("struck", ["prefill-1", "decode-1"])
+async def test_a_rank_that_is_killed_in_the_middle_of_a_handover_changes_no_text(
+    split_mesh: tuple[RunningMesh, str], struck: str
+) -> None:
+    mesh, _ = split_mesh
+    expected = await said(mesh, 900, cache_salt="calm", speculation={"method": "naive"})
+    before = figure(mesh, 0, "specmesh:handover_pages_total", 'way="lent"')
+    running = asyncio.create_task(said(mesh, 900, cache_salt=struck))
+    await asyncio.to_thread(
+        until,
+        lambda: figure(mesh, 0, "specmesh:handover_pages_total", 'way="lent"') > before + 20,
+        60.0,
+        lambda: mesh.text()[-4000:],
+    )
+    assert not running.done()
+    rank = ranks_of(mesh)[struck]
+    os.kill(rank, signal.SIGKILL)
+    assert await running == expected
+    await asyncio.to_thread(
+        until, lambda: ranks_of(mesh).get(struck, rank) != rank, 120.0, lambda: mesh.text()[-4000:]
+    )
+    await asyncio.to_thread(wait_for_workers, mesh, 2)
+    no_page_is_in_use(mesh, 2)
+    assert await said(mesh, 900, cache_salt=struck) == expected
