@@ -129,6 +129,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("kv_cache_mb", -1, "Memory for KV pages, in MiB; 0: 60 % of the memory that is free after loading the model; -1: by gpu_memory_utilization on a GPU, 1024 on a CPU", low=-1, high=1048576, roles="worker"),
     _row("gpu_memory_utilization", 0.9, "Share of the GPU's memory that the worker may use; KV pages get what weights and the largest step leave of it", low=0.0, high=1.0, above=True, roles="worker"),
     _row("tensor_parallel_size", 1, "Number of processes that a worker's model is split over, each with a share of the weights and KV pages: on a GPU each, or sharing the worker's cores and threads; experts are shared out whole (docs/parallel.md)", low=1, high=64, roles="worker"),
+    _row("prefill_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase prefill; 0: as tensor_parallel_size. If it isn't that of decode workers, the text is not that of one worker (docs/split.md)", low=0, high=64, roles="worker"),
+    _row("decode_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase decode; 0: as tensor_parallel_size", low=0, high=64, roles="worker"),
     _row("threads", 0, "Number of compute threads of the worker, of all its ranks together; 0: one per core", low=0, high=1024, roles="worker"),
     _row("prefix_cache", True, "Keep the KV pages of finished texts and reuse them for requests with the same beginning", roles="worker"),
     _row("phase", ALL, "Part of the work that the streamers give this worker: prefill: long prompts, whose KV pages it hands to others; decode: requests, whose long prompts others compute; all: requests, which it computes alone", kind="choice", choices=PHASES, roles="worker"),
@@ -474,6 +476,9 @@ def _checked(
     for name, split in (("phase", values["phase"] != ALL), ("prefill_workers", values["prefill_workers"] > 0)):
         if split and not values["prefix_cache"]:
             problems.append(f"{origins[name]}: pages are handed over by the prefix cache: leave prefix_cache on")
+    for name in ("prefill_tensor_parallel_size", "decode_tensor_parallel_size"):
+        if values[name] and values["phase"] == ALL and not values["prefill_workers"]:
+            problems.append(f"{origins[name]}: there are no phases: set tensor_parallel_size, or prefill_workers")
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins, notes)

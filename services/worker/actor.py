@@ -23,6 +23,7 @@ from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
 from services.api.messages import Describe, Failed, FetchPages, Finished, Generate, ModelCard, Speculation, Tokens
 from services.api.methods import METHODS
+from services.api.phases import ranks_by_phase, ranks_of
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
@@ -183,13 +184,20 @@ class WorkerActor(Actor):
             lending=handover.lending if handover else None,
         )
         self._card = self._make_card(scheduler, facts)
-        self.serves = f"{self._name[-40:]} ({facts.path[:30]}, vocabulary {facts.vocabulary[-12:] or 'unknown'})"
+        self.serves = f"{self._name[-40:]} ({self._layout(facts)}, vocabulary {facts.vocabulary[-12:] or 'unknown'})"
         self._figures = lambda: figures_of(scheduler, controller)
         self._engine.start()
         self._context.directory.on_change(self._follow_proposers)
         self._follow_proposers()
         self._unready = ""
         self._has_loaded.set()
+
+    def _layout(self, facts: Facts) -> str:
+        """The same for workers of both phases where the user has given each a number of ranks."""
+        settings = self._settings
+        if by_phase := ranks_by_phase(settings):
+            return by_phase + facts.path.removeprefix(f"{ranks_of(settings)} ranks: ")[:30]
+        return facts.path[:30]
 
     def _make_card(self, scheduler: Scheduler, facts: Facts) -> ModelCard:
         limits = scheduler.limits

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.api.methods import AUTO, METHODS
+from services.api.phases import ranks_of
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
 from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
@@ -76,7 +77,7 @@ def _torch(settings: Settings) -> Runner:
         max_step_tokens=settings.max_step_tokens,
         max_context=settings.max_context,
         rows_a_sequence=rows_a_sequence(settings),
-        ranks=settings.tensor_parallel_size,
+        ranks=ranks_of(settings),
         rank_timeout=STALE_TIMES * settings.stale_after,
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)

@@ -89,3 +89,17 @@ async def test_a_rank_that_is_killed_in_the_middle_of_a_handover_changes_no_text
     await asyncio.to_thread(wait_for_workers, mesh, 2)
     no_page_is_in_use(mesh, 2)
     assert await said(mesh, 900, cache_salt=struck) == expected
+
+
+async def test_one_process_goes_on_with_pages_of_two_ranks(model: Path, tmp_path: Path) -> None:
+    """Its text is that of the split; in float32 roundings decide nothing here."""
+    sizes = {"prefill_tensor_parallel_size": 2, "decode_tensor_parallel_size": 1}
+    settings = {**RANKS, "executor": "compiled", "tensor_parallel_size": 1}
+    with running_mesh(tmp_path, model=model, **settings, **SPLIT, **sizes) as mesh:
+        wait_for_workers(mesh, 2)
+        assert set(ranks_of(mesh)) == {"prefill-1"}
+        found = await said(mesh, 120, speculation={"method": "naive"})
+        assert figure(mesh, 1, "specmesh:handovers_total", 'end="complete"') == STREAMS
+        again = await said(mesh, 120, cache_salt="again", speculation={"method": "ngram"})
+        assert found == again
+        no_page_is_in_use(mesh, 2)

@@ -54,6 +54,7 @@ def write(folder: Path, text: str) -> Path:
         ({"decode_workers": 2}, "prefill_workers and decode_workers come together"),
         ({"phase": "decode", "prefix_cache": False}, "leave prefix_cache on"),
         ({"prefill_workers": 1, "decode_workers": 1, "prefix_cache": False}, "leave prefix_cache on"),
+        ({"prefill_tensor_parallel_size": 2}, "there are no phases"),
     ],
 )
 def test_phases_that_hand_nothing_over_are_refused(given: dict[str, Any], said: str) -> None:
