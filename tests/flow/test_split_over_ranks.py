@@ -41,35 +41,47 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", **MODEL)
 
 
-@pytest.fixture(scope="module", params=["plain", "compiled"])
-def split_mesh(
-    request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[RunningMesh, str]]:
-    folder, executor = tmp_path_factory.mktemp("mesh"), request.param
-    with running_mesh(folder, model=model, executor=executor, **RANKS, **SPLIT) as mesh:
+@pytest.fixture(scope="module")
+def mesh(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    folder = tmp_path_factory.mktemp("mesh")
+    with running_mesh(folder, model=model, executor="compiled", **RANKS, **SPLIT) as mesh:
         wait_for_workers(mesh, 2)
-        yield mesh, executor
+        yield mesh
 
 
 async def test_two_ranks_go_on_with_pages_of_two_others_and_say_what_one_worker_says(
-    split_mesh: tuple[RunningMesh, str], model: Path, tmp_path: Path
+    mesh: RunningMesh, model: Path, tmp_path: Path
 ) -> None:
-    mesh, executor = split_mesh
-    assert set(ranks_of(mesh)) == {"prefill-1", "decode-1"}
-    found = [await said(mesh, 120, cache_salt=method, speculation={"method": method}) for method in ("naive", "ngram")]
-    assert figure(mesh, 1, "specmesh:handovers_total", 'end="complete"') == 2 * STREAMS
-    lent = figure(mesh, 0, "specmesh:handover_pages_total", 'way="lent"')
-    assert lent == figure(mesh, 1, "specmesh:handover_pages_total", 'way="fetched"') == 2 * STREAMS * 7
-    no_page_is_in_use(mesh, 2)
-    with running_mesh(tmp_path, model=model, executor=executor, **RANKS) as together:
+    found = await handed_over(mesh, "naive", "ngram")
+    with running_mesh(tmp_path, model=model, executor="compiled", **RANKS) as together:
         assert found == [await said(together, 120, speculation={"method": "naive"})] * 2
+
+
+async def test_so_do_ranks_in_plain_torch(model: Path, tmp_path: Path) -> None:
+    found = []
+    for name, more in (("split", SPLIT), ("together", {})):
+        (tmp_path / name).mkdir()
+        with running_mesh(tmp_path / name, model=model, executor="plain", **RANKS, **more) as mesh:
+            wait_for_workers(mesh, 2 if more else 1)
+            found += await handed_over(mesh, "naive") if more else [await said(mesh, 120)]
+    assert found[0] == found[1]
+
+
+async def handed_over(mesh: RunningMesh, *methods: str) -> list[list[str]]:
+    """Texts by method, whose prompts all came from the prefill worker."""
+    assert set(ranks_of(mesh)) == {"prefill-1", "decode-1"}
+    found = [await said(mesh, 120, cache_salt=method, speculation={"method": method}) for method in methods]
+    assert figure(mesh, 1, "specmesh:handovers_total", 'end="complete"') == len(methods) * STREAMS
+    lent = figure(mesh, 0, "specmesh:handover_pages_total", 'way="lent"')
+    assert lent == figure(mesh, 1, "specmesh:handover_pages_total", 'way="fetched"') == len(methods) * STREAMS * 7
+    no_page_is_in_use(mesh, 2)
+    return found
 
 
 @pytest.mark.parametrize("struck", ["prefill-1", "decode-1"])
 async def test_a_rank_that_is_killed_in_the_middle_of_a_handover_changes_no_text(
-    split_mesh: tuple[RunningMesh, str], struck: str
+    mesh: RunningMesh, struck: str
 ) -> None:
-    mesh, _ = split_mesh
     expected = await said(mesh, 900, cache_salt="calm", speculation={"method": "naive"})
     before = figure(mesh, 0, "specmesh:handover_pages_total", 'way="lent"')
     running = asyncio.create_task(said(mesh, 900, cache_salt=struck))
