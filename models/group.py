@@ -60,9 +60,11 @@ class Group:
         return whole[:, :width].contiguous()
 
     def tell(self, words: torch.Tensor) -> None:
-        """Rank 0's words to all, in place; of one length on every rank."""
+        """Rank 0's words to all, in place; of one length on every rank. Rank 0 waits until they are taken."""
         options = dist.BroadcastOptions()
         options.rootRank = options.rootTensor = 0
+        if self.rank == 0:
+            options.timeout = timedelta(seconds=self.timeout)
         self._wait(lambda: self._words.broadcast([words], options))
 
     def send(self, x: torch.Tensor, rank: int) -> None:

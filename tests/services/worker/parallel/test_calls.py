@@ -9,6 +9,7 @@ import pytest
 import ranks
 
 from models.batch import Batch, Stretch, make_batch
+from models.group import RankLost
 from services.worker.parallel import calls
 
 
@@ -44,3 +45,11 @@ def test_numbers_of_other_calls_arrive() -> None:
             heard = [pool.submit(calls.hear, group) for group in groups[1:]]
             calls.tell(groups[0], calls.call(*words))
             assert [each.result().tolist() for each in heard] == [words, words]
+
+
+def test_a_rank_that_does_not_listen_is_lost() -> None:
+    """One that is stopped between two calls, too, of which rank 0 sees nothing else."""
+    with ranks.groups(2) as (_, groups):
+        groups[0].timeout = 0.2
+        with pytest.raises(RankLost, match="rank 0 of 2"):
+            calls.tell(groups[0], calls.call(calls.COPY, 1, 2))
