@@ -23,7 +23,7 @@ from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
 from services.api.messages import Describe, Failed, FetchPages, Finished, Generate, ModelCard, Speculation, Tokens
 from services.api.methods import METHODS
-from services.api.phases import ranks_by_phase, ranks_of
+from services.api.ranks import ranks_by_phase, ranks_of
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES

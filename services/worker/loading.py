@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.api.methods import AUTO, METHODS
-from services.api.phases import ranks_of
+from services.api.ranks import ranks_of
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
 from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes

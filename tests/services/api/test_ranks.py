@@ -1,4 +1,4 @@
-"""What follows from a worker's phase."""
+"""How many ranks a worker has, by its phase."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.api.phases import ranks_by_phase, ranks_of
+from services.api.ranks import ranks_by_phase, ranks_of
 from services.api.settings import Settings
 
 WIDE_PROMPTS = {"tensor_parallel_size": 2, "prefill_tensor_parallel_size": 4}
