@@ -10,13 +10,14 @@ everybody gets all parts and adds them up by rank.
 
 from __future__ import annotations
 
+import socket
 import time
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 # While models are loaded and loops are compiled.
@@ -97,6 +98,31 @@ class Group:
 def meeting_place(file: str, ranks: int) -> Any:
     """The store by which processes of one machine meet: a file."""
     return FileStore(file, ranks)
+
+
+def open_meeting_place(host: str, generation: str) -> tuple[Any, int]:
+    """A store for processes of several machines, and its port: in this process, on this address alone."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+        port = listener.getsockname()[1]
+    except OSError:
+        listener.close()
+        raise
+    patience = timedelta(seconds=PATIENT)
+    # The store owns the socket from now on; without one of ours it would listen on every address.
+    store = TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=patience, master_listen_fd=listener.detach()
+    )
+    return dist.PrefixStore(generation, store), port
+
+
+def distant_meeting_place(host: str, port: int, generation: str) -> Any:
+    """What another process has opened. Ranks of different generations never meet."""
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=PATIENT))
+    return dist.PrefixStore(generation, store)
 
 
 def join(store: Any, rank: int, ranks: int, strict: bool, device: str = "cpu", host: str = "127.0.0.1") -> Group:

@@ -19,6 +19,7 @@ from typing import Any
 
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
+from services.api.nodes import problems_of
 from services.api.phases import ALL, PHASES
 from services.api.sampling_defaults import API_ONLY
 from services.api.settings_file import read_file
@@ -131,6 +132,10 @@ SETTINGS: tuple[Setting, ...] = (
     _row("tensor_parallel_size", 1, "Number of processes that a worker's model is split over, each with a share of the weights and KV pages: on a GPU each, or sharing the worker's cores and threads; experts are shared out whole (docs/parallel.md)", low=1, high=64, roles="worker"),
     _row("prefill_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase prefill; 0: as tensor_parallel_size. If it isn't that of decode workers, the text is not that of one worker (docs/split.md)", low=0, high=64, roles="worker"),
     _row("decode_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase decode; 0: as tensor_parallel_size", low=0, high=64, roles="worker"),
+    _row("nnodes", 1, "Number of machines that the processes of tensor_parallel_size are on, as many on each; each machine is given the same command with its own node_rank (docs/parallel.md)", low=1, high=64, roles="worker"),
+    _row("node_rank", 0, "With nnodes: the number of this machine; 0 serves, the others only compute", low=0, high=63, roles="worker"),
+    _row("master_addr", "", "With nnodes: address of node 0, HOST or HOST:PORT, at which its worker waits for the other nodes", roles="worker"),
+    _row("master_port", 29501, "With nnodes: port of master_addr, where that has none", low=1, high=65535, roles="worker"),
     _row("threads", 0, "Number of compute threads of the worker, of all its ranks together; 0: one per core", low=0, high=1024, roles="worker"),
     _row("prefix_cache", True, "Keep the KV pages of finished texts and reuse them for requests with the same beginning", roles="worker"),
     _row("phase", ALL, "Part of the work that the streamers give this worker: prefill: long prompts, whose KV pages it hands to others; decode: requests, whose long prompts others compute; all: requests, which it computes alone", kind="choice", choices=PHASES, roles="worker"),
@@ -479,6 +484,7 @@ def _checked(
     for name in ("prefill_tensor_parallel_size", "decode_tensor_parallel_size"):
         if values[name] and values["phase"] == ALL and not values["prefill_workers"]:
             problems.append(f"{origins[name]}: there are no phases: set tensor_parallel_size, or prefill_workers")
+    problems += [f"{origins[name]}: {problem}" for name, problem in problems_of(values)]
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins, notes)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from services.api.messages import ModelCard
 from services.api.sampling_defaults import API_ONLY, SamplingDefaults
 from services.api.settings import Settings, served_model_name, store_dir
 from services.cli.launch_plan import Process
+from services.runtime.version import own_version
 
 WIDTH = 78
 LABEL = 10
@@ -27,7 +27,7 @@ def box(
 ) -> str:
     """No lines at the sides, so that the command can be pasted as it is. `sampling`: of requests that set none."""
     url = door_url(settings)
-    title = f" specmesh {_version()} is ready ({took:.1f} s) "
+    title = f" specmesh {own_version()} is ready ({took:.1f} s) "
     rows = [
         ("page", f"{url}/"),
         ("API", f"{url}/v1"),
@@ -121,10 +121,3 @@ def _learning(settings: Settings) -> str:
     if folder is None:
         return "Answers are learned in memory only, and forgotten at the end."
     return f"Answers are learned to {folder}, to draft from.\n--store-dir none keeps them off the disk."
-
-
-def _version() -> str:
-    try:
-        return version("specmesh")
-    except PackageNotFoundError:
-        return "from source"

@@ -119,6 +119,10 @@ def _do_up(options: argparse.Namespace) -> int:
         from services.cli.on_ray import up as up_on_ray
 
         return up_on_ray(settings)
+    if settings.node_rank:
+        from services.cli.node import main as node
+
+        return node(settings)
     from services.cli.up import main as up
 
     return up(settings)
@@ -172,6 +176,10 @@ def _run(commands: argparse._SubParsersAction[Parser]) -> None:
 def _do_run(options: argparse.Namespace) -> int:
     settings = settings_or_exit(options)
     tell_notes(settings)
+    if options.role == "worker" and settings.node_rank:
+        from services.cli.node import main as node
+
+        return node(settings)
     from services.runtime.process import run_role
 
     return run_role(options.role, settings)

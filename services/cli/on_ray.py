@@ -36,6 +36,11 @@ LOOK_EVERY = 0.25  # s
 
 def up(settings: Settings) -> int:
     """Runs until Ctrl-C, SIGTERM or `specmesh down`. The exit code."""
+    if settings.nnodes > 1:
+        return refuse(
+            f"{settings.origin('nnodes')}: with --on ray a worker's ranks are on one machine\n"
+            "  fix: leave nnodes out, or start the nodes without --on ray (docs/parallel.md)"
+        )
     try:
         ray_cluster.require_ray()
         make_run_dir(run_dir(settings))

@@ -73,8 +73,8 @@ def main(settings: Settings) -> int:
             settings = with_free_port(settings)
             processes = processes_of(settings, endpoint(settings, DIRECTORY))
             check_ports(settings, processes)
-            with _compiling(settings):
-                model = _fetch_model(settings)
+            with compiling(settings):
+                model = fetch_model(settings)
             try:
                 sampling = sampling_of(model, settings.generation_config).defaults
                 return asyncio.run(Up(settings, processes, sampling).run())
@@ -125,7 +125,7 @@ def _say(text: str) -> None:
 
 
 @contextmanager
-def _compiling(settings: Settings) -> Iterator[None]:
+def compiling(settings: Settings) -> Iterator[None]:
     """At the first start on a CPU, the loops are compiled while the model is fetched. Says so: nothing else is seen of
     it for a minute or two."""
     on_gpu = settings.executor == "triton" or (settings.executor == "auto" and Path("/dev/nvidia0").exists())
@@ -145,7 +145,7 @@ def _compiling(settings: Settings) -> Iterator[None]:
         compile_ahead.stop(compilers)
 
 
-def _fetch_model(settings: Settings) -> Path:
+def fetch_model(settings: Settings, with_head: bool = True) -> Path:
     """Its folder, checked."""
     from models.check import check_context, check_model
     from models.sources import ensure_model
@@ -159,7 +159,8 @@ def _fetch_model(settings: Settings) -> Path:
         # Checked once before anything is started: otherwise every role would fail and be restarted.
         network = check_model(folder).network
         check_context(network, settings.max_context)
-        _fetch_head(settings, folder, network)
+        if with_head:
+            _fetch_head(settings, folder, network)
     return folder
 
 

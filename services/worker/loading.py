@@ -55,6 +55,7 @@ def _mock(settings: Settings) -> MockRunner:
 def _torch(settings: Settings) -> Runner:
     from models.sources import ensure_model
     from services.api.own_drafter import own_drafter
+    from services.worker.parallel.meeting import meeting_of
     from services.worker.running.torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
@@ -79,6 +80,7 @@ def _torch(settings: Settings) -> Runner:
         rows_a_sequence=rows_a_sequence(settings),
         ranks=ranks_of(settings),
         rank_timeout=STALE_TIMES * settings.stale_after,
+        meeting=meeting_of(settings),
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
     if own and METHODS[own.method].has_network:

@@ -1,7 +1,7 @@
 """A rank of a worker that isn't the first: a process that loads its share of the model and computes what rank 0 says.
 
-Started by ranks.py with a line of JSON on stdin (`Start`). Knows no requests, no mesh and no settings; it lives as long
-as the worker and takes no signal of a terminal.
+Started by processes.py with a line of JSON on stdin (`Start`), on the worker's machine or on another node's. Knows no
+requests, no mesh and no settings; it lives as long as the process that started it and takes no signal of a terminal.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from models.executor import Options
 
 log = logging.getLogger("specmesh.worker")
 
 _SET_PDEATHSIG = 1  # of prctl
+# Of Options, what each rank has for itself.
+NOT_TOLD = ("group", "taps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,14 @@ class Start:
     parent: int
     rank: int
     ranks: int
-    # File by which the ranks meet.
+    # Among the ranks of this machine.
+    device: int
+    # Where the ranks meet: a file, or with a port an address.
     store: str
+    port: int
+    generation: str
+    # This machine's address, as the other ranks reach it.
+    host: str
     folder: str
     executor: str
     quantization: str
@@ -69,21 +80,34 @@ def _run(start: Start) -> None:
 
     from models.choose import executor_class
     from models.config import read_network
-    from models.executor import Options
-    from models.group import join, meeting_place
+    from models.group import distant_meeting_place, join, meeting_place
     from models.shards import shard
     from services.worker.parallel.executor import serve
     from services.worker.running.weights import weights_of
 
-    options = Options(**start.options)
+    options = options_of(start.options)
     torch.set_num_threads(options.threads)
     device = "cuda" if start.gpu else "cpu"
-    group = join(meeting_place(start.store, start.ranks), start.rank, start.ranks, options.strict, device)
+    if start.port:
+        store = distant_meeting_place(start.store, start.port, start.generation)
+    else:
+        store = meeting_place(start.store, start.ranks)
+    group = join(store, start.rank, start.ranks, options.strict, device, start.host)
     folder = Path(start.folder)
     network = read_network(folder)
     weights = weights_of(folder, network, start.quantization)
     share = shard(network, start.rank, start.ranks)
     serve(executor_class(start.executor)(share, weights, replace(options, group=group)), group)
+
+
+def options_of(told: dict[str, Any]) -> Options:
+    """They may come from another machine. Raises ValueError."""
+    from models.executor import Options
+
+    wanted = {each.name: str(each.type) for each in fields(Options) if each.name not in NOT_TOLD}
+    if {name: type(value).__name__ for name, value in told.items()} != wanted:
+        raise ValueError(f"these aren't the options of an executor: {told}")
+    return Options(**told)
 
 
 if __name__ == "__main__":

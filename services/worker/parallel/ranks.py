@@ -1,4 +1,4 @@
-"""The other ranks of a worker: processes that rank 0 starts and lives with.
+"""The other ranks of a worker: processes that rank 0 starts and lives with, here and, with several nodes, there.
 
 None is replaced: whatever ends or hangs, the whole worker ends at once, as if killed, and who started it starts it
 anew. Its streams go on elsewhere, or at the new one, with the same text.
@@ -6,29 +6,30 @@ anew. Its streams go on elsewhere, or at the new one, with the same text.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
-import subprocess
+import secrets
 import tempfile
-import threading
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from models.executor import Executor, Options
-from models.group import Group, join, meeting_place
-from services.runtime.cpu_placement import GPUS
+from models.fingerprint import fingerprint
+from models.group import Group, join, meeting_place, open_meeting_place
 from services.worker.parallel.executor import ParallelExecutor
-from services.worker.parallel.rank import Start
-from specmesh import rooms
+from services.worker.parallel.line import Told
+from services.worker.parallel.meeting import Meeting
+from services.worker.parallel.nodes import Nodes
+from services.worker.parallel.processes import RankProcesses
+from services.worker.parallel.rank import NOT_TOLD, Start
 
 log = logging.getLogger("specmesh.worker")
 
 # Of a worker that has lost a rank: to be started again.
 EXIT_LOST = 70
+LOOPBACK = "127.0.0.1"
 
 
 def end_process(reason: str) -> None:
@@ -47,59 +48,59 @@ class Ranks:
         options: Options,
         gpu: bool,
         lost: Callable[[str], Any] = end_process,
+        meeting: Meeting | None = None,
     ) -> None:
-        """Blocks until all have met. `lost` is called in any thread."""
-        self._lost, self._ended = lost, False
-        # The system ends a child with the thread that started it, so each has a thread that waits for it.
-        self.processes: list[subprocess.Popen[bytes]] = []
-        with tempfile.TemporaryDirectory(prefix="specmesh-ranks-") as place:
-            store = str(Path(place) / "store")
-            told = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in ("group", "taps")}
-            for rank in range(1, ranks):
-                start = Start(os.getpid(), rank, ranks, store, str(folder), executor, quantization, gpu, told)
-                begun = threading.Event()
-                threading.Thread(target=self._live, args=(start, begun), name=f"rank-{rank}", daemon=True).start()
-                begun.wait()
-            device = "cuda" if gpu else "cpu"
-            self.group: Group = join(meeting_place(store, ranks), 0, ranks, options.strict, device)
+        """Blocks until all have met, for as long as it takes the other nodes of `meeting`. `lost` is called in any
+        thread. Raises `ModelError`."""
+        self.processes = RankProcesses(lost)
+        self._nodes: Nodes | None = None
+        self._device = "cuda" if gpu else "cpu"
+        told = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in NOT_TOLD}
+        self._start = Start(
+            os.getpid(), 0, ranks, 0, "", 0, "", LOOPBACK, str(folder), executor, quantization, gpu, told
+        )
+        self.group: Group = self._meet_here() if meeting is None else self._meet_others(meeting)
 
     def executor(self, own: Executor) -> ParallelExecutor:
-        return ParallelExecutor(own, self.group, self._tell_lost)
+        return ParallelExecutor(own, self.group, self.processes.tell_lost)
 
     def close(self) -> None:
         """For tests: a worker's ranks end with it."""
-        self._ended = True
-        for process in self.processes:
-            process.kill()
-            process.wait()
+        self.processes.end()
+        if self._nodes is not None:
+            self._nodes.close()
 
-    def _live(self, start: Start, begun: threading.Event) -> None:
-        command = rooms.command("services.worker.parallel.rank")
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, env=_environment(start))
-        except OSError as error:
-            self._tell_lost(f"rank {start.rank} can't be started: {error}")
-            return
-        finally:
-            begun.set()
-        self.processes.append(process)
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(asdict(start)).encode() + b"\n")
-            process.stdin.close()
-        self._tell_lost(f"rank {start.rank} ended with {process.wait()}")
+    def _meet_here(self) -> Group:
+        with tempfile.TemporaryDirectory(prefix="specmesh-ranks-") as place:
+            store = str(Path(place) / "store")
+            self._begin(self._start.ranks, store=store)
+            return self._join(meeting_place(store, self._start.ranks))
 
-    def _tell_lost(self, reason: str) -> None:
-        if not self._ended:
-            self._ended = True
-            self._lost(reason)
+    def _meet_others(self, meeting: Meeting) -> Group:
+        start = self._start
+        nodes = Nodes(meeting, start.ranks, fingerprint(Path(start.folder)), self.processes.tell_lost)
+        self._nodes = nodes
+        nodes.gather()
+        generation = secrets.token_hex(16)
+        store, port = open_meeting_place(nodes.host, generation)
+        nodes.tell(
+            Told(
+                executor=start.executor,  # type: ignore[arg-type]
+                quantization=start.quantization,  # type: ignore[arg-type]
+                gpu=start.gpu,
+                ranks=start.ranks,
+                port=port,
+                generation=generation,
+                options=start.options,
+            )
+        )
+        self._begin(start.ranks // meeting.nodes, store=nodes.host, port=port, generation=generation, host=nodes.host)
+        return self._join(store, nodes.host)
 
+    def _begin(self, here: int, **more: Any) -> None:
+        for rank in range(1, here):
+            self.processes.start(replace(self._start, rank=rank, device=rank, **more))
 
-def _environment(start: Start) -> dict[str, str]:
-    threads = str(start.options["threads"])
-    made = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if start.gpu:
-        visible = made.get(GPUS, "")
-        devices = visible.split(",") if visible else [str(number) for number in range(start.ranks)]
-        made[GPUS] = devices[start.rank]
-    return made
+    def _join(self, store: Any, host: str = LOOPBACK) -> Group:
+        start = self._start
+        return join(store, 0, start.ranks, start.options["strict"], self._device, host)

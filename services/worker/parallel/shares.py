@@ -13,12 +13,14 @@ from models.shards import shard
 from models.spec import Experts, LatentAttention, Network
 
 
-def shares_of(network: Network, ranks: int, choice: Choice, dtype: str) -> list[Network]:
-    """By rank. Raises `ModelError` where the network can't be split so, or the executor can't run a share."""
+def shares_of(network: Network, ranks: int, here: int, choice: Choice, dtype: str) -> list[Network]:
+    """By rank; `here` of them are on this machine. Raises `ModelError` where the network can't be split so, or the
+    executor can't run a share."""
     shares = [shard(network, rank, ranks) for rank in range(ranks)]
-    if choice.name == "triton" and torch.cuda.is_available() and torch.cuda.device_count() < ranks:
+    if choice.name == "triton" and torch.cuda.is_available() and torch.cuda.device_count() < here:
         raise ModelError(
-            f"tensor_parallel_size is {ranks}, and the worker sees {torch.cuda.device_count()} GPUs",
+            f"tensor_parallel_size is {ranks}, {here} of them here, and the worker sees"
+            f" {torch.cuda.device_count()} GPUs",
             "give it as many, or a smaller tensor_parallel_size",
         )
     for rank, share in enumerate(shares):
@@ -27,10 +29,12 @@ def shares_of(network: Network, ranks: int, choice: Choice, dtype: str) -> list[
     return shares
 
 
-def shares_in_memory(shares: Sequence[Network], choice: Choice) -> list[Network]:
-    """Those that are in the memory that rank 0 plans: all of them on a CPU; on GPUs, one each, what the largest
-    takes goes for all."""
-    return list(shares) if choice.name != "triton" else [max(shares, key=_numbers)]
+def shares_in_memory(shares: Sequence[Network], here: int, choice: Choice) -> list[Network]:
+    """Those that are in the memory that rank 0 plans: on a CPU the `here` of a machine, on GPUs one each. What the
+    largest takes goes for all."""
+    together = 1 if choice.name == "triton" else here
+    machines = [shares[first : first + together] for first in range(0, len(shares), together)]
+    return list(max(machines, key=lambda some: sum(map(_numbers, some))))
 
 
 def _numbers(share: Network) -> int:

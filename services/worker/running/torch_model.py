@@ -33,6 +33,7 @@ from models.sources import ModelError, check_folder
 from models.taps import Tap, check_taps
 from services.api.draft_tree import depths
 from services.worker.parallel.executor import ParallelExecutor
+from services.worker.parallel.meeting import Meeting
 from services.worker.parallel.ranks import Ranks, end_process
 from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import HeadModel, ResidualModel, open_head
@@ -200,6 +201,12 @@ class Wanted:
     # Processes that the model is split over, and how long one may keep the others waiting, in seconds.
     ranks: int = 1
     rank_timeout: float = 10.0
+    # Where the processes of other machines are met; None: all are here.
+    meeting: Meeting | None = None
+
+    @property
+    def ranks_here(self) -> int:
+        return self.ranks if self.meeting is None else self.ranks // self.meeting.nodes
 
 
 def load_torch_model(
@@ -225,13 +232,13 @@ def load_torch_model(
         # The loops that multiply int8 take their inputs in int8, too.
         dtype = "int8"
         choice = choose(wanted.executor, network, dtype)
-    shares = shares_of(network, wanted.ranks, choice, dtype)
+    shares = shares_of(network, wanted.ranks, wanted.ranks_here, choice, dtype)
     options = Options(
         dtype=dtype,
         pages=0,
         page_tokens=wanted.page_tokens,
         max_context=check_context(network, wanted.max_context),
-        threads=max(1, (wanted.threads or len(os.sched_getaffinity(0))) // wanted.ranks),
+        threads=max(1, (wanted.threads or len(os.sched_getaffinity(0))) // wanted.ranks_here),
         strict=wanted.strict,
         taps=tuple(taps),
         kv_dtype="fp8" if wanted.kv_cache_dtype == "fp8" else "",
@@ -240,7 +247,7 @@ def load_torch_model(
     draft_dtype = choice.drafting_dtype(dtype) if wanted.draft_dtype == "auto" else _dtype(wanted.draft_dtype)
     drafting = replace(options, dtype=draft_dtype)
     torch.set_num_threads(options.threads)
-    counted = shares_in_memory(shares, choice)
+    counted = shares_in_memory(shares, wanted.ranks_here, choice)
     networks = [(share, options) for share in counted]
     if opened is not None and opened.network is not None:
         networks.append((opened.network, opened.options(drafting)))
@@ -259,7 +266,10 @@ def load_torch_model(
     device = torch.device("cuda" if choice.name == "triton" and torch.cuda.is_available() else "cpu")
     others = None
     if wanted.ranks > 1:
-        others = Ranks(folder, wanted.ranks, choice.name, wanted.quantization, options, device.type == "cuda", lost)
+        on_gpu = device.type == "cuda"
+        others = Ranks(
+            folder, wanted.ranks, choice.name, wanted.quantization, options, on_gpu, lost, wanted.meeting
+        )
         options = replace(options, group=others.group)
     own: Executor = choice.executor(shares[0], weights, options)
     executor = own if others is None else others.executor(own)

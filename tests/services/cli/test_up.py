@@ -28,7 +28,7 @@ from services.cli.banner import box, curl
 from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.main import parser
-from services.cli.up import _ROUTINE, AnotherMesh, _compiling, _locked, _remove_stale_sockets, main, waiting_for
+from services.cli.up import _ROUTINE, AnotherMesh, compiling, _locked, _remove_stale_sockets, main, waiting_for
 from services.runtime import compile_ahead
 
 ROOT = Path(__file__).parents[3]
@@ -293,7 +293,7 @@ def test_a_first_start_says_that_it_compiles_and_how_long_that_takes(
     monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
     monkeypatch.setattr(compile_ahead, "MODULES", ("services.no_such_module",))
     settings = Settings.for_tests(executor="compiled")
-    with _compiling(settings):
+    with compiling(settings):
         before = capsys.readouterr().err
     after = capsys.readouterr().err
     assert "first start: compiling" in before and "one or two minutes" in before
@@ -305,7 +305,7 @@ def test_a_start_that_compiles_nothing_says_nothing_of_it(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compile_ahead, "wanted", lambda: True)
-    with _compiling(Settings.for_tests(**given)):
+    with compiling(Settings.for_tests(**given)):
         pass
     assert capsys.readouterr().err == ""
 

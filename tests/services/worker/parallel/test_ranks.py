@@ -93,7 +93,7 @@ def test_a_rank_that_is_killed_or_stopped_is_noticed(sig: signal.Signals, told: 
 
     with loaded(tmp_path, note, executor="plain", ranks=2, rank_timeout=3.0) as (model, ranks):
         assert ranks is not None
-        os.kill(ranks.processes[0].pid, sig)
+        os.kill(ranks.processes.running[0].pid, sig)
         with pytest.raises(RankLost), torch.inference_mode():
             said(model)
         assert noticed.wait(30)
@@ -106,7 +106,7 @@ from pathlib import Path
 from services.worker.running import torch_model
 class Kept(torch_model.Ranks):
     def executor(self, own):
-        print(self.processes[0].pid, flush=True)
+        print(self.processes.running[0].pid, flush=True)
         return super().executor(own)
 torch_model.Ranks = Kept
 torch_model.load_torch_model(Path(sys.argv[1]), torch_model.Wanted(executor="plain", threads=1, kv_cache_mb=8, ranks=2))

@@ -1,0 +1,143 @@
+"""A node of a split worker that isn't the first: it has some of the worker's ranks, and nothing else of the mesh.
+
+    dial ──▶ Hello ──▶ wait until all nodes are there ──▶ ranks ──▶ until the worker or one of them ends ──▶ dial
+
+It outlives workers: their ranks end with them, and it waits for the next one. nodes.py is the other side. No torch: the
+ranks are processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from models.fingerprint import fingerprint
+from services.worker.parallel.line import Beat, Beats, Hello, Line, LineLost, Lost, Refused, Told
+from services.worker.parallel.meeting import Meeting
+from services.worker.parallel.nodes import hello_of
+from services.worker.parallel.processes import RankProcesses
+from services.worker.parallel.rank import Start
+
+log = logging.getLogger("specmesh.node")
+
+REDIAL = 0.5  # s
+DIAL_TIMEOUT = 5.0  # s
+
+
+class NotWanted(Exception):
+    """Refused for good, with what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which node this is, and what it gives."""
+
+    meeting: Meeting
+    node: int
+    ranks: int
+    folder: Path
+    # Of all its ranks together.
+    threads: int
+
+
+class OtherNode:
+    def __init__(self, place: Place, wait: Callable[[float], Any] = time.sleep) -> None:
+        self._place, self._wait = place, wait
+        self._hello: Hello = hello_of(fingerprint(place.folder), place.node, place.meeting.nodes, place.ranks)
+        self._last_said = ""
+
+    def run(self) -> NoReturn:
+        """Until this process ends. Raises NotWanted."""
+        while True:
+            self._serve(self._dial())
+            self._wait(REDIAL)
+
+    def _dial(self) -> socket.socket:
+        meeting = self._place.meeting
+        while True:
+            try:
+                return socket.create_connection((meeting.host, meeting.port), DIAL_TIMEOUT)
+            except OSError:
+                # Also a name that isn't known yet, as of a pod that is about to start.
+                self._say_once(f"waiting for the worker at {meeting.host}:{meeting.port}")
+                self._wait(REDIAL)
+
+    def _say_once(self, text: str) -> None:
+        if text != self._last_said:
+            self._last_said = text
+            log.warning("%s", text)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """One worker, until it or one of its ranks here ends."""
+        line: Line | None = None
+        beats: Beats | None = None
+        own: list[RankProcesses] = []
+        try:
+            line = Line(connection, self._place.meeting.secret, first=False)
+            line.say(self._hello)
+            beats = Beats(line)
+            while True:
+                match line.hear():
+                    case Beat():
+                        pass
+                    case Refused(why, passing):
+                        if not passing:
+                            raise NotWanted(why)
+                        self._say_once(f"the worker doesn't take this node yet: {why}")
+                        return
+                    case Told() as told if not own and told.ranks == self._place.ranks:
+                        own.append(self._start(told, line, connection))
+                    case other:
+                        raise LineLost(f"it said {type(other).__name__}")
+        except LineLost as error:
+            self._say_once(f"the worker is gone, and is waited for: {error}")
+        finally:
+            if beats is not None:
+                beats.close()
+            connection.close() if line is None else line.close()
+            for processes in own:
+                processes.end()
+
+    def _start(self, told: Told, line: Line, connection: socket.socket) -> RankProcesses:
+        place = self._place
+        here = told.ranks // place.meeting.nodes
+        first = place.node * here
+        options = {**told.options, "threads": max(1, place.threads // here)}
+        host, master = connection.getsockname()[0], connection.getpeername()[0]
+
+        def lost(why: str) -> None:
+            log.error("%s", why)
+            with contextlib.suppress(LineLost):
+                line.say(Lost(why))
+            # Who hears on this line ends the others.
+            line.close()
+
+        processes = RankProcesses(lost)
+        self._last_said = ""
+        log.info("ranks %d to %d of %d for the worker at %s", first, first + here - 1, told.ranks, master)
+        for number in range(here):
+            processes.start(
+                Start(
+                    parent=os.getpid(),
+                    rank=first + number,
+                    ranks=told.ranks,
+                    device=number,
+                    store=master,
+                    port=told.port,
+                    generation=told.generation,
+                    host=host,
+                    folder=str(place.folder),
+                    executor=told.executor,
+                    quantization=told.quantization,
+                    gpu=told.gpu,
+                    options=options,
+                )
+            )
+        return processes

@@ -1,0 +1,68 @@
+"""A worker on two nodes, through the whole mesh: the text of one machine, and streams that go on when a rank of the
+other node, the process that keeps it or the worker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from other_nodes import OtherNode, other_node
+from running_mesh import RunningMesh, running_mesh, until
+from test_deaths import all_complete_and_equal, run_all, struck_under_way
+from test_gpu_executor import all_at_once
+from test_tensor_parallel import SETTINGS, WIDER
+from tiny_folder import write_tiny_model
+
+from bench.running_mesh import free_ports
+
+Pair = tuple[RunningMesh, OtherNode]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny", **WIDER)
+
+
+@pytest.fixture(scope="module")
+def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("mesh")
+    shared: dict[str, Any] = {
+        "model": model, "tensor_parallel_size": 2, "nnodes": 2, "master_addr": "127.0.0.1",
+        "master_port": free_ports(1), **SETTINGS,
+    }  # fmt: skip
+    with other_node(folder / "node.log", **shared) as node, running_mesh(folder, **shared) as mesh:
+        yield mesh, node
+
+
+def test_text_is_that_of_one_machine_with_drafts_and_without(pair: Pair, model: Path, tmp_path: Path) -> None:
+    mesh, node = pair
+    assert len(node.ranks()) == 1 and mesh.metrics("worker")["specmesh:ranks"] == 2
+    assert "node 1 of 2: rank 1 of the worker at 127.0.0.1; no API here" in node.text()
+    found = {method: all_at_once(mesh, method) for method in ("naive", "ngram", "auto")}
+    with running_mesh(tmp_path, model=model, tensor_parallel_size=2, **SETTINGS) as one:
+        expected = all_at_once(one, "naive")
+    assert found == dict.fromkeys(found, expected)
+
+
+@pytest.mark.parametrize("struck", ["rank", "node", "worker"])
+async def test_streams_go_on_when_any_of_it_is_killed(pair: Pair, struck: str) -> None:
+    mesh, node = pair
+    calm = await run_all(mesh, 160, streams=4, speculation={"method": "naive"}, model="tiny")
+    expected = [answer.text for answer in calm]
+
+    async def strike() -> None:
+        worker, (rank,) = mesh.pid("worker"), node.ranks()
+        os.kill({"rank": rank, "node": node.process.pid, "worker": worker}[struck], signal.SIGKILL)
+        if struck == "node":
+            await asyncio.to_thread(node.restart)
+        await asyncio.to_thread(mesh.wait_for_another, "worker", worker)
+        # By itself: the node has begun anew with the new worker.
+        await asyncio.to_thread(until, lambda: node.ranks() not in ([], [rank]), 60.0, node.text)
+
+    answers = await struck_under_way(mesh, 160, 4, strike, speculation={"method": "ngram"}, model="tiny")
+    all_complete_and_equal(answers, expected)
