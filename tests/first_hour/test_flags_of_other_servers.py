@@ -43,6 +43,8 @@ VLLM = """
 --chat-template ./chat.jinja
 --uvicorn-log-level warning
 --num-speculative-tokens 5
+--headless
+--nnodes 1
 """
 SGLANG = """
 --model-path smollm2-135m-instruct
@@ -85,6 +87,7 @@ FASTDEPLOY = """
 --use-cudagraph
 --num-gpu-blocks-override 1024
 --workers 4
+--ips 10.0.0.1,10.0.0.2
 --metrics-port 24400
 """
 LMDEPLOY = """

@@ -18,7 +18,9 @@ from test_gpu_executor import all_at_once
 from test_tensor_parallel import SETTINGS, WIDER
 from tiny_folder import write_tiny_model
 
+from bench.partition import HERE, Link
 from bench.running_mesh import free_ports
+from mesh.security import make_keys
 
 Pair = tuple[RunningMesh, OtherNode]
 
@@ -66,3 +68,35 @@ async def test_streams_go_on_when_any_of_it_is_killed(pair: Pair, struck: str) -
 
     answers = await struck_under_way(mesh, 160, 4, strike, speculation={"method": "ngram"}, model="tiny")
     all_complete_and_equal(answers, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace")
+async def test_streams_go_on_across_a_network_that_was_cut(model: Path, tmp_path: Path) -> None:
+    """The other node is in a network of its own, with keys. While the link is down nothing says that it is."""
+    make_keys(tmp_path / "keys", ["worker", "streamer", "tokenizer", "proposer"])
+    shared: dict[str, Any] = {
+        "model": model, "tensor_parallel_size": 2, "nnodes": 2, "master_addr": f"{HERE}:{free_ports(1)}",
+        "keys_dir": tmp_path / "keys", **SETTINGS,
+    }  # fmt: skip
+    link = Link()
+    try:
+        within = ("ip", "netns", "exec", link.namespace)
+        with (
+            other_node(tmp_path / "node.log", within=within, **shared) as node,
+            running_mesh(tmp_path, **shared) as mesh,
+        ):
+            calm = await run_all(mesh, 160, streams=4, speculation={"method": "naive"}, model="tiny")
+            expected = [answer.text for answer in calm]
+
+            async def cut() -> None:
+                worker, (rank,) = mesh.pid("worker"), node.ranks()
+                link.cut()
+                await asyncio.to_thread(mesh.wait_for_another, "worker", worker)
+                link.mend()
+                await asyncio.to_thread(until, lambda: node.ranks() not in ([], [rank]), 90.0, node.text)
+
+            answers = await struck_under_way(mesh, 160, 4, cut, speculation={"method": "ngram"}, model="tiny")
+            all_complete_and_equal(answers, expected)
+    finally:
+        link.remove()

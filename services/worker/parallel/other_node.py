@@ -2,8 +2,8 @@
 
     dial ──▶ Hello ──▶ wait until all nodes are there ──▶ ranks ──▶ until the worker or one of them ends ──▶ dial
 
-It outlives workers: their ranks end with them, and it waits for the next one. nodes.py is the other side. No torch: the
-ranks are processes.
+It outlives workers: their ranks end with them, and it waits for the next one. nodes.py is the other side. A process of
+its own, with its settings in the environment and the model's folder as its one word. No torch: the ranks are processes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
+from mesh.errors import Insecure
+from models.errors import ModelError
 from models.fingerprint import fingerprint
+from services.api.settings import load_settings
+from services.runtime.cpu_placement import take_place, threads_of
+from services.runtime.log import configure_log
 from services.worker.parallel.line import Beat, Beats, Hello, Line, LineLost, Lost, Refused, Told
-from services.worker.parallel.meeting import Meeting
+from services.worker.parallel.meeting import Meeting, meeting_of
 from services.worker.parallel.nodes import hello_of
 from services.worker.parallel.processes import RankProcesses
 from services.worker.parallel.rank import Start
@@ -141,3 +149,40 @@ class OtherNode:
                 )
             )
         return processes
+
+
+class _Asked(BaseException):
+    """To stop. No `except Exception` on the way may hold it up."""
+
+
+def main() -> int:
+    """Runs until Ctrl-C or SIGTERM. The exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        settings = load_settings({}, os.environ)
+        configure_log(settings.log_level, f"node/{settings.node_rank}", settings.log_format)
+        # Ranks inherit the cores.
+        take_place("worker", settings.cores, 0)
+        meeting = meeting_of(settings)
+        assert meeting is not None
+        threads = threads_of("worker", settings.cores, settings.threads)
+        OtherNode(Place(meeting, settings.node_rank, settings.tensor_parallel_size, Path(sys.argv[1]), threads)).run()
+    except NotWanted as error:
+        log.error("the worker refuses this node: %s", error)
+        return 1
+    except (ModelError, Insecure, ValueError) as error:
+        log.error("cannot run: %s", error)
+        return 1
+    except _Asked:
+        return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # What comes next may come while this one is obeyed.
+    signal.signal(number, signal.SIG_IGN)
+    raise _Asked
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,7 +21,10 @@ VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m
           "max_step_tokens": "2k", "cors_origins": '["http://a.example"]',
           "phase": "prefill"}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
-WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m"}
+WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m",
+           "K": "1", "FIRST": "10.0.0.1"}  # fmt: skip
+# What some settings need beside them.
+WITH = {"nnodes": ("--tp=64", "--master-addr=a"), "node_rank": ("--tp=64", "--nnodes=64", "--master-addr=a")}
 
 
 def typed(*words: str) -> Settings:
@@ -55,7 +58,7 @@ def test_there_are_many_and_each_has_an_answer() -> None:
 def test_what_means_the_same_is_taken(flag: Foreign) -> None:
     value = next(iter(flag.values), "") or VALUES.get(flag.row, "16")
     words = [flag.names[0]] if flag.switch else [flag.names[0], value]
-    settings = typed(*words)
+    settings = typed(*words, *WITH.get(flag.row, ()))
     default = load_settings()
     ours = getattr(settings, flag.row)
     origin = settings.origin(flag.row)
@@ -81,7 +84,7 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
         for ours, value in re.findall(r"(--[a-z-]+)(?: ([A-Z]+|[a-z0-9]+))?", flag.why):
             row = ROWS[key_of(ours)]
             given = [] if row.kind == "bool" else [WRITTEN.get(value, value)]
-            assert getattr(typed(ours, *given), row.name) is not None
+            assert getattr(typed(ours, *given, *WITH.get(row.name, ())), row.name) is not None
 
 
 @pytest.mark.parametrize(

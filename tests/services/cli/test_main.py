@@ -238,6 +238,21 @@ def test_the_command_of_lmdeploy_is_taken(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen[0].tensor_parallel_size == 2
 
 
+@pytest.mark.parametrize("command", [["up"], ["serve", "./m"], ["run", "worker"]])
+def test_a_node_after_the_first_keeps_ranks_and_serves_nothing(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr("services.cli.node.main", lambda settings: seen.append(settings) or 5)
+    two = ["--tensor-parallel-size=4", "--nnodes=2", "--master-addr=10.0.0.1", "--headless"]
+    assert main([*command, *two, "--node-rank=1"]) == 5
+    assert [(each.node_rank, each.nnodes) for each in seen] == [(1, 2)]
+    assert "flag --headless: without effect" in capsys.readouterr().err
+    for each in ("services.cli.up.main", "services.runtime.process.run_role"):
+        monkeypatch.setattr(each, lambda *given: 6)
+    assert main([*command, *two]) == 6 and len(seen) == 1
+
+
 def test_underscores_in_a_flag_are_dashes() -> None:
     assert _parse(["up", "--kv_cache_mb=5"]).setting_kv_cache_mb == "5"
     assert _parse(["up", "--max_model_len", "5"]).setting_max_model_len == "5"

@@ -136,3 +136,11 @@ def test_a_roll_is_done_when_none_of_the_old_is_left_and_refused_when_the_keeper
 def test_up_on_a_machine_is_what_it_was() -> None:
     options = command_line.parser().parse_args(["up"])
     assert isinstance(options, argparse.Namespace) and options.on == "machine"
+
+
+def test_a_worker_over_several_nodes_is_refused_before_ray_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    two_nodes = ["--tp=2", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1"]
+    assert command_line.main(["up", "--on", "ray", *two_nodes]) == 1
+    told = capsys.readouterr().err
+    assert "flag --nnodes: with --on ray a worker's ranks are on one machine" in told
+    assert "fix: leave nnodes out" in told

@@ -28,7 +28,7 @@ from services.cli.banner import box, curl
 from services.cli.flags import read_settings
 from services.cli.launch_plan import PortsTaken, check_ports, keys_file, processes_of, with_free_port
 from services.cli.main import parser
-from services.cli.up import _ROUTINE, AnotherMesh, compiling, _locked, _remove_stale_sockets, main, waiting_for
+from services.cli.up import _ROUTINE, AnotherMesh, _locked, _remove_stale_sockets, compiling, main, waiting_for
 from services.runtime import compile_ahead
 
 ROOT = Path(__file__).parents[3]

@@ -1,4 +1,5 @@
-"""The embedded model in float32 over 2 and 4 processes: the greedy text of one process in plain torch."""
+"""The embedded model in float32 over 2 and 4 processes: the greedy text of one process in plain torch. On two nodes:
+the same bits as on one."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from other_nodes import other_node
+from test_nodes import bits, meeting, there
 from test_ranks import loaded
 from test_smollm2 import PROMPTS
 from tokenizers import Tokenizer
 
+from bench.running_mesh import free_ports
 from models.sources import ensure_model
 from services.worker.running.torch_model import ForwardRows, TorchModel
 
@@ -37,9 +41,28 @@ def texts(model: TorchModel, prompts: list[list[int]]) -> list[list[int]]:
     return [text[len(prompt) :] for text, prompt in zip(found, prompts, strict=True)]
 
 
-def test_twenty_texts_are_those_of_plain_torch() -> None:
+def model_folder() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specmesh"
-    folder = ensure_model("smollm2-135m-instruct", cache, dtype="float32")
+    return ensure_model("smollm2-135m-instruct", cache, dtype="float32")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_two_nodes_compute_the_bits_of_one(ranks: int, tmp_path: Path) -> None:
+    folder, port = model_folder(), free_ports(1)
+    sizes = {"executor": "compiled", "ranks": ranks, "kv_cache_mb": 64, "page_tokens": 32}
+    with torch.inference_mode():
+        with loaded(folder, **sizes) as (model, _):
+            expected = bits(model)
+        with (
+            other_node(tmp_path / "node.log", **there(folder, port, ranks)),
+            loaded(folder, **sizes, meeting=meeting(port)) as (model, _),
+        ):
+            found = bits(model)
+    assert len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+def test_twenty_texts_are_those_of_plain_torch() -> None:
+    folder = model_folder()
     encode = Tokenizer.from_file(str(folder / "tokenizer.json")).encode
     asked = [*PROMPTS, *(f"Question: {prompt}" for prompt in PROMPTS)]
     prompts = [encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n").ids for text in asked]
