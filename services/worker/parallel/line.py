@@ -20,7 +20,7 @@ import hmac
 import secrets
 import socket
 import threading
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -29,6 +29,8 @@ SILENCE: Final = 30.0  # s
 BEAT: Final = 5.0  # s
 MOST_BYTES: Final = 1 << 16
 _NONCE, _MAC = 32, 64  # characters of hex
+# It comes to logs: no line of its own begins in it.
+Text = Annotated[str, msgspec.Meta(max_length=1000, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
 
 
 class LineLost(Exception):
@@ -40,16 +42,16 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=True)
 
 
 class Hello(Message, frozen=True):
-    version: str
+    version: Text
     nodes: int
     node: int
     ranks: int
     # models/fingerprint.py's: name, config, tensors, values.
-    model: tuple[str, str, str, str]
+    model: tuple[Text, Text, Text, Text]
 
 
 class Refused(Message, frozen=True):
-    why: str
+    why: Text
     # Whether another try may end otherwise.
     passing: bool
 
@@ -62,8 +64,8 @@ class Told(Message, frozen=True):
     gpu: bool
     ranks: int
     port: int
-    generation: str
-    options: dict[str, str | int | float | bool]
+    generation: Text
+    options: dict[Text, Text | int | float | bool]
 
 
 class Beat(Message, frozen=True):
@@ -71,7 +73,7 @@ class Beat(Message, frozen=True):
 
 
 class Lost(Message, frozen=True):
-    why: str
+    why: Text
 
 
 Heard = Hello | Refused | Told | Beat | Lost

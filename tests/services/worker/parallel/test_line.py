@@ -76,6 +76,7 @@ def test_a_line_of_the_same_connection_is_not_taken_twice_nor_back() -> None:
     "text",
     [
         b"{}", b"[]", b"\x80\x04.", b'{"type":"Beat","more":1}', b'{"type":"Exec"}',
+        b'{"type":"Lost","why":"a\\nb"}', b'{"type":"Lost","why":"' + b"a" * 1001 + b'"}',
         json.dumps({**json.loads(lines.msgspec.json.encode(TOLD)), "executor": "os.system"}).encode(),
         json.dumps({**json.loads(lines.msgspec.json.encode(TOLD)), "options": {"taps": [1]}}).encode(),
     ],

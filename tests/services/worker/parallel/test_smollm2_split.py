@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from other_nodes import other_node
-from test_nodes import bits, meeting, there
+from test_other_node import bits, meeting, there
 from test_ranks import loaded
 from test_smollm2 import PROMPTS
 from tokenizers import Tokenizer
