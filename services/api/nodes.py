@@ -19,6 +19,13 @@ def meeting_address(master_addr: str, master_port: int) -> tuple[str, int]:
     return host, int(port)
 
 
+def ranks_of(node: int, nodes: int, ranks: int) -> str:
+    """Which of all ranks are on a node, in words."""
+    here = ranks // nodes
+    first = node * here
+    return f"rank {first}" if here == 1 else f"ranks {first} to {first + here - 1}"
+
+
 def problems_of(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A setting's name, and what is wrong with it."""
     nodes, ranks = values["nnodes"], values["tensor_parallel_size"]

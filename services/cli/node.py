@@ -7,6 +7,7 @@ import os
 import sys
 
 from models.errors import ModelError
+from services.api.nodes import ranks_of
 from services.api.settings import Settings
 from services.cli.launch_plan import environment_of
 from services.cli.refusal import refuse
@@ -32,9 +33,7 @@ def main(settings: Settings) -> int:
 
 
 def banner(settings: Settings) -> str:
-    here = settings.tensor_parallel_size // settings.nnodes
-    first = settings.node_rank * here
-    which = f"rank {first}" if here == 1 else f"ranks {first} to {first + here - 1}"
+    which = ranks_of(settings.node_rank, settings.nnodes, settings.tensor_parallel_size)
     return (
         f"specmesh: node {settings.node_rank} of {settings.nnodes}: {which} of the worker at {settings.master_addr};"
         " no API here"

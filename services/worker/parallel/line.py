@@ -87,6 +87,8 @@ class Line:
         """`first`: on node 0. Raises LineLost."""
         self._socket, self._lock = connection, threading.Lock()
         self._bytes, self._said, self._heard = b"", 0, 0
+        # Why this side has ended it.
+        self._closed = ""
         connection.settimeout(SILENCE)
         own = secrets.token_hex(_NONCE // 2).encode()
         try:
@@ -124,7 +126,9 @@ class Line:
         except msgspec.MsgspecError as error:
             raise LineLost(f"it said what can't be read: {error}") from error
 
-    def close(self) -> None:
+    def close(self, why: str = "it was closed here") -> None:
+        """`why` is what the thread that hears is told."""
+        self._closed = self._closed or why
         # A thread that hears is woken by it, which a close alone doesn't do.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -140,9 +144,9 @@ class Line:
             try:
                 more = self._socket.recv(4096)
             except OSError as error:
-                raise LineLost(_told(error)) from error
+                raise LineLost(self._closed or _told(error)) from error
             if not more:
-                raise LineLost("it has ended")
+                raise LineLost(self._closed or "it has ended")
             self._bytes += more
         line, _, self._bytes = self._bytes.partition(b"\n")
         return line

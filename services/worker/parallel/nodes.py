@@ -33,6 +33,7 @@ class Nodes:
         self._changed = threading.Condition()
         self._there: dict[int, tuple[Line, Beats]] = {}
         self._told = self._closed = False
+        self._last_said = ""
         self._strangers = threading.Semaphore(MOST_STRANGERS)
         self._listener = _listening(meeting)
         # Without a name that has to be looked up.
@@ -90,7 +91,7 @@ class Nodes:
             hello = line.hear()
         except LineLost as error:
             connection.close()
-            log.warning("%s came to the nodes' meeting, and is refused: %s", address, error)
+            self._say_once(f"{address} is refused: {error}")
             return
         finally:
             self._strangers.release()
@@ -99,10 +100,16 @@ class Nodes:
             assert isinstance(hello, Hello)
             self._live_with(hello.node, line, address)
             return
-        log.warning("%s is refused: %s", address, refused.why)
+        self._say_once(f"{address} is refused: {refused.why}")
         with contextlib.suppress(LineLost):
             line.say(refused)
         line.close()
+
+    def _say_once(self, text: str) -> None:
+        """Who is refused may come again and again."""
+        if text != self._last_said:
+            self._last_said = text
+            log.warning("%s", text)
 
     def _welcome(self, hello: object, line: Line) -> Refused | None:
         """None: it belongs here."""

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from mesh.errors import Insecure
 from models.errors import ModelError
 from models.fingerprint import fingerprint
+from services.api.nodes import ranks_of
 from services.api.settings import load_settings
 from services.runtime.cpu_placement import take_place, threads_of
 from services.runtime.log import configure_log
@@ -105,7 +106,7 @@ class OtherNode:
                     case other:
                         raise LineLost(f"it said {type(other).__name__}")
         except LineLost as error:
-            self._say_once(f"the worker is gone, and is waited for: {error}")
+            self._say_once(f"this worker is over: {error}")
         finally:
             if beats is not None:
                 beats.close()
@@ -121,15 +122,14 @@ class OtherNode:
         host, master = connection.getsockname()[0], connection.getpeername()[0]
 
         def lost(why: str) -> None:
-            log.error("%s", why)
             with contextlib.suppress(LineLost):
                 line.say(Lost(why))
             # Who hears on this line ends the others.
-            line.close()
+            line.close(why)
 
         processes = RankProcesses(lost)
         self._last_said = ""
-        log.info("ranks %d to %d of %d for the worker at %s", first, first + here - 1, told.ranks, master)
+        log.info("starting %s for the worker at %s", ranks_of(place.node, place.meeting.nodes, told.ranks), master)
         for number in range(here):
             processes.start(
                 Start(

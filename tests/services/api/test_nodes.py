@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.api.nodes import meeting_address
+from services.api.nodes import meeting_address, ranks_of
 from services.api.settings import Settings, SettingsError, load_settings
 
 TWO = {"nnodes": 2, "tensor_parallel_size": 4, "master_addr": "10.0.0.1"}
@@ -60,6 +60,11 @@ def test_the_flags_of_others_mean_the_same() -> None:
         assert meeting_address(found.master_addr, found.master_port) == ("a", 5000)
     with pytest.raises(SettingsError, match="--nnodes N --node-rank K --master-addr FIRST"):
         load_settings({"ips": "10.0.0.1,10.0.0.2"})
+
+
+def test_ranks_are_shared_out_in_order() -> None:
+    assert [ranks_of(node, 2, 6) for node in (0, 1)] == ["ranks 0 to 2", "ranks 3 to 5"]
+    assert ranks_of(2, 3, 3) == "rank 2"
 
 
 def test_one_node_needs_no_address() -> None:

@@ -116,6 +116,8 @@ def test_an_end_and_a_silence_are_noticed_and_beats_keep_a_line(monkeypatch: pyt
             while True:
                 worker.hear()
     with pair() as (worker, node):
-        node.close()
+        node.close("rank 3 is gone")
         with pytest.raises(LineLost, match="it has ended"):
             worker.hear()
+        with pytest.raises(LineLost, match="rank 3 is gone"):
+            node.hear()

@@ -123,6 +123,7 @@ def test_another_model_a_wrong_number_and_other_keys_are_refused_by_name_and_the
             node.wait_for("it has")
             until(lambda: "it has other keys" in caplog.text, 60.0, why=lambda: caplog.text)
             assert node.stop() == 0
+        assert caplog.text.count("it has other keys") == 1
         assert not worker.ready.is_set()
         with other_node(tmp_path / "right.log", **there(model, port)):
             assert worker.ready.wait(120)
