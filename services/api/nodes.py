@@ -42,6 +42,9 @@ def problems_of(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "master_addr", str(error)
     if ranks % nodes:
         yield "nnodes", f"tensor_parallel_size of {ranks} can't be shared out evenly: set it to a multiple of {nodes}"
+    for name in ("prefill_tensor_parallel_size", "decode_tensor_parallel_size"):
+        if values[name]:
+            yield name, "with several nodes set tensor_parallel_size alone"
     for name in ("workers", "prefill_workers", "decode_workers"):
         if values[name] > 1 or (values[name] and name != "workers"):
             yield (

@@ -41,6 +41,7 @@ def test_what_is_no_address_of_a_node_is_refused(address: str) -> None:
         ({**TWO, "tensor_parallel_size": 3}, "nnodes: tensor_parallel_size of 3 can't be shared out evenly"),
         ({**TWO, "tensor_parallel_size": 1}, "set it to a multiple of 2"),
         ({**TWO, "master_addr": ""}, "nnodes: set master_addr, too"),
+        ({**TWO, "phase": "prefill", "prefill_tensor_parallel_size": 2}, "with several nodes set tensor_parallel_size"),
         ({**TWO, "workers": 2}, "workers: a worker over several nodes is the only one"),
     ],
 )
