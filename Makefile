@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev ray model up test test-all check fmt docs load bench bench-gpu tune-gpu gpu-wheels heads clean
+.PHONY: help venv dev ray nixl model up test test-all check fmt docs load bench bench-gpu tune-gpu gpu-wheels heads clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -26,6 +26,9 @@ dev:
 
 ray: ## install Ray, too, for `specmesh up --on ray` (hundreds of MB)
 	@$(PYTHON) deploy/venv.py --dev --ray
+
+nixl: ## install NIXL, too, for --page-transport nixl (hundreds of MB)
+	@$(PYTHON) deploy/venv.py --dev --nixl
 
 # The loops are compiled on the other core meanwhile. Tests also compare with the model in float32, which is a folder of
 # its own.

@@ -5,6 +5,8 @@ time, and long prompts come beside them. Every side gets the same requests; its 
     split        1 prefill worker, 1 decode worker
     split_2_1    2 prefill workers, 1 decode worker
 
+With --page-transport mesh,nixl each side that hands pages over runs with both, the second as split_nixl.
+
 Time between tokens is that of the short prompts' answers while long prompts are computed. What a handover adds is
 measured on an idle mesh: the time to the first token of a long prompt, beside that of a mesh without phases.
 """
@@ -36,7 +38,7 @@ NAME = "measured"
 # Time between tokens at the 99th percentile, split over together.
 BAR = 0.6
 HANDOVER_METRICS = ("handover_pages_total", "handover_bytes_total", "handover_seconds_total",
-                    "handover_recomputed_pages_total")  # fmt: skip
+                    "handover_recomputed_pages_total", "handover_read_pages_total")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto", help="as of a worker")
     parser.add_argument("--mock", action="store_true", help="the mock engine in place of the model")
     parser.add_argument("--sides", default=",".join(SIDES), help="of these, separated by commas")
+    parser.add_argument("--page-transport", default="mesh", help="mesh, nixl, or both, separated by a comma")
     parser.add_argument("--short", type=int, default=6, help="streams with short prompts at a time")
     parser.add_argument("--short-tokens", type=int, default=200, help="of each of their answers")
     parser.add_argument("--long", type=int, default=12, help="long prompts, one after another")
@@ -61,11 +64,12 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"model": "mock" if options.mock else options.model, "dtype": options.dtype}
     texts: dict[str, str] = {}
-    for side in options.sides.split(","):
-        with running_mesh(**_settings(options), **SIDES[side]) as mesh:
-            _until_all_are_ready(mesh, sum(SIDES[side].values()))
+    for side, settings in sides(options.sides, options.page_transport).items():
+        workers = sum(each for each in settings.values() if isinstance(each, int))
+        with running_mesh(**_settings(options), **settings) as mesh:
+            _until_all_are_ready(mesh, workers)
             found, texts[side] = _side(mesh, options)
-            found |= _handed_over(mesh, sum(SIDES[side].values()))
+            found |= _handed_over(mesh, workers)
         figures |= {f"{side}_{name}": value for name, value in found.items()}
     figures["same_texts"] = len({*texts.values()}) == 1
     for side in texts.keys() - {"together"} if "together" in texts else ():
@@ -74,6 +78,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         added = figures[f"{side}_alone_ttft_ms"] - figures["together_alone_ttft_ms"]
         figures[f"{side}_handover_adds_ms"] = round(added, 1)
     return figures | {"missed": _missed(figures)}
+
+
+def sides(names: str, transports: str) -> dict[str, dict[str, Any]]:
+    """The settings of each side that runs, by its name."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in names.split(","):
+        if "workers" in SIDES[name]:
+            chosen[name] = {**SIDES[name]}
+            continue
+        for transport in transports.split(","):
+            chosen[name if transport == "mesh" else f"{name}_{transport}"] = {
+                **SIDES[name], "page_transport": transport,
+            }  # fmt: skip
+    return chosen
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

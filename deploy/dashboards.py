@@ -372,7 +372,8 @@ CACHE = (
     ),
     graphs(
         "Handed over between workers",
-        panel("KV pages", "short", (rate("specmesh:handover_pages_total", "way"), "{{way}}"), note="Per second."),
+        panel("KV pages", "short", (rate("specmesh:handover_pages_total", "way"), "{{way}}"),
+              (rate("specmesh:handover_read_pages_total"), "read by NIXL"), note="Per second."),
         panel("Bytes", "Bps", (rate("specmesh:handover_bytes_total", "way"), "{{way}}")),
         panel("Fetches, by end", "ops", (rate("specmesh:handovers_total", "end"), "{{end}}")),
         panel("Seconds for a fetch", "s",

@@ -7,6 +7,7 @@ install from them, so pip refuses a file that isn't the one that was tested.
     run.txt        what specmesh needs, without torch
     dev.txt        what its developers need in addition
     ray.txt        what `up --on ray` needs in addition to run.txt
+    nixl.txt       what `page_transport nixl` needs in addition to run.txt
     torch-cpu.txt  torch's CPU builds
     torch.txt      torch's ordinary builds
     cuda.txt       what the ordinary builds need in addition, several GB
@@ -41,6 +42,7 @@ HEADS = {
     "run": "What specmesh needs, without torch.",
     "dev": "What the developers of specmesh need in addition to run.txt and torch.",
     "ray": "What `up --on ray` needs in addition to run.txt.",
+    "nixl": "What `page_transport nixl` needs in addition to run.txt.",
     "torch-cpu": "torch's CPU builds, which have an index of their own (TORCH_INDEX).",
     "torch": "torch's ordinary builds. They need cuda.txt, too.",
     "cuda": "What torch's ordinary builds need in addition to run.txt.",
@@ -68,8 +70,9 @@ def main() -> int:
     run = [each for each in run if each not in cuda and each is not torch]
     known = {each.name for each in (*run, torch)}
     dev = [each for each in everything if each.name not in known and (each.name == "triton" or each not in cuda)]
-    ray = [each for each in compiled("--extra", "ray") if each.name not in known and each not in cuda]
-    locks = {"run": run, "dev": dev, "ray": ray}
+    locks = {"run": run, "dev": dev}
+    for extra in ("ray", "nixl"):
+        locks[extra] = [each for each in compiled("--extra", extra) if each.name not in known and each not in cuda]
     locks |= {"torch-cpu": cpu_builds(f"{torch.version}+cpu"), "torch": [torch], "cuda": cuda}
     locks["pip"] = parse(uv("-c", str(ROOT / "constraints.txt"), requirement="pip"))
     LOCKS.mkdir(exist_ok=True)

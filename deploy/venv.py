@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -32,6 +33,7 @@ LOCK = ROOT / ".venv.lock"
 OLDEST = (3, 11)
 # No file without a known hash: no dependency that isn't listed, and no source, whose build downloads more.
 VERIFIED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
+EXTRAS = ("ray", "nixl")
 GPU = Path("/dev/nvidia0")
 NOT_OFFERED = "No matching distribution found for torch=="
 COST = (
@@ -52,6 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dev", action="store_true", help="also what the tests, linters and oracles need")
     parser.add_argument("--ray", action="store_true", help="also Ray, for `up --on ray` (hundreds of MB)")
+    parser.add_argument("--nixl", action="store_true", help="also NIXL, for --page-transport nixl (hundreds of MB)")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv)")
     parser.add_argument("--no-project", action="store_true", help="the packages it needs, not specmesh itself")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="use no index if this folder has wheels")
@@ -63,18 +66,20 @@ def main() -> int:
     with LOCK.open("w") as lock:
         _wait_for(lock)
         venv, project = options.venv.absolute(), not options.no_project
-        return install(venv, dev=options.dev, project=project, wheels=wheels, ray=options.ray)
+        extras = [name for name in EXTRAS if vars(options)[name]]
+        return install(venv, dev=options.dev, project=project, wheels=wheels, extras=extras)
 
 
 def install(
-    venv: Path, *, dev: bool, project: bool = True, wheels: Path | None = None, ray: bool = False
+    venv: Path, *, dev: bool, project: bool = True, wheels: Path | None = None, extras: Sequence[str] = ()
 ) -> int:
     digest = fingerprint(venv)
     with_dev, without = venv / ".installed-dev", venv / ".installed"
     # An installation for developers also suffices for users.
     there = digest in [_read(stamp) for stamp in ([with_dev] if dev else [with_dev, without])]
-    with_ray = venv / ".installed-ray"
-    if there and (not ray or _read(with_ray) == digest):
+    with_extra = {name: venv / f".installed-{name}" for name in extras}
+    missing = [name for name, stamp in with_extra.items() if _read(stamp) != digest]
+    if there and not missing:
         return 0
     started = time.monotonic()
     create(venv)
@@ -84,9 +89,9 @@ def install(
     if wheels:
         pip += ["--no-index", "--find-links", str(wheels)]
     code = install_packages(pip, log, dev=dev)
-    if not code and ray:
+    for name in missing:
         # Beside what is there: neither stamp below says anything of it.
-        code = run_pip([*pip, *VERIFIED, *locked("ray")], log)
+        code = code or run_pip([*pip, *VERIFIED, *locked(name)], log)
     if not code and project:
         code = run_pip([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], log)
     if code:
@@ -95,8 +100,8 @@ def install(
         return code
     if project:
         stamp = with_dev if dev else without
-        if ray:
-            with_ray.write_text(digest)
+        for stamp_of_extra in with_extra.values():
+            stamp_of_extra.write_text(digest)
         fresh = stamp.with_name(stamp.name + ".new")
         fresh.write_text(digest)
         fresh.replace(stamp)

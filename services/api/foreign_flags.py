@@ -100,7 +100,7 @@ NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
 NO_GRAMMAR = "not served: answers bound to a grammar or a JSON schema"
 NO_IMAGES = "not served: images, audio and video"
 NO_OFFLOAD = "not served: weights or KV pages in another memory than the device's"
-PAGES = "leave it out: KV pages travel over the mesh's own sockets (docs/split.md)"
+PAGES = "leave it out: KV pages travel over the mesh's own sockets, or with --page-transport nixl (docs/split.md)"
 UP_STARTS_BOTH = "specmesh up starts all workers: --prefill-workers N --decode-workers M"
 SPLIT = {"prefill": "prefill", "decode": "decode"}
 IN_MODEL_FOLDER = "leave it out: tokenizer and chat template are read from the model's folder"
@@ -232,9 +232,10 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("--disaggregation-mode", "SGLang", "phase", values={"null": "all", **SPLIT}, note=UP_STARTS_BOTH),
     _flag("--role", "LMDeploy", "phase", values={"hybrid": "all", **SPLIT}, note=UP_STARTS_BOTH),
     _flag("--kv-transfer-config", "vLLM", "phase", reads=_kv_role,
-          note="its `kv_role`: `kv_producer` is `prefill`, `kv_consumer` is `decode`, `kv_both` is `all`"),
-    _flag("--disaggregation-transfer-backend --disaggregation-bootstrap-port --disaggregation-ib-device", "SGLang",
-          why=PAGES),
+          note="its `kv_role`: `kv_producer` is `prefill`, `kv_consumer` is `decode`, `kv_both` is `all`. Its"
+               " `kv_connector` isn't read: `--page-transport nixl` for `NixlConnector`, without its side channel"),
+    _flag("--disaggregation-transfer-backend", "SGLang", "page_transport", values={"nixl": "nixl"}, why=PAGES),
+    _flag("--disaggregation-bootstrap-port --disaggregation-ib-device", "SGLang", why=PAGES),
     _flag("--cache-transfer-protocol --pd-comm-port --rdma-comm-ports", "FastDeploy", why=PAGES),
     _flag("--migration-backend", "LMDeploy", why=PAGES),
     _flag("--device", "vLLM, SGLang, LMDeploy", "executor",

@@ -147,13 +147,15 @@ class FetchPages(Message, frozen=True):
     """Ask for the pages with these `names` (NAME_BYTES each, in the order of the text): a stream of LentPage. With
     `generate` the other worker computes its text as far as it hasn't, sends pages while it does, and also the Tokens
     and Finished of this request; without, it sends what it has. `layout` and `secret` identify what pages look like and
-    what names are made with: both are the same for all workers of a mesh, or Failed is the answer."""
+    what names are made with: both are the same for all workers of a mesh, or Failed is the answer. With
+    `transport` nixl the other worker may say where pages lie, to be read there: LentMemory, then LentPlace for each."""
 
     request_id: str
     names: bytes
     layout: str
     secret: str
     generate: Generate | None = None
+    transport: str = ""
 
 
 class LentPage(Message, frozen=True):
@@ -162,6 +164,40 @@ class LentPage(Message, frozen=True):
     index: int
     name: bytes
     frames: list[Buffer]
+
+
+class LentMemory(Message, frozen=True):
+    """Where the pages of this stream lie: the name of NIXL's agent and what that needs to be reached, the number of the
+    loan, and for each part of a page its address in page 0 and the distance to page 1."""
+
+    agent: str
+    metadata: bytes
+    loan: int
+    addresses: list[int]
+    strides: list[int]
+
+
+class LentPlace(Message, frozen=True):
+    """The `index`-th of the names asked for is this page of that memory, until PagesRead."""
+
+    index: int
+    name: bytes
+    page: int
+
+
+class PagesRead(Message, frozen=True):
+    """The next `count` pages of this loan, in order, have been read."""
+
+    agent: str
+    loan: int
+    count: int
+
+
+class PagesHeld(Message, frozen=True):
+    """The answer: the first `count` of them were held until now, so what was read is theirs. The others may have been
+    another text's while they were read."""
+
+    count: int
 
 
 # 3. worker -> proposer, one for the whole batch of a step -----------------------------------------------
@@ -475,6 +511,10 @@ KINDS: dict[str, type[Message]] = {
     "generate": Generate,
     "fetch_pages": FetchPages,
     "lent_page": LentPage,
+    "lent_memory": LentMemory,
+    "lent_place": LentPlace,
+    "pages_read": PagesRead,
+    "pages_held": PagesHeld,
     "propose": Propose,
     "proposed": Proposed,
     "tokens": Tokens,

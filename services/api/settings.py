@@ -20,6 +20,7 @@ from typing import Any
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
 from services.api.nodes import problems_of
+from services.api.page_transport import NIXL, TRANSPORTS
 from services.api.phases import ALL, PHASES
 from services.api.sampling_defaults import API_ONLY
 from services.api.settings_file import read_file
@@ -141,6 +142,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("phase", ALL, "Part of the work that the streamers give this worker: prefill: long prompts, whose KV pages it hands to others; decode: requests, whose long prompts others compute; all: requests, which it computes alone", kind="choice", choices=PHASES, roles="worker"),
     _row("handover_min_tokens", 128, "Missing prompt tokens from which a worker asks another one for KV pages, instead of computing them", low=1, high=1048576, roles="worker"),
     _row("pull_pages", True, "Fetch KV pages that another worker of the mesh has, where that is faster than computing them", roles="worker"),
+    _row("page_transport", "mesh", "How KV pages come from another worker; mesh: through the mesh's own sockets, as messages; nixl: NIXL reads them out of the other worker's memory where both have it, else through the mesh. NIXL's connections are neither encrypted nor authenticated: for private networks", kind="choice", choices=TRANSPORTS, roles="worker"),
     _row("priority_seconds", 5.0, "Waiting time that one level of a request's priority is equal to, in seconds", low=0.0, high=60.0, roles="worker"),
     # Cores
     _row("cores", "", "Cores that a role may use, such as worker=0-5;streamer=6,7; roles not named may use all"),
@@ -485,6 +487,12 @@ def _checked(
         if values[name] and values["phase"] == ALL and not values["prefill_workers"]:
             problems.append(f"{origins[name]}: there are no phases: set tensor_parallel_size, or prefill_workers")
     problems += [f"{origins[name]}: {problem}" for name, problem in problems_of(values)]
+    ranks = ("tensor_parallel_size", "prefill_tensor_parallel_size", "decode_tensor_parallel_size")
+    if values["page_transport"] == NIXL and any(values[name] > 1 for name in ranks):
+        problems.append(
+            f"{origins['page_transport']}: a process of a split model has a part of every page: leave tensor_parallel_size"
+            " at 1, or page_transport at mesh"
+        )
     if problems:
         raise SettingsError(problems)
     return Settings(values, origins, notes)

@@ -32,6 +32,7 @@ from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
 from services.api.messages import Describe, ModelCard
 from services.api.methods import METHODS
+from services.api.page_transport import require_nixl
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import Settings, cache_dir, endpoint, run_dir, sockets_in
 from services.cli.banner import box
@@ -67,6 +68,7 @@ def main(settings: Settings) -> int:
     configure_log(settings.log_level, "up", settings.log_format)
     folder = run_dir(settings)
     try:
+        require_nixl(settings.page_transport)
         make_run_dir(folder)
         with _locked(folder), keys_file(settings):
             _remove_stale_sockets(folder)

@@ -43,6 +43,7 @@ from mesh.security import FolderSecurity, load_security
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import KINDS
+from services.api.page_transport import require_nixl
 from services.api.settings import Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
 from services.runtime import output
 from services.runtime.cpu_placement import take_place, threads_of
@@ -390,7 +391,9 @@ async def _main(role: str, settings: Settings, actor_class: type[Actor] | None, 
 
 
 def prepare_process(role: str, settings: Settings) -> None:
-    """To be called before anything heavy is imported: threads read their environment once."""
+    """To be called before anything heavy is imported: threads read their environment once. Raises ValueError."""
+    if role == "worker":
+        require_nixl(settings.page_transport)
     for name, value in compute_environment(role, settings).items():
         os.environ.setdefault(name, value)
     with contextlib.suppress(AttributeError, OSError):

@@ -21,7 +21,18 @@ from mesh.actor import Actor, Call
 from mesh.errors import MeshError
 from mesh.stream import StreamWriter
 from mesh.supervisor import EXIT_CONFIG
-from services.api.messages import Describe, Failed, FetchPages, Finished, Generate, ModelCard, Speculation, Tokens
+from services.api.messages import (
+    Describe,
+    Failed,
+    FetchPages,
+    Finished,
+    Generate,
+    ModelCard,
+    PagesHeld,
+    PagesRead,
+    Speculation,
+    Tokens,
+)
 from services.api.methods import METHODS
 from services.api.ranks import ranks_by_phase, ranks_of
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
@@ -29,14 +40,16 @@ from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
 from services.worker.engine import Engine, Heard, ProposersMoved
 from services.worker.figures import figures_of
+from services.worker.handover.direct import PagePlaces
 from services.worker.handover.fetching import Came
-from services.worker.handover.handover import Handover, secret_of
+from services.worker.handover.handover import Handover, direct_of, secret_of
 from services.worker.handover.loan import Loan
+from services.worker.handover.nixl_agent import Agent
 from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.metrics import WorkerMetrics
 from services.worker.outlet import Outlet
 from services.worker.running.replay import Recorder
-from services.worker.running.runner import Facts, Runner
+from services.worker.running.runner import Facts, PageMemory, Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
 from services.worker.scheduling.limits import Limits, limits_of
 from services.worker.scheduling.scheduler import Scheduler
@@ -58,7 +71,7 @@ EXIT_ENGINE = 70
 
 
 class WorkerActor(Actor):
-    handlers = {Describe: "describe"}  # noqa: RUF012
+    handlers = {Describe: "describe", PagesRead: "pages_read"}  # noqa: RUF012
     streams = {Generate: "generate", FetchPages: "lend"}  # noqa: RUF012
 
     def __init__(
@@ -105,20 +118,24 @@ class WorkerActor(Actor):
         try:
             self._secret = secret_of(self._settings)
             runner = self._given_runner or load_runner(self._settings)
+            memory = runner.page_memory() if self._secret else None
+            direct = direct_of(self._settings, memory)
         # Whatever is wrong with a model, log it and end the process.
         except Exception as error:
             known = hasattr(error, "fix") or isinstance(error, ValueError)
             log.error("the model can't be loaded: %s", error, exc_info=not str(error))
             self._tell_loop(self._give_up, f"the model can't be loaded: {error}", EXIT_CONFIG if known else EXIT_ENGINE)
         else:
-            self._tell_loop(self._loaded, runner)
+            self._tell_loop(self._loaded, runner, memory, direct)
 
     def _tell_loop(self, what: Any, *arguments: Any) -> None:
         # The loop is closed if the process stopped meanwhile.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what, *arguments)
 
-    def _loaded(self, runner: Runner) -> None:
+    def _loaded(
+        self, runner: Runner, memory: PageMemory | None, direct: tuple[Agent, PagePlaces] | None
+    ) -> None:
         if self._stopped:
             return
         settings, facts = self._settings, runner.facts
@@ -165,9 +182,8 @@ class WorkerActor(Actor):
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
         )
         drafts = GuardedController(controller)
-        if self._secret:
-            memory = runner.page_memory()
-            self._handover = Handover(self._context, scheduler, memory, self._in_engine, self._tell_loop)
+        if memory is not None:
+            self._handover = Handover(self._context, scheduler, memory, self._in_engine, self._tell_loop, direct)
         handover = self._handover
         self._metrics.watch(scheduler, drafts, runner.counts, handover.counts if handover else None)
         self._metrics.tell_path(facts.path, facts.strict)
@@ -311,6 +327,9 @@ class WorkerActor(Actor):
             handover.close(stream)
             self._left(stream, loan)
 
+    async def pages_read(self, message: PagesRead, call: Call) -> PagesHeld:
+        return PagesHeld(0) if self._handover is None else self._handover.were_read(message)
+
     def _left(self, stream: int, outlet: Outlet | Loan) -> None:
         assert self._engine is not None
         del self._outlets[stream]
@@ -392,6 +411,8 @@ class WorkerActor(Actor):
             self._engine.stop()
             if not await asyncio.to_thread(self._engine.join, JOIN_SECONDS):
                 log.warning("the running step didn't end within %g s", JOIN_SECONDS)
+        if self._handover is not None:
+            await asyncio.to_thread(self._handover.stop)
 
 
 def _verification(settings: Settings) -> Verification:

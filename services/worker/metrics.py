@@ -139,6 +139,8 @@ class _Counts(Collector):
             size.add_metric([self._model_name, way], each)
         yield pages
         yield size
+        said = "KV pages among those fetched that NIXL read out of the other worker's memory (page_transport nixl)"
+        yield self._counter("handover_read_pages", said, counts.read_pages)
         yield self._counter(
             "handover_seconds",
             "Seconds in which requests waited for KV pages of another worker, its computing included",

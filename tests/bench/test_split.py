@@ -33,3 +33,11 @@ def test_the_bars_are_the_texts_and_the_time_between_tokens(figures: dict[str, f
 
 def test_the_slowest_hundredth_is_seen_in_few_values() -> None:
     assert split._at([1.0, 2.0, 9.0], 0.99) == 9.0 and split._at([float(k) for k in range(200)], 0.99) == 198.0
+
+
+def test_sides_that_hand_pages_over_run_with_each_transport() -> None:
+    assert list(split.sides("together,split", "mesh")) == ["together", "split"]
+    both = split.sides("together,split,split_2_1", "mesh,nixl")
+    assert list(both) == ["together", "split", "split_nixl", "split_2_1", "split_2_1_nixl"]
+    assert both["split_nixl"] == {"prefill_workers": 1, "decode_workers": 1, "page_transport": "nixl"}
+    assert "page_transport" not in both["together"]

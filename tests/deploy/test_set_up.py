@@ -87,18 +87,19 @@ def test_what_developers_installed_serves_users_but_not_the_other_way_round(
     assert [any(word.endswith("dev.txt") for word in command) for command in packages] == [False, True]
 
 
-def test_ray_is_installed_once_and_only_for_those_who_ask(
-    venv_script: ModuleType, installs: list, tmp_path: Path
+@pytest.mark.parametrize("extra", ["ray", "nixl"])
+def test_an_extra_is_installed_once_and_only_for_those_who_ask(
+    extra: str, venv_script: ModuleType, installs: list, tmp_path: Path
 ) -> None:
-    def with_ray() -> int:
-        return sum(any(word.endswith("ray.txt") for word in command) for command in installs)
+    def with_it() -> int:
+        return sum(any(word.endswith(f"{extra}.txt") for word in command) for command in installs)
 
     venv_script.install(tmp_path / "v", dev=True)
-    assert with_ray() == 0
+    assert with_it() == 0
     for _ in range(2):
-        venv_script.install(tmp_path / "v", dev=True, ray=True)
+        venv_script.install(tmp_path / "v", dev=True, extras=[extra])
         venv_script.install(tmp_path / "v", dev=False)
-    assert with_ray() == 1
+    assert with_it() == 1
 
 
 def test_a_failed_installation_is_repeated_by_the_next_call(
@@ -345,7 +346,7 @@ def test_torch_index_serves_torch_and_nothing_else(
 
 def test_the_locks_have_the_versions_of_the_constraints() -> None:
     pinned = pins()
-    for name, version in locked("run", "dev", "ray", "torch", "pip").items():
+    for name, version in locked("run", "dev", "ray", "nixl", "torch", "pip").items():
         assert pinned[name] == version
     assert locked("torch-cpu") == {"torch": f"{pinned['torch']}+cpu"}
     assert all(re.match("nvidia|cuda|triton$", name) for name in locked("cuda"))
@@ -356,6 +357,7 @@ def test_the_locks_have_everything_that_is_required() -> None:
     users, developers = locked("run", "torch"), locked("run", "torch", "dev")
     assert required("") <= set(users)
     assert required("dev") <= set(developers)
-    assert required("ray") <= set(locked("run", "torch", "ray")) and "ray" not in developers
+    for extra in ("ray", "nixl"):
+        assert required(extra) <= set(locked("run", "torch", extra)) and extra not in developers
     # It builds the project.
     assert "setuptools" in users

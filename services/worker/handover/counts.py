@@ -24,6 +24,8 @@ class Counts:
     lent_bytes: int = 0
     fetched_pages: int = 0
     fetched_bytes: int = 0
+    # Of these, read where they lay (page_transport nixl).
+    read_pages: int = 0
     # From the request for pages to the last one, the other worker's computing and waiting included.
     fetch_seconds: float = 0.0
     # Pages that another worker was to compute and that didn't come.

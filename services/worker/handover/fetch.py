@@ -4,7 +4,7 @@ when there is one. Used from the event loop."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,10 +12,25 @@ import msgspec
 
 from mesh.actor import Home
 from mesh.directory.membership import Member
-from services.api.messages import Failed, FetchPages, Finished, Generate, LentPage, Tokens
+from mesh.stream import StreamReader
+from services.api.messages import (
+    Failed,
+    FetchPages,
+    Finished,
+    Generate,
+    LentMemory,
+    LentPage,
+    LentPlace,
+    PagesHeld,
+    PagesRead,
+    Tokens,
+)
+from services.api.page_transport import NIXL
 from services.worker.handover.counts import Counts
+from services.worker.handover.direct import Direct, page_in
 from services.worker.handover.frames import frames_in, joined
 from services.worker.handover.landing import Landing
+from services.worker.handover.reading import ReadFailed, Reading
 from services.worker.running.runner import PageMemory
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.prefix import Sharing
@@ -23,6 +38,8 @@ from services.worker.scheduling.prefix import Sharing
 WINDOW = 8 << 20
 # Without a word of the other worker for this long, the directory is asked whether it still works.
 PATIENCE = 0.5  # seconds
+# For the answer whether pages were held.
+CONFIRM = 5.0  # seconds
 
 
 class Members(Protocol):
@@ -45,6 +62,8 @@ class Around:
     secret: str
     # Missing tokens for which another worker is asked.
     least_tokens: int
+    # For pages that are read where they lie. None: all are sent.
+    direct: Direct | None = None
 
 
 def works(member: Member, instance: str, epoch: int | None = None) -> bool:
@@ -72,6 +91,8 @@ class Fetch:
         self._waiting = 0
         self._landed = asyncio.Event()
         self._full = False
+        self._offered = False
+        self._reading: Reading | None = None
         self.taken = self.landed = 0
         self.tokens: list[int] = []
         self.cached = 0
@@ -79,29 +100,49 @@ class Fetch:
 
     async def run(self, lender: Member, computes: bool, left: float) -> None:
         around = self._around
+        transport = around.direct.offer(lender) if around.direct is not None else ""
+        self._offered = transport == NIXL
         ask = FetchPages(
             request_id=self._generate.request_id,
             names=joined(self._names),
             layout=around.memory.layout,
             secret=around.secret,
             generate=self._prefill() if computes else None,
+            transport=transport,
         )
         ref = around.node.ref(lender.endpoint, "worker")
-        # Its text may be ahead of its pages, so that the first token comes before the last page.
-        async with ref.stream(ask, timeout=left, window=WINDOW) as items:
-            while not (self._full or self.over):
-                try:
-                    async with asyncio.timeout(PATIENCE):
-                        item = await anext(items)
-                except TimeoutError:
-                    known = around.directory.members("worker")
-                    if not any(works(each, lender.instance, lender.epoch) for each in known):
-                        raise
-                    continue
-                except StopAsyncIteration:
-                    break
-                await self._take(item)
+        try:
+            # Its text may be ahead of its pages, so that the first token comes before the last page.
+            async with ref.stream(ask, timeout=left, window=WINDOW) as items:
+                await self._take_all(items, lender)
+        except ReadFailed:
+            if around.direct is not None:
+                around.direct.distrust(lender)
+            raise
+        finally:
+            if self._reading is not None:
+                await self._reading.close()
         await self._until_landed(0)
+
+    async def _take_all(self, items: StreamReader, lender: Member) -> None:
+        while not (self._full or self.over):
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    item = await anext(items)
+            except TimeoutError:
+                if not self._works(lender):
+                    raise
+                if self._reading is not None:
+                    self._reading.check()
+                continue
+            except StopAsyncIteration:
+                break
+            await self._take(item, lender)
+        if self._reading is not None and not (self._full or self.over):
+            await self._reading.finished()
+
+    def _works(self, lender: Member) -> bool:
+        return any(works(each, lender.instance, lender.epoch) for each in self._around.directory.members("worker"))
 
     def _prefill(self) -> Generate:
         """The request up to its first token. Nothing is learned from it there."""
@@ -114,10 +155,18 @@ class Fetch:
             pages_from="",
         )
 
-    async def _take(self, item: Any) -> None:
+    async def _take(self, item: Any, lender: Member) -> None:
         """Raises ValueError for what a worker doesn't send."""
         if isinstance(item, LentPage):
-            await self._land(frames_in(item, self._names, self.taken, self._around.memory.frame_bytes))
+            frames = frames_in(item, self._names, self.taken, self._around.memory.frame_bytes)
+            self.taken += 1
+            await self._land(item.name, frames, None)
+        elif isinstance(item, LentMemory):
+            self._reading = self._read_in(item, lender)
+        elif isinstance(item, LentPlace) and self._reading is not None:
+            page = page_in(item, self._names, self.taken)
+            self.taken += 1
+            self._reading.told(item.name, page)
         elif isinstance(item, Tokens):
             self._tell(item)
         elif isinstance(item, Finished):
@@ -138,14 +187,27 @@ class Fetch:
         self.tokens = list(item.ids)
         self._push(item)
 
-    async def _land(self, frames: list[bytes]) -> None:
-        size, name = sum(map(len, frames)), self._names[self.taken]
-        self.taken += 1
+    def _read_in(self, lent: LentMemory, lender: Member) -> Reading:
+        direct = self._around.direct
+        if direct is None or not self._offered or self._reading is not None or self.taken:
+            raise ValueError("it sent LentMemory unasked")
+        ref = self._around.node.ref(lender.endpoint, "worker")
+
+        async def were_held(count: int) -> int:
+            answer = await ref.ask(PagesRead(lent.agent, lent.loan, count), timeout=CONFIRM)
+            return min(max(0, answer.count), count) if isinstance(answer, PagesHeld) else 0
+
+        most = max(1, WINDOW // max(1, sum(self._around.memory.frame_bytes)))
+        return Reading(direct, lent, most, lambda: self._works(lender), PATIENCE, were_held, self._land)
+
+    async def _land(self, name: bytes, frames: Sequence[Any], used: Callable[[], None] | None) -> None:
+        """`used` is called when frames that were read have been copied, or are not needed; None: they were sent."""
+        size = sum(map(len, frames))
         self._waiting += size
         around = self._around
 
         def land() -> None:
-            around.tell_loop(self._has_landed, size, around.landing.land(self._stream, name, frames))
+            around.tell_loop(self._has_landed, size, around.landing.land(self._stream, name, frames), used)
 
         around.in_engine(land)
         await self._until_landed(WINDOW)
@@ -156,11 +218,14 @@ class Fetch:
             self._landed.clear()
             await self._landed.wait()
 
-    def _has_landed(self, size: int, well: bool) -> None:
+    def _has_landed(self, size: int, well: bool, used: Callable[[], None] | None) -> None:
+        if used is not None:
+            used()
         self._waiting -= size
         self._landed.set()
         if well:
             self.landed += 1
+            self._counts.read_pages += used is not None
             self._counts.fetched_pages += 1
             self._counts.fetched_bytes += size
         elif not self._full:

@@ -79,7 +79,7 @@ class Fetching:
                 began = clock()
                 await fetch.run(lender, computes, max(0.0, deadline - began))
         except (MeshError, TimeoutError, ValueError) as error:
-            log.info("%s: pages of %s: %s", generate.request_id, lender.instance, error or type(error).__name__)
+            log.info("%s: pages of %s: %s", generate.request_id, lender.instance, str(error) or type(error).__name__)
         finally:
             del self._underway[names[-1]]
             came.set()

@@ -7,6 +7,9 @@ has been checked (frames.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from services.worker.running.runner import PageMemory
 from services.worker.scheduling.planning import Planner
 
@@ -25,7 +28,7 @@ class Landing:
             self._held.hold(stream, page)
         return len(found)
 
-    def land(self, stream: int, name: bytes, frames: list[bytes]) -> bool:
+    def land(self, stream: int, name: bytes, frames: Sequence[Any]) -> bool:
         """False: there is no room for it, or its request has ended."""
         if stream not in self._open:
             return False

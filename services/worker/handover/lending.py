@@ -5,14 +5,19 @@
                     next             seen
 
 A page is held from the moment it is found until it has been read, so that nothing evicts it meanwhile; if sequences
-that run need it, it goes all the same, and the loan ends there: the other worker computes what it doesn't get. Used
-from the thread that computes, between steps. Knows no sockets.
+that run need it, it goes all the same, and the loan ends there: the other worker computes what it doesn't get.
+
+A worker that reads pages where they lie (direct.py) is told their numbers, and says when it has read them. Whether they
+were held all the time is seen from a number that changes when held pages are taken away: `stamp`, then and now.
+
+Used from the thread that computes, between steps. Knows no sockets. Owner of what a loan holds is its number, negative:
+what is held for the sequence of that number is released when that runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.worker.running.runner import PageMemory
 from services.worker.scheduling.prefix import Sharing
@@ -20,11 +25,14 @@ from services.worker.scheduling.prefix import Sharing
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Pages that were read, in order, from index `first` on: the frames of each. `done`: there will be no more."""
+    """Pages in order, from index `first` on: the frames of each, or the numbers of those to be read where they lie,
+    which were held at `stamp`. `done`: there will be no more."""
 
     first: int
     pages: list[list[bytes]]
     done: bool
+    places: list[int] = field(default_factory=list)
+    stamp: int = 0
 
 
 Back = Callable[[Lent], None]
@@ -35,6 +43,8 @@ class _Loan:
     names: list[bytes]
     # Whether its sequence may still compute some.
     computing: bool
+    # Whether its pages are read where they lie.
+    direct: bool = False
     next: int = 0
     seen: int = 0
     # How many pages are wanted now, and who wants them.
@@ -51,10 +61,10 @@ class Lending:
     def __bool__(self) -> bool:
         return bool(self._loans)
 
-    def begin(self, loan: int, names: list[bytes], computing: bool) -> None:
+    def begin(self, loan: int, names: list[bytes], computing: bool, direct: bool = False) -> None:
         """`loan` is the number of the stream of its sequence, with `computing`, or of none."""
         assert loan not in self._loans, "a stream is one loan"
-        self._loans[loan] = _Loan(names, computing)
+        self._loans[loan] = _Loan(names, computing, direct)
 
     def ask(self, loan: int, most: int, back: Back) -> None:
         """`back` is called once, with at most that many pages, as soon as there is one or none will come."""
@@ -64,6 +74,16 @@ class Lending:
             return
         found.wanted, found.back = most, back
         self._look(loan, found)
+
+    @property
+    def stamp(self) -> int:
+        """Another number than before: pages that were held then may hold other texts by now. From any thread."""
+        return self._held.releases
+
+    def were_read(self, loan: int, pages: list[int]) -> None:
+        """They needn't be held for it any more."""
+        for page in pages:
+            self._held.release_one(-loan, page)
 
     def sequence_ended(self, loan: int) -> None:
         """It has computed what it will; `look` follows."""
@@ -77,20 +97,21 @@ class Lending:
 
     def close(self, loan: int) -> None:
         if self._loans.pop(loan, None) is not None:
-            self._held.release(loan)
+            self._held.release(-loan)
 
     def _look(self, loan: int, found: _Loan) -> None:
         while found.seen < len(found.names) and (page := self._cache.page(found.names[found.seen])) is not None:
-            self._held.hold(loan, page)
+            self._held.hold(-loan, page)
             found.seen += 1
         if found.back is None:
             return
-        first, pages = found.next, self._read(loan, found)
-        gone = len(pages) < min(found.wanted, found.seen - first)
+        first = found.next
+        pages, places = ([], self._place(loan, found)) if found.direct else (self._read(loan, found), [])
+        gone = found.next - first < min(found.wanted, found.seen - first)
         done = gone or found.next == len(found.names) or (found.next == found.seen and not found.computing)
-        if pages or done:
+        if pages or places or done:
             back, found.back = found.back, None
-            back(Lent(first, pages, done))
+            back(Lent(first, pages, done, places, self.stamp if found.direct else 0))
 
     def _read(self, loan: int, found: _Loan) -> list[list[bytes]]:
         pages: list[int] = []
@@ -103,5 +124,17 @@ class Lending:
         # At once: where ranks have parts of them, that is one exchange.
         read = self._memory.read(pages) if pages else []
         for page in pages:
-            self._held.release_one(loan, page)
+            self._held.release_one(-loan, page)
         return read
+
+    def _place(self, loan: int, found: _Loan) -> list[int]:
+        places: list[int] = []
+        while len(places) < found.wanted and found.next < found.seen:
+            page = self._cache.page(found.names[found.next])
+            if page is None:
+                break
+            if not self._held.holds(-loan, page):
+                self._held.hold(-loan, page)
+            places.append(page)
+            found.next += 1
+        return places

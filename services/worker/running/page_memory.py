@@ -62,14 +62,20 @@ class TorchPages:
         return [[frame.numpy().tobytes() for frame in frames] for frames in read]
 
     @torch.inference_mode()
-    def write(self, page: int, frames: Sequence[bytes]) -> None:
+    def write(self, page: int, frames: Sequence[bytes | torch.Tensor]) -> None:
+        """Frames may be tensors of bytes where pages are."""
         assert tuple(map(len, frames)) == self.frame_bytes
-        # A copy: torch takes memory that it may write to.
-        whole = self._whole([torch.frombuffer(bytearray(frame), dtype=torch.uint8) for frame in frames])
+        whole = self._whole([_writable(frame) for frame in frames])
         for layer, place in zip(self._layers, whole, strict=True):
             layer.memory[page].copy_(_own(layer, place))
         if self._others is not None:
             self._others.write(page, whole)
+
+    @property
+    def tensors(self) -> list[tuple[torch.Tensor, int, int]]:
+        """What this process has of all pages, in the order of a page's bytes, whose first axis is the page. Of each, in
+        which frame it is, and where it begins there."""
+        return [(layer.memory, *place) for layer, place in zip(self._layers, self._places, strict=True)]
 
     def _whole(self, frames: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The layers in a page's frames, as numbers."""
@@ -77,6 +83,11 @@ class TorchPages:
             frames[frame][begin : begin + _bytes(layer)].view(layer.memory.dtype).view(layer.whole)
             for layer, (frame, begin) in zip(self._layers, self._places, strict=True)
         ]
+
+
+def _writable(frame: bytes | torch.Tensor) -> torch.Tensor:
+    """Torch takes no memory that can't be written: bytes are copied."""
+    return frame if isinstance(frame, torch.Tensor) else torch.frombuffer(bytearray(frame), dtype=torch.uint8)
 
 
 def _bytes(layer: PageTensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from services.worker.running.work import Drafted, Result, Work
 
@@ -58,8 +58,8 @@ class PageMemory(Protocol):
         """The frames of each."""
         ...
 
-    def write(self, page: int, frames: Sequence[bytes]) -> None:
-        """The frames have these sizes."""
+    def write(self, page: int, frames: Sequence[Any]) -> None:
+        """The frames have these sizes: bytes, or tensors of bytes where pages are."""
         ...
 
 
