@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from bench.simulated_traffic import PAGE, Request
 from services.api.drafter import Draft
@@ -19,9 +19,6 @@ from services.worker.running.work import Result, SequenceWork, Verdict, Work
 from services.worker.scheduling import events
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from bench.simulated_mesh import Mesh
 
 SLOTS = 32
 PREFILL = 20_000  # tokens/s
@@ -33,13 +30,25 @@ WITHOUT_DRAFTS = 2.0  # s
 VOCABULARY = 1 << 24
 
 
+class Around(Protocol):
+    """The mesh, to its workers."""
+
+    now: float
+    serial: int
+
+    def at(self, when: float, what: str, about: Any = None) -> None: ...
+    def began(self, request: Request, pages: int, hits: int, at: float) -> None: ...
+    def ended_at(self, request: Request) -> None: ...
+    def has_no_drafts(self, request: Request) -> bool: ...
+
+
 class QueueWorker:
     """A queue, SLOTS places, and a prefix cache: beginnings with their pages, least recently used first. Prompts are
     computed one after the other; each running sequence gets a token a step, or more with drafts."""
 
     __slots__ = ("alive", "cache", "cached", "mesh", "name", "number", "prefill_free", "running", "serial", "waiting")
 
-    def __init__(self, mesh: Mesh, number: int) -> None:
+    def __init__(self, mesh: Around, number: int) -> None:
         self.mesh, self.number, self.name = mesh, number, f"worker-{number}"
         self.waiting: deque[Request] = deque()
         self.running: set[Request] = set()
@@ -132,7 +141,7 @@ class ScheduledWorker:
 
     __slots__ = ("_asked", "_draw", "_new", "_scheduler", "_steps", "_work", "alive", "mesh", "name", "number")
 
-    def __init__(self, mesh: Mesh, number: int) -> None:
+    def __init__(self, mesh: Around, number: int) -> None:
         self.mesh, self.number, self.name = mesh, number, f"worker-{number}"
         self._draw = Random(number)
         self.alive = True

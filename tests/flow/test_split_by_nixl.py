@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 from running_mesh import RunningMesh, until
+from split_mesh import figure, no_page_is_in_use, texts, wait_for_workers, workers
 from sse_client import MODEL, Answer, body, complete
-from test_split import figure, no_page_is_in_use, texts, wait_for_workers, workers
 from tiny_folder import write_tiny_model
 
 from bench.running_mesh import ROOT, SPECMESH

@@ -13,17 +13,18 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.executor import Executor, Options
 from models.fingerprint import fingerprint
 from models.group import Group, join, meeting_place, open_meeting_place
 from services.worker.parallel.executor import ParallelExecutor
-from services.worker.parallel.line import Told
 from services.worker.parallel.meeting import Meeting
-from services.worker.parallel.nodes import Nodes
 from services.worker.parallel.processes import RankProcesses
 from services.worker.parallel.rank import NOT_TOLD, Start
+
+if TYPE_CHECKING:
+    from services.worker.parallel.nodes import Nodes
 
 log = logging.getLogger("specmesh.worker")
 
@@ -77,6 +78,10 @@ class Ranks:
             return self._join(meeting_place(store, self._start.ranks))
 
     def _meet_others(self, meeting: Meeting) -> Group:
+        # Messages need msgspec, which a machine that only measures the model may lack.
+        from services.worker.parallel.line import Told
+        from services.worker.parallel.nodes import Nodes
+
         start = self._start
         nodes = Nodes(meeting, start.ranks, fingerprint(Path(start.folder)), self.processes.tell_lost)
         self._nodes = nodes
