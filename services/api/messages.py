@@ -186,10 +186,11 @@ class LentPlace(Message, frozen=True):
 
 
 class PagesRead(Message, frozen=True):
-    """The next `count` pages of this loan, in order, have been read."""
+    """The `count` pages of this loan from the `first` on have been read: the next ones, in order."""
 
     agent: str
     loan: int
+    first: int
     count: int
 
 

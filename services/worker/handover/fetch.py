@@ -193,8 +193,8 @@ class Fetch:
             raise ValueError("it sent LentMemory unasked")
         ref = self._around.node.ref(lender.endpoint, "worker")
 
-        async def were_held(count: int) -> int:
-            answer = await ref.ask(PagesRead(lent.agent, lent.loan, count), timeout=CONFIRM)
+        async def were_held(first: int, count: int) -> int:
+            answer = await ref.ask(PagesRead(lent.agent, lent.loan, first, count), timeout=CONFIRM)
             return min(max(0, answer.count), count) if isinstance(answer, PagesHeld) else 0
 
         most = max(1, WINDOW // max(1, sum(self._around.memory.frame_bytes)))

@@ -138,7 +138,7 @@ class Handover:
         loan = self._read.get(message.loan)
         if loan is None or self._direct is None or message.agent != self._direct.agent.name:
             return PagesHeld(0)
-        held, pages = loan.were_read(message.count, self.lending)
+        held, pages = loan.were_read(message.first, message.count, self.lending)
         self._in_engine(lambda: self.lending.were_read(message.loan, pages))
         return PagesHeld(held)
 

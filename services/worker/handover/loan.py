@@ -41,6 +41,7 @@ class Loan:
         self._most = max(1, BATCH_BYTES // page_bytes) if memory is None else len(names)
         # Pages that the other worker is to read, each with the stamp at which it was held.
         self._unread: deque[tuple[int, int]] = deque()
+        self._read = 0
         self._answers: list[Answer] = []
         self._lent: Lent | None = None
         self._wake = asyncio.Event()
@@ -75,9 +76,12 @@ class Loan:
                 if not done:
                     self._ask(self._most, self._came)
 
-    def were_read(self, count: int, lending: Lending) -> tuple[int, list[int]]:
-        """How many of the next `count` pages were held until now, and all these pages."""
+    def were_read(self, first: int, count: int, lending: Lending) -> tuple[int, list[int]]:
+        """How many of `count` pages from index `first` on were held until now, and all these pages."""
+        if first != self._read:
+            return 0, []
         read = [self._unread.popleft() for _ in range(min(count, len(self._unread)))]
+        self._read += len(read)
         held = 0
         while held < len(read) and read[held][1] == lending.stamp:
             held += 1

@@ -10,6 +10,7 @@ may be another text's, so nothing lands before the answer. Used from the event l
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,6 +19,8 @@ from mesh.errors import MeshError
 from services.api.messages import LentMemory
 from services.worker.handover.direct import Direct
 from services.worker.handover.nixl_agent import Outcome
+
+log = logging.getLogger("specmesh.worker")
 
 # A read takes milliseconds. After this long the pages are computed, and the other worker isn't read from any more; so
 # long a slot is waited for, too.
@@ -36,17 +39,18 @@ class Reading:
         most: int,
         still_works: Callable[[], bool],
         patience: float,
-        were_held: Callable[[int], Awaitable[int]],
+        were_held: Callable[[int, int], Awaitable[int]],
         land: Callable[[bytes, Any, Callable[[], None]], Awaitable[None]],
     ) -> None:
-        """`most` pages at a time. `were_held`: how many of the pages read were held by the other worker until now.
-        `land` gets a name, frames and what to call when these have been used."""
+        """`most` pages at a time. `were_held`: from an index on, of so many pages, how many the other worker held until
+        now. `land` gets a name, frames and what to call when these have been used."""
         direct.check(lent)
         self._direct, self._lent, self._most = direct, lent, min(most, direct.share)
         self._still_works, self._patience = still_works, patience
         self._were_held, self._land = were_held, land
         self._told: deque[tuple[bytes, int]] = deque()
         self._busy = False
+        self._confirmed = 0
         self._changed = asyncio.Event()
         self.failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -84,6 +88,11 @@ class Reading:
                     self._changed.set()
         except (MeshError, TimeoutError, ValueError) as error:
             self.failure = error
+        # The fetch waits for this task: whatever ends it has to be heard.
+        except Exception as error:
+            log.exception("pages weren't read")
+            self.failure = ReadFailed(type(error).__name__)
+        finally:
             self._changed.set()
 
     async def _some(self) -> None:
@@ -93,7 +102,8 @@ class Reading:
         await self._read([page for _, page in some], slots)
         landing = 0
         try:
-            held = await self._were_held(len(some))
+            held = await self._were_held(self._confirmed, len(some))
+            self._confirmed += held
             for (name, _), slot in zip(some[:held], slots, strict=False):
                 landing += 1
                 frames = self._direct.memory.slots[slot]

@@ -37,14 +37,14 @@ class CopyingAgent:
     def read(self, lender: Lender, blocks: Sequence[Block], back: Callable[[Outcome], None]) -> None:
         self.reads += 1
         other = self.made.get(lender.name)
-        known = other is not None and lender.metadata == other.metadata
-        if other is None or not (known and all(self.has(b[0], b[2]) and other.has(b[1], b[2]) for b in blocks)):
+        if other is None or not other.loans or lender.metadata != other.metadata:
+            back("refused")
+            return
+        if not all(self.has(here, size) and other.has(there, size) for here, there, size in blocks):
             back("refused")
         elif self.fails:
             back("failed")
         else:
-            assert other.loans > 0
-
             def copy() -> None:
                 for here, there, size in blocks:
                     ctypes.memmove(here, there, size)

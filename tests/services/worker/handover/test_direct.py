@@ -313,13 +313,27 @@ async def test_who_says_that_pages_were_read_of_another_loan_is_told_none(
     async with two(folder, tmp_path) as mesh:
         task = await reading_of(mesh, asked())
         agent, ref = the_agent(mesh.prefill), mesh.prefill.ref
-        for wrong in (PagesRead("another", 1, 1), PagesRead(agent.name, 99, 1), PagesRead(agent.name, 1, -1)):
+        for wrong in (
+            PagesRead("another", 1, 0, 1), PagesRead(agent.name, 99, 0, 1), PagesRead(agent.name, 1, 0, -1),
+            PagesRead(agent.name, 1, 1, 1),
+        ):
             assert await ref.ask(wrong, timeout=10.0) == PagesHeld(0)
-        # More than were lent: the one who asked in time gets the rest computed.
-        await ref.ask(PagesRead(agent.name, 1, 1 << 40), timeout=10.0)
+        # More than were lent: whoever read them is told none, as nobody holds them any more.
+        assert (await ref.ask(PagesRead(agent.name, 1, 0, 1 << 40), timeout=10.0)).count >= 1
         the_agent(mesh.decode).holds = False
         the_agent(mesh.decode).go_on()
-        await checked(mesh, await task)
+        answer = await task
+        assert mesh.decode.counts.read_pages == 0 and mesh.decode.counts.ends == {"partial": 1}
+        await checked(mesh, answer)
+
+
+async def test_a_fault_of_our_own_while_pages_are_read_ends_the_fetch_alone(
+    copies: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two(folder, tmp_path) as mesh:
+        monkeypatch.setattr(mesh.decode.handover._direct.memory, "in_slot", lambda slot: 1 / 0)
+        await checked(mesh, await mesh.ask(asked()))
+        assert mesh.decode.counts.ends == {"partial": 1} and mesh.decode.counts.fetched_pages == 0
 
 
 # A worker that lies -------------------------------------------------------------------------------------------
@@ -335,7 +349,7 @@ class Liar:
 
     def push(self, answer: Any) -> None: ...
 
-    def were_read(self, count: int, lending: Any) -> tuple[int, list[int]]:
+    def were_read(self, first: int, count: int, lending: Any) -> tuple[int, list[int]]:
         return count, []
 
     async def run(self) -> None:
