@@ -15,7 +15,8 @@ from bench import ceilings
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 HELP = "milliseconds of a step by rows, prefill tokens/s, and the machine's ceilings in the same run"
 ROWS = (1, 2, 4, 8, 16, 32, 64)

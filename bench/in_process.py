@@ -18,8 +18,8 @@ from services.api.draft_tree import cut_to_reach
 from services.api.drafter import NO_DRAFT, Draft
 from services.api.sampling import SamplingParameters
 from services.api.strategies import Verification
+from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.runner import Runner
-from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.work import NewSequence, SequenceWork, Work
 

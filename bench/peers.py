@@ -110,7 +110,8 @@ def in_process(options: argparse.Namespace) -> Peer:
 
     from models.sources import ensure_model
     from services.api.settings import Settings, cache_dir
-    from services.worker.running.torch_model import ForwardRows, Wanted, load_torch_model
+    from services.worker.running.load_torch_model import Wanted, load_torch_model
+    from services.worker.running.torch_model import ForwardRows
 
     folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -16,7 +16,7 @@ from models.sources import ensure_model
 from services.api.drafter import Draft
 from services.api.messages import Generate, Sampling
 from services.api.settings import Settings, cache_dir
-from services.worker.running.torch_model import Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
 from services.worker.scheduling.limits import limits_of

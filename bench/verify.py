@@ -22,7 +22,8 @@ from kernels.verify import cpu, reference
 from kernels.verify.questions import REJECTION, Asked, Questions, Rule, gather
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 HELP = "microseconds of verify by rows and kind, against the step of as many rows, a memory floor and the reference"
 ROWS = (1, 4, 8, 16, 64)

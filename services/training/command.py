@@ -19,7 +19,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
     from services.training.job import Job, check
     from services.training.loop import Plan
     from services.training.train import train
-    from services.worker.running.torch_model import Wanted
+    from services.worker.running.load_torch_model import Wanted
 
     threads = threads_of("worker", settings.cores, settings.threads)
     job = Job(

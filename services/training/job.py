@@ -8,7 +8,7 @@ from pathlib import Path
 from models.errors import ModelError
 from services.training.loop import Plan
 from services.training.nets import NETS
-from services.worker.running.torch_model import Wanted
+from services.worker.running.load_torch_model import Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.api.messages import Finished, Sampling
 from services.training.offline import OfflineEngine, runner_with_head
-from services.worker.running.torch_model import Wanted
+from services.worker.running.load_torch_model import Wanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import msgspec
 from services.api.messages import Finished, Generate, Sampling, Speculation
 from services.api.methods import METHODS, NAIVE
 from services.worker.engine import Engine
+from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.runner import Runner
-from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Answer, Arrived, Emit, Fail
 from services.worker.scheduling.limits import limits_of
@@ -96,7 +96,7 @@ class OfflineEngine:
 
     def _deliver(self, answers: list[Answer]) -> None:
         self._delivered += answers
-        self._engine.taken()
+        self._engine.answers.taken()
 
 
 def _never(text: str) -> NoReturn:

@@ -10,7 +10,8 @@ import torch
 from models.config import read_network
 from models.taps import FINAL, Tap
 from models.weights import Weights
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 
 class Target:

@@ -38,7 +38,7 @@ from services.api.ranks import ranks_by_phase, ranks_of
 from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
-from services.worker.engine import Engine, Heard, ProposersMoved
+from services.worker.engine import Engine
 from services.worker.figures import figures_of
 from services.worker.handover.direct import PagePlaces
 from services.worker.handover.fetching import Came
@@ -46,6 +46,7 @@ from services.worker.handover.handover import Handover, direct_of, secret_of
 from services.worker.handover.loan import Loan
 from services.worker.handover.nixl_agent import Agent
 from services.worker.loading import load_runner, model_name, served_methods
+from services.worker.mail import CallBack, ProposersMoved
 from services.worker.metrics import WorkerMetrics
 from services.worker.outlet import Outlet
 from services.worker.running.replay import Recorder
@@ -236,7 +237,7 @@ class WorkerActor(Actor):
     def _in_engine(self, what: Callable[[], None]) -> None:
         """Call it in the engine's thread, between two steps."""
         assert self._engine is not None
-        self._engine.post(Heard(what))
+        self._engine.post(CallBack(what))
 
     def _observe(self, rows: int, seconds: float) -> None:
         assert self._handover is not None
@@ -266,7 +267,7 @@ class WorkerActor(Actor):
         assert self._card is not None and self._engine is not None
         # An answer shows that the thread that computes is well (services/streamer/probe.py).
         heard = asyncio.Event()
-        self._engine.post(Heard(lambda: self._tell_loop(heard.set)))
+        self._engine.post(CallBack(lambda: self._tell_loop(heard.set)))
         await heard.wait()
         return self._card
 
@@ -350,7 +351,7 @@ class WorkerActor(Actor):
     def _deliver(self, answers: list[Answer]) -> None:
         """The answers of one step, for all its sequences."""
         assert self._engine is not None
-        self._engine.taken()
+        self._engine.answers.taken()
         outlets = self._outlets
         for item in answers:
             outlet = outlets.get(item.stream)

@@ -21,38 +21,21 @@ import queue
 import threading
 from collections.abc import Callable
 
-import msgspec
-
+from services.worker.deliveries import Deliveries
 from services.worker.handover.lending import Lending
+from services.worker.mail import CallBack, Mail, ProposersMoved
 from services.worker.running.runner import Runner
 from services.worker.running.work import Result, Work, size_of
 from services.worker.scheduling import events
-from services.worker.scheduling.events import Answer, Emit, Event, Output, SequenceEnded
+from services.worker.scheduling.events import Answer, Emit, Output, SequenceEnded
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.guard import GuardedController
 from services.worker.timeline import Timelines
 
 log = logging.getLogger("specmesh.worker")
 
-# Deliveries handed over and not yet taken. One would do; with a few the thread needn't wait for a busy event loop.
-HANDED_OVER = 4
 # Seconds between attempts to tell the proposer which sequences have ended, while there is no other work.
 TELL_AGAIN = 0.5
-
-
-class ProposersMoved(msgspec.Struct, frozen=True):
-    """The ready proposers from now on: their endpoints and epochs by instance."""
-
-    ready: dict[str, tuple[str, int]]
-
-
-class Heard(msgspec.Struct, frozen=True):
-    """Calls `back` in the engine's thread: it still takes its mail."""
-
-    back: Callable[[], None]
-
-
-Mail = Event | ProposersMoved | Heard
 
 
 class Engine:
@@ -70,13 +53,13 @@ class Engine:
         record: Callable[[Work, Result], None] = lambda work, result: None,
         lending: Lending | None = None,
     ) -> None:
-        """`deliver` and `failed` are called in the engine's thread; after each delivery `taken` must be called.
+        """`deliver` and `failed` are called in the engine's thread; after each delivery `answers.taken` must be called.
         `observe` gets the rows and seconds of each step, `record` its work and result. `lending`: pages that other
         workers have asked for."""
         self.scheduler = scheduler
         self.drafts = drafts
+        self.answers = Deliveries(deliver)
         self._runner = runner
-        self._deliver = deliver
         self._failed = failed
         self._now = now
         self._timelines = timelines or Timelines()
@@ -84,9 +67,7 @@ class Engine:
         self._record = record
         self._lending = lending
         self._mail: queue.SimpleQueue[Mail | None] = queue.SimpleQueue()
-        self._room = threading.Semaphore(HANDED_OVER)
         self._stopping = False
-        self._answers: list[Answer] = []
         # When the last step was completed, or work began; None while there is none.
         self._progress_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -99,13 +80,10 @@ class Engine:
     def post(self, event: Mail) -> None:
         self._mail.put(event)
 
-    def taken(self) -> None:
-        """A delivery has been dealt with: there is room for another one."""
-        self._room.release()
-
     def stop(self) -> None:
         """End after the running step. Requests still running get no end from here: drain first."""
         self._stopping = True
+        self.answers.close()
         self._mail.put(None)
 
     def join(self, timeout: float) -> bool:
@@ -141,7 +119,7 @@ class Engine:
         out = self.scheduler.handle(events.StepDone(result))
         self.drafts.commit(work, result)
         self._collect(out)
-        self._emit()
+        self.answers.send()
         if self._runner.drafters:
             self.drafts.ask_beside(work)
             self.drafts.take_own(work, self._runner.draft())
@@ -184,8 +162,8 @@ class Engine:
     def _hear(self, event: Mail | None) -> None:
         if isinstance(event, ProposersMoved):
             self.drafts.move_to(event.ready)
-        elif isinstance(event, Heard):
-            event.back()
+        elif isinstance(event, CallBack):
+            event.function()
         elif event is not None:
             out = self.scheduler.handle(event)
             self._timelines.hear(event, self.scheduler.sequence_of)
@@ -193,7 +171,7 @@ class Engine:
 
     def _pass_on(self, out: list[Output]) -> None:
         self._collect(out)
-        self._emit()
+        self.answers.send()
         if self._lending:
             self._lending.look()
 
@@ -204,16 +182,7 @@ class Engine:
             else:
                 if self._lending and not isinstance(item, Emit):
                     self._lending.sequence_ended(item.stream)
-                self._answers.append(self._timelines.told(item) if self._timelines.records else item)
-
-    def _emit(self) -> None:
-        if not self._answers:
-            return
-        while not self._room.acquire(timeout=0.1):
-            if self._stopping:
-                return
-        answers, self._answers = self._answers, []
-        self._deliver(answers)
+                self.answers.add(self._timelines.told(item) if self._timelines.records else item)
 
     def _fail_all(self, message: str) -> None:
         self._pass_on(self.scheduler.handle(events.EngineFailed(message)))

@@ -56,7 +56,7 @@ def _torch(settings: Settings) -> Runner:
     from models.sources import ensure_model
     from services.api.own_drafter import own_drafter
     from services.worker.parallel.meeting import meeting_of
-    from services.worker.running.torch_model import Wanted, load_torch_model
+    from services.worker.running.load_torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
     # The model is loaded with the taps, or the network, of the drafter that runs in the worker.

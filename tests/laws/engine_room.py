@@ -20,7 +20,8 @@ from services.api.messages import Failed, Finished, Generate, Propose, Proposed,
 from services.api.settings import Settings
 from services.proposer.registry import make_drafters
 from services.proposer.suffix_index import SuffixIndex, compiling
-from services.worker.engine import Engine, ProposersMoved
+from services.worker.engine import Engine
+from services.worker.mail import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.runner import Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, Emit, Finish
@@ -147,7 +148,7 @@ class EngineRoom:
         assert self.engine.join(WAIT)
 
     def _deliver(self, delivery: list[Answer]) -> None:
-        self.engine.taken()
+        self.engine.answers.taken()
         self._delivered.put(delivery)
 
     def send(

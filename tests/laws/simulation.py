@@ -195,7 +195,7 @@ class Simulation:
         return self.runner.steps
 
     def _deliver(self, answers: list[Answer]) -> None:
-        self.engine.taken()
+        self.engine.answers.taken()
         for item in answers:
             if isinstance(item, Emit):
                 self.texts[item.stream].extend(item.tokens.ids)

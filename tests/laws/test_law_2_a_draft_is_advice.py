@@ -6,6 +6,7 @@ With real processes killed: tests/flow/test_deaths.py.
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 import pytest
@@ -120,16 +121,21 @@ def texts(guess: Guess | None = None, **limits: Any) -> tuple[list[list[int]], i
         return [room.tokens[s] for s in streams], accepted
 
 
+@cache
+def plain_texts() -> list[list[int]]:
+    """Without a proposer."""
+    return texts()[0]
+
+
 @pytest.mark.parametrize("guess", [*HOSTILE, silent, anything])
 @pytest.mark.parametrize("method", ["ngram", "auto"])
 def test_a_hostile_proposer_changes_no_token(guess: Guess, method: str) -> None:
-    plain, _ = texts()
-    assert texts(guess, method=method)[0] == plain
+    assert texts(guess, method=method)[0] == plain_texts()
 
 
 @pytest.mark.parametrize("method", ["ngram", "auto"])
 def test_a_good_proposer_changes_no_token_and_its_drafts_are_used(method: str) -> None:
-    plain, _ = texts()
+    plain = plain_texts()
     guessed, accepted = texts(cycle, method=method)
     assert guessed == plain
     # With auto it depends on what steps of this machine cost.
@@ -138,7 +144,7 @@ def test_a_good_proposer_changes_no_token_and_its_drafts_are_used(method: str) -
 
 @pytest.mark.parametrize("method", ["ngram", "auto"])
 def test_the_right_path_of_a_good_tree_is_accepted(method: str) -> None:
-    plain, _ = texts()
+    plain = plain_texts()
     guessed, accepted = texts(every_way, method=method)
     assert guessed == plain
     assert accepted > (sum(len(t) for t in plain) // 4 if method == "ngram" else 0)
@@ -146,7 +152,7 @@ def test_the_right_path_of_a_good_tree_is_accepted(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_our_own_proposers_change_no_token_and_are_used_where_a_text_repeats(method: str) -> None:
-    plain, _ = texts()
+    plain = plain_texts()
     guessed, accepted = texts(proposed_by(method))
     assert guessed == plain
     assert accepted > sum(len(t) for t in plain) // 8

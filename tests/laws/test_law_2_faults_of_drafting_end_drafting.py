@@ -13,7 +13,7 @@ from engine_room import Ask, EngineRoom, Guess, draft, some_prompt
 from services.api.drafter import NO_DRAFT
 from services.api.drafts import PlacedDraft
 from services.api.messages import Finished
-from services.worker.engine import ProposersMoved
+from services.worker.mail import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Drafted
 from services.worker.speculation.controller import Controller

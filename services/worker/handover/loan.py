@@ -41,6 +41,7 @@ class Loan:
         self._most = max(1, BATCH_BYTES // page_bytes) if memory is None else len(names)
         # Pages that the other worker is to read, each with the stamp at which it was held.
         self._unread: deque[tuple[int, int]] = deque()
+        # How many it has read.
         self._read = 0
         self._answers: list[Answer] = []
         self._lent: Lent | None = None

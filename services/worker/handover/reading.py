@@ -42,8 +42,9 @@ class Reading:
         were_held: Callable[[int, int], Awaitable[int]],
         land: Callable[[bytes, Any, Callable[[], None]], Awaitable[None]],
     ) -> None:
-        """`most` pages at a time. `were_held`: from an index on, of so many pages, how many the other worker held until
-        now. `land` gets a name, frames and what to call when these have been used."""
+        """At most `most` pages are read at a time. `were_held(first, count)`: how many of the `count` pages from index
+        `first` on the other worker has held until now. `land` gets a name, frames and what to call when these have
+        been used."""
         direct.check(lent)
         self._direct, self._lent, self._most = direct, lent, min(most, direct.share)
         self._still_works, self._patience = still_works, patience

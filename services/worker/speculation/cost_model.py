@@ -64,6 +64,8 @@ class _Fit(NamedTuple):
     pace: float = 1.0
 
     def seconds(self, rows: int, context: int) -> float:
+        """Below the smallest measured step, and beyond it if there is no other, each row costs the same as a row of
+        that step, not nothing."""
         attended = (self.per_token + self.per_row_token * rows) * context
         return (_between(self.rows, self.base, rows) + attended) * self.pace
 
@@ -110,9 +112,8 @@ class StepTime:
         return int(self._fit.rows[-1]) if self._fit is not None else 0
 
     def curve(self, rows: int, more: int, context: int) -> list[float]:
-        """Seconds of a step of `rows`, of one with a row more, and so on up to `more`; [] as long as nothing has been
-        measured. Below the smallest step measured, and beyond it as long as no other was, a row costs what one did in
-        that step: whoever asks what rows cost must not take them for free."""
+        """What `predict` says of `rows`, of a row more, and so on up to `more`; [] as long as nothing has been
+        measured."""
         fit = self._fit
         if fit is None:
             return []
@@ -123,10 +124,6 @@ class StepTime:
             found = found + fit.per_row_token * context * np.arange(rows, rows + more + 1)
         seconds: list[float] = (found * fit.pace).tolist()
         return seconds
-
-    def seconds(self, rows: int, context: int) -> float:
-        """The first of the curve; 0.0 as long as nothing has been measured."""
-        return next(iter(self.curve(rows, 0, context)), 0.0)
 
     # The fit --------------------------------------------------------------------------------------------
 
@@ -202,9 +199,9 @@ def _rising(values: list[float], weights: list[float]) -> list[float]:
 
 
 def _between(at: tuple[float, ...], values: tuple[float, ...], rows: int) -> float:
-    """Linear between the classes; constant below the first; above the last, the slope of the last two."""
+    """Linear between the classes, and from 0 to the first; above the last, the slope of the last two."""
     if len(at) == 1 or rows <= at[0]:
-        return values[0]
+        return values[0] * rows / at[0]
     right = min(bisect_right(at, rows), len(at) - 1)
     left = right - 1
     rise = (values[right] - values[left]) / (at[right] - at[left])

@@ -85,10 +85,10 @@ class SpeculationCounts:
         deciding = sum(item.verify for item in items)
         if deciding < model.least_rows:
             return
-        without, with_drafts = model.seconds(rows - drafted, context), model.seconds(rows, context)
+        without, with_drafts = model.predict(rows - drafted, context), model.predict(rows, context)
         if with_drafts <= 0.0:
             return
-        plain = model.seconds(deciding, context)
+        plain = model.predict(deciding, context)
         accepted = sum(verdict.accepted for verdict in result.verdicts if verdict is not None)
         self.drafted_seconds += result.seconds
         self.naive_seconds += result.seconds * (without + accepted * plain / deciding) / with_drafts

@@ -53,7 +53,7 @@ def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime, beside: float
         return Costs(most, unknown, [])
     step_seconds = curve[0]
     if chunks or beside:
-        alone = beside + (model.curve(rows - chunks, 0, context)[0] if chunks else step_seconds)
+        alone = beside + (model.predict(rows - chunks, context) if chunks else step_seconds)
         curve = [alone + seconds - step_seconds for seconds in curve]
     return Costs(most, unknown, curve, step_seconds, curve[0] / max(1, certain))
 

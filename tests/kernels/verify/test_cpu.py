@@ -56,7 +56,9 @@ def normal(rows: int, size: int, seed: int) -> torch.Tensor:
 # All at once ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("first", range(0, 700, 50))
+@pytest.mark.parametrize(
+    "first", [*range(0, 300, 50), *(pytest.param(first, marks=pytest.mark.slow) for first in range(300, 700, 50))]
+)
 def test_mixed_batches_are_told_what_the_reference_says(first: int) -> None:
     cases = [batch(seed) for seed in range(first, first + 50)]
     assert [case for case in cases if differing(case.logits, case.questions)] == []

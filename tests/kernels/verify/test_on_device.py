@@ -21,8 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encount
 def test_batch_after_batch_through_the_same_memory_the_answers_are_the_references() -> None:
     """Larger and smaller ones, with and without lists: nothing of the last batch is seen in the next."""
     verifier = OnDevice()
-    for seed in range(8):
-        case = batch(seed, sequences=(2, 5, 1, 3)[seed % 4], vocabularies=(33, 100, 257), longest=5)
+    for seed in range(4):
+        case = batch(seed, sequences=(2, 5, 1, 3)[seed], vocabularies=(33, 100, 257), longest=5)
         assert_same(verifier.verify(case.logits.to(device()), case.questions), case.logits, case.questions)
 
 
@@ -58,7 +58,7 @@ def drawn(seed: int, strategy: int, lengths: Sequence[int], size: int = 100) -> 
 def test_drafts_with_probabilities_get_the_answers_of_the_reference(strategy: int) -> None:
     """And answers that differ from those for the same drafts without probabilities: these are read."""
     verifier, differ, accepted = OnDevice(), 0, []
-    for seed in range(6):
+    for seed in range(4):
         logits, questions = drawn(seed, strategy, (4, 0, 7, 1)[seed % 2 :])
         assert questions.draft_probs is not None
         said = verifier.verify(logits.to(device()), questions)

@@ -29,7 +29,8 @@ def work(order: str) -> int:
     if order == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: print("asked", signal.Signals(number).name, flush=True))
+        # Not printed: the signal may come while `print` below is at work.
+        signal.signal(number, lambda number, _: os.write(1, f"asked {signal.Signals(number).name}\n".encode()))
     signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
     tell_parent()
     print("waits", flush=True)

@@ -20,7 +20,7 @@ from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Describe, Failed, Finished, Propose, Proposed, Speculation, Tokens
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES, Verification
-from services.worker.engine import ProposersMoved
+from services.worker.mail import ProposersMoved
 from services.worker.running.replay import read, tokens_of
 
 

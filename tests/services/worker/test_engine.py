@@ -12,7 +12,9 @@ from driving import request
 
 from services.api.drafter import Draft
 from services.worker import engine as module
-from services.worker.engine import HANDED_OVER, Engine, ProposersMoved
+from services.worker.deliveries import HANDED_OVER
+from services.worker.engine import Engine
+from services.worker.mail import ProposersMoved
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Work
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Fail, Finish
@@ -62,7 +64,7 @@ class World:
         self.noted(self.deliveries, answers)
         self.calls.append("emit")
         if self.eager:
-            self.engine.taken()
+            self.engine.answers.taken()
 
     # As the guarded controller ---------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ def test_an_engine_whose_deliveries_are_not_taken_waits() -> None:
     assert len(world.ids(1)) < 8000 and not world.ends()
     world.eager = True
     for _ in range(HANDED_OVER):
-        world.engine.taken()
+        world.engine.answers.taken()
     world.until(lambda: len(world.ends()) == 1)
     assert len(world.ids(1)) == 8000
     world.stop()

@@ -318,7 +318,8 @@ async def test_who_says_that_pages_were_read_of_another_loan_is_told_none(
             PagesRead(agent.name, 1, 1, 1),
         ):
             assert await ref.ask(wrong, timeout=10.0) == PagesHeld(0)
-        # More than were lent: whoever read them is told none, as nobody holds them any more.
+        # This says that all pages were read, so the loan ends. The worker that really reads them then hears that none
+        # were held for it.
         assert (await ref.ask(PagesRead(agent.name, 1, 0, 1 << 40), timeout=10.0)).count >= 1
         the_agent(mesh.decode).holds = False
         the_agent(mesh.decode).go_on()

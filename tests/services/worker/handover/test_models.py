@@ -15,8 +15,9 @@ from models.executor import PageTensor
 from services.api.settings import Settings
 from services.worker.loading import load_runner
 from services.worker.running import page_memory
+from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.page_memory import TorchPages
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 TEXT = [5 + k % 90 for k in range(70)]
 

@@ -27,7 +27,8 @@ from services.api.settings import Settings
 from services.worker.parallel.meeting import Meeting, meeting_of
 from services.worker.parallel.processes import RankProcesses
 from services.worker.parallel.rank import Start
-from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import TorchModel
 
 HERE = "127.0.0.1"
 
@@ -59,7 +60,11 @@ def bits(model: TorchModel) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize(("executor", "ranks"), [("plain", 2), ("compiled", 2), ("compiled", 4)])
+# One rank on each is what tests/flow/test_nodes.py has.
+ONE_ON_EACH = pytest.param("plain", 2, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("executor", "ranks"), [ONE_ON_EACH, ("compiled", 4)])
 def test_ranks_on_two_nodes_compute_the_bits_of_as_many_on_one(executor: str, ranks: int, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny")
     with torch.inference_mode():
@@ -133,44 +138,53 @@ def test_another_model_a_wrong_number_and_other_keys_are_refused_by_name_and_the
     assert worker.lost == []
 
 
-def test_a_node_ends_its_ranks_with_the_worker_joins_the_next_one_and_ends_when_asked(tmp_path: Path) -> None:
+def test_a_node_outlives_workers_and_ranks_joins_the_next_worker_and_ends_when_asked(tmp_path: Path) -> None:
     model, port = write_tiny_model(tmp_path / "tiny"), free_ports(1)
     keys = tmp_path / "keys"
     make_keys(keys, ["worker"])
     found = meeting_of(Settings.for_tests(nnodes=2, tensor_parallel_size=2, master_addr=HERE, keys_dir=str(keys)))
     assert found is not None and found.secret
-    secret, seen = found.secret, list[int]()
+    secret = found.secret
     with other_node(tmp_path / "node.log", **there(model, port, keys_dir=keys)) as node:
         node.wait_for(f"waiting for the worker at {HERE}:{port}")
-        for _ in range(2):
+
+        def joined() -> tuple[Held, int]:
             worker = Held(model, port, secret)
             assert worker.ready.wait(120)
             (rank,) = node.ranks()
-            seen.append(rank)
-            worker.close()
-            until(lambda rank=rank: has_ended(rank), 30.0, why=node.text)  # type: ignore[misc]
-            assert worker.lost == []
-        assert len(set(seen)) == 2
-        worker = Held(model, port, secret)
-        assert worker.ready.wait(120)
+            return worker, rank
+
+        worker, first = joined()
+        worker.close()
+        until(lambda: has_ended(first), 30.0, why=node.text)
+        assert worker.lost == []
+
+        worker, second = joined()
+        assert second != first
+        os.kill(second, signal.SIGKILL)
+        assert worker.noticed.wait(60)
+        worker.close()
+        assert len(worker.lost) == 1 and worker.lost[0].startswith(f"node 1 ({HERE})")
+        assert "rank 1 ended with -9" in worker.lost[0]
+
+        worker, _ = joined()
         assert node.stop() == 0
         assert worker.noticed.wait(60) and "node 1" in worker.lost[0]
         worker.close()
 
 
-@pytest.mark.parametrize("struck", ["rank", "node"])
-def test_a_rank_or_a_node_that_is_killed_is_noticed_without_a_request(struck: str, tmp_path: Path) -> None:
+def test_a_node_that_is_killed_is_noticed_without_a_request(tmp_path: Path) -> None:
     model, port = write_tiny_model(tmp_path / "tiny"), free_ports(1)
     worker = Held(model, port)
     with other_node(tmp_path / "node.log", **there(model, port)) as node:
         assert worker.ready.wait(120)
         (rank,) = node.ranks()
-        os.kill(rank if struck == "rank" else node.process.pid, signal.SIGKILL)
+        os.kill(node.process.pid, signal.SIGKILL)
         assert worker.noticed.wait(60)
         until(lambda: has_ended(rank), 30.0, why=node.text)
     worker.close()
-    assert len(worker.lost) == 1 and worker.lost[0].startswith("node 1 (127.0.0.1)")
-    assert ("rank 1 ended with -9" in worker.lost[0]) == (struck == "rank")
+    assert len(worker.lost) == 1 and worker.lost[0].startswith(f"node 1 ({HERE})")
+    assert "ended with" not in worker.lost[0]
 
 
 def test_a_rank_of_an_older_worker_joins_no_newer_one(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from models.errors import ModelError
 from models.group import RankLost
 from services.worker.parallel.executor import ParallelExecutor
 from services.worker.parallel.ranks import Ranks
-from services.worker.running import torch_model
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running import load_torch_model as loading
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 PROMPT = [5, 9, 200, 17, 30, 31, 32, 5, 9, 200]
 
@@ -39,7 +40,7 @@ def closed_behind() -> Iterator[list[Ranks]]:
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch_model, "Ranks", Kept)
+            patch.setattr(loading, "Ranks", Kept)
             yield made
     finally:
         for ranks in made:
@@ -68,22 +69,12 @@ def said(model: TorchModel, count: int = 40) -> list[int]:
     return text
 
 
-@pytest.mark.parametrize("executor", ["plain", "compiled"])
-def test_two_processes_say_what_one_says(executor: str, tmp_path: Path) -> None:
-    write_tiny_model(tmp_path)
-    with torch.inference_mode():
-        with loaded(tmp_path, executor=executor, strict=False) as (model, _):
-            expected, facts = said(model), model.facts
-        with loaded(tmp_path, executor=executor, strict=False, ranks=2) as (model, ranks):
-            assert ranks is not None and isinstance(model.executor, ParallelExecutor)
-            assert said(model) == expected
-            assert model.facts.path == f"2 ranks: {facts.path}"
-            # A token's keys and values are shared out, and so is the memory.
-            assert (model.facts.parameters, model.facts.pages) == (facts.parameters, facts.pages)
-
-
-@pytest.mark.parametrize(("sig", "told"), [(signal.SIGKILL, "rank"), (signal.SIGSTOP, "rank 0 of 2")])
-def test_a_rank_that_is_killed_or_stopped_is_noticed(sig: signal.Signals, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("executor", "sig", "told"), [("plain", signal.SIGKILL, "rank"), ("compiled", signal.SIGSTOP, "rank 0 of 2")]
+)
+def test_two_processes_say_what_one_says_and_one_that_is_killed_or_stopped_is_noticed(
+    executor: str, sig: signal.Signals, told: str, tmp_path: Path
+) -> None:
     write_tiny_model(tmp_path)
     lost, noticed = [], threading.Event()
 
@@ -91,25 +82,35 @@ def test_a_rank_that_is_killed_or_stopped_is_noticed(sig: signal.Signals, told: 
         lost.append(reason)
         noticed.set()
 
-    with loaded(tmp_path, note, executor="plain", ranks=2, rank_timeout=3.0) as (model, ranks):
-        assert ranks is not None
-        os.kill(ranks.processes.running[0].pid, sig)
-        with pytest.raises(RankLost), torch.inference_mode():
-            said(model)
-        assert noticed.wait(30)
+    with torch.inference_mode():
+        with loaded(tmp_path, executor=executor, strict=False) as (model, _):
+            expected, facts = said(model), model.facts
+        with loaded(tmp_path, note, executor=executor, strict=False, ranks=2) as (model, ranks):
+            assert ranks is not None and isinstance(model.executor, ParallelExecutor)
+            assert said(model) == expected
+            assert model.facts.path == f"2 ranks: {facts.path}"
+            # A token's keys and values are shared out, and so is the memory.
+            assert (model.facts.parameters, model.facts.pages) == (facts.parameters, facts.pages)
+
+            model.executor.hurry(3.0)
+            assert lost == []
+            os.kill(ranks.processes.running[0].pid, sig)
+            with pytest.raises(RankLost):
+                said(model)
+            assert noticed.wait(30)
     assert len(lost) == 1 and told in lost[0]
 
 
 LOADS = """
 import sys, time
 from pathlib import Path
-from services.worker.running import torch_model
-class Kept(torch_model.Ranks):
+from services.worker.running import load_torch_model as loading
+class Kept(loading.Ranks):
     def executor(self, own):
         print(self.processes.running[0].pid, flush=True)
         return super().executor(own)
-torch_model.Ranks = Kept
-torch_model.load_torch_model(Path(sys.argv[1]), torch_model.Wanted(executor="plain", threads=1, kv_cache_mb=8, ranks=2))
+loading.Ranks = Kept
+loading.load_torch_model(Path(sys.argv[1]), loading.Wanted(executor="plain", threads=1, kv_cache_mb=8, ranks=2))
 print("loaded", flush=True)
 sys.stdin.read()
 """
@@ -118,7 +119,7 @@ sys.stdin.read()
 def test_a_rank_ends_with_its_worker_also_one_that_is_stopped(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
     command = [sys.executable, "-c", LOADS, str(tmp_path)]
-    root = Path(torch_model.__file__).parents[3]
+    root = Path(loading.__file__).parents[3]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True) as worker:
         assert worker.stdout is not None
         pid = int(worker.stdout.readline())

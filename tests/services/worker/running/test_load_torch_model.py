@@ -12,8 +12,9 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig, L
 
 from models.sources import ModelError
 from models.taps import FINAL, Tap
+from services.worker.running.load_torch_model import Wanted, load_torch_model, vocabulary_of
 from services.worker.running.memory_plan import cut_context
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model, vocabulary_of
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 PAGE_BYTES = 2 * 3 * 4 * 16 * 16 * 4  # keys and values, layers, heads, head_dim, tokens, bytes
 

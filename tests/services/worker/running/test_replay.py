@@ -15,10 +15,10 @@ from paged_fake import PagedFake
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from services.worker.running import replay
+from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.replay import LENGTH, Recorder, Step, read, run_again, tokens_of
 from services.worker.running.runner import Runner
-from services.worker.running.torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.work import Result, Verdict, Work
 from services.worker.scheduling.events import Arrived

@@ -12,14 +12,15 @@ import pytest
 import torch
 
 from models.sources import ensure_model
-from services.worker.running.torch_model import ForwardRows, TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import ForwardRows, TorchModel
 
 pytestmark = pytest.mark.model
 
 PAGE = 32
 
 
-def slow(*values: int) -> list[Any]:
+def slow(*values: Any) -> list[Any]:
     """Values of a parameter for `make test-all` only."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
@@ -62,27 +63,30 @@ def fresh_pages(source: random.Random, model: TorchModel, lengths: list[int]) ->
     return [[free.pop() for _ in range(-(-length // PAGE))] for length in lengths]
 
 
-@pytest.mark.parametrize("chunk", [64, 200, *slow(1, 7, 512)])
-def test_a_prompt_in_chunks_of_any_size_gives_the_same_bits(model: TorchModel, chunk: int) -> None:
-    source = random.Random(chunk)
+@pytest.mark.parametrize("chunks", [(64, 200), *slow((1, 7, 512))])
+def test_a_prompt_in_chunks_of_any_size_gives_the_same_bits(model: TorchModel, chunks: tuple[int, ...]) -> None:
+    source = random.Random(chunks[0])
     # More rows than one pass takes, so that the whole prompt is cut inside, too.
-    whole_pages, cut_pages = fresh_pages(source, model, [270, 270])
-    whole, cut = Sequence(source, 270, whole_pages), Sequence(source, 270, cut_pages)
-    cut.tokens = whole.tokens
+    whole_pages, *cut_pages = fresh_pages(source, model, [270] * (1 + len(chunks)))
+    whole = Sequence(source, 270, whole_pages)
     expected = forward(model, [whole.rows(270)])
-    parts = []
-    while cut.done < 270:
-        parts.append(forward(model, [cut.rows(min(chunk, 270 - cut.done))]))
-        cut.done += len(parts[-1])
-    assert torch.equal(torch.cat(parts), expected)
+    for chunk, pages in zip(chunks, cut_pages, strict=True):
+        cut = Sequence(source, 0, pages)
+        cut.tokens = whole.tokens
+        parts = []
+        while cut.done < 270:
+            parts.append(forward(model, [cut.rows(min(chunk, 270 - cut.done))]))
+            cut.done += len(parts[-1])
+        assert torch.equal(torch.cat(parts), expected), chunk
 
 
 def test_rows_in_random_batches_have_the_bits_of_rows_alone(model: TorchModel) -> None:
     """Chunks of prefill, single steps, drafts accepted and refused, all in one call."""
     source = random.Random(11)
-    lengths = [source.randint(20, 40) for _ in range(6)]
+    # Over the end of a page.
+    lengths = [source.randint(8, 36) for _ in range(4)]
     pages = fresh_pages(source, model, [length + 16 for length in lengths] * 2)
-    sequences = [Sequence(source, n, p) for n, p in zip(lengths, pages[:6], strict=True)]
+    sequences = [Sequence(source, n, p) for n, p in zip(lengths, pages[:4], strict=True)]
     seen: list[list[torch.Tensor]] = [[] for _ in sequences]
     while running := [s for s in sequences if s.done < len(s.tokens)]:
         batch = source.sample(running, source.randint(1, len(running)))
@@ -95,7 +99,7 @@ def test_rows_in_random_batches_have_the_bits_of_rows_alone(model: TorchModel) -
             seen[sequences.index(sequence)].append(logits[at : at + count])
             at += count + len(draft)
             sequence.done += count
-    for sequence, parts, others in zip(sequences, seen, pages[6:], strict=True):
+    for sequence, parts, others in zip(sequences, seen, pages[4:], strict=True):
         sequence.pages = others
         assert torch.equal(torch.cat(parts), one_by_one(model, sequence))
 
@@ -118,15 +122,15 @@ def test_a_row_has_the_same_bits_in_any_batch(model: TorchModel, mates: int) -> 
 def test_deep_in_a_text_rows_alone_have_the_bits_of_a_batch(model: TorchModel) -> None:
     """Long contexts are cut into parts for the threads: where must not depend on the rest of the batch."""
     source = random.Random(5)
-    pages = fresh_pages(source, model, [1110, 1110, 40])
-    long, mate = Sequence(source, 1105, pages[0]), Sequence(source, 40, pages[2])
-    first = forward(model, [ForwardRows(long.tokens[:1100], 0, pages[0], 1099)])
-    for start in range(0, 1100, 64):
-        cut = forward(model, [ForwardRows(long.tokens[start : min(start + 64, 1100)], start, pages[1], 0)])
+    pages = fresh_pages(source, model, [610, 610, 40])
+    long, mate = Sequence(source, 605, pages[0]), Sequence(source, 40, pages[2])
+    first = forward(model, [ForwardRows(long.tokens[:600], 0, pages[0], 599)])
+    for start in range(0, 600, 64):
+        cut = forward(model, [ForwardRows(long.tokens[start : min(start + 64, 600)], start, pages[1], 0)])
     assert torch.equal(cut[-1], first[0])
-    long.done = 1100
+    long.done = 600
     verified = forward(model, [long.rows(5), mate.rows(40)])
-    assert torch.equal(verified[:5], one_by_one(model, long, first=1100))
+    assert torch.equal(verified[:5], one_by_one(model, long, first=600))
 
 
 @pytest.mark.parametrize("drafts", [2, 3, 8, *slow(1, 7, 15, 16, 32)])
@@ -153,9 +157,10 @@ def test_refused_drafts_leave_no_trace(model: TorchModel) -> None:
 
 def test_only_wanted_rows_come_back_in_the_order_of_the_call(model: TorchModel) -> None:
     source = random.Random(4)
-    lengths = [300, 5, 400, 1]
+    # Together more rows than one pass takes.
+    lengths = [200, 5, 330, 1]
     sequences = [Sequence(source, n, p) for n, p in zip(lengths, fresh_pages(source, model, lengths), strict=True)]
-    wanted_from = [298, 5, 300, 0]
+    wanted_from = [198, 5, 230, 0]
     rows = [ForwardRows(s.tokens, 0, s.pages, w) for s, w in zip(sequences, wanted_from, strict=True)]
     logits = forward(model, rows)
     assert logits.shape == (2 + 0 + 100 + 1, 49152) and logits.dtype == torch.float32

@@ -18,7 +18,8 @@ from services.api.drafter import Draft
 from services.api.messages import Generate
 from services.api.settings import Settings, cache_dir
 from services.api.strategies import Verification
-from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.work import SequenceWork, Verdict, Work
 from services.worker.scheduling.sequence import Sequence
@@ -57,9 +58,11 @@ def prompts(folder: Path) -> list[list[int]]:
     return [tokenizer.encode(prompt).ids for prompt in PROMPTS]
 
 
-def requests(prompts: list[list[int]], count: int, **sampling: Any) -> list[Generate]:
+def requests(prompts: list[list[int]], count: int, *samplings: dict[str, Any]) -> list[Generate]:
+    """Neighbours are sampled each in its own way, in turns."""
+    ways = samplings or ({},)
     return [
-        request(prompt, name=str(i), max_tokens=count, ignore_eos=True, **{"seed": i, **sampling})
+        request(prompt, name=str(i), max_tokens=count, ignore_eos=True, **{"seed": i, **ways[i % len(ways)]})
         for i, prompt in enumerate(prompts)
     ]
 
@@ -80,22 +83,23 @@ def who_knows(texts: list[list[int]], wanted: list[Generate], right: float) -> G
     return draft
 
 
-SAMPLINGS: list[Any] = [
+SAMPLINGS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.8, "top_p": 0.95},
-    pytest.param({"temperature": 1.0}, marks=pytest.mark.slow),
     {"repetition_penalty": 1.2, "presence_penalty": 0.3},
     {"temperature": 0.8, "min_p": 0.02, "bad_words": [[28], [284, 253], [198, 198]], "logit_bias": {260: -4.0}},
-    pytest.param({"allowed_token_ids": list(range(250, 3000)), "frequency_penalty": 0.5}, marks=pytest.mark.slow),
+    {"temperature": 1.0},
+    {"allowed_token_ids": list(range(250, 3000)), "frequency_penalty": 0.5},
 ]
+EACH_ALONE = [pytest.param([one], marks=pytest.mark.slow, id=str(one)) for one in SAMPLINGS]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("samplings", [pytest.param(SAMPLINGS[:4], id="four side by side"), *EACH_ALONE])
 def test_the_text_is_the_same_alone_in_a_batch_and_with_good_or_bad_drafts(
-    model: TorchModel, prompts: list[list[int]], sampling: dict[str, Any]
+    model: TorchModel, prompts: list[list[int]], samplings: list[dict[str, Any]]
 ) -> None:
     runner = TorchRunner(model)
-    wanted = requests(prompts, 24, **sampling)
+    wanted = requests(prompts, 24, *samplings)
     alone = [texts(run_all(runner, [each])[0])[0] for each in wanted]
     batch, _ = run_all(runner, wanted)
     drafted, scheduler = run_all(runner, wanted, who_knows(alone, wanted, right=1.0))
@@ -110,7 +114,7 @@ def test_the_text_is_the_same_alone_in_a_batch_and_with_good_or_bad_drafts(
 
 def test_chunks_and_preemption_change_nothing(model: TorchModel, prompts: list[list[int]]) -> None:
     runner = TorchRunner(model)
-    wanted = requests(prompts, 40, temperature=0.7)
+    wanted = requests(prompts, 40, {"temperature": 0.7})
     calm = texts(run_all(runner, wanted)[0])
     # Nine pages for eight texts of about four.
     crowded, scheduler = run_all(runner, wanted, repeat_what_followed, pages=9, max_step_tokens=16)
@@ -123,7 +127,7 @@ def test_texts_of_512_tokens_show_no_collapse_that_48_would_hide(model: TorchMod
     """Collapse shows late."""
     runner = TorchRunner(model)
     for sampling in ({}, {"temperature": 0.9, "top_p": 0.95}):
-        wanted = requests(prompts, 512, **sampling)
+        wanted = requests(prompts, 512, sampling)
         drafted = run_all(runner, wanted, repeat_what_followed)[0]
         assert texts(drafted) == texts(run_all(runner, wanted)[0])
 
@@ -140,7 +144,7 @@ def test_logprobs_are_the_same_with_drafts_and_belong_to_their_tokens(
     model: TorchModel, prompts: list[list[int]]
 ) -> None:
     runner = TorchRunner(model)
-    wanted = requests(prompts[:2], 24, logprobs=2)
+    wanted = requests(prompts[:2], 24, {"logprobs": 2})
     plain, drafted = run_all(runner, wanted)[0], run_all(runner, wanted, repeat_what_followed)[0]
     for one, other in zip(plain, drafted, strict=True):
         assert len(one.logprobs) == len(one.ids) == 24

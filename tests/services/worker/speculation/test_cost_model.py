@@ -131,8 +131,9 @@ def test_its_memory_is_bounded() -> None:
 
 
 def test_a_curve_has_the_prediction_for_each_number_of_rows() -> None:
-    for cost in (linear, stairs):
-        model = taught(cost)
+    one_class = StepTime()
+    one_class.learn(20, 400, 0.02)
+    for model in (taught(linear), taught(stairs), one_class):
         for rows, context in ((1, 500), (8, 4000), (100, 20_000)):
             said = [model.predict(each, context) for each in range(rows, rows + 65)]
             assert model.curve(rows, 64, context) == pytest.approx(said)

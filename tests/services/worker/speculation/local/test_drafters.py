@@ -231,7 +231,7 @@ class World:
 
     def _deliver(self, answers: list[Answer]) -> None:
         self.answers += answers
-        self.engine.taken()
+        self.engine.answers.taken()
 
     def run(self, **sampling: Any) -> tuple[list[int], Finish]:
         self.answers.clear()

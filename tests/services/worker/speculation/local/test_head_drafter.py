@@ -31,7 +31,8 @@ from services.api.methods import METHODS
 from services.api.tree_shape import read_shape
 from services.worker.engine import Engine
 from services.worker.running.head import HeadModel
-from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.scheduling.events import Answer, Arrived, Emit, Fail, Finish
 from services.worker.scheduling.limits import limits_of
@@ -84,7 +85,7 @@ class World:
 
     def _deliver(self, answers: list[Answer]) -> None:
         self.answers += answers
-        self.engine.taken()
+        self.engine.answers.taken()
 
     def run(self, *requests: Generate) -> list[Outcome]:
         self.answers.clear()
