@@ -2,23 +2,31 @@
 after the other; drafts behind the same text are compared token by token.
 
     python -m bench same_drafts --vllm PYTHON --method eagle3 --draft-model FOLDER --spec-bench question.jsonl
+    python -m bench same_drafts --vllm PYTHON --method mtp --family mimo --spec-bench question.jsonl
+
+Which folder that is: bench/draft_folders.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.draft_folders import made
 from bench.held_out import prompts, sources
+from bench.mtp_folders import FAMILIES
 from bench.replay import agreeing
 from bench.rows import ROOT
 from models.sources import ensure_model
+from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir
 
 HELP = "a head's drafts here and in vLLM, token by token (--vllm PYTHON)"
@@ -29,11 +37,12 @@ LONGEST_PROMPT = 1000
 
 @dataclass(slots=True)
 class Answer:
-    """`drafts` by length of the text before them."""
+    """`drafts` by length of the text before them, `seconds` from the prompt to the end."""
 
     prompt: list[int]
     ids: list[int]
     drafts: dict[int, list[int]] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def text(self) -> list[int]:
@@ -43,20 +52,35 @@ class Answer:
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vllm", required=True, metavar="PYTHON", help="an interpreter that has vllm")
     parser.add_argument("--method", default="eagle3")
-    parser.add_argument("--draft-model", required=True, metavar="FOLDER", help="of a head that both can read")
+    parser.add_argument("--draft-model", type=Path, metavar="FOLDER", help="a trained head; without it, a random one")
+    parser.add_argument("--family", choices=FAMILIES, default="", help="of the model that an MTP block is in")
+    parser.add_argument("--random", action="store_true", help="random weights in place of those of --draft-model")
+    parser.add_argument("--seed", type=int, default=0, help="of random weights")
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--prompts", type=int, default=80)
     parser.add_argument("--tokens", type=int, default=128, help="of an answer")
-    parser.add_argument("--longest", type=int, default=5, help="tokens of a draft")
+    parser.add_argument("--longest", type=int, help="tokens of a draft; the method's own length if left out")
+    parser.add_argument("--eager", action="store_true", help="vLLM compiles nothing: it starts sooner and is slower")
+    parser.add_argument(
+        "--all-positions", action="store_true", help="vLLM's MTP blocks read the embedding at position 0, too"
+    )
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    if options.longest is None:
+        options.longest = METHODS[options.method].length
     folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
-    asked = list(_prompts(folder, options))
-    version, theirs = in_vllm(folder, asked, options)
-    found = compared(theirs, list(here(folder, asked, options)))
-    return {"vllm": version, "method": options.method, "longest": options.longest, "prompts": len(asked)} | found
+    with tempfile.TemporaryDirectory(prefix="same-drafts-") as place:
+        model, head = made(
+            options.method, options.family, folder, options.draft_model, Path(place), options.seed, options.random
+        )
+        asked = list(_prompts(folder, options))
+        version, theirs = in_vllm(model, head, asked, options)
+        found = compared(theirs, list(here(model, head, asked, options)))
+    weights = "random" if options.random or options.draft_model is None else "trained"
+    said = {"vllm": version, "method": options.method, "family": options.family, "weights": weights}
+    return said | {"longest": options.longest, "prompts": len(asked)} | found
 
 
 def _prompts(folder: Path, options: argparse.Namespace) -> Iterator[list[int]]:
@@ -69,27 +93,44 @@ def _prompts(folder: Path, options: argparse.Namespace) -> Iterator[list[int]]:
             yield ids
 
 
-def in_vllm(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> tuple[str, list[Answer]]:
-    head = str(Path(options.draft_model).resolve())
-    job = {"model": str(folder), "method": options.method, "head": head, "prompts": asked, "tokens": options.tokens,
-           "longest": options.longest, "context": LONGEST_PROMPT + options.tokens + 64}  # fmt: skip
+def in_vllm(model: Path, head: Path, asked: list[list[int]], options: argparse.Namespace) -> tuple[str, list[Answer]]:
+    job = {"model": str(model), "prompts": asked, "tokens": options.tokens, "eager": options.eager,
+           "all_positions": options.all_positions,
+           "speculative": speculative_config(options.method, model, head, options.longest),
+           "context": LONGEST_PROMPT + options.tokens + 64}  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="same-drafts-") as place:
         files = [Path(place) / name for name in ("job.json", "answer.json")]
         files[0].write_text(json.dumps(job))
         command = [options.vllm, "-m", "bench.vllm_drafts", *map(str, files)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | _openmp(options.vllm))
         if done.returncode:
             raise SystemExit(f"{options.vllm} -m bench.vllm_drafts failed:\n{done.stderr[-2000:]}")
         said = json.loads(files[1].read_text())
     return said["version"], [
-        placed(prompt, each["ids"], each["drafts"]) for prompt, each in zip(asked, said["answers"], strict=True)
+        placed(prompt, each["ids"], each["drafts"], each["seconds"])
+        for prompt, each in zip(asked, said["answers"], strict=True)
     ]
 
 
-def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]]) -> Answer:
+def _openmp(python: str) -> dict[str, str]:
+    """vLLM asks for Intel's OpenMP, which its CPU wheel brings along, wherever it drafts."""
+    library = Path(python).parents[1] / "lib" / "libiomp5.so"
+    return {"LD_PRELOAD": str(library)} if library.is_file() else {}
+
+
+def speculative_config(method: str, model: Path, head: Path, longest: int) -> dict[str, Any]:
+    """What vLLM is told."""
+    config: dict[str, Any] = {"method": method, "num_speculative_tokens": longest}
+    if method == "block":
+        config |= {"method": "eagle3", "parallel_drafting": True}
+    # Without a folder an MTP block is the model's own.
+    return config if head == model else config | {"model": str(head.resolve())}
+
+
+def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]], seconds: float = 0.0) -> Answer:
     """Drafts in their order, which come behind the prompt's first answer token, and then behind what was accepted of
     the last one and the token after it."""
-    found = Answer(prompt, ids)
+    found = Answer(prompt, ids, seconds=seconds)
     at = len(prompt) + 1
     for draft in drafts:
         if at > len(found.text):
@@ -99,14 +140,14 @@ def placed(prompt: list[int], ids: list[int], drafts: Sequence[list[int]]) -> An
     return found
 
 
-def here(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[Answer]:
+def here(model: Path, head: Path, asked: Sequence[list[int]], options: argparse.Namespace) -> Iterator[Answer]:
     """Through the worker's own engine."""
     from services.api.messages import Sampling
     from services.training.offline import OfflineEngine, runner_with_head
-    from services.worker.running.torch_model import Wanted
+    from services.worker.running.load_torch_model import Wanted
 
     wanted = Wanted(dtype="float32", draft_dtype="float32", kv_cache_mb=512)
-    runner, drafter = runner_with_head(folder, options.method, Path(options.draft_model), wanted)
+    runner, drafter = runner_with_head(model, options.method, head, wanted)
     seen: dict[int, list[int]] = {}
     draft = drafter.draft
 
@@ -119,27 +160,38 @@ def here(folder: Path, asked: Sequence[list[int]], options: argparse.Namespace) 
     drafter.draft = watched
     for prompt in asked:
         seen.clear()
-        [done] = OfflineEngine(runner, options.method).run({0: prompt}, Sampling(max_tokens=options.tokens))
-        yield Answer(prompt, done.ids, dict(seen))
+        engine, began = OfflineEngine(runner, options.method), time.perf_counter()
+        [done] = engine.run({0: prompt}, Sampling(max_tokens=options.tokens))
+        yield Answer(prompt, done.ids, dict(seen), time.perf_counter() - began)
 
 
 def compared(theirs: Sequence[Answer], ours: Sequence[Answer]) -> dict[str, Any]:
     """Of a draft that one side cut short because the answer ends, the tokens that both have."""
     drafts = tokens = equal = 0
+    different: set[int] = set()
     for their, our in zip(theirs, ours, strict=True):
         for at, draft in our.drafts.items():
             if at in their.drafts and our.text[:at] == their.text[:at]:
                 pairs = list(zip(draft, their.drafts[at], strict=False))
                 drafts, tokens = drafts + 1, tokens + len(pairs)
+                different.update(draft)
                 equal += sum(one == other for one, other in pairs)
     rates = {"accepted_in_vllm": _mean_accepted(theirs), "accepted_here": _mean_accepted(ours)}
     missed = [] if equal >= EQUAL_BAR * tokens else [f"{equal} of {tokens} draft tokens are equal"]
     if abs(rates["accepted_in_vllm"] - rates["accepted_here"]) > ACCEPTED_BAR * rates["accepted_in_vllm"]:
         missed.append("acceptance differs")
     same = sum(_same(their.ids, our.ids) for their, our in zip(theirs, ours, strict=True))
-    return {"same_texts": same, "drafts": drafts, "draft_tokens": tokens, "equal_tokens": equal} | rates | {
-        "missed": missed
-    }
+    found = {"same_texts": same, "drafts": drafts, "draft_tokens": tokens, "equal_tokens": equal}
+    # Of a head that drafted one token again and again, equality would say nothing.
+    found |= {"different_tokens": len(different)}
+    speeds = {"tokens_per_second_in_vllm": _speed(theirs), "tokens_per_second_here": _speed(ours)}
+    return found | rates | speeds | {"missed": missed}
+
+
+def _speed(answers: Sequence[Answer]) -> float:
+    """Without the first prompt, behind which loops may be compiled."""
+    seconds = sum(each.seconds for each in answers[1:])
+    return sum(len(each.ids) for each in answers[1:]) / seconds if seconds else 0.0
 
 
 def _same(theirs: list[int], ours: list[int]) -> bool:

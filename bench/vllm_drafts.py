@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from importlib import import_module, metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 # In one process, whose proposers can be watched; no more memory and no other network than it needs.
@@ -21,6 +23,8 @@ os.environ |= {
 }  # fmt: skip
 PROPOSERS = (("vllm.v1.spec_decode.llm_base_proposer", "SpecDecodeBaseProposer"),
              ("vllm.v1.spec_decode.medusa", "MedusaProposer"))  # fmt: skip
+# Their blocks read zeros in place of the embedding at position 0.
+BLOCKS = ("vllm.model_executor.models.mimo_mtp", "vllm.model_executor.models.deepseek_mtp")
 
 
 def watch(drafts: list[list[int]]) -> None:
@@ -37,23 +41,40 @@ def watch(drafts: list[list[int]]) -> None:
         kind.propose = watched
 
 
+def with_all_positions(block: str) -> None:
+    """Give a module of MTP blocks a torch whose `where`, used for nothing else there, keeps the embeddings."""
+    torch, own = import_module("torch"), ModuleType("torch")
+    vars(own).update(vars(torch), where=_last)
+    vars(import_module(block)).update(torch=own)
+
+
+def _last(_condition: Any, _zeros: Any, embeddings: Any) -> Any:
+    return embeddings
+
+
 def main(job_file: str, answer_file: str) -> None:
     from vllm import LLM, SamplingParams
 
     job = json.loads(Path(job_file).read_text())
     drafts: list[list[int]] = []
     watch(drafts)
-    config = {"method": job["method"], "model": job["head"], "num_speculative_tokens": job["longest"]}
+    if job["all_positions"]:
+        # Nothing that was compiled for blocks as they are.
+        os.environ["VLLM_DISABLE_COMPILE_CACHE"] = "1"
+        for name in BLOCKS:
+            with_all_positions(name)
     engine = LLM(
         job["model"], dtype="float32", max_model_len=job["context"], max_num_seqs=1, enable_prefix_caching=False,
-        speculative_config=config,
+        speculative_config=job["speculative"], enforce_eager=job["eager"],
     )  # fmt: skip
     answers = []
     for prompt in job["prompts"]:
         drafts.clear()
         sampling = SamplingParams(temperature=0, max_tokens=job["tokens"])
+        began = time.perf_counter()
         [done] = engine.generate({"prompt_token_ids": prompt}, sampling, use_tqdm=False)
-        answers.append({"ids": list(done.outputs[0].token_ids), "drafts": list(drafts)})
+        seconds = time.perf_counter() - began
+        answers.append({"ids": list(done.outputs[0].token_ids), "drafts": list(drafts), "seconds": seconds})
     Path(answer_file).write_text(json.dumps({"version": metadata.version("vllm"), "answers": answers}))
 
 

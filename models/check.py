@@ -51,8 +51,9 @@ def check_model(folder: Path) -> Checked:
 def check_parts(declared: Any, headers: FolderHeaders, elsewhere: Collection[str] = ()) -> None:
     """Name, shape and type of all tensors of a declaration, but for those that are in another folder. Raises
     `ModelError`."""
-    for item in _parts_of(declared):
-        if not (isinstance(item, Linear) and any(f"{part.name}.weight" in elsewhere for part in item.parts)):
+    for item in parts_of(declared):
+        named = item.parts if isinstance(item, Linear) else (item,) if isinstance(item, Norm) else ()
+        if not any(f"{each.name}.weight" in elsewhere for each in named):
             _check(item, headers)
 
 
@@ -86,12 +87,12 @@ def _check(item: Any, headers: FolderHeaders) -> None:
         headers.check_floats(item.bias, *(item.bias_shape or (item.experts,)))
 
 
-def _parts_of(item: Any) -> Iterator[Any]:
+def parts_of(item: Any) -> Iterator[Any]:
     """Every dataclass in a network, itself first."""
     if is_dataclass(item):
         yield item
         for field in fields(item):
-            yield from _parts_of(getattr(item, field.name))
+            yield from parts_of(getattr(item, field.name))
     elif isinstance(item, tuple):
         for member in item:
-            yield from _parts_of(member)
+            yield from parts_of(member)

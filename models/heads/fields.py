@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from models.config import Fields
 from models.errors import ModelError
-from models.spec import Network
+from models.spec import Network, Norm
 
 FOR_ANOTHER = "use a head that was made for this model"
 
@@ -35,8 +35,13 @@ def draft_vocabulary(fields: Fields, names: Collection[str], target: Network) ->
     return own, "d2t"
 
 
-def shared_with(target: Network, names: Collection[str], embedding: str, head: str) -> dict[str, str]:
-    """Names of the embedding and of the head's linear, as far as the folder lacks them, with those of the target."""
+def shared_with(
+    target: Network, names: Collection[str], embedding: str, head: str, norm: Norm | None = None
+) -> dict[str, str]:
+    """Names of the embedding and of the head's linear, as far as the folder lacks them, with those of the target.
+    `norm`: one of the target's own that the head uses, too."""
     (part,) = target.head.parts
     found = {embedding: target.embedding, f"{head}.weight": f"{part.name}.weight"}
+    if norm is not None:
+        found[f"{norm.name}.weight"] = f"{norm.name}.weight"
     return {own: other for own, other in found.items() if own not in names}

@@ -2,9 +2,12 @@
 it, each normed and joined by a linear.
 
 Layouts, inside the model's own folder or in one of its own: DeepSeek-V3 (`model.layers.N.` with eh_proj, enorm, hnorm
-and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, without a norm before the head) and MiMo
-(`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one `draft_vocab_size` and `d2t`, as in
-EAGLE-3's layout, say that the head has fewer tokens.
+and shared_head, N: the model's number of layers), ERNIE 4.5 (`model.mtp_*.0.`, whose norm before the head is the
+model's last one) and MiMo (`model.mtp_layers.0.`, whose linear reads the hidden value first). In the first one
+`draft_vocab_size` and `d2t`, as in EAGLE-3's layout, say that the head has fewer tokens.
+
+The hidden value is the model's behind its last norm, but MiMo's before it. What the next pass reads is the block's own
+value behind the norm before the head.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shar
 from models.heads.head import Head
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
-from models.taps import FINAL
+from models.taps import FINAL, Tap
 
 MIMO = "model.mtp_layers.0."
 
@@ -41,10 +44,12 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
 
 
 def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str) -> Head:
+    follows: Tap = FINAL
     if f"{name}self_attn.kv_a_proj_with_mqa.weight" in names:
         layer = deepseek_v3.sparse_layer(fields, name)
     else:
-        layer = _dense_layer(fields, name)
+        # Only `specmesh train-drafter` makes these, which trains them on their own value before the norm.
+        layer, follows = _dense_layer(fields, name), 0
     epsilon = layer.mlp_norm.epsilon
     hidden = target.hidden_size
     own, id_offsets = draft_vocabulary(fields, names, target)
@@ -65,7 +70,7 @@ def _deepseek(fields: Fields, names: Collection[str], target: Network, name: str
         ),
     )
     shared = shared_with(target, names, network.embedding, f"{name}shared_head.head")
-    return Head(network, taps=(FINAL,), follows=0, id_offsets=id_offsets, shared=shared)
+    return Head(network, taps=(FINAL,), follows=follows, id_offsets=id_offsets, shared=shared)
 
 
 def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
@@ -78,7 +83,6 @@ def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
         target,
         embedding=embedding,
         layers=(layer,),
-        norm=None,
         head=Linear((Part(head, target.vocab_size),), hidden),
         entry=Fused(
             Linear((Part("model.mtp_linear_proj.0", hidden),), 2 * hidden),
@@ -86,7 +90,8 @@ def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
             Norm("model.mtp_hidden_norm.0", hidden, epsilon),
         ),
     )
-    return Head(network, taps=(FINAL,), follows=0, shared=shared_with(target, names, embedding, head))
+    shared = shared_with(target, names, embedding, head, target.norm)
+    return Head(network, taps=(FINAL,), follows=FINAL, shared=shared)
 
 
 def _mimo(fields: Fields, names: Collection[str], target: Network) -> Head:
@@ -114,7 +119,7 @@ def _mimo(fields: Fields, names: Collection[str], target: Network) -> Head:
         ),
     )
     shared = shared_with(target, names, network.embedding, "lm_head")
-    return Head(network, taps=(FINAL,), follows=FINAL, shared=shared)
+    return Head(network, taps=(len(target.layers) - 1,), follows=FINAL, shared=shared)
 
 
 def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:

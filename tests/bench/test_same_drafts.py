@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bench.replay import agreeing
-from bench.same_drafts import Answer, compared, placed
+from bench.same_drafts import Answer, compared, placed, speculative_config
 
 
 def test_drafts_are_placed_behind_what_was_accepted() -> None:
@@ -36,3 +38,18 @@ def test_the_token_that_ends_an_answer_makes_no_difference() -> None:
 def test_drafts_behind_another_text_are_not_compared() -> None:
     found = compared([Answer([1], [2, 3], {2: [3]})], [Answer([1], [9, 3], {2: [4]})])
     assert found["drafts"] == 0 and found["same_texts"] == 0
+
+
+def test_speeds_leave_out_the_first_prompt_and_drafts_are_counted_by_kind() -> None:
+    ours = [Answer([1], [2, 3], {2: [3, 3]}, seconds=seconds) for seconds in (9.0, 0.5, 0.5)]
+    found = compared(ours, ours)
+    assert found["tokens_per_second_here"] == found["tokens_per_second_in_vllm"] == 4.0
+    assert found["draft_tokens"] == 6 and found["different_tokens"] == 1
+
+
+def test_vllm_is_told_its_own_names() -> None:
+    model, head = Path("/m"), Path("/h")
+    assert speculative_config("mtp", model, model, 3) == {"method": "mtp", "num_speculative_tokens": 3}
+    assert speculative_config("block", model, head, 5) == {
+        "method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": True, "model": "/h"
+    }  # fmt: skip

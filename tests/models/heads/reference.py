@@ -91,9 +91,11 @@ def mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor, name: str) -> 
 
 
 def ernie_mtp(state: State, tokens: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm before the head is the model's, and what the next pass reads is normed."""
     embedded = norm(state["model.embed_tokens.weight"][tokens], state["model.mtp_emb_norm.0.weight"])
     pair = torch.cat([embedded, norm(hidden, state["model.mtp_hidden_norm.0.weight"])], -1)
     x = _block(state, "model.mtp_block.0.", linear(pair, state["model.mtp_linear_proj.0.weight"]), interleaved=True)
+    x = norm(x, state["model.norm.weight"])
     return linear(x, state["lm_head.weight"]), x
 
 
@@ -214,6 +216,31 @@ def write_mtp(folder: Path, layers: int, shared: bool) -> State:
         own = ("embed_tokens", "shared_head.head")
         shapes |= {f"{name}{part}.weight": (VOCABULARY, HIDDEN) for part in own}
     return write(folder, shapes, {"num_nextn_predict_layers": 1})
+
+
+def write_deepseek_mtp(folder: Path, layers: int) -> State:
+    """Names and shapes alone of a block as published: latent attention and experts."""
+    name = f"model.layers.{layers}."
+    attention = f"{name}self_attn."
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{attention}q_a_proj.weight": (24, HIDDEN), f"{attention}q_a_layernorm.weight": (24,),
+        f"{attention}q_b_proj.weight": (HEADS * 16, 24), f"{attention}kv_a_proj_with_mqa.weight": (40, HIDDEN),
+        f"{attention}kv_a_layernorm.weight": (32,), f"{attention}kv_b_proj.weight": (HEADS * 16, 32),
+        f"{attention}o_proj.weight": (HIDDEN, HEADS * 8), f"{name}eh_proj.weight": (HIDDEN, 2 * HIDDEN),
+        f"{name}mlp.gate.weight": (2, HIDDEN), f"{name}mlp.gate.e_score_correction_bias": (2,),
+    }  # fmt: skip
+    parts = ("enorm", "hnorm", "shared_head.norm", "input_layernorm", "post_attention_layernorm")
+    shapes |= {f"{name}{part}.weight": (HIDDEN,) for part in parts}
+    for expert in range(2):
+        own = f"{name}mlp.experts.{expert}."
+        shapes |= {f"{own}gate_proj.weight": (WIDE, HIDDEN), f"{own}up_proj.weight": (WIDE, HIDDEN)}
+        shapes |= {f"{own}down_proj.weight": (HIDDEN, WIDE)}
+    return write(folder, shapes, {
+        "num_key_value_heads": HEADS, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8, "v_head_dim": 8,
+        "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": WIDE, "routed_scaling_factor": 1.0,
+        "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+    })  # fmt: skip
 
 
 def write_ernie_mtp(folder: Path) -> State:

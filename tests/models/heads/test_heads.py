@@ -29,7 +29,7 @@ from models.heads.sources import method_of
 from models.heads.weights import HeadWeights, target_ids
 from models.plain import PlainExecutor
 from models.spec import Network
-from models.taps import FINAL
+from models.taps import FINAL, Tap
 from models.weights import Weights
 
 LENGTH, PAGE_TOKENS, PAGES = 50, 16, 12
@@ -101,36 +101,53 @@ def _with_shared(state: State, head: Head, weights: HeadWeights) -> State:
     found = dict(state)
     found.setdefault(network.embedding, weights.take(network.embedding, network.vocab_size, HIDDEN))
     found.setdefault(f"{part.name}.weight", weights.take(f"{part.name}.weight", part.outputs, HIDDEN))
+    if network.norm is not None:
+        found.setdefault(f"{network.norm.name}.weight", weights.take(f"{network.norm.name}.weight", HIDDEN))
     return found
 
 
-@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
-@pytest.mark.parametrize(("method", "write", "expected"), LAYOUTS.values(), ids=LAYOUTS)
+# Where a row takes long: each way in which rows enter a network, with norms and without, in both orders.
+TAKEN_BY = {
+    "plain": list(LAYOUTS),
+    "compiled": list(LAYOUTS),
+    "plain, strict": ["eagle3", "mtp"],
+    "gpu": ["eagle3", "eagle3, speculators", "eagle", "mtp", "mtp, mimo"],
+}
+CASES = [(executor, layout) for executor, layouts in TAKEN_BY.items() for layout in layouts]
+
+
+def cuts(executor: str) -> list[tuple[int, int]]:
+    """A prompt in chunks, then steps of a few rows and of one; over the end of a page."""
+    if executor == "gpu":
+        return [(0, 9), (9, 17), (17, 19), (19, 20)]
+    return [(0, 20), (20, 33), (33, 40), (40, 41), (41, 49), (49, LENGTH)]
+
+
+@pytest.mark.parametrize(("executor", "layout"), CASES)
 def test_it_computes_what_the_reference_does(
-    make: Callable[..., Executor], method: str, write: Callable[[Path], State], expected: Reference,
-    target: tuple[Network, Weights], tmp_path: Path,
-) -> None:  # fmt: skip
+    executor: str, layout: str, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    (method, write, expected), make = LAYOUTS[layout], EXECUTORS[executor]
     state = write(tmp_path)
     head, weights = _open(tmp_path, method, target)
     # A block drafter's values are of no further use.
     assert (head.follows is None) == (method == "block")
     options = Options("float32", PAGES, PAGE_TOKENS, 256, taps=() if head.follows is None else (head.follows,))
-    executor = make(head.network, weights, options)
+    made = make(head.network, weights, options)
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(VOCABULARY, (LENGTH,), generator=generator)
     hidden = torch.randn(LENGTH, HIDDEN, generator=generator)
     logits, follows = expected(_with_shared(state, head, weights), tokens, hidden)
     found, values = [], []
-    # A prompt in chunks, then steps of a few rows and of one.
-    for start, end in ((0, 20), (20, 33), (33, 40), (40, 41), (41, 49), (49, 50)):
+    for start, end in cuts(executor):
         stretch = Stretch(tokens[start:end].tolist(), start, list(range(4, 4 + LENGTH // PAGE_TOKENS + 1)), 0)
-        output = executor.forward(make_batch([stretch], PAGE_TOKENS), hidden[start:end])
+        output = made.forward(make_batch([stretch], PAGE_TOKENS), hidden[start:end])
         found.append(output.logits.clone())
         if output.features is not None:
             values.append(output.features.clone())
-    torch.testing.assert_close(torch.cat(found), logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.cat(found), logits[:end], rtol=1e-4, atol=1e-4)
     if head.follows is not None:
-        torch.testing.assert_close(torch.cat(values).float(), follows, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(torch.cat(values).float(), follows[:end], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
@@ -159,21 +176,21 @@ def _prefix_of(folder: Path, target: tuple[Network, Weights], make: Callable[...
     return make(heads.prefix.network, own, options)
 
 
-@pytest.mark.parametrize("make", EXECUTORS.values(), ids=EXECUTORS)
+@pytest.mark.parametrize("name", EXECUTORS)
 def test_the_prefix_layer_of_hydra_reads_hidden_values_alone(
-    make: Callable[..., Executor], target: tuple[Network, Weights], tmp_path: Path
+    name: str, target: tuple[Network, Weights], tmp_path: Path
 ) -> None:
     """In chunks, in steps and in a tree, as over the whole text; tokens don't matter, and no logits are made."""
     state = reference.write_hydra(tmp_path, prefix=True)
-    executor = _prefix_of(tmp_path, target, make)
+    executor = _prefix_of(tmp_path, target, EXECUTORS[name])
     hidden = torch.randn(LENGTH, HIDDEN, generator=torch.Generator().manual_seed(1))
     values = []
-    for start, end in ((0, 20), (20, 33), (33, 40), (40, 41), (41, 49), (49, 50)):
+    for start, end in cuts(name):
         stretch = Stretch([start] * (end - start), start, list(range(4, 4 + LENGTH // PAGE_TOKENS + 1)), end - start)
         output = executor.forward(make_batch([stretch], PAGE_TOKENS), hidden[start:end])
         assert output.logits.shape == (0, 0) and output.features is not None
         values.append(output.features.clone())
-    torch.testing.assert_close(torch.cat(values), reference.hydra_prefix(state, hidden), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.cat(values), reference.hydra_prefix(state, hidden)[:end], rtol=1e-4, atol=1e-4)
     found = executor.forward(make_batch([TREE], PAGE_TOKENS), hidden[:5])
     assert found.logits.shape == (5, 0) and found.features is not None
     path = [0, 2, 4]
@@ -249,6 +266,27 @@ def test_an_mtp_block_behind_other_layers_than_the_models_is_refused(
     reference.write_mtp(tmp_path, TARGET_LAYERS + 1, shared=True)
     with pytest.raises(ModelError, match=f"no MTP block: none of model.layers.{TARGET_LAYERS}.eh_proj"):
         _open(tmp_path, "mtp", target)
+
+
+@pytest.mark.parametrize(
+    ("write", "taps", "follows"),
+    [
+        (lambda folder: reference.write_deepseek_mtp(folder, TARGET_LAYERS), (FINAL,), FINAL),
+        # Trained by specmesh, on its own values before the norm.
+        (lambda folder: reference.write_mtp(folder, TARGET_LAYERS, shared=True), (FINAL,), 0),
+        (reference.write_ernie_mtp, (FINAL,), FINAL),
+        # The model's own norm is not what MiMo's block reads.
+        (reference.write_mimo_mtp, (TARGET_LAYERS - 1,), FINAL),
+    ],
+    ids=["deepseek", "specmesh", "ernie", "mimo"],
+)
+def test_an_mtp_block_reads_values_before_or_behind_a_norm(
+    write: Callable[[Path], State], taps: tuple[Tap, ...], follows: Tap, target: tuple[Network, Weights],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    write(tmp_path)
+    head, _ = _open(tmp_path, "mtp", target)
+    assert (head.taps, head.follows) == (taps, follows)
 
 
 def test_the_mtp_block_of_a_family_that_is_not_served_is_refused_with_what_it_lacks(
