@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from prometheus_client import CollectorRegistry  # noqa: E402
 
+from services.api.foreign_flags import Foreign  # noqa: E402
 from services.api.settings import PREFIX, SETTINGS, Setting, accepted, flag_name  # noqa: E402
 from services.api.strategies import Strategy  # noqa: E402
 
@@ -98,10 +99,22 @@ def foreign_keys() -> str:
 
 
 def foreign_flags() -> str:
-    from services.api.foreign_flags import FLAGS, here
+    from services.api.foreign_flags import FLAGS, LLAMA, OLDER_LLAMA, here
 
-    rows = ((", ".join(f"`{name}`" for name in flag.names), flag.of, here(flag)) for flag in FLAGS)
-    return table(("flag", "of", "here"), rows)
+    flags = [flag for flag in FLAGS if flag.of not in (LLAMA, OLDER_LLAMA)]
+    return table(("flag", "of", "here"), ((_names(flag), flag.of, here(flag)) for flag in flags))
+
+
+def llama_flags() -> str:
+    from services.api.foreign_flags import FLAGS, LLAMA, OLDER_LLAMA, here
+
+    flags = [flag for flag in FLAGS if LLAMA in flag.of]
+    older = {OLDER_LLAMA: " (older)"}
+    return table(("flag", "here"), ((_names(flag) + older.get(flag.of, ""), here(flag)) for flag in flags))
+
+
+def _names(flag: Foreign) -> str:
+    return ", ".join(f"`{name}`" for name in flag.names)
 
 
 def methods() -> str:
@@ -328,6 +341,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "foreign_keys": foreign_keys,
     "foreign_flags": foreign_flags,
+    "llama_flags": llama_flags,
     "methods": methods,
     "strategies": strategies,
     "cards": cards,

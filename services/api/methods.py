@@ -83,7 +83,8 @@ METHODS: dict[str, Method] = {
             "services.proposer.ngram:NgramDrafter",
             "Prompt lookup: what followed the last few tokens earlier in the request's own prompt and output",
             settings=("max_ngram_size", "min_ngram_size", "ngram_prefers"),
-            aliases=("inference_with_reference", "ngram_match", "[ngram]", "ngram_gpu"),
+            aliases=("inference_with_reference", "ngram_match", "[ngram]", "ngram_gpu", "ngram-simple", "ngram-map-k",
+                     "ngram-map-k4v"),
         ),
         Method(
             "suffix",
@@ -96,6 +97,7 @@ METHODS: dict[str, Method] = {
                 "suffix_decoding_max_spec_offset",
                 "suffix_decoding_min_token_prob",
             ),
+            aliases=("ngram-mod", "ngram-cache"),
         ),
         Method(
             PREDICTION,
@@ -107,14 +109,14 @@ METHODS: dict[str, Method] = {
             "DraftModelDrafter",
             "A smaller model with the same tokenizer drafts, one pass for each token",
             length=5,
-            aliases=("draft", "standalone"),
+            aliases=("draft", "standalone", "draft-simple"),
         ),
         _with_network(
             "mtp",
             "MtpDrafter",
             "Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
             length=3,
-            aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn"),
+            aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn", "draft-mtp"),
         ),
         _with_network(
             "eagle",
@@ -127,6 +129,7 @@ METHODS: dict[str, Method] = {
             "Eagle3Drafter",
             "EAGLE-3: a layer trained to continue a mix of the target model's low, middle and high layers",
             length=5,
+            aliases=("draft-eagle3",),
         ),
         _with_network(
             "block",
@@ -162,7 +165,7 @@ METHODS: dict[str, Method] = {
             in_auto=False,
         ),
     )
-}
+}  # fmt: skip
 
 
 def method_for(asked: str, own: str, has_prediction: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from services.api.foreign_flags import FOREIGN, SPELLED, key_of
+from services.api.foreign_flags import FOREIGN, SHORT, key_of
 from services.api.settings import (
     PREFIX,
     ROWS,
@@ -27,9 +27,11 @@ from services.api.speculative_config import FLAGS
 
 # Of `up`: the rows it sets for each process by itself.
 OF_ONE_PROCESS = frozenset({"instance", "bind", "advertise", "host_directory"})
+# What llama-server takes behind --flash-attn, which may also stand alone.
+ON_OFF = frozenset({"on", "off", "auto", "true", "false", "1", "0", "-1", "enabled", "disabled"})
 # So many settings need no headings.
 FEW = 9
-FOREIGN_SHOWN = "Flags of vLLM, SGLang, FastDeploy, LMDeploy and PaddleNLP: docs/migrating.md."
+FOREIGN_SHOWN = "Flags of vLLM, SGLang, llama.cpp, FastDeploy, LMDeploy and PaddleNLP: docs/migrating.md."
 
 
 class Parser(argparse.ArgumentParser):
@@ -110,16 +112,16 @@ def add_foreign(parser: Parser) -> None:
 
 def _add_foreign(parser: Parser, key: str) -> None:
     foreign = FOREIGN[key]
-    # spelled_out has made dashes of underscores.
-    spelled = [name.replace("_", "-") for name in SPELLED[key]]
+    # spelled_out has made dashes of underscores, and two dashes of one.
+    spelled = flag_name(key)
     if foreign.switch:
-        off = ["--no-" + name[2:] for name in spelled]
-        parser.add_argument(*spelled, dest=_dest(key), action="store_const", const="true", help=argparse.SUPPRESS)
-        parser.add_argument(*off, dest=_dest(key), action="store_const", const="false", help=argparse.SUPPRESS)
+        off = "--no-" + spelled[2:]
+        parser.add_argument(spelled, dest=_dest(key), action="store_const", const="true", help=argparse.SUPPRESS)
+        parser.add_argument(off, dest=_dest(key), action="store_const", const="false", help=argparse.SUPPRESS)
     else:
         # One that is refused whatever its values is refused by the table, not for their number.
-        count = None if foreign.row or foreign.nothing else "*"
-        parser.add_argument(*spelled, dest=_dest(key), metavar="VALUE", nargs=count, help=argparse.SUPPRESS)
+        count = None if foreign.row or foreign.nothing or foreign.idle else "*"
+        parser.add_argument(spelled, dest=_dest(key), metavar="VALUE", nargs=count, help=argparse.SUPPRESS)
 
 
 def _add_row(group: argparse._ArgumentGroup, row: Setting) -> None:
@@ -137,24 +139,36 @@ def _add_row(group: argparse._ArgumentGroup, row: Setting) -> None:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Flags as the parsers know them: `--flag=true` and `--flag=false` of switches as `--flag` and `--no-flag`, as
-    argparse would either refuse the value or swallow the next word; and underscores within a flag as dashes."""
-    words = []
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        if not flag.startswith("--") or flag in FLAGS:
-            words.append(word)
+    """Flags as the parsers know them: with two dashes, and with a value where one may be left out."""
+    words: list[str] = []
+    is_value = False
+    for word, next_word in zip(argv, [*argv, ""][1:], strict=True):
+        if is_value:
+            is_value = False
             continue
-        key = key_of(flag)
-        if key in ROWS or key in FOREIGN or key.removeprefix("no_") in (*ROWS, *FOREIGN):
-            flag = flag.replace("_", "-")
-        row = ROWS.get(key)
-        switch = row.kind == "bool" if row else key in FOREIGN and FOREIGN[key].switch
-        if equals and switch and value.lower() in ("true", "false", "1", "0"):
-            words.append(flag if value.lower() in ("true", "1") else "--no-" + flag[2:])
-        else:
-            words.append(flag + equals + value)
+        flag, equals, value = word.partition("=")
+        flag = SHORT.get(flag, flag)
+        alone = FOREIGN[key].alone if (key := key_of(flag)) in FOREIGN and flag.startswith("--") else ""
+        if alone and not equals:
+            is_value = next_word.lower() in ON_OFF
+            equals, value = "=", next_word if is_value else alone
+        words.append(_spelled_out(flag, equals, value))
     return words
+
+
+def _spelled_out(flag: str, equals: str, value: str) -> str:
+    """`--flag=true` and `--flag=false` of switches as `--flag` and `--no-flag`, as argparse would either refuse the
+    value or swallow the next word; and underscores within a flag as dashes."""
+    if not flag.startswith("--") or flag in FLAGS:
+        return flag + equals + value
+    key = key_of(flag)
+    if key in ROWS or key in FOREIGN or key.removeprefix("no_") in (*ROWS, *FOREIGN):
+        flag = flag.replace("_", "-")
+    row = ROWS.get(key)
+    switch = row.kind == "bool" if row else key in FOREIGN and FOREIGN[key].switch
+    if equals and switch and value.lower() in ("true", "false", "1", "0"):
+        return flag if value.lower() in ("true", "1") else "--no-" + flag[2:]
+    return flag + equals + value
 
 
 def given_flags(options: argparse.Namespace) -> dict[str, str]:

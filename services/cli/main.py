@@ -34,14 +34,15 @@ EXAMPLES = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = spelled_out(sys.argv[1:] if argv is None else argv)
-    # An optional value would swallow the prompt after it.
-    words = ["--show-draft=accepted" if word == "--show-draft" else word for word in words]
+    words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["load"]:
-        # The load test reads its own flags.
+        # The load test reads its own flags: its --warmup takes a number, llama-server's is a switch.
         from loadtest.cli import main as load
 
         return load(words[1:])
+    words = spelled_out(words)
+    # An optional value would swallow the prompt after it.
+    words = ["--show-draft=accepted" if word == "--show-draft" else word for word in words]
     if words[:1] == ["--version"]:
         words = ["version"]
     if words[:2] == ["serve", "api_server"] and len(words) > 2:
@@ -96,11 +97,11 @@ def _add(
 
 
 def _up(commands: argparse._SubParsersAction[Parser]) -> None:
-    _add_up(commands, "up", "Start the whole mesh on this machine and watch it")
+    _add_up(commands, "up", "Start all processes of the server on this machine, and restart those that die")
 
 
 def _serve(commands: argparse._SubParsersAction[Parser]) -> None:
-    _add_up(commands, "serve", "The same as up, by the name it has elsewhere")
+    _add_up(commands, "serve", "The same as up, under the name that vLLM uses")
 
 
 def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) -> None:
@@ -153,7 +154,7 @@ def _do_scale(options: argparse.Namespace) -> int:
 
 def _down(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "For a mesh of `up --on ray`, from any machine of the cluster."
-    sub = _add(commands, "down", "Drain and end the mesh on a cluster", _do_down, more)
+    sub = _add(commands, "down", "Finish running requests and stop all processes on a cluster", _do_down, more)
     sub.add_argument("--now", action="store_true", help="end it without waiting for running requests")
     add_settings(sub, ("run_dir", "ray_address", "drain_timeout"))
 
@@ -215,7 +216,7 @@ def _do_chat(options: argparse.Namespace) -> int:
 
 def _top(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "Refreshes until q is pressed; prints once if the output is not a terminal."
-    sub = _add(commands, "top", "Watch the mesh behind a running server", _do_top, more)
+    sub = _add(commands, "top", "Show the processes of a running server, live", _do_top, more)
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
     sub.add_argument("--once", action="store_true", help="print once, from two samples a second apart, and end")
     sub.add_argument("--every", type=_seconds, default=1.0, metavar="S", help="refresh interval in seconds (default 1)")
@@ -224,7 +225,7 @@ def _top(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _status(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "Exit code 0 if requests are served, else 1 with the reason; works while parts are down."
-    sub = _add(commands, "status", "Say how the mesh is, on one screen", _do_status, more)
+    sub = _add(commands, "status", "Print whether requests are served, and the state of each process", _do_status, more)
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
     sub.add_argument("--json", action="store_true", help="as JSON")
     add_settings(sub, (*SERVER, "run_dir", "ray_address"))
@@ -275,7 +276,7 @@ def _corpus(commands: argparse._SubParsersAction[Parser]) -> None:
         "remove": "delete a corpus",
     }
     more = "Only text files are sent; skipped files are listed."
-    sub = _add(commands, "corpus", "Give a running server texts to draft from", _do_corpus, more)
+    sub = _add(commands, "corpus", "Add, list and remove texts that a running server drafts from", _do_corpus, more)
     _add_action(sub, actions)
     sub.add_argument("names", nargs="*", metavar="NAME PATH", help="the corpus and, for add, files and folders")
     sub.add_argument("--url", help="URL of the server (default: from the settings host and port)")
@@ -414,7 +415,7 @@ def _load_flags() -> list[str]:
 
 def _clean(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "Lists models, learned text and run files with their sizes; nothing is removed without --yes."
-    sub = _add(commands, "clean", "Remove what an uninstall would leave", _do_clean, more)
+    sub = _add(commands, "clean", "Remove files that an uninstall leaves behind", _do_clean, more)
     sub.add_argument("--yes", action="store_true", help="remove what is listed")
     sub.add_argument("--keep-models", action="store_true", help="leave models where they are")
     add_settings(sub, ("cache_dir", "store_dir", "run_dir"))
@@ -461,7 +462,7 @@ def _do_help(options: argparse.Namespace) -> int:
 
 
 def _version(commands: argparse._SubParsersAction[Parser]) -> None:
-    _add(commands, "version", "Tell the version", _do_version)
+    _add(commands, "version", "Print the version", _do_version)
 
 
 def _do_version(options: argparse.Namespace) -> int:

@@ -148,6 +148,7 @@ STREAM_OPTIONS: Schema = {
     "properties": {
         "include_usage": boolean("Send a last chunk with the usage and no choices"),
         "continuous_usage_stats": boolean("With include_usage: every chunk has the usage of its choice so far"),
+        "include_obfuscation": {"const": False, "description": "For OpenAI's clients: chunks are never padded"},
     },
 }
 MESSAGE: Schema = {
@@ -381,9 +382,7 @@ def _operation(route: RouteRow, defaults: Mapping[str, float]) -> Schema:
 
 
 def _responses(route: RouteRow) -> Schema:
-    if route.path == "/":
-        return {"307": {"description": "To /docs"}}
-    kinds = [{"/docs": "text/html", "/metrics": "text/plain"}.get(route.path, "application/json")]
+    kinds = [{"/": "text/html", "/docs": "text/html", "/metrics": "text/plain"}.get(route.path, "application/json")]
     if route.path in STREAMS:
         kinds.append("text/event-stream")
     done = {"description": "Done", "content": {kind: {} for kind in kinds}}

@@ -17,8 +17,25 @@ SUCCESSORS = {
     "/generate_stream": "POST /v1/completions with stream: true",
     "/v1/responses": "POST /v1/chat/completions",
     "/v1/messages": "POST /v1/chat/completions",
+    "/completion": "POST /v1/completions, with max_tokens for n_predict",
+    "/apply-template": "POST /tokenize with messages, which gives the prompt as token ids",
+    "/v1/messages/count_tokens": "POST /tokenize with messages",
+    "/props": "GET /v1/models",
+    "/slots": "GET /v1/mesh",
     "/get_model_info": "GET /v1/models",
     "/server_info": "GET /v1/mesh",
+}
+# Paths of other servers, and what they are for, which nothing here does.
+NOT_SERVED = {
+    "/infill": "filling in between two texts",
+    "/embedding": "embeddings",
+    "/embeddings": "embeddings",
+    "/v1/embeddings": "embeddings",
+    "/rerank": "scores of documents",
+    "/v1/rerank": "scores of documents",
+    "/reranking": "scores of documents",
+    "/v1/reranking": "scores of documents",
+    "/lora-adapters": "LoRA adapters",
 }
 
 
@@ -37,6 +54,8 @@ def _hint(path: str, paths: list[str]) -> str:
         return f"It is the base URL for clients of OpenAI's API; below it are {', '.join(_below(paths))}"
     if bare in SUCCESSORS:
         return f"Use {SUCCESSORS[bare]}"
+    if bare in NOT_SERVED:
+        return f"Not served: {NOT_SERVED[bare]}"
     if bare in paths:
         return f"Did you mean {bare}?"
     if (outside := bare.removeprefix(BASE)) in paths:

@@ -6,6 +6,7 @@ Settings that docs/tuning.md, choosing.md and security.md name exist, too.
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 from fences import ROOT
 
 from services.api.foreign_flags import FLAGS as FOREIGN_FLAGS
+from services.api.foreign_flags import LLAMA, OLDER_LLAMA
 from services.api.foreign_flags import here as in_words
 from services.api.methods import METHODS
-from services.api.settings import ROWS, load_settings
+from services.api.settings import ROWS, Settings, load_settings
 from services.api.speculative_config import FLAGS, KEYS, KEYS_TO_COME, METHODS_TO_COME, WITHOUT_EFFECT, translate
+from services.cli.flags import read_settings, spelled_out
+from services.cli.main import parser
 from services.streamer.errors import ApiError
 from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
@@ -33,6 +37,13 @@ WISHES: dict[str, Any] = {
     "response_format": {"type": "json_object"}, "reasoning_effort": "low", "suffix": "a", "store": True,
     "prompt_logprobs": 1,
 }  # fmt: skip
+
+# The words of a command that the page changes.
+CHANGED = {"vllm serve": set[str](), "llama-server": {"4096"}}
+
+
+def typed(words: list[str]) -> Settings:
+    return read_settings(parser().parse_args(spelled_out(["up", "--config", "/dev/null", *words])))
 
 
 def rows(name: str) -> list[list[str]]:
@@ -82,7 +93,25 @@ def test_methods_to_come_are_refused_and_the_others_taken() -> None:
 
 def test_the_page_has_every_flag_with_what_it_is_here() -> None:
     told = {name: here for names, _, here in made("foreign_flags") for name in CODE.findall(names)}
-    assert told == {name: in_words(flag).replace("|", "\\|") for flag in FOREIGN_FLAGS for name in flag.names}
+    of_llama = {name: here for names, here in made("llama_flags") for name in CODE.findall(names)}
+    assert told | of_llama == {
+        name: in_words(flag).replace("|", "\\|") for flag in FOREIGN_FLAGS for name in flag.names
+    }
+    for flag in FOREIGN_FLAGS:
+        assert ({*flag.names} <= {*told}) == (flag.of not in (LLAMA, OLDER_LLAMA)), flag.names
+        assert ({*flag.names} <= {*of_llama}) == (LLAMA in flag.of), flag.names
+
+
+@pytest.mark.parametrize("server", ["vllm serve", "llama-server"])
+def test_a_command_of_another_server_is_what_the_page_tells_to_type(server: str) -> None:
+    """In a fence, and the same for here in the next one."""
+    ((theirs, ours),) = re.findall(rf"```text\n({server} .*?)```.*?```console\n\$ (.*?)```", PAGE, re.DOTALL)
+    words = shlex.split(theirs.replace("\\\n", ""))[len(server.split()) :]
+    mine = shlex.split(ours.replace("\\\n", ""))
+    assert mine[:2] == ["specmesh", "up"]
+    assert typed(mine[2:]).notes == ()
+    # The rest of the command is as it was.
+    assert {*mine[2:]} - {*words} <= CHANGED[server]
 
 
 def test_the_yaml_of_the_page_is_a_settings_file(tmp_path: Path) -> None:

@@ -106,7 +106,30 @@ PADDLENLP = """
 --speculate_max_draft_token_num 5
 --quant_type weight_only_int8
 """
-SERVERS = {"vLLM": VLLM, "SGLang": SGLANG, "FastDeploy": FASTDEPLOY, "LMDeploy": LMDEPLOY, "PaddleNLP": PADDLENLP}
+LLAMA_SERVER = """
+-m smollm2-135m-instruct
+-c 4096
+-np 8
+-ngl 99
+-fa on
+-b 2048
+-ub 512
+--batch-size 2048
+--cache-type-k q8_0
+--tensor-split 3,1
+--timeout 600
+--temp 0.7
+--jinja
+--no-mmap
+--draft-max 16
+--draft-p-min 0.75
+--spec-type ngram-mod
+--model-draft ./draft.gguf
+--alias small,tiny
+--log-disable
+"""
+SERVERS = {"vLLM": VLLM, "SGLang": SGLANG, "FastDeploy": FASTDEPLOY, "LMDeploy": LMDEPLOY, "PaddleNLP": PADDLENLP,
+           "llama.cpp": LLAMA_SERVER}  # fmt: skip
 TRIED = [(server, line) for server, lines in SERVERS.items() for line in lines.strip().splitlines()]
 
 
@@ -140,6 +163,8 @@ COMMANDS = {
     """ --speculative-config '{"method": "ngram_match", "num_speculative_tokens": 1}'""",
     "PaddleNLP": f"up --model_name_or_path {MODEL} --total_max_length 4096 --batch_size 8"
     " --speculate_method inference_with_reference --speculate_max_draft_token_num 5",
+    "llama.cpp": f"serve -m {MODEL} -c 4096 -np 8 -ngl 99 -fa on -t 2 -b 2048 -ub 512 -cb --jinja --metrics"
+    " --spec-type ngram-mod --spec-draft-n-max 8",
 }
 
 

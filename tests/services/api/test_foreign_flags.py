@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import re
 from typing import Any
 
 import pytest
 
-from services.api.foreign_flags import FLAGS, FOREIGN, Foreign, key_of, meant
+from services.api.foreign_flags import FLAGS, FOREIGN, SHORT, Foreign, key_of, meant
 from services.api.settings import ROWS, Settings, SettingsError, load_settings
 from services.api.speculative_config import FLAGS as SPECULATION
 from services.cli.flags import read_settings, spelled_out
-from services.cli.main import parser
+from services.cli.main import main, parser
 
 # For flags whose setting takes no number.
 VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m",
@@ -19,16 +21,20 @@ VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m
           "api_keys": "k", "log_level": "WARNING", "draft_model": "./d", "kv_cache_mb": "2G",
           "speculative_config": '{"method": "naive"}', "dtype": "float", "executor": "cuda",
           "max_step_tokens": "2k", "cors_origins": '["http://a.example"]',
-          "phase": "prefill"}  # fmt: skip
+          # Any text has keys.
+          "phase": "prefill", "api_keys_file": __file__}  # fmt: skip
 # The numbers that are written for N, S and JSON in what a refusal tells to write.
 WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m",
-           "K": "1", "FIRST": "10.0.0.1"}  # fmt: skip
+           "K": "1", "FIRST": "10.0.0.1", "FILE": "./m.gguf"}  # fmt: skip
 # What some settings need beside them.
 WITH = {"nnodes": ("--tp=64", "--master-addr=a"), "node_rank": ("--tp=64", "--nnodes=64", "--master-addr=a")}
 
+# Made once: it takes longer than what is parsed by it.
+one_parser = functools.cache(parser)
+
 
 def typed(*words: str) -> Settings:
-    return read_settings(parser().parse_args(spelled_out(["up", "--config", "/dev/null", *words])))
+    return read_settings(one_parser().parse_args(spelled_out(["up", "--config", "/dev/null", *words])))
 
 
 def refused(*words: str) -> str:
@@ -38,19 +44,36 @@ def refused(*words: str) -> str:
     return problem
 
 
+def told_as(name: str) -> str:
+    """As notes and refusals name it."""
+    return "--" + key_of(SHORT.get(name, name)).replace("_", "-")
+
+
+def words_of(flag: Foreign, name: str, value: str) -> list[str]:
+    if name.startswith("--"):
+        return [f"{name}={value}"]
+    if flag.switch:
+        return [name] if value == "true" else [f"{SHORT[name]}={value}"]
+    return [name, value]
+
+
 @pytest.fixture(autouse=True)
 def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", {})
 
 
 def test_there_are_many_and_each_has_an_answer() -> None:
-    assert len(FOREIGN) > 80
+    assert len(FOREIGN) > 200
     for flag in FLAGS:
         assert flag.row in (*ROWS, "")
-        assert flag.row or flag.nothing or flag.why, flag.names
+        assert flag.row or flag.nothing or flag.why or flag.idle, flag.names
         assert not flag.why or flag.why.startswith(("write ", "leave it out", "not served: ")), flag.names
         # Else it would be refused without a reason.
-        assert flag.why or flag.row or {*flag.nothing} == {"true", "false"}, flag.names
+        assert flag.why or flag.row or flag.idle or {*flag.nothing} == {"true", "false"}, flag.names
+        assert not flag.idle or (flag.note.startswith("without effect: ") and not flag.why), flag.names
+    # Else the later one would replace the other.
+    long = [key_of(name) for flag in FLAGS for name in flag.names if name.startswith("--")]
+    assert len(long) == len({*long})
     assert not {key_of(name) for name in SPECULATION} & {*FOREIGN}
 
 
@@ -62,7 +85,7 @@ def test_what_means_the_same_is_taken(flag: Foreign) -> None:
     default = load_settings()
     ours = getattr(settings, flag.row)
     origin = settings.origin(flag.row)
-    assert origin == f"flag --{key_of(flag.names[0]).replace('_', '-')}"
+    assert origin == f"flag {told_as(flag.names[0])}"
     assert flag.values or flag.switch or ours != getattr(default, flag.row)
 
 
@@ -70,17 +93,25 @@ def test_what_means_the_same_is_taken(flag: Foreign) -> None:
 def test_what_asks_for_nothing_is_taken_and_changes_nothing(flag: Foreign) -> None:
     for name in flag.names:
         for value in flag.nothing:
-            words = [f"{name}={value}"] if name.startswith("--") else [name, value]
-            assert dict(typed(*words)) == dict(load_settings())
+            assert dict(typed(*words_of(flag, name, value))) == dict(load_settings())
+
+
+@pytest.mark.parametrize("flag", [each for each in FLAGS if each.idle], ids=lambda flag: flag.names[0])
+def test_what_has_no_effect_is_taken_and_told(flag: Foreign) -> None:
+    for name in flag.names:
+        settings = typed(*words_of(flag, name, "off" if flag.alone else "17"))
+        assert dict(settings) == dict(load_settings())
+        assert settings.notes == (f"flag {told_as(name)}: {flag.note}",)
+        for value in flag.nothing:
+            assert typed(*words_of(flag, name, value)).notes == ()
 
 
 @pytest.mark.parametrize("flag", [each for each in FLAGS if each.why], ids=lambda flag: flag.names[0])
 def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> None:
     wrong = "true" if flag.switch and flag.nothing != ("true",) else "false" if flag.switch else "something"
     for name in flag.names:
-        words = [f"{name}={wrong}"] if name.startswith("--") else [name, wrong]
-        told = refused(*words)
-        assert told == f"flag --{key_of(name).replace('_', '-')}: {flag.why}"
+        told = refused(*words_of(flag, name, wrong))
+        assert told == f"flag {told_as(name)}: {flag.why}"
         for ours, value in re.findall(r"(--[a-z-]+)(?: ([A-Z]+|[a-z0-9]+))?", flag.why):
             row = ROWS[key_of(ours)]
             given = [] if row.kind == "bool" else [WRITTEN.get(value, value)]
@@ -115,6 +146,24 @@ def test_what_is_refused_says_what_to_write_and_that_is_taken(flag: Foreign) -> 
         (["--role", "Hybrid"], "phase", "all"),
         (["--kv-transfer-config", '{"kv_connector": "X", "kv_role": "kv_consumer"}'], "phase", "decode"),
         (["--kv-transfer-config", '{"kv_role": "kv_both"}'], "phase", "all"),
+        (["-c", "0"], "max_context", 0),
+        (["-np", "-1"], "max_sequences", 0),
+        (["-t", "-1"], "threads", 0),
+        (["-t", "3"], "threads", 3),
+        (["-ngl", "0"], "executor", "compiled"),
+        (["-ngl", "99"], "executor", "auto"),
+        (["-dev", "none"], "executor", "compiled"),
+        (["--no-cache-prompt"], "prefix_cache", False),
+        (["-v"], "log_level", "debug"),
+        (["-lv", "2"], "log_level", "warning"),
+        (["--log-jsonl"], "log_format", "json"),
+        (["--spec-type", "none"], "method", "naive"),
+        (["--spec-type", "ngram-map-k4v"], "method", "ngram"),
+        (["--spec-type", "ngram-mod"], "method", "suffix"),
+        (["--spec-type", "draft-eagle3,ngram-mod"], "method", "auto"),
+        (["--spec-draft-sampling", "probabilistic"], "verify_strategy", "rejection"),
+        # PaddleNLP's, with a dash, too; llama-server's of this name is -b.
+        (["--batch-size", "8"], "max_sequences", 8),
     ],
 )
 def test_values_are_read_as_their_servers_read_them(words: list[str], row: str, value: Any) -> None:
@@ -124,6 +173,75 @@ def test_values_are_read_as_their_servers_read_them(words: list[str], row: str, 
 def test_every_type_of_ours_is_taken_by_its_name() -> None:
     for name in ROWS["dtype"].choices:
         assert typed("--dtype", name).dtype == name
+
+
+# What people type for llama-server, and what that is here.
+LLAMA_SERVER = (
+    "-m ./qwen.gguf -a small -c 8192 -np 4 -ngl 99 -t 8 -tb 8 -b 2048 -ub 512 -fa on -ctk f16 -ctv f16 -s -1 -n -1"
+    " -cb --jinja --no-mmap --mlock --metrics --no-slots --host 0.0.0.0 --port 8080 --api-key a,b"
+    " --draft-max 16 --draft-min 0 --draft-p-min 0.75 --no-warmup --no-context-shift --cache-reuse 256"
+)
+OURS = (
+    "--model ./qwen.gguf --served-model-name small --max-context 8192 --max-sequences 4 --threads 8"
+    " --max-step-tokens 512 --host 0.0.0.0 --port 8080 --api-keys a,b --num-speculative-tokens 16"
+)
+
+
+def test_a_whole_command_of_llama_server_is_ours() -> None:
+    settings = typed(*LLAMA_SERVER.split())
+    assert dict(settings) == dict(typed(*OURS.split()))
+    told = {note.split(":")[0].removeprefix("flag ") for note in settings.notes}
+    # No more than what was asked for in vain.
+    assert told == {"--gpu-layers", "--threads-batch", "--b", "--flash-attn", "--mlock", "--draft-p-min",
+                    "--cache-reuse"}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["-fa"], ["-fa", "on"], ["-fa", "off"], ["-fa", "-1"], ["--flash-attn=on"]])
+def test_a_flag_whose_value_may_be_left_out_swallows_no_other_word(words: list[str]) -> None:
+    assert typed(*words, "./m.gguf").model == "./m.gguf"
+    assert typed(*words, "-c", "64").max_context == 64
+    assert typed(*words).notes == ("flag --flash-attn: without effect: an executor has one kernel for attention",)
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "written"),
+    [
+        (["-a", "one,two"], "flag --alias: write --served-model-name NAME: ", ["--served-model-name", "one"]),
+        (["-md", "./d.GGUF"], "flag --model-draft: write --draft-model FOLDER: ", ["--draft-model", "./d"]),
+        (["--batch-size", "512"], "flag --batch-size: write --max-sequences N ", ["--max-sequences", "512"]),
+        (["--batch-size", "2048"], "flag --batch-size: write --max-sequences N ", ["-b", "2048"]),
+        (["--spec-type", "ngram-mod,draft-mtp"], "flag --spec-type: write --method auto, and --draft-model own ",
+         ["--method", "auto", "--draft-model", "own"]),
+        (["--spec-type", "draft-dflash"], "flag --spec-type: 'draft-dflash' is not one of ", ["--spec-type", "none"]),
+        (["-nocb"], "flag --cont-batching: leave it out: ", ["-cb"]),
+        (["-nkvo"], "flag --kv-offload: not served: ", ["-kvo"]),
+    ],
+)  # fmt: skip
+def test_a_value_that_means_something_else_is_refused(words: list[str], told: str, written: list[str]) -> None:
+    assert refused(*words).startswith(told)
+    assert typed(*written) is not None
+
+
+@pytest.mark.parametrize("word", ["-cfoo", "-np4", "-nglx", "-x"])
+def test_a_short_flag_is_only_what_is_written_in_the_table(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        typed(word)
+    assert f"unknown: {word}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--warmup=1"], ["--warmup", "0"], ["-m", "small"]])
+def test_the_load_test_gets_its_flags_as_they_were_typed(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("loadtest.cli.main", seen.append)
+    main(["load", *words])
+    assert seen == [words]
+
+
+def test_no_short_flag_of_ours_has_another_meaning() -> None:
+    root = one_parser()
+    (commands,) = [each.choices for each in root._actions if isinstance(each, argparse._SubParsersAction)]
+    ours = {name for each in (root, *commands.values()) for name in each._option_string_actions}
+    assert "-h" in ours and not ours & {*SHORT}
 
 
 def test_a_number_out_of_range_is_refused_by_the_name_that_was_typed() -> None:

@@ -39,6 +39,8 @@ ATTACKS: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "whole": ("/v1/completions", WHOLE, 1, 0.0),
     "streams": ("/v1/chat/completions", {**CHAT, **TOP, "stream": True}, 10, 0.0),
     "slow": ("/v1/chat/completions", {**CHAT, **TOP, "stream": True}, 50, 0.1),
+    "plain": ("/v1/chat/completions", {**CHAT, "stream": True}, 200, 0.0),
+    "slow plain": ("/v1/chat/completions", {**CHAT, "stream": True}, 50, 0.1),
 }
 
 

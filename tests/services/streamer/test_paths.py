@@ -42,6 +42,24 @@ def test_the_paths_of_other_servers_are_told_their_successor() -> None:
     assert "stream: true" in no_such_path("POST", "/generate_stream", KNOWN).message
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [("/completion", "POST /v1/completions"), ("/props", "GET /v1/models"), ("/slots", "GET /v1/mesh"),
+     ("/apply-template", "POST /tokenize"), ("/v1/messages/count_tokens", "POST /tokenize")],
+)  # fmt: skip
+def test_a_path_of_llama_server_is_told_a_route_that_is_there(path: str, meant: str) -> None:
+    message = no_such_path("GET", path, KNOWN).message
+    assert message.startswith(f"There is nothing at {path}. Use {meant}")
+    method, served = meant.split()
+    assert find_route(method, served).path == served
+
+
+@pytest.mark.parametrize("path", ["/infill", "/embedding", "/v1/embeddings", "/v1/rerank", "/lora-adapters"])
+def test_a_path_for_what_isnt_served_says_what_that_is(path: str) -> None:
+    message = no_such_path("POST", path, KNOWN).message
+    assert message.startswith(f"There is nothing at {path}. Not served: ") and "Did you mean" not in message
+
+
 def test_any_other_path_is_told_what_is_served() -> None:
     message = no_such_path("GET", "/nowhere", KNOWN).message
     served = "/metrics, /v1/chat/completions, /v1/completions, /v1/models, /v1/models/{model}"
