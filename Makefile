@@ -9,6 +9,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+# Tests start hundreds of processes: without bytecode on disk each of them compiles all that it imports.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -v
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,15 +42,15 @@ up: venv ## install, fetch the model, start the mesh; Ctrl-C drains it
 	@exec $(BIN)/specmesh up $(ARGS)
 
 test: model ## the fast tests, with the real model (minutes)
-	@$(BIN)/pytest -v -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
+	@$(PYTEST) -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
 
 test-all: model ## every test: also the slow ones and docker compose
-	@$(BIN)/pytest -v $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check: model docs-fresh ## lint, types, docs in step with the code, tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -v -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
+	@$(PYTEST) -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
 
 .PHONY: docs-fresh
 docs-fresh: dev
@@ -81,8 +83,9 @@ tune-gpu: ## measure block sizes of a GPU's linears, minutes; writes kernels/gem
 gpu-wheels: dev ## what the whole mesh needs on a machine with a GPU and no index, into .gpu/
 	@$(BIN)/python deploy/gpu_wheels.py $(ARGS)
 
-heads: model ## train the heads that come with specmesh again (one to two hours)
+heads: model ## train the heads that come with specmesh again, and make its answers (two to three hours)
 	@$(BIN)/python deploy/heads.py $(ARGS)
+	@[ -n "$(ARGS)" ] || $(BIN)/python deploy/answers.py
 
 clean: ## remove the virtual environment and caches (models stay)
 	@rm -rf .venv build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,7 +7,8 @@ its lines say which prompts are done.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from services.api.messages import Sampling
 from services.training.offline import OfflineEngine
 from services.worker.running.runner import Runner
+
+TOLD_EVERY_S = 10.0
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -48,3 +51,20 @@ def make(runner: Runner, prompts: Mapping[int, Sequence[int]], file: Path, sampl
             out.write(msgspec.json.encode(text) + b"\n")
             out.flush()
             yield text
+
+
+def all_of(
+    what: str, load: Callable[[], Runner], prompts: Mapping[int, Sequence[int]], file: Path, sampling: Sampling
+) -> list[Text]:
+    """What the model writes behind these prompts, by number. What is in the file isn't made again, and if nothing is
+    lacking, no model is loaded."""
+    texts = {text.number: text for text in read(file)}
+    lacking = {number: prompt for number, prompt in prompts.items() if number not in texts}
+    made, last = 0, 0.0
+    for text in make(load(), lacking, file, sampling) if lacking else ():
+        texts[text.number] = text
+        made += len(text.ids) - text.prompt_tokens
+        if time.monotonic() - last > TOLD_EVERY_S:
+            last = time.monotonic()
+            print(f"{what}: {len(texts)} of {len(prompts)}, {made} new tokens", flush=True)
+    return [texts[number] for number in sorted(prompts)]

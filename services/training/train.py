@@ -16,7 +16,7 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from models.sources import ensure_model
 from models.weights import Weights
 from services.api.messages import Sampling
 from services.training import answers
-from services.training.answers import Text
+from services.training.answers import TOLD_EVERY_S, Text
 from services.training.card import Curve, card, told
 from services.training.eight_bits import store_in_8_bits
 from services.training.job import Job
@@ -35,10 +35,8 @@ from services.training.measure import Measured, measure
 from services.training.nets import NETS
 from services.training.prompts import OWN, Asking, from_files
 from services.training.target import Target
-from services.worker.running.torch_model import load_torch_model
+from services.worker.running.load_torch_model import load_torch_model
 from services.worker.running.torch_runner import TorchRunner
-
-TOLD_EVERY_S = 10.0
 
 
 def train(job: Job) -> Measured:
@@ -93,7 +91,7 @@ def _texts(job: Job, folder: Path, work: Path) -> tuple[list[Text], list[list[in
     if job.own_prompts:
         opening = asking.opening()
         todo = dict.fromkeys(range(job.own_prompts), opening.ids)
-        written = _written("prompts", load, todo, work / "prompts.jsonl", opening.sampling(job.plan.seed))
+        written = answers.all_of("prompts", load, todo, work / "prompts.jsonl", opening.sampling(job.plan.seed))
         own = asking.own(written, opening, from_data)
         more, more_held_out = asking.split({OWN + number: text for number, text in own.items()})
         chosen, held_out = chosen | more, held_out + more_held_out
@@ -107,27 +105,7 @@ def _texts(job: Job, folder: Path, work: Path) -> tuple[list[Text], list[list[in
     held_out = held_out[: job.held_out]
     print(f"{len(chosen)} prompts to train on, {len(held_out)} held out", flush=True)
     sampling = Sampling(max_tokens=job.max_tokens, temperature=job.temperature, seed=job.plan.seed)
-    return _written("answers", load, chosen, work / "answers.jsonl", sampling), held_out
-
-
-def _written(
-    what: str,
-    load: Callable[[], TorchRunner],
-    prompts: Mapping[int, Sequence[int]],
-    file: Path,
-    sampling: Sampling,
-) -> list[Text]:
-    """What the model writes behind these prompts, by number. What is in the file isn't made again."""
-    texts = {text.number: text for text in answers.read(file)}
-    lacking = {number: prompt for number, prompt in prompts.items() if number not in texts}
-    made, last = 0, 0.0
-    for text in answers.make(load(), lacking, file, sampling) if lacking else ():
-        texts[text.number] = text
-        made += len(text.ids) - text.prompt_tokens
-        if time.monotonic() - last > TOLD_EVERY_S:
-            last = time.monotonic()
-            print(f"{what}: {len(texts)} of {len(prompts)}, {made} new tokens", flush=True)
-    return [texts[number] for number in sorted(prompts)]
+    return answers.all_of("answers", load, chosen, work / "answers.jsonl", sampling), held_out
 
 
 def _vocabulary(texts: Sequence[Text], most: int, whole: int) -> torch.Tensor:

@@ -33,6 +33,7 @@ from services.proposer.suffix_index.libraries import Libraries, namespace_key, v
 from services.proposer.suffix_index.library.library import Bounds, Library, Stats
 from services.proposer.suffix_index.namespaces import Namespace
 from services.proposer.suffix_index.segments.segment import Segment
+from services.proposer.suffix_index.shipped import MODEL_ANSWERS, ShippedAnswers
 from services.proposer.suffix_index.texts import Rule, Texts
 
 # Ended texts that wait to be indexed; further ones are in the journal only.
@@ -57,9 +58,11 @@ class SuffixIndex:
         open_library: Callable[[str], Library],
         learns_prompts: bool = False,
         opener: Executor | None = None,
+        shipped: ShippedAnswers | None = None,
     ) -> None:
-        self._texts, self._learns_prompts = texts, learns_prompts
-        self._libraries = Libraries(open_library, opener)
+        self._texts, self._learns_prompts, self._shipped = texts, learns_prompts, shipped
+        self._open_library = open_library
+        self._libraries = Libraries(self._open, opener)
         # Texts that ended while their library was being opened.
         self._early: list[Text] = []
         # By text in the journal: its namespace, and the number of its tokens there.
@@ -88,7 +91,14 @@ class SuffixIndex:
             lambda vocabulary: Library(folder, vocabulary, bounds),
             settings.suffix_decoding_learn_prompts,
             ThreadPoolExecutor(1, "library-opens"),
+            ShippedAnswers() if settings.model_answers else None,
         )
+
+    def _open(self, vocabulary: str) -> Library:
+        """In the opener's thread."""
+        if self._shipped is not None:
+            self._shipped.prepare(vocabulary)
+        return self._open_library(vocabulary)
 
     # Texts ------------------------------------------------------------------------------------------------
 
@@ -186,6 +196,8 @@ class SuffixIndex:
     def _met(self, namespace: Namespace) -> None:
         """A namespace begins. The library is read before more is learned: else a text would be learned twice."""
         library = self._libraries.of(namespace.name)
+        if self._shipped is not None and (shipped := self._shipped.of(vocabulary_of(namespace.name))):
+            namespace.set_corpus(MODEL_ANSWERS, shipped)
         if library is None:
             return
         if self._texts.namespaces.learns:
@@ -215,7 +227,7 @@ class SuffixIndex:
         before, held = self._held.get(name, []), library.segments(name)
         namespace.set_segments(held)
         ready = {card.name for card in library.corpora(name) if card.state == "ready"}
-        for corpus in ready | namespace.corpora.keys():
+        for corpus in ready | namespace.corpora.keys() - {MODEL_ANSWERS}:
             segments = library.corpus_segments(name, corpus) if corpus in ready else []
             namespace.set_corpus(corpus, segments)
             held += segments
@@ -248,3 +260,5 @@ class SuffixIndex:
         self._libraries.wait()
         self._opened()
         self._libraries.close()
+        if self._shipped is not None:
+            self._shipped.close()

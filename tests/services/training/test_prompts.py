@@ -17,7 +17,7 @@ from services.training.job import Job, check
 from services.training.loop import Plan
 from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN, Asking, Opening
 from services.training.train import train
-from services.worker.running.torch_model import Wanted
+from services.worker.running.load_torch_model import Wanted
 
 WANTED = Wanted(dtype="float32", executor="compiled", threads=1, page_tokens=16, kv_cache_mb=8)
 TEMPLATE = "w20 {{ messages[0]['content'] | trim }} w21 w22"
