@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -42,7 +43,7 @@ def gmac_s(kind: str, threads: int) -> float:
 # Whether the CPU has the instruction, what emits it, multiply-adds of one.
 _INSTRUCTIONS = {
     "bfloat16": (HAS_BFLOAT16_DOT, dot_bfloat16_pairs, 32),
-    "int8": (HAS_BYTE_DOT, dot_byte_quads, 64),
+    "int8": (HAS_BYTE_DOT, partial(dot_byte_quads, native=True), 64),
 }
 
 
@@ -68,7 +69,7 @@ def _emit(builder: Any, kind: str, turns: Any) -> Any:
     x = ir.Constant(V_I32, [0] * 16)
     with cgutils.for_range(builder, turns):
         for place in places:
-            builder.store(_INSTRUCTIONS[kind][1](builder, builder.load(place), x, x, True), place)
+            builder.store(_INSTRUCTIONS[kind][1](builder, builder.load(place), x, x), place)
     # What nobody reads isn't computed.
     total: Any = I64(0)
     for place in places:

@@ -100,7 +100,7 @@ def _peer(rows: Rows, dtype: str, flag: str) -> list[str]:
     if row is None:
         return []
     speeds = row["figures"]["tokens_per_second"]
-    what = f"{'bf16' if dtype == 'bfloat16' else dtype} in process; baseline transformers (bf16), tokens/s"
+    what = f"{'bf16' if dtype == 'bfloat16' else dtype}, 1 stream, without HTTP; baseline transformers (bf16), tokens/s"
     return _line(what, "none", speeds[theirs], speeds[ours], f"peers{flag}")
 
 
@@ -138,7 +138,7 @@ def _proposer(rows: Rows) -> list[str]:
     if row is None:
         return []
     ours, theirs = (row["figures"][side]["step"]["p50_us"] for side in ("ours", "theirs"))
-    what = "a proposer's step for one sequence; baseline arctic-inference, µs"
+    what = "proposer: learn a step's tokens of a sequence, then draft; baseline arctic-inference, µs"
     return _line(what, "warm", theirs, ours, "proposer --arctic")
 
 
@@ -147,7 +147,7 @@ def _prefix(rows: Rows) -> list[str]:
     if row is None:
         return []
     figures = row["figures"]
-    what = "first token of a prompt of 2 000 tokens, nine tenths cached; baseline not cached, ms"
+    what = "time to first token, prompt of 2 000 tokens, nine tenths cached; baseline none cached, ms"
     return _line(what, "none", figures["cold_ttft_ms"], figures["prefix_ttft_ms"], "serving")
 
 
@@ -158,15 +158,16 @@ def steady(rows: Rows) -> str:
         cell = row["figures"]["cells"]["garbage, chat, 1 at a time"]
         low, high = cell["of_95_%"]
         said.append(
-            "- With a proposer that sends confident garbage, chat with one stream runs at\n"
-            f"  {cell['speed']:.2f} ({low:.2f} to {high:.2f}) of the speed without speculation."
+            "- With a proposer that sends useless drafts and claims that they are right, chat with one stream runs at\n"
+            f"  {cell['speed']:.2f} ({low:.2f} to {high:.2f}) times the speed without speculation."
         )
     if row := newest(rows, "compare", lambda figures: figures.get("cells") and "mean" in figures):
         figures = row["figures"]
         mean, low, high = (f"{figures['mean'][each]:.2f}" for each in ("mean", "low", "high"))
         said.append(
-            f"- `python -m bench compare {figures['old'][:7]}`: commit `{row['commit'][:7]}` ran at {mean} ({low} to\n"
-            f"  {high}) of that commit's speed, over {len(figures['cells'])} cells."
+            f"- Commit `{row['commit'][:7]}` ran at {mean} ({low} to {high}) times the speed of commit "
+            f"`{figures['old'][:7]}`, the mean of\n  {len(figures['cells'])} combinations of requests, streams and "
+            f"method (`python -m bench compare {figures['old'][:7]}`)."
         )
     return "\n".join(said)
 

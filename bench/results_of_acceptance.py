@@ -128,27 +128,43 @@ def _curve_lines(points: list[Figures]) -> list[Line]:
 
 
 def same_drafts(own: dict[str, list[Row]]) -> Section | None:
-    """The newest row of each method."""
+    """The newest row of each kind of head."""
     rows = own.get("same_drafts", [])
-    shown = covering(rows, lambda figures: {figures["method"]} if "equal_tokens" in figures else set())
+    shown = covering(rows, lambda figures: {_kind(figures)} if "equal_tokens" in figures else set())
     if not shown:
         return None
     section = Section("The same head here and in vLLM: draft tokens")
     section.say(
         "One folder, read by both; greedy, float32, one sequence after the other. Draft tokens behind the same text "
-        "are compared one by one."
+        "are compared one by one. *Random*: weights from a seed, of which nothing can be accepted but by chance; "
+        "*different tokens* says that they don't draft one token again and again. MTP blocks are read at all "
+        "positions where the command says so ([heads.md](heads.md)). With `--eager` vLLM compiled nothing: its "
+        "tokens/s are no measure of it then."
     )
     lines = [
         [
-            f"`{figures['method']}`", figures["vllm"], f"{figures['same_texts']} of {figures['prompts']}",
+            _kind(figures), figures["vllm"], f"{figures['same_texts']} of {figures['prompts']}",
             str(figures["drafts"]), f"{figures['equal_tokens']} of {figures['draft_tokens']}",
-            f"{figures['accepted_in_vllm']:.3f}", f"{figures['accepted_here']:.3f}",
+            number(figures.get("different_tokens")), f"{figures['accepted_in_vllm']:.3f}",
+            f"{figures['accepted_here']:.3f}", _speed(figures, "in_vllm"), _speed(figures, "here"),
         ]
         for figures in (row["figures"] for row in shown)
     ]  # fmt: skip
-    head = ["method", "vLLM", "same texts", "drafts", "equal draft tokens", "accepted a draft there", "here"]
+    head = ["head", "vLLM", "same texts", "drafts", "equal draft tokens", "different tokens"]
+    head += ["accepted a draft there", "here", "tokens/s there", "here"]
     section.say(table(head, lines), *(source("same_drafts", row, rows) for row in shown))
     return section
+
+
+def _speed(figures: Figures, where: str) -> str:
+    """Rows of older forms have none."""
+    found = figures.get(f"tokens_per_second_{where}")
+    return number(None) if found is None else f"{found:.1f}"
+
+
+def _kind(figures: Figures) -> str:
+    family = f" of {figures['family']}" if figures.get("family") else ""
+    return f"`{figures['method']}`{family}" + (", random" if figures.get("weights") == "random" else "")
 
 
 ACCEPTANCE = (acceptance, same_drafts)

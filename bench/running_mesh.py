@@ -5,8 +5,10 @@ From outside means HTTP, /metrics and /proc: what an operator sees.
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import itertools
 import os
-import random
 import re
 import signal
 import socket
@@ -19,7 +21,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from loadtest.server_metrics import parse
 
@@ -27,6 +29,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SPECMESH = (sys.executable, "-m", "services.cli")
 # In the order of their metrics ports.
 ROLES = ("streamer", "tokenizer", "proposer", "worker")
+# Below the range that clients' ends are taken from.
+PORTS, PORTS_OF_A_PROCESS = (20000, 32000), 500
+_turns = itertools.count()
 
 
 class MeshFailed(Exception):
@@ -176,12 +181,32 @@ def is_parent(pid: int) -> bool:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` consecutive ports that are free, outside the range clients' ends are taken from."""
-    for _ in range(100):
-        first = random.randrange(20000, 32000)
-        if all(_is_free(first + k) for k in range(count)):
-            return first
+    """The first of `count` consecutive free ports. They come in turn from a range that no other process of this machine
+    takes them from, as some time passes until a mesh has bound them."""
+    first, _ = _own_range()
+    for _ in range(PORTS_OF_A_PROCESS):
+        start = next(_turns) % (PORTS_OF_A_PROCESS - count + 1)
+        if all(_is_free(first + start + k) for k in range(count)):
+            for _ in range(count - 1):
+                next(_turns)
+            return first + start
     raise MeshFailed("no run of free ports")
+
+
+@functools.cache
+def _own_range() -> tuple[int, IO[bytes]]:
+    """The first port of this process's range, and the file whose lock it holds until it ends."""
+    folder = Path(tempfile.gettempdir(), f"specmesh-ports-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for first in range(*PORTS, PORTS_OF_A_PROCESS):
+        lock = (folder / str(first)).open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        return first, lock
+    raise MeshFailed(f"other processes hold all ranges of ports (locks in {folder})")
 
 
 def _is_free(port: int) -> bool:

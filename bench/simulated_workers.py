@@ -51,7 +51,8 @@ class QueueWorker:
     def __init__(self, mesh: Around, number: int) -> None:
         self.mesh, self.number, self.name = mesh, number, f"worker-{number}"
         self.waiting: deque[Request] = deque()
-        self.running: set[Request] = set()
+        # In the order in which they began: a set's order is that of addresses, which no seed repeats.
+        self.running: dict[Request, None] = {}
         self.cache: OrderedDict[int, int] = OrderedDict()
         self.cached = self.serial = 0
         self.prefill_free = 0.0
@@ -69,7 +70,7 @@ class QueueWorker:
         """Its answer ends, unless it was lost meanwhile, or takes longer by now."""
         if request.ends != self.mesh.now or request not in self.running:
             return
-        self.running.remove(request)
+        del self.running[request]
         self.mesh.ended_at(request)
         self._start()
 
@@ -107,7 +108,7 @@ class QueueWorker:
             begins = max(mesh.now, self.prefill_free)
             self.prefill_free = begins + (1 + pages - hits) * PAGE / PREFILL
             mesh.began(request, pages, hits, self.prefill_free)
-            self.running.add(request)
+            self.running[request] = None
             request.ends = self.prefill_free + request.tokens * STEP / (
                 1.0 if mesh.has_no_drafts(request) else TOKENS_A_STEP
             )

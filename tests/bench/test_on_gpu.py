@@ -37,8 +37,9 @@ sys.meta_path.insert(0, Missing())
 def ending(code: str) -> on_gpu.Begin:
     def begin(_: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
-        )
+            [sys.executable, "-u", "-c", code],
+            stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+        )  # fmt: skip
 
     return begin
 
@@ -167,16 +168,25 @@ def test_the_dry_run_runs_every_stage_where_nothing_carries_messages(
         assert row["figures"]["dry_run"] and row["figures"]["missed"] == []
 
 
-@pytest.mark.parametrize("name", ["gpu_attention", pytest.param("gpu_verify", marks=pytest.mark.slow), "gpu_prefill"])
-def test_a_stage_runs_where_nothing_carries_messages(name: str, bare: Path) -> None:
-    words = [sys.executable, "-m", "bench", name, "--dry-run", "--results", str(bare / "rows")]
+# In one process: most of what each alone would take is importing torch.
+ONE_BY_ONE = """
+import sys
+import services.worker.running.torch_runner, services.worker.loading, bench.in_process
+from bench import __main__ as command
+
+for name in sys.argv[2:]:
+    assert command.main([name, "--dry-run", "--results", sys.argv[1]]) == 0, name
+assert "zmq" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "names", [["gpu_attention", "gpu_prefill"], pytest.param(["gpu_verify"], marks=pytest.mark.slow)], ids="+".join
+)
+def test_stages_and_the_runner_run_where_nothing_carries_messages(names: list[str], bare: Path) -> None:
+    words = [sys.executable, "-c", ONE_BY_ONE, str(bare / "rows"), *names]
     done = subprocess.run(words, cwd=rows.ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    [row] = rows.read(name, bare / "rows")
-    assert row["figures"]["dry_run"] and "--results" not in row["command"]
-
-
-def test_the_runner_is_imported_where_nothing_carries_messages() -> None:
-    code = MISSING + "import services.worker.running.torch_runner, services.worker.loading, bench.in_process"
-    done = subprocess.run([sys.executable, "-c", code], cwd=rows.ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    for name in names:
+        [row] = rows.read(name, bare / "rows")
+        assert row["figures"]["dry_run"] and "--results" not in row["command"]

@@ -80,7 +80,11 @@ def test_the_same_drafts_are_a_line_for_each_method() -> None:
         "method": "eagle3", "vllm": "0.32", "prompts": 80, "same_texts": 79, "drafts": 5000, "draft_tokens": 24_000,
         "equal_tokens": 23_990, "accepted_in_vllm": 0.7371, "accepted_here": 0.737, "missed": [],
     }  # fmt: skip
-    found = [row("same_drafts", each, day=day) for day, each in enumerate((one, one | {"method": "medusa"}), 1)]
+    speeds = {"tokens_per_second_in_vllm": 12.5, "tokens_per_second_here": 25.0, "different_tokens": 300}
+    block = one | speeds | {"method": "mtp", "family": "mimo", "weights": "trained"}
+    rows = (one, one | {"method": "medusa"}, block, block | {"weights": "random"})
+    found = [row("same_drafts", each, day=day) for day, each in enumerate(rows, 1)]
     text = made({"same_drafts": found})[PAGE]
-    assert "| `eagle3` | 0.32 | 79 of 80 | 5000 | 23990 of 24000 | 0.737 | 0.737 |" in text
-    assert "| `medusa` |" in text
+    assert "| `eagle3` | 0.32 | 79 of 80 | 5000 | 23990 of 24000 | – | 0.737 | 0.737 | – | – |" in text
+    assert "| `medusa` |" in text and "| `mtp` of mimo, random |" in text
+    assert "| `mtp` of mimo | 0.32 | 79 of 80 | 5000 | 23990 of 24000 | 300 | 0.737 | 0.737 | 12.5 | 25.0 |" in text
