@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,30 +40,40 @@ OTHERS = {
 SOCKETS = {"zmq", "aiohttp", "msgpack", "mesh"}
 
 
-def imports_of(file: Path) -> Iterator[str]:
-    """The top-level packages a file imports anywhere in it, functions and TYPE_CHECKING blocks too."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module.partition(".")[0]
+class Imports(NamedTuple):
+    """What a file imports anywhere in it, functions and TYPE_CHECKING blocks too."""
+
+    packages: frozenset[str]  # the top-level ones
+    sources: tuple[str, ...]  # X of `import X` and of `from X import y`
+    members: tuple[str, ...]  # X.y of the latter: perhaps a module, too
 
 
-def modules_of(file: Path) -> Iterator[str]:
-    """The modules a file imports anywhere in it, by their full names."""
+@functools.cache
+def imports_of(file: Path) -> Imports:
+    """Each file is parsed once, however many tests ask for its imports."""
+    packages, sources, members = set(), [], []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            sources += [alias.name for alias in node.names]
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            sources.append(node.module)
+            members += [f"{node.module}.{alias.name}" for alias in node.names]
+            packages |= {node.module.partition(".")[0]} if node.level == 0 else set()
+    return Imports(frozenset(packages), tuple(sources), tuple(members))
+
+
+def modules_of(file: Path) -> tuple[str, ...]:
+    """By their full names; some are of what is in a module."""
+    found = imports_of(file)
+    return found.sources + found.members
 
 
 def offenders(files: list[Path], forbidden: set[str]) -> list[str]:
     return [
         f"{file.relative_to(ROOT)} imports {name}"
         for file in files
-        for name in sorted(set(imports_of(file)) & forbidden)
+        for name in sorted(imports_of(file).packages & forbidden)
     ]
 
 
@@ -76,16 +87,16 @@ def test_a_package_imports_only_packages_below_it(package: str) -> None:
 
 
 def test_only_the_command_line_imports_the_load_harness_and_nobody_the_benchmarks() -> None:
-    assert "bench" not in set(imports_of(COMMAND_LINE))
-    assert OURS & set(imports_of(ENTRANCE)) == {"services", "specmesh"}
-    assert OURS & set(imports_of(RAY_ENTRANCE)) == {"services", "specmesh"}
+    assert "bench" not in imports_of(COMMAND_LINE).packages
+    assert OURS & imports_of(ENTRANCE).packages == {"services", "specmesh"}
+    assert OURS & imports_of(RAY_ENTRANCE).packages == {"services", "specmesh"}
 
 
 @pytest.mark.parametrize("package", OTHERS)
 def test_the_lower_packages_import_only_what_they_are_made_of(package: str) -> None:
     allowed = OTHERS[package] | {package} | set(sys.stdlib_module_names)
     for file in sorted((ROOT / package).rglob("*.py")):
-        assert set(imports_of(file)) - allowed == set(), file
+        assert imports_of(file).packages - allowed == set(), file
 
 
 ROLES = ("streamer", "tokenizer", "proposer", "worker")
@@ -132,18 +143,15 @@ def test_nothing_imports_the_inner_files_of_the_suffix_index() -> None:
             name = file.relative_to(ROOT).as_posix()
             if name.startswith(INSIDE):
                 continue
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{SUFFIX_INDEX}."):
-                    found.append(f"{name} imports {node.module}")
-                if isinstance(node, ast.Import):
-                    inner = [each.name for each in node.names if each.name.startswith(f"{SUFFIX_INDEX}.")]
-                    found += [f"{name} imports {each}" for each in inner]
+            inner = [source for source in imports_of(file).sources if source.startswith(f"{SUFFIX_INDEX}.")]
+            found += [f"{name} imports {each}" for each in inner]
     assert found == []
 
 
 def test_kernels_models_and_the_torch_half_of_the_target_know_no_sockets() -> None:
     files = [*(ROOT / "kernels").rglob("*.py"), *(ROOT / "models").rglob("*.py")]
-    files.append(ROOT / "services" / "worker" / "running" / "torch_model.py")
+    running = ROOT / "services" / "worker" / "running"
+    files += [running / "torch_model.py", running / "load_torch_model.py"]
     assert offenders(sorted(files), SOCKETS | {"msgspec", "orjson"}) == []
 
 
@@ -153,29 +161,28 @@ def test_scheduler_and_mock_engine_import_neither_torch_nor_sockets() -> None:
     assert offenders(files, {"torch", "zmq", "aiohttp"}) == []
 
 
-def loaded_by(statement: str) -> set[str]:
-    """The top-level modules in a fresh interpreter after `statement`."""
+def loaded_by(*statements: str) -> list[set[str]]:
+    """The top-level modules in a fresh interpreter after each of the statements."""
     report = "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
-    code = f"{statement}\nimport sys, json\n{report}"
+    code = "import sys, json\n" + "\n".join(f"{statement}\n{report}" for statement in statements)
     finished = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ}
     )
     assert finished.returncode == 0, finished.stderr
-    return set(json.loads(finished.stdout.splitlines()[-1]))
+    return [set(json.loads(line)) for line in finished.stdout.splitlines()[-len(statements) :]]
 
 
-@pytest.mark.parametrize("role", ["streamer", "tokenizer", "proposer"])
-def test_a_role_without_a_model_starts_without_torch(role: str) -> None:
-    loaded = loaded_by(f"import services.runtime.process, services.{role}.actor")
-    assert not loaded & {"torch", "triton", "transformers"}
-
-
-def test_the_supervisor_and_the_command_line_start_without_torch() -> None:
-    assert not loaded_by("import services.cli.main, services.cli.up") & {"torch", "triton", "transformers"}
+def test_roles_without_a_model_the_supervisor_and_the_command_line_start_without_torch() -> None:
+    """In one interpreter: what none of them loads, each of them doesn't."""
+    roles = ("streamer", "tokenizer", "proposer")
+    statements = [f"import services.runtime.process, services.{role}.actor" for role in roles]
+    statements.append("import services.cli.main, services.cli.up")
+    for statement, loaded in zip(statements, loaded_by(*statements), strict=True):
+        assert not loaded & {"torch", "triton", "transformers"}, statement
 
 
 def test_the_target_starts_without_an_http_server_and_the_mock_engine_without_torch() -> None:
-    loaded = loaded_by("import services.runtime.process, services.worker.actor, services.worker.running.mock")
+    [loaded] = loaded_by("import services.runtime.process, services.worker.actor, services.worker.running.mock")
     assert not loaded & {"aiohttp", "torch"}
 
 

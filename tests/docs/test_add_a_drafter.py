@@ -6,13 +6,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from copied_sources import copy_sources
 
 from bench.running_mesh import RunningMesh
 
@@ -41,8 +41,7 @@ def drafted(mesh: RunningMesh) -> float:
 
 def followed(folder: Path) -> list[Path]:
     """A copy of the sources in which the page's steps are done. The files that they changed."""
-    for package in ("kernels", "loadtest", "mesh", "models", "services", "specmesh"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_sources(folder)
     changed = []
     for kind, name, text in BLOCK.findall(PAGE.read_text()):
         path = folder / name

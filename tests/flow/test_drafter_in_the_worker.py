@@ -4,7 +4,6 @@ row, the text of greedy requests doesn't change, and rejection sampling verifies
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -16,9 +15,8 @@ from running_mesh import RunningMesh
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from copied_sources import copy_sources
 from tiny_folder import write_tiny_model
-
-ROOT = Path(__file__).resolve().parents[2]
 
 DRAFTER = '''"""A drafter for a test: it reads features and draws from a distribution of its own."""
 
@@ -77,9 +75,7 @@ ROW = '''        Method(
 
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
-    root = tmp_path_factory.mktemp("sources")
-    for package in ("kernels", "loadtest", "mesh", "models", "services", "specmesh"):
-        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    root = copy_sources(tmp_path_factory.mktemp("sources"))
     (root / "services/worker/speculation/local/toy.py").write_text(DRAFTER)
     path = root / "services/api/methods.py"
     table = path.read_text()

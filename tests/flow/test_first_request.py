@@ -76,6 +76,24 @@ async def test_speculation_leaves_its_counts_in_the_scrape(mock_mesh: RunningMes
     assert after[accepted] <= after["specmesh:spec_decode_num_draft_tokens_total"]
 
 
+def repeating(method: str) -> dict[str, object]:
+    return body("again and again and again", max_tokens=200, ignore_eos=True, speculation={"method": method})
+
+
+async def test_a_request_that_asks_for_suffix_gets_its_drafts_and_the_same_text(mock_mesh: RunningMesh) -> None:
+    """The proposer may be compiling, and drafts may come late: those requests go without, and the next ones do not."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(120):
+        plain = await complete(session, mock_mesh.url, repeating("naive"))
+        accepted = 0
+        while not accepted:
+            answer = await complete(session, mock_mesh.url, repeating("suffix"))
+            assert answer.completed and answer.ends == 1 and answer.text == plain.text
+            assert answer.usage is not None and answer.usage["completion_tokens"] == 200
+            accepted = (answer.speculation or {}).get("num_accepted_draft_tokens", 0)
+    drafted = mock_mesh.by_label("proposer", "specmesh:proposer_draft_tokens_total", "proposer")
+    assert drafted["suffix"] >= accepted
+
+
 def test_ctrl_c_leaves_no_process_exit_code_zero_and_no_warning(tmp_path: Path) -> None:
     with running_mesh(tmp_path, engine="mock") as mesh:
         assert len(descendants(mesh.process.pid)) >= 4
@@ -83,32 +101,34 @@ def test_ctrl_c_leaves_no_process_exit_code_zero_and_no_warning(tmp_path: Path) 
         assert [line for line in mesh.text().splitlines() if re.search("WARNING|ERROR|lost", line)] == []
 
 
-@pytest.mark.parametrize("role", ["tokenizer", "proposer", "worker"])
-def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, tmp_path: Path) -> None:
-    with running_mesh(tmp_path, engine="mock") as mesh:
-        pid = mesh.kill(role, signal.SIGSTOP)
-        try:
-            until(
-                lambda: role in mesh.get("/health/ready")[1] and not mesh.healthy(),
-                3.0,
-                why=lambda: mesh.get("/health/ready"),
-            )
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        until(lambda: mesh.healthy(), 30.0, why=lambda: mesh.text()[-3000:])
-
-
-def test_killing_the_supervisor_ends_its_children_within_two_seconds(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, engine="mock") as mesh:
-        left = descendants(mesh.process.pid)
-        mesh.process.kill()
-        mesh.process.wait()
-        until(lambda: all(has_ended(pid) for pid in left), 2.0, why=lambda: f"left of {left}")
-
-
 def test_help_is_quick_and_says_how_to_start() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "services.cli", "--help"], capture_output=True, text=True, timeout=20, check=True
     ).stdout
     assert "up" in shown and "doctor" in shown
+
+
+# What the mesh of all these tests goes through at its end -------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["tokenizer", "proposer", "worker"])
+def test_a_stopped_role_shows_in_ready_within_three_seconds(role: str, mock_mesh: RunningMesh) -> None:
+    pid = mock_mesh.kill(role, signal.SIGSTOP)
+    try:
+        until(
+            lambda: role in mock_mesh.get("/health/ready")[1] and not mock_mesh.healthy(),
+            3.0,
+            why=lambda: mock_mesh.get("/health/ready"),
+        )
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: mock_mesh.healthy(), 30.0, why=lambda: mock_mesh.text()[-3000:])
+
+
+def test_killing_the_supervisor_ends_its_children_within_two_seconds(mock_mesh: RunningMesh) -> None:
+    left = descendants(mock_mesh.process.pid)
+    assert len(left) >= 4
+    mock_mesh.process.kill()
+    mock_mesh.process.wait()
+    until(lambda: all(has_ended(pid) for pid in left), 2.0, why=lambda: f"left of {left}")

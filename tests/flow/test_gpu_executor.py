@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import one_process
 import pytest
 from running_mesh import RunningMesh, running_mesh
 from tiny_folder import _tokenizer, write_tiny_model
@@ -36,25 +37,28 @@ GREEDY = {"temperature": 0}
 SEEDED = {"temperature": 0.9, "seed": 11, "top_p": 0.9}
 
 
-def texts(folder: Path, model: Path, executor: str, methods: Sequence[str]) -> dict[str, list[str]]:
+PROMPTS = [[*range(5, 24)], [*range(5, 22), 90], [3, 4] * 3, [200, 201]]
+SAMPLING: list[dict[str, Any]] = [
+    {"max_tokens": 8, "ignore_eos": True, **how} for how in (GREEDY, SEEDED, GREEDY, SEEDED)
+]
+
+
+def texts(folder: Path, model: Path, methods: Sequence[str]) -> dict[str, list[str]]:
     """By method; of requests that run at the same time."""
-    folder.mkdir()
-    with running_mesh(folder, model=model, executor=executor, draft_model=model, **SETTINGS) as mesh:
+    with running_mesh(folder, model=model, executor="triton", draft_model=model, **SETTINGS) as mesh:
         found = {method: all_at_once(mesh, method) for method in methods}
-        if executor == "triton":
-            counts = mesh.by_label("worker", "specmesh:gpu_steps_total", "way")
-            assert counts["graph"] > 3, counts
-            assert mesh.metrics("worker")["specmesh:kernels_compiled_late_total"] == 0
-            assert mesh.metrics("worker")["specmesh:spec_decode_num_draft_tokens_total"] > 0
-            assert mesh.metrics("worker")["specmesh:prefix_cache_hits_total"] >= 16
+        counts = mesh.by_label("worker", "specmesh:gpu_steps_total", "way")
+        assert counts["graph"] > 3, counts
+        seen = mesh.metrics("worker")
+        assert seen["specmesh:ranks"] == 1 and seen["specmesh:kernels_compiled_late_total"] == 0
+        assert seen["specmesh:spec_decode_num_draft_tokens_total"] > 0
+        assert seen["specmesh:prefix_cache_hits_total"] >= 16
         return found
 
 
 def all_at_once(mesh: RunningMesh, method: str) -> list[str]:
-    prompts = [[*range(5, 24)], [*range(5, 22), 90], [3, 4] * 3, [200, 201]]
     bodies: list[dict[str, Any]] = [
-        {"prompt": " ".join(f"w{k}" for k in prompt), **(SEEDED if place % 2 else GREEDY)}
-        for place, prompt in enumerate(prompts)
+        {"prompt": " ".join(f"w{k}" for k in prompt), **how} for prompt, how in zip(PROMPTS, SAMPLING, strict=True)
     ]
     found = [""] * len(bodies)
 
@@ -70,7 +74,7 @@ def all_at_once(mesh: RunningMesh, method: str) -> list[str]:
 
 
 def complete(mesh: RunningMesh, body: dict[str, Any]) -> str:
-    whole = {"model": "tiny", "max_tokens": 8, "ignore_eos": True, **body}
+    whole = {"model": "tiny", **body}
     head = {"content-type": "application/json"}
     request = urllib.request.Request(f"{mesh.url}/v1/completions", json.dumps(whole).encode(), head)
     with urllib.request.urlopen(request, timeout=600) as answer:
@@ -78,9 +82,9 @@ def complete(mesh: RunningMesh, body: dict[str, Any]) -> str:
 
 
 def check(model: Path, folder: Path, methods: Sequence[str]) -> None:
-    expected = texts(folder / "plain", model, "plain", ["naive"])["naive"]
+    expected = one_process.texts(model, PROMPTS, SAMPLING, "plain")
     assert all(len(text.split()) == 8 for text in expected)
-    assert texts(folder / "triton", model, "triton", methods) == dict.fromkeys(methods, expected)
+    assert texts(folder, model, methods) == dict.fromkeys(methods, expected)
 
 
 def test_a_llama_through_the_mesh_gives_the_text_of_plain_torch(tmp_path: Path) -> None:

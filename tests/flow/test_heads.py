@@ -63,9 +63,14 @@ def complete(mesh: RunningMesh, **more: Any) -> str:
         return str(json.load(answer)["choices"][0]["text"])
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 7}], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("trees", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("method", ["draft_model", "auto"])
+GREEDY, SAMPLED = {"temperature": 0}, {"temperature": 1, "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("method", "trees", "sampling"),
+    [("draft_model", False, GREEDY), ("draft_model", True, SAMPLED), ("auto", False, SAMPLED), ("auto", True, GREEDY)],
+    ids=["chains, greedy", "trees, sampled", "auto, chains, sampled", "auto, trees, greedy"],
+)
 def test_its_drafts_are_verified_and_change_no_text(
     mesh: RunningMesh, method: str, trees: bool, sampling: dict[str, Any]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
@@ -18,34 +18,45 @@ MOCK = '{"step_ms": 2, "acceptance": 0.6, "vocab_size": 49152}'
 LONG = 60.0
 
 
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
+    folder = tmp_path_factory.mktemp("mesh")
+    with running_mesh(folder, engine="mock", mock_profile=MOCK, draft_deadline_ms=200) as mesh:
+        yield mesh
+
+
 @pytest.mark.parametrize("whom", ["the one that works", "the one it is forked from"])
-async def test_a_killed_proposer_is_followed_by_another_that_is_asked(tmp_path: Path, whom: str) -> None:
-    with running_mesh(tmp_path, engine="mock", mock_profile=MOCK, draft_deadline_ms=200) as mesh:
-        worker, parent = two_processes(mesh)
-        async with aiohttp.ClientSession() as session, asyncio.timeout(180):
-            plain = await complete(session, mesh.url, asked())
-            running = asyncio.ensure_future(several(session, mesh))
-            os.kill(worker if whom == "the one that works" else parent, signal.SIGKILL)
-            assert_same(await running, plain)
-            mesh.wait_for_another("proposer", worker)
-            # It answers, and its answers are used.
-            before = answered(mesh)
-            while answered(mesh) < before + 20:
-                assert_same(await several(session, mesh), plain)
-        until(lambda: has_ended(worker), LONG, why=lambda: f"{worker} is left")
-        same_parent = parent_of(mesh.pid("proposer")) == parent
-        assert same_parent == (whom == "the one that works")
-        # `up` has seen what ended, and nothing else.
-        assert mesh.text().count("proposer-1  | killed by SIGKILL") == (not same_parent)
-        assert "failed" not in mesh.text()
+async def test_a_killed_proposer_is_followed_by_another_that_is_asked(mesh: RunningMesh, whom: str) -> None:
+    worker, parent = two_processes(mesh)
+    killed = seen_killed(mesh)
+    async with aiohttp.ClientSession() as session, asyncio.timeout(180):
+        plain = await complete(session, mesh.url, asked())
+        running = asyncio.ensure_future(several(session, mesh))
+        os.kill(worker if whom == "the one that works" else parent, signal.SIGKILL)
+        assert_same(await running, plain)
+        mesh.wait_for_another("proposer", worker)
+        # It answers, and its answers are used.
+        before = answered(mesh)
+        while answered(mesh) < before + 20:
+            assert_same(await several(session, mesh), plain)
+    until(lambda: has_ended(worker), LONG, why=lambda: f"{worker} is left")
+    same_parent = parent_of(mesh.pid("proposer")) == parent
+    assert same_parent == (whom == "the one that works")
+    # `up` has seen what ended, and nothing else.
+    assert seen_killed(mesh) - killed == (not same_parent)
+    assert "failed" not in mesh.text()
 
 
-async def test_both_processes_of_a_proposer_end_when_up_is_killed(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, engine="mock", mock_profile=MOCK) as mesh:
-        left = descendants(mesh.process.pid)
-        assert {mesh.pid("proposer"), parent_of(mesh.pid("proposer"))} <= left.keys()
-        mesh.process.kill()
-        until(lambda: all(map(has_ended, left)), LONG, why=lambda: f"of these some are left: {left}")
+def test_both_processes_of_a_proposer_end_when_up_is_killed(mesh: RunningMesh) -> None:
+    """The mesh of the tests before it: the last of them."""
+    left = descendants(mesh.process.pid)
+    assert {mesh.pid("proposer"), parent_of(mesh.pid("proposer"))} <= left.keys()
+    mesh.process.kill()
+    until(lambda: all(map(has_ended, left)), LONG, why=lambda: f"of these some are left: {left}")
+
+
+def seen_killed(mesh: RunningMesh) -> int:
+    return mesh.text().count("proposer-1  | killed by SIGKILL")
 
 
 def two_processes(mesh: RunningMesh) -> tuple[int, int]:

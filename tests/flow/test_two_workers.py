@@ -61,12 +61,16 @@ def mock_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]
         yield mesh
 
 
+@pytest.fixture(scope="module")
+def calm(mock_pair: RunningMesh) -> list[str]:
+    return asyncio.run(calm_texts(mock_pair, 600, streams=8))
+
+
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 async def test_streams_of_a_worker_that_is_killed_stopped_or_drained_go_on_at_the_other(
-    mock_pair: RunningMesh, sig: signal.Signals
+    mock_pair: RunningMesh, calm: list[str], sig: signal.Signals
 ) -> None:
-    expected = await calm_texts(mock_pair, 600, streams=8)
-    all_complete_and_equal(await struck(mock_pair, 600, sig, 8), expected)
+    all_complete_and_equal(await struck(mock_pair, 600, sig, 8), calm)
     await asyncio.to_thread(wait_for_two_workers, mock_pair)
 
 
@@ -95,14 +99,6 @@ async def test_workers_are_replaced_one_by_one_under_streams(mock_pair: RunningM
         all_complete_and_equal(await run_all(mock_pair, 200, streams=4, speculation=ALONE), expected)
     assert await rolled == 0
     assert not set(before) & set(workers(mock_pair))
-
-
-@pytest.mark.model
-async def test_the_other_worker_says_what_the_killed_one_would_have_said(tmp_path: Path) -> None:
-    with running_mesh(tmp_path, workers=2) as mesh:
-        wait_for_two_workers(mesh)
-        expected = await calm_texts(mesh, 120, streams=6)
-        all_complete_and_equal(await struck(mesh, 120, signal.SIGKILL, 6), expected)
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ from engine_room import Ask, EngineRoom, Guess, draft
 from kernels import interpreter, launch
 from services.api.drafts import PlacedDraft
 from services.api.strategies import STRATEGIES
-from services.worker.running.torch_model import TorchModel, Wanted, load_torch_model
+from services.worker.running.load_torch_model import Wanted, load_torch_model
+from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.speculation.local.draft_model import DraftModelDrafter
 from services.worker.speculation.local.drafters import LocalDrafters

@@ -70,8 +70,18 @@ def once_it_repeats_itself(world: Simulation, sequence: Sequence, text: list[int
 
 REPEATS_FROM = 300
 BAD = [garbage, garbage_that_claims_nothing, first_token_right, late, late_and_wrong, knows_nothing, silent]
-# They know the worker's figures.
-SLY = [right_when_only_probed]
+BATCHES = [1, 4, 16]
+
+
+def each_pair(guessers: list[Guesser]) -> list[Any]:
+    """Each guesser with every cost and with every batch, and with several guessers each cost with every batch; what is
+    left of the grid is slow."""
+    return [
+        pytest.param(guesser, cost, batch, marks=() if (place + line) % 3 == BATCHES.index(batch) else pytest.mark.slow)
+        for place, guesser in enumerate(guessers)
+        for line, cost in enumerate(COSTS)
+        for batch in BATCHES
+    ]
 
 
 @cache
@@ -101,28 +111,22 @@ def after_a_start(cost: str, guesser: Guesser, batch: int, **more: Any) -> float
     return ratios(cost, guesser, batch, (60, 60, 60, 300), **more)[-1]
 
 
-@pytest.mark.parametrize("batch", [1, 4, 16])
-@pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("guesser", BAD)
+@pytest.mark.parametrize(("guesser", "cost", "batch"), each_pair(BAD))
 def test_useless_drafts_cost_2_percent_at_most(guesser: Guesser, cost: str, batch: int) -> None:
     assert after_a_start(cost, guesser, batch) <= LOST_AT_MOST
 
 
-@pytest.mark.parametrize("batch", [1, 4, 16])
-@pytest.mark.parametrize("cost", COSTS)
-def test_a_dead_proposer_costs_2_percent_at_most(cost: str, batch: int) -> None:
-    assert ratio(cost, silent, batch, dead=True) <= LOST_AT_MOST
+@pytest.mark.parametrize(("guesser", "cost", "batch"), each_pair([silent]))
+def test_a_dead_proposer_costs_2_percent_at_most(guesser: Guesser, cost: str, batch: int) -> None:
+    assert ratio(cost, guesser, batch, dead=True) <= LOST_AT_MOST
 
 
-@pytest.mark.parametrize("batch", [1, 16])
-@pytest.mark.parametrize("guesser", [*BAD, half_right])
+@pytest.mark.parametrize(("guesser", "batch"), list(zip([*BAD, half_right], [1, 16] * 4, strict=True)))
 def test_useless_drafts_cost_2_percent_at_most_where_a_gpu_runs_the_steps(guesser: Guesser, batch: int) -> None:
     assert after_a_start("nearly free rows", guesser, batch, gpu=True) <= LOST_AT_MOST
 
 
-@pytest.mark.parametrize("batch", [1, 4, 16])
-@pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("guesser", SLY)
+@pytest.mark.parametrize(("guesser", "cost", "batch"), each_pair([right_when_only_probed]))
 def test_a_proposer_that_lies_once_its_drafts_are_used_costs_no_more(
     guesser: Guesser, cost: str, batch: int
 ) -> None:
@@ -140,10 +144,9 @@ def test_useless_drafts_cost_2_percent_at_most_without_namespaces(guesser: Guess
     assert ratios("nearly free rows", guesser, 4, (200, 600), namespace="")[1] <= LOST_AT_MOST
 
 
-@pytest.mark.parametrize("batch", [1, 4, 16])
-@pytest.mark.parametrize("cost", COSTS)
-def test_drafts_of_which_half_is_right_never_cost_much(cost: str, batch: int) -> None:
-    assert ratios(cost, half_right, batch, (100, 600))[1] <= LOST_AT_MOST
+@pytest.mark.parametrize(("guesser", "cost", "batch"), each_pair([half_right]))
+def test_drafts_of_which_half_is_right_never_cost_much(guesser: Guesser, cost: str, batch: int) -> None:
+    assert ratios(cost, guesser, batch, (100, 600))[1] <= LOST_AT_MOST
 
 
 @pytest.mark.parametrize(

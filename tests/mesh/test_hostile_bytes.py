@@ -19,42 +19,51 @@ from tests.mesh.raw_peer import RawAcceptor, command, frame, message
 
 Mesh = Any  # the fixture of conftest.py
 
+# Each asks at all addresses at once, and says at which it has been answered.
 LINK = """
-import sys
+import sys, threading
 from mesh.blocking import BlockingLink
 from mesh.errors import MeshError
 from mesh_doubles.messages import Echo, codec
-link = BlockingLink(sys.argv[1], "witness", codec, "stepper")
-answer = None
-while answer != Echo(5):
-    try:
-        answer = link.ask(Echo(5), timeout=0.05)
-    except MeshError:
-        pass
-link.close()
-print("alive")
+
+def ask(endpoint):
+    link = BlockingLink(endpoint, "witness", codec, "stepper")
+    answer = None
+    while answer != Echo(5):
+        try:
+            answer = link.ask(Echo(5), timeout=0.05)
+        except MeshError:
+            pass
+    link.close()
+    print(endpoint + "\\n", end="", flush=True)
+
+for endpoint in sys.argv[1:]:
+    threading.Thread(target=ask, args=(endpoint,)).start()
 """
 
 NODE = """
 import asyncio, sys
 from mesh.errors import MeshError
 from mesh.node import Node
-from mesh_doubles.messages import Echo, codec
 from mesh.transport.zmq import ZmqTransport
+from mesh_doubles.messages import Echo, codec
 
-async def main():
-    node = Node(ZmqTransport(), codec, name="near")
-    await node.start()
-    ref, answer = node.ref(sys.argv[1], "witness"), None
+async def ask(node, endpoint):
+    ref, answer = node.ref(endpoint, "witness"), None
     while answer != Echo(5):
         try:
             answer = await ref.ask(Echo(5), timeout=0.05)
         except MeshError:
             pass
+    print(endpoint, flush=True)
+
+async def main():
+    node = Node(ZmqTransport(), codec, name="near")
+    await node.start()
+    await asyncio.gather(*(ask(node, endpoint) for endpoint in sys.argv[1:]))
     await node.stop()
 
 asyncio.run(main())
-print("alive")
 """
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,19 +80,27 @@ WORDS = {
 
 
 @pytest.mark.parametrize("dialler", [LINK, NODE], ids=["link", "node"])
-@pytest.mark.parametrize("words", WORDS)
 async def test_who_dials_outlives_what_is_said_and_finds_the_successor(
-    words: str, dialler: str, zmq_mesh: Mesh, tmp_path: Path
+    dialler: str, zmq_mesh: Mesh, tmp_path: Path
 ) -> None:
-    hostile = RawAcceptor(tmp_path / "far", WORDS[words], times=10)
-    arguments = [sys.executable, "-X", "faulthandler", "-c", dialler, f"ipc://{tmp_path / 'far'}"]
+    hostile = [RawAcceptor(tmp_path / f"far{at}", said, times=10) for at, said in enumerate(WORDS.values())]
+    words = {f"ipc://{tmp_path / f'far{at}'}": words for at, words in enumerate(WORDS)}
     pipe = asyncio.subprocess.PIPE
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
-    asking = await asyncio.create_subprocess_exec(*arguments, stdout=pipe, stderr=pipe, env=env)
+    command = [sys.executable, "-X", "faulthandler", "-c", dialler, *words]
+    asking = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=env)
     said = asyncio.ensure_future(asking.communicate())
-    await until(lambda: hostile.gone.is_set() or said.done(), timeout=60.0)
-    if not said.done():
-        far = await zmq_mesh.node("far")
-        await far.spawn(Witness(), "witness")
-    out, errors = await asyncio.wait_for(said, 60.0)
-    assert (asking.returncode, out.decode().strip()) == (0, "alive"), errors.decode()
+    try:
+        for at, acceptor in enumerate(hostile):
+            await until(lambda acceptor=acceptor: acceptor.gone.is_set() or said.done(), timeout=60.0)  # type: ignore[misc]
+            if not said.done():
+                far = await zmq_mesh.node(f"far{at}")
+                await far.spawn(Witness(), "witness")
+        out, errors = await asyncio.wait_for(asyncio.shield(said), 60.0)
+    finally:
+        # It would go on asking.
+        if asking.returncode is None:
+            asking.kill()
+            await said
+    lost = [words[endpoint] for endpoint in words.keys() - set(out.decode().split())]
+    assert (asking.returncode, lost) == (0, []), errors.decode()

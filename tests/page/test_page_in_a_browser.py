@@ -216,7 +216,7 @@ async def test_in_turn_the_first_lane_is_shown_again_beside_the_second(opened: P
 async def test_an_answer_goes_on_while_the_proposer_is_killed(mesh: RunningMesh, opened: Page) -> None:
     await choose(opened, "mesh")
     roles = "[...document.querySelectorAll('.member')].map((each) => each.dataset.role).sort().join()"
-    await opened.until(f"{roles} === 'proposer,streamer,target,tokenizer'")
+    await opened.until(f"{roles} === 'proposer,streamer,tokenizer,worker'")
     await opened.until("document.querySelectorAll('#lines path').length >= 3", 20)
     killed = mesh.pid("proposer")
     await opened.click("#watch")

@@ -396,6 +396,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Mesh]]:
         mesh.end()
 
 
+@pytest.fixture(scope="module")
+def one_mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """For three tests, the last of which ends it."""
+    mesh = Mesh(tmp_path_factory.mktemp("one"))
+    try:
+        assert mesh.says("is ready (")
+        yield mesh
+    finally:
+        mesh.end()
+
+
 def test_the_box_appears_when_all_are_ready_and_ctrl_c_leaves_no_process_and_no_socket(
     start: Callable[..., Mesh],
 ) -> None:
@@ -415,27 +426,42 @@ def test_the_box_appears_when_all_are_ready_and_ctrl_c_leaves_no_process_and_no_
     assert [line for line in mesh.lines if re.search("WARNING|ERROR|lost", line)] == [], "nothing was wrong"
 
 
-def test_a_killed_role_is_back_and_the_others_never_notice(start: Callable[..., Mesh]) -> None:
-    mesh = start()
-    assert mesh.says("is ready (")
-    before = mesh.pids()
+def test_a_second_up_in_the_same_run_dir_says_who_is_there(one_mesh: Mesh) -> None:
+    flags = [f"--run-dir={one_mesh.run_dir}", "--port=0"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SPECMESH_")} | {"SPECMESH_CONFIG": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", "up", *flags],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    assert done.returncode == 1
+    assert f"process {one_mesh.process.pid}" in done.stderr and "--run-dir" in done.stderr
+
+
+def test_a_killed_role_is_back_and_the_others_never_notice(one_mesh: Mesh) -> None:
+    before = one_mesh.pids()
     os.kill(before["worker-1"], signal.SIGKILL)
-    assert wait_until(lambda: mesh.pids().get("worker-1", before["worker-1"]) != before["worker-1"], LONG)
-    assert mesh.says("worker-1 services.runtime.process: ready", times=2)
-    after = mesh.pids()
+    assert wait_until(lambda: one_mesh.pids().get("worker-1", before["worker-1"]) != before["worker-1"], LONG)
+    assert one_mesh.says("worker-1 services.runtime.process: ready", times=2)
+    after = one_mesh.pids()
     assert {name for name in before if before[name] != after[name]} == {"worker-1"}
-    assert mesh.says("worker-1    | killed by SIGKILL")
+    assert one_mesh.says("worker-1    | killed by SIGKILL")
 
 
-def test_when_up_itself_is_killed_its_children_die_within_two_seconds(start: Callable[..., Mesh]) -> None:
-    mesh = start()
-    assert mesh.says("is ready (")
-    pids = mesh.pids()
-    mesh.process.kill()
+def test_when_up_itself_is_killed_its_children_die_within_two_seconds(one_mesh: Mesh) -> None:
+    pids = one_mesh.pids()
+    assert len(pids) == 4
+    one_mesh.process.kill()
     assert wait_until(lambda: all(map(gone, pids.values())), 2.0)
 
-    again = start()
-    assert again.says("is ready (")
+    again = Mesh(one_mesh.run_dir.parent)
+    try:
+        assert again.says("is ready (")
+    finally:
+        again.end()
 
 
 def test_an_essential_role_that_cannot_start_ends_up_with_its_reason(start: Callable[..., Mesh]) -> None:
@@ -489,20 +515,3 @@ def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Mesh]) -> None:
     mesh.process.send_signal(signal.SIGINT)
     assert mesh.code() == 0
     assert not mesh.pids()
-
-
-def test_a_second_up_in_the_same_run_dir_says_who_is_there(start: Callable[..., Mesh], tmp_path: Path) -> None:
-    mesh = start()
-    assert mesh.says("is ready (")
-    flags = [f"--run-dir={mesh.run_dir}", "--port=0"]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("SPECMESH_")} | {"SPECMESH_CONFIG": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "services.cli", "up", *flags],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
-    assert done.returncode == 1
-    assert f"process {mesh.process.pid}" in done.stderr and "--run-dir" in done.stderr
