@@ -6,10 +6,11 @@ rounded to nearest, ties to even.
 Vectors: `floats` (16 × float32) and `ints` (16 × int32) are values that compiled code holds in variables, adds and
 multiplies with + - *; one 512-bit register where there are such, else as many smaller ones as it takes. With
 `count` a load gives 0 behind the first `count` lanes and a store leaves the others alone; neither touches memory
-there. `dot_bfloat16` and `dot_bytes` are single instructions where `HAS_BFLOAT16_DOT` and `HAS_BYTE_DOT`.
+there.
 
 Emission: the functions without a numba decorator take a builder and write LLVM IR, for whoever emits a whole
-kernel in a Python loop (kernels/linear/tiles.py). Knows nothing of ops or layers.
+kernel in a Python loop (kernels/linear/tiles.py). `dot_bfloat16_pairs` and a native `dot_byte_quads` are single
+instructions, of CPUs with `HAS_BFLOAT16_DOT` and `HAS_BYTE_DOT`. Knows nothing of ops or layers.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ FEATURES = features(cpu_target.target_context.codegen().magic_tuple()[2])
 HAS_WIDE = bool(FEATURES.get("avx512f") and FEATURES.get("avx512bw"))
 HAS_BFLOAT16_DOT = HAS_WIDE and bool(FEATURES.get("avx512bf16"))
 HAS_BYTE_DOT = HAS_WIDE and bool(FEATURES.get("avx512vnni"))
+# Multiplies pairs of 16 bits and adds each two products.
+HAS_PAIR_SUMS = bool(FEATURES.get("avx2"))
 # Without it a fused multiply-add would be a library call; then it is a multiplication and an addition.
 HAS_FMA = any(FEATURES.get(name) for name in ("fma", "neon", "fp-armv8"))
 
@@ -72,6 +75,7 @@ class Bfloat(ir.Type):
 
 V_F32, V_I32, V_I16, V_I8, V_I1 = (ir.VectorType(t, LANES) for t in (F32, I32, I16, I8, I1))
 _V_BF = ir.VectorType(Bfloat(), 2 * LANES)
+_V_PAIRS, _V_HALF_I32 = ir.VectorType(I16, 2 * LANES), ir.VectorType(I32, LANES // 2)
 
 
 # Emission ------------------------------------------------------------------------------------------------
@@ -123,24 +127,45 @@ def high_bfloat16(builder: Any, pairs: Any) -> Any:
     return builder.bitcast(builder.and_(pairs, constant(V_I32, 0xFFFF0000)), V_F32)
 
 
-def dot_bfloat16_pairs(builder: Any, sums: Any, a: Any, b: Any, native: bool) -> Any:
-    """sums + a₀·b₀ + a₁·b₁ for 16 pairs of bfloat16 in `ints`. Not native: in another order, with two roundings."""
-    if native:
-        a, b = builder.bitcast(a, _V_BF), builder.bitcast(b, _V_BF)
-        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", V_F32, [sums, a, b])
-    sums = fma(builder, low_bfloat16(builder, a), low_bfloat16(builder, b), sums)
-    return fma(builder, high_bfloat16(builder, a), high_bfloat16(builder, b), sums)
+def dot_bfloat16_pairs(builder: Any, sums: Any, a: Any, b: Any) -> Any:
+    """sums + a₀·b₀ + a₁·b₁ for 16 pairs of bfloat16 in `ints`, where `HAS_BFLOAT16_DOT`."""
+    a, b = builder.bitcast(a, _V_BF), builder.bitcast(b, _V_BF)
+    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", V_F32, [sums, a, b])
 
 
 def dot_byte_quads(builder: Any, sums: Any, a: Any, b: Any, native: bool) -> Any:
     """sums + Σ aᵢ·bᵢ over four bytes, a unsigned and b signed, for 16 quads in `ints`. Exact."""
     if native:
         return call(builder, "llvm.x86.avx512.vpdpbusd.512", V_I32, [sums, a, b])
+    if HAS_PAIR_SUMS:
+        return _dot_byte_quads_in_pairs(builder, sums, a, b)
     for byte in range(4):
         x = builder.and_(builder.lshr(a, constant(V_I32, 8 * byte)), constant(V_I32, 0xFF))
         w = builder.ashr(builder.shl(b, constant(V_I32, 24 - 8 * byte)), constant(V_I32, 24))
         sums = builder.add(sums, builder.mul(x, w))
     return sums
+
+
+def _dot_byte_quads_in_pairs(builder: Any, sums: Any, a: Any, b: Any) -> Any:
+    """The same: bytes 0 and 2 of a quad as 16 bits each, then 1 and 3. (An instruction that takes bytes would saturate:
+    two products have up to 17 bits.)"""
+    a, b = builder.bitcast(a, _V_PAIRS), builder.bitcast(b, _V_PAIRS)
+    eight = constant(_V_PAIRS, 8)
+    first = builder.and_(a, constant(_V_PAIRS, 0xFF)), builder.ashr(builder.shl(b, eight), eight)
+    second = builder.lshr(a, eight), builder.ashr(b, eight)
+    for x, w in (first, second):
+        sums = builder.add(sums, _pair_sums(builder, x, w))
+    return sums
+
+
+def _pair_sums(builder: Any, a: Any, b: Any) -> Any:
+    """a₀·b₀ + a₁·b₁ for 16 pairs of 16 bits, in registers of 256 bits."""
+    parts = []
+    for begin in (0, LANES):
+        lanes = ir.Constant(V_I32, [I32(begin + lane) for lane in range(LANES)])
+        halves = [builder.shuffle_vector(each, ir.Constant(_V_PAIRS, ir.Undefined), lanes) for each in (a, b)]
+        parts.append(call(builder, "llvm.x86.avx2.pmadd.wd", _V_HALF_I32, halves))
+    return builder.shuffle_vector(*parts, ir.Constant(V_I32, [I32(lane) for lane in range(LANES)]))
 
 
 def round_to_bfloat16(builder: Any, value: Any) -> Any:
@@ -344,12 +369,6 @@ def spread_int(builder, value):
     return splat(builder, value)
 
 
-@_emits(ints, types.int64, types.int64)
-def spread_word(builder, address, index):
-    """The 32 bits at address + 4 · index in all lanes: one float32, a pair of bfloat16 or four bytes of a row."""
-    return splat(builder, load(builder, _indexed(builder, address, index, 4), I32))
-
-
 @_emits(floats, types.int64, types.int64)
 def load_floats(builder, address, index):
     """16 × float32."""
@@ -459,18 +478,6 @@ def store_bytes_part(builder, address, index, value, count):
 def multiply_add(builder, a, b, c):
     """a · b + c."""
     return fma(builder, a, b, c)
-
-
-@_emits(floats, floats, ints, ints)
-def dot_bfloat16(builder, sums, a, b):
-    """sums + a₀·b₀ + a₁·b₁ for 16 pairs of bfloat16."""
-    return dot_bfloat16_pairs(builder, sums, a, b, HAS_BFLOAT16_DOT)
-
-
-@_emits(ints, ints, ints, ints)
-def dot_bytes(builder, sums, a, b):
-    """sums + Σ aᵢ·bᵢ for 16 quads of bytes, a unsigned and b signed."""
-    return dot_byte_quads(builder, sums, a, b, HAS_BYTE_DOT)
 
 
 @_emits(floats, ints)

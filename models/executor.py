@@ -45,8 +45,8 @@ class Output:
     # Of the wanted rows, float32 [W, vocab].
     logits: torch.Tensor
     # Of all rows, in the order of the tokens of the stretches (Batch.feature_rows): [R, taps · hidden], each row the
-    # values of the taps side by side. The dtype is that of activations: float32 where Options.dtype is float32, else
-    # bfloat16 (float32 for int8 on a CPU without bfloat16 instructions). None without taps.
+    # values of the taps side by side. The dtype is that of activations: float32 where Options.dtype is float32 and on a
+    # CPU without bfloat16 instructions, else bfloat16. None without taps.
     features: torch.Tensor | None = None
 
 

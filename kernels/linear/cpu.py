@@ -44,11 +44,13 @@ _ENDINGS = {
     _WORDS,
 ) = range(27)  # fmt: skip
 
+# So many tiles that pass a block at once are faster than fewer that pass it twice.
+_FEW_TILES = 3
 # Rows whose inputs stay in the second cache beside the weights of a chunk.
 _INPUT_BYTES_AT_ONCE = 384 << 10
 
 _sums = v.scratch(WIDE_ROWS * BLOCK * 4)
-_tails = v.scratch(WIDE_ROWS * 4)
+_tails = v.scratch(WIDE_ROWS * 8)
 
 
 def _inner(function: Any) -> Any:
@@ -60,18 +62,19 @@ def _inner(function: Any) -> Any:
 
 
 @_inner
-def _tail_words(x, stride, count, size, words):
-    """The last, unfinished word of every row: its bytes and zeros."""
+def _tail_words(x, stride, count, size, words, whole):
+    """The last, unfinished step of every row: its bytes and zeros."""
     for row in range(count):
-        v.store_i32(words, row, 0)
-        for byte in range(size):
-            v.store_u8(words, row * 4 + byte, v.load_u8(x, row * stride + byte))
+        for byte in range(whole):
+            value = v.load_u8(x, row * stride + byte) if byte < size else 0
+            v.store_u8(words, row * whole + byte, value)
 
 
 @_inner
 def _sum_up(args, variant, x, count, block, sums, ahead, share):
     """sums [count, 32] of a block, from what they begin at."""
     stride, steps, tail = v.word(args, X_STRIDE), v.word(args, STEPS), v.word(args, TAIL_BYTES)
+    of_row = tiles.step_bytes(variant)
     starts = v.word(args, STARTS) + block * BLOCK * 4
     low, high = v.load_ints(starts, 0), v.load_ints(starts, LANES)
     for row in range(count):
@@ -87,8 +90,8 @@ def _sum_up(args, variant, x, count, block, sums, ahead, share):
         else:
             if tail == 0:
                 break
-            words, between, count_of_steps = _tails(), 4, 1
-            _tail_words(x + whole * 4, stride, count, tail, words)
+            words, between, count_of_steps = _tails(), of_row, 1
+            _tail_words(x + whole * of_row, stride, count, tail, words, of_row)
             weight += whole * STEP_BYTES
         tiles.tile(variant, count, words, between, weight, count_of_steps, sums, ahead, share)
 
@@ -176,7 +179,7 @@ def _ahead(args, step, chunk, block, last, is_one_tile):
 
 @_inner
 def _run(args, step, chunk, variant):
-    most = tiles.most_rows(variant)
+    most, whole = tiles.most_rows(variant), tiles.whole_rows(variant)
     expert, part = _expert_of(args, chunk), chunk % v.word(args, CHUNKS)
     if expert < 0:
         return
@@ -193,7 +196,9 @@ def _run(args, step, chunk, variant):
     sums = _sums()
     while first_row < end_row:
         rows = min(at_once, end_row - first_row)
-        count_of_tiles = (rows + most - 1) // most
+        # With few rows the step waits for weights from memory, and takes longer if it passes a block twice.
+        fitting = whole if rows <= _FEW_TILES * whole else most
+        count_of_tiles = (rows + fitting - 1) // fitting
         for block in range(first, last):
             # Each tile asks for its share of the next block.
             ahead, share = _ahead(args, step, chunk, block, last, count_of_tiles == 1), STEP_BYTES // count_of_tiles
@@ -223,8 +228,8 @@ def linear_bfloat16(args, step, chunk, thread):
 
 
 @op
-def linear_bfloat16_narrow(args, step, chunk, thread):
-    _run(args, step, chunk, tiles.bfloat16_narrow())
+def linear_bfloat16_float32(args, step, chunk, thread):
+    _run(args, step, chunk, tiles.bfloat16_float32())
 
 
 @op
@@ -244,7 +249,7 @@ def linear_chunks(args, step):
 
 _RUNS: dict[str, tuple[bool, Native, Native]] = {
     "float32": (v.HAS_WIDE, linear_float32, linear_float32_narrow),
-    "bfloat16": (v.HAS_BFLOAT16_DOT, linear_bfloat16, linear_bfloat16_narrow),
+    "bfloat16": (v.HAS_BFLOAT16_DOT, linear_bfloat16, linear_bfloat16_float32),
     "int8": (v.HAS_BYTE_DOT, linear_int8, linear_int8_narrow),
 }
 
@@ -253,6 +258,14 @@ def path(kind: str) -> str:
     """What runs a kind on this CPU, in a word."""
     wide = {"float32": "avx512", "bfloat16": "avx512_bf16", "int8": "avx512_vnni"}
     return wide[kind] if _RUNS[kind][0] else "portable"
+
+
+def input_dtype(kind: str, portable: bool = False) -> torch.dtype:
+    """What rows are for weights of a kind. Without the instruction for pairs of bfloat16 their inputs are float32: half
+    of the conversions are gone, and nothing is rounded between ops."""
+    if kind == "int8":
+        return torch.uint8
+    return torch.bfloat16 if kind == "bfloat16" and v.HAS_BFLOAT16_DOT and not portable else torch.float32
 
 
 # Ops -------------------------------------------------------------------------------------------------------
@@ -302,12 +315,13 @@ def linear(
     words[SCALES] = 0 if weight.scales is None else weight.scales.data_ptr()
     words[BIAS] = 0 if weight.bias is None else weight.bias.data_ptr()
     words[STEPS] = weight.steps
-    words[TAIL_BYTES] = weight.inputs % PER_WORD[weight.kind] * 4 // PER_WORD[weight.kind]
+    words[TAIL_BYTES] = weight.inputs % PER_WORD[weight.kind] * input_dtype(weight.kind, portable).itemsize
     words[BLOCKS], words[PER_CHUNK] = weight.blocks, per_chunk
     words[CHUNKS] = -(-weight.blocks // per_chunk)
     words[OUTPUTS], words[OUT], words[OUT_STRIDE] = weight.outputs, out.address, out.stride
+    row_bytes = weight.inputs * input_dtype(weight.kind, portable).itemsize
     words[ENDING], words[ROWS_AT] = _ENDINGS[ending, dtype], rows_at
-    words[ROWS_AT_ONCE] = max(WIDE_ROWS, _INPUT_BYTES_AT_ONCE // (weight.steps * 4) // WIDE_ROWS * WIDE_ROWS)
+    words[ROWS_AT_ONCE] = max(WIDE_ROWS, _INPUT_BYTES_AT_ONCE // row_bytes // WIDE_ROWS * WIDE_ROWS)
     words[THREADS], words[EXPERTS] = threads, weight.experts
     if places is not None:
         words[PLACES], words[CHOSEN], words[TOP_K] = places.starts, places.chosen, places.top_k

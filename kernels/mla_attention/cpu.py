@@ -36,7 +36,8 @@ _ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class LatentShape:
-    """Latent attention of one layer. `dtype` is float32 or bfloat16, of activations, pages and kv_up."""
+    """Latent attention of one layer. `dtype` is float32, or bfloat16 where the CPU has its products, of activations,
+    pages and kv_up."""
 
     dtype: str
     heads: int
@@ -47,14 +48,13 @@ class LatentShape:
     page_tokens: int
     scale: float
     interleaved: bool = False
-    portable: bool = False
 
     @property
     def attention(self) -> Shape:
         """What the attention in the middle looks like: its pages are this layer's."""
         return Shape(
             self.dtype, self.heads, 1, self.rope_dim + self.latent_dim, self.page_tokens, self.scale, self.rope_dim,
-            interleaved=self.interleaved, portable=self.portable,
+            interleaved=self.interleaved,
         )  # fmt: skip
 
     @property
@@ -183,13 +183,13 @@ def latent_attention_ops(
         weights.key,
         Rows(places.q, shape.heads * q_head, group=q_head),
         Rows(places.wide + shape.rope_dim * size, shape.row * size, group=one),
-        dtype, threads=space.threads, portable=shape.portable,
+        dtype, threads=space.threads,
     )  # fmt: skip
     expand = linear(
         weights.value,
         Rows(places.seen + shape.rope_dim * size, shape.heads * one, group=one),
         Rows(places.out, shape.heads * shape.value_dim * size, group=shape.value_dim * size),
-        dtype, threads=space.threads, portable=shape.portable,
+        dtype, threads=space.threads,
     )  # fmt: skip
     middle = Places(places.wide, places.seen, places.keys, places.values, places.cos, places.sin)
     return [

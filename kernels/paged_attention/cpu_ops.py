@@ -44,7 +44,6 @@ from kernels.cpu_vectors import HAS_BFLOAT16_DOT, LANES, bits_of_float, load_i32
 from kernels.paged_attention import cpu_rotate
 from kernels.paged_attention.cpu_products import (
     BFLOAT16,
-    BFLOAT16_NATIVE,
     FLOAT32,
     UNSEEN,
     VECTOR_BYTES,
@@ -308,7 +307,6 @@ def _make_merge_parts(numbers: Numbers) -> Any:
 
 
 _attend_float32, _attend_bfloat16 = _make_attend(FLOAT32), _make_attend(BFLOAT16)
-_attend_bfloat16_native = _make_attend(BFLOAT16_NATIVE)
 _merge_float32, _merge_bfloat16 = _make_merge_parts(FLOAT32), _make_merge_parts(BFLOAT16)
 
 
@@ -320,11 +318,6 @@ def attend_float32(args, step, chunk, thread):
 @op
 def attend_bfloat16(args, step, chunk, thread):
     _attend_bfloat16(args, step, chunk, thread)
-
-
-@op
-def attend_bfloat16_native(args, step, chunk, thread):
-    _attend_bfloat16_native(args, step, chunk, thread)
 
 
 @op
@@ -342,7 +335,7 @@ def merge_bfloat16(args, step, chunk, thread):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Attention of one layer. `dtype` is float32 or bfloat16; portable: without the machine's own bfloat16 products."""
+    """Attention of one layer. `dtype` is float32, or bfloat16 where `HAS_BFLOAT16_DOT`."""
 
     dtype: str
     heads: int
@@ -353,14 +346,11 @@ class Shape:
     rope_width: int
     interleaved: bool = False
     window: int = 0
-    portable: bool = False
     split: int = SPLIT
 
     @property
     def numbers(self) -> Numbers:
-        if self.dtype == "float32":
-            return FLOAT32
-        return BFLOAT16_NATIVE if HAS_BFLOAT16_DOT and not self.portable else BFLOAT16
+        return FLOAT32 if self.dtype == "float32" else BFLOAT16
 
     @property
     def pair(self) -> int:
@@ -434,7 +424,7 @@ class HeadNorm:
 
 
 _NO_NORM = HeadNorm(0, 0.0)
-_ATTEND = {FLOAT32: attend_float32, BFLOAT16: attend_bfloat16, BFLOAT16_NATIVE: attend_bfloat16_native}
+_ATTEND = {FLOAT32: attend_float32, BFLOAT16: attend_bfloat16}
 
 
 def attention_ops(
@@ -445,6 +435,8 @@ def attention_ops(
     sizes = (shape.heads, shape.kv_heads, shape.head_dim, shape.page_tokens, shape.key_columns, shape.value_columns)
     scale = bits_of_float(shape.scale * math.log2(math.e))
     bfloat16 = shape.numbers.bfloat16
+    if bfloat16 and not HAS_BFLOAT16_DOT:
+        raise ValueError("this CPU doesn't multiply pairs of bfloat16: its keys and values are float32")
     rotate = Op(
         run=cpu_rotate.rotate_and_store_bfloat16 if bfloat16 else cpu_rotate.rotate_and_store_float32,
         chunks=cpu_rotate.rotate_chunks,

@@ -72,9 +72,8 @@ class Numbers:
     """How keys, values, queries and weights are held and multiplied."""
 
     name: str
+    # With the instruction that multiplies and adds pairs of it; where there is none, all numbers are float32.
     bfloat16: bool
-    # With the instruction that multiplies and adds pairs of bfloat16.
-    native: bool
     # Most rows of a product, and columns in vectors: as many sums as registers hold.
     rows: int
     columns: int
@@ -85,10 +84,8 @@ class Numbers:
 
 
 _ROWS, _COLUMNS = (6, 4) if HAS_WIDE else (2, 2)
-FLOAT32 = Numbers("float32", bfloat16=False, native=False, rows=_ROWS, columns=_COLUMNS)
-# Two halves of either side are held as well: fewer sums.
-BFLOAT16 = Numbers("bfloat16", bfloat16=True, native=False, rows=min(4, _ROWS), columns=2)
-BFLOAT16_NATIVE = Numbers("bfloat16_native", bfloat16=True, native=True, rows=_ROWS, columns=_COLUMNS)
+FLOAT32 = Numbers("float32", bfloat16=False, rows=_ROWS, columns=_COLUMNS)
+BFLOAT16 = Numbers("bfloat16", bfloat16=True, rows=_ROWS, columns=_COLUMNS)
 
 
 def compiled_for(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -111,7 +108,7 @@ def compiled_for(name: str, **options: Any) -> Callable[[Callable[..., Any]], An
 def _multiply_words(b: Any, numbers: Numbers, x: Any, y: Any, total: Any) -> Any:
     """total + x·y, where x and y are vectors of words."""
     if numbers.bfloat16:
-        return dot_bfloat16_pairs(b, total, x, y, numbers.native)
+        return dot_bfloat16_pairs(b, total, x, y)
     return fma(b, b.bitcast(x, V_F32), b.bitcast(y, V_F32), total)
 
 

@@ -35,10 +35,9 @@ SUM = None
 
 
 def activation_dtype(dtype: str) -> torch.dtype:
-    """The dtype of rows between ops, and of keys and values."""
-    if dtype == "float32" or (dtype == "int8" and not HAS_BFLOAT16_DOT):
-        return torch.float32
-    return torch.bfloat16
+    """The dtype of rows between ops, and of keys and values. Of a CPU without instructions for bfloat16 it is float32,
+    whatever the weights are: conversions would take longer than the memory that they save."""
+    return torch.bfloat16 if HAS_BFLOAT16_DOT and dtype != "float32" else torch.float32
 
 
 class Builder:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from models.batch import Stretch, make_batch
 from models.choose import Choice
 from models.config import read_network
@@ -109,4 +108,4 @@ def _head_shapes() -> dict[str, tuple[int, ...]]:
 
 
 if __name__ == "__main__":
-    compile_all(sys.argv[1] if len(sys.argv) > 1 else "bfloat16" if HAS_BFLOAT16_DOT else "float32")
+    compile_all(sys.argv[1] if len(sys.argv) > 1 else "bfloat16")

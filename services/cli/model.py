@@ -103,13 +103,15 @@ def _needs(model: Checked, settings: Settings) -> list[tuple[str, Any]]:
     """The model's properties, and the memory it takes under these settings."""
     from kernels.interpreter import has_gpu
     from models.check import check_context, kv_bytes_per_token
+    from models.cpu.builder import activation_dtype
     from models.memory import NUMBER_BYTES, kept_by, weight_bytes
     from services.runtime.memory import BY_DEVICE, CPU_KV_MB
 
     context = check_context(model.network, settings.max_context)
     dtype = "bfloat16" if settings.dtype == "auto" else settings.dtype
-    per_token = kv_bytes_per_token(model.network, 1 if settings.kv_cache_dtype == "fp8" else NUMBER_BYTES[dtype])
     on_gpu = has_gpu() and settings.executor in ("auto", "triton")
+    number = NUMBER_BYTES[dtype] if on_gpu else activation_dtype(dtype).itemsize
+    per_token = kv_bytes_per_token(model.network, 1 if settings.kv_cache_dtype == "fp8" else number)
     weights = weight_bytes(model.network, kept_by(model.network, model.headers, dtype, codes_stay=on_gpu))
     setting = CPU_KV_MB if settings.kv_cache_mb == BY_DEVICE and not on_gpu else max(0, settings.kv_cache_mb)
     pages = setting << 20

@@ -37,7 +37,7 @@ machine = binding.Target.from_triple(triple).create_target_machine(cpu="generic"
 
 cpu_program.work.compile(numba.void(*[numba.int64] * 4))
 codes = {"work": list(cpu_program.work.inspect_llvm().values())[0]}
-for op in (linears.linear_int8_narrow, linears.linear_bfloat16_narrow, cpu_rows.norm_rows, cpu_ops.attend_bfloat16):
+for op in (linears.linear_int8_narrow, linears.linear_bfloat16_float32, cpu_rows.norm_rows, cpu_ops.attend_float32):
     codes[op.__name__] = op.compiled.inspect_llvm()
 for name, code in codes.items():
     assert "llvm.x86" not in code, name

@@ -126,23 +126,42 @@ def test_lanes_compute_what_numpy_does() -> None:
     assert largest == a.max() and fifth == a[5]
 
 
-@compiled
-def _dots(a, b, x, w, out):
-    v.store_floats(out, 0, v.dot_bfloat16(v.zeros(), v.spread_word(a, 3), v.load_ints(b, 0)))
-    v.store_ints(out, 16, v.dot_bytes(v.int_zeros(), v.load_ints(x, 0), v.load_ints(w, 0)))
+@pytest.mark.skipif(not v.HAS_BFLOAT16_DOT, reason="this CPU doesn't multiply pairs of bfloat16")
+def test_pairs_of_bfloat16_are_multiplied_and_added() -> None:
+    dot = v._emits(v.floats, v.floats, v.ints, v.ints)(v.dot_bfloat16_pairs)
+
+    @compiled
+    def dots(a, b, out):
+        v.store_floats(out, 0, dot(v.zeros(), v.load_ints(a, 0), v.load_ints(b, 0)))
+
+    a, b, out = torch.randn(32).bfloat16(), torch.randn(32).bfloat16(), np.zeros(16, np.float32)
+    dots(address(a), address(b), address(out))
+    expected = (a.double() * b.double()).view(16, 2).sum(1)
+    np.testing.assert_allclose(out, expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
-def test_dots_of_pairs_and_quads() -> None:
+@pytest.mark.parametrize("way", ["one instruction", "16-bit products", "shifts"])
+def test_quads_of_bytes_are_multiplied_and_added_exactly(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not {"one instruction": v.HAS_BYTE_DOT, "16-bit products": v.HAS_PAIR_SUMS}.get(way, True):
+        pytest.skip("this CPU has no such instruction")
+
+    def emit(builder, sums, a, b):
+        with monkeypatch.context() as patch:
+            patch.setattr(v, "HAS_PAIR_SUMS", way == "16-bit products")
+            return v.dot_byte_quads(builder, sums, a, b, native=way == "one instruction")
+
+    dot = v._emits(v.ints, v.ints, v.ints, v.ints)(emit)
+
+    @compiled
+    def dots(x, w, out):
+        v.store_ints(out, 0, dot(v.spread_int(3), v.load_ints(x, 0), v.load_ints(w, 0)))
+
     rng = np.random.default_rng(2)
-    a, b = torch.randn(32).bfloat16(), torch.randn(32).bfloat16()
     x, w = rng.integers(0, 256, 64).astype(np.uint8), rng.integers(-128, 128, 64).astype(np.int8)
     x[:4], w[:4] = 255, -128
-    out = np.zeros(32, np.float32)
-    _dots(address(a), address(b), address(x), address(w), address(out))
-    expected = (b.double().view(16, 2) * a.double()[6:8]).sum(1)
-    np.testing.assert_allclose(out[:16], expected.numpy(), rtol=1e-6, atol=1e-6)
-    exact = (x.astype(np.int32) * w).reshape(16, 4).sum(1)
-    assert out[16:].view(np.int32).tolist() == exact.tolist()
+    out = np.zeros(16, np.int32)
+    dots(address(x), address(w), address(out))
+    assert (out - 3).tolist() == (x.astype(np.int32) * w).reshape(16, 4).sum(1).tolist()
 
 
 _stack = v.scratch(256)  # bytes

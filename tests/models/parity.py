@@ -1,7 +1,8 @@
 """Is a family right, and an executor? Tiny random models that transformers saves, and what both make of them.
 
 A family's test file lists its variants; every executor of `EXECUTORS` has to agree on each of them, within 1e-4 of
-logits that are of ordinary size, however the tokens are cut into calls.
+logits that are of ordinary size, however the tokens are cut into calls. What transformers says of a model is computed
+once for all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def _plain(network: Network, weights: Weights, options: Options) -> Executor:
 
 
 def _compiled(network: Network, weights: Weights, options: Options) -> Executor:
-    executor = CpuExecutor(network, weights, replace(options, threads=2))
+    # The ranks of a test are threads beside each other.
+    executor = CpuExecutor(network, weights, replace(options, threads=1 if options.group else 2))
     if why := executor.why_not(network, options.dtype):
         pytest.skip(why)
     return executor
@@ -52,6 +54,7 @@ every_executor = pytest.mark.parametrize("make", [pytest.param(make, id=name) fo
 VOCABULARY = 101
 TOLERANCE = 1e-4
 LENGTH = 150  # of the text: ten pages, and longer than the windows of the variants
+SAID = 32  # tokens of a greedy text
 PAGES, PAGE_TOKENS = 100, 16
 
 _SIZES: dict[str, Any] = {
@@ -152,20 +155,61 @@ def run(executor: Executor, stretches: Iterable[Stretch]) -> torch.Tensor:
     return torch.cat([executor.forward(make_batch(call, PAGE_TOKENS)).logits.clone() for call in calls])
 
 
-def check_parity(theirs: PreTrainedModel, folder: Path, make: MakeExecutor, **options: Any) -> None:
+class Truth:
+    """What transformers makes of a model, each text once."""
+
+    def __init__(self, theirs: PreTrainedModel) -> None:
+        self._theirs, self.vocabulary = theirs, int(theirs.config.vocab_size)
+        self._logits: dict[tuple[int, ...], torch.Tensor] = {}
+        self._texts: dict[tuple[int, ...], list[int]] = {}
+
+    def logits(self, tokens: Sequence[int]) -> torch.Tensor:
+        key = tuple(tokens)
+        if key not in self._logits:
+            self._logits[key] = logits_of(self._theirs, tokens)
+        return self._logits[key]
+
+    def greedy(self, prompt: Sequence[int]) -> list[int]:
+        key = tuple(prompt)
+        if key not in self._texts:
+            self._texts[key] = self._generated(prompt)
+        return self._texts[key]
+
+    def _generated(self, prompt: Sequence[int]) -> list[int]:
+        self._theirs.generation_config.eos_token_id = None
+        with torch.inference_mode():
+            said = self._theirs.generate(
+                torch.tensor([list(prompt)]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                max_new_tokens=SAID,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        return said[0, len(prompt) :].tolist()
+
+
+def check_parity(theirs: PreTrainedModel, folder: Path, executors: Mapping[str, MakeExecutor] = EXECUTORS) -> None:
     """All ways of cutting a text give transformers' logits, and greedy text is transformers' own."""
-    vocabulary = theirs.config.vocab_size
-    executor, pages = load(folder, make, **options), Pages()
-    tokens = random_tokens(LENGTH, 1, vocabulary)
-    expected = logits_of(theirs, tokens)
+    truth = Truth(theirs)
+    for name, make in executors.items():
+        try:
+            _check_executor(load(folder, make), truth)
+        except AssertionError as error:
+            error.add_note(f"executor: {name}")
+            raise
+
+
+def _check_executor(executor: Executor, truth: Truth) -> None:
+    pages, tokens = Pages(), random_tokens(LENGTH, 1, truth.vocabulary)
+    expected = truth.logits(tokens)
     assert 1 <= expected.abs().max() <= 30, "the model's logits are of no ordinary size: choose another range"
     _check_whole(executor, pages.take(LENGTH), tokens, expected)
     _check_chunks(executor, pages.take(LENGTH), tokens, expected)
     _check_steps(executor, pages.take(LENGTH), tokens, expected)
-    _check_rejected_draft(executor, pages.take(LENGTH), tokens, theirs)
-    _check_mixed_batch(executor, pages, theirs)
+    _check_rejected_draft(executor, pages.take(LENGTH), tokens, truth)
+    _check_mixed_batch(executor, pages, truth)
     _check_copied_page(executor, pages, tokens, expected)
-    _check_greedy(executor, pages.take(LENGTH), tokens[:20], theirs)
+    assert greedy(executor, pages.take(LENGTH), tokens[:20], SAID) == truth.greedy(tokens[:20])
 
 
 def assert_close(logits: torch.Tensor, expected: torch.Tensor, what: str) -> None:
@@ -193,22 +237,22 @@ def _check_steps(executor: Executor, pages: list[int], tokens: list[int], expect
         assert_close(run(executor, [Stretch([tokens[at]], at, pages, 0)]), expected[at : at + 1], f"step at {at}")
 
 
-def _check_rejected_draft(executor: Executor, pages: list[int], tokens: list[int], theirs: PreTrainedModel) -> None:
+def _check_rejected_draft(executor: Executor, pages: list[int], tokens: list[int], truth: Truth) -> None:
     """Two of five drafted tokens are right; what the others left behind is overwritten by the next step."""
     at = 61
-    wrong = [(token + 1) % theirs.config.vocab_size for token in tokens[at + 3 : at + 6]]
+    wrong = [(token + 1) % truth.vocabulary for token in tokens[at + 3 : at + 6]]
     drafted = [*tokens[: at + 3], *wrong]
     run(executor, [Stretch(tokens[:at], 0, pages, at - 1)])
     logits = run(executor, [Stretch(drafted[at:], at, pages, 0)])
-    assert_close(logits, logits_of(theirs, drafted)[at:], "rows of a draft")
+    assert_close(logits, truth.logits(drafted)[at:], "rows of a draft")
     again = run(executor, [Stretch(tokens[at + 3 : at + 5], at + 3, pages, 0)])
-    assert_close(again, logits_of(theirs, tokens[: at + 5])[at + 3 :], "rows after a rejected draft")
+    assert_close(again, truth.logits(tokens[: at + 5])[at + 3 :], "rows after a rejected draft")
 
 
-def _check_mixed_batch(executor: Executor, pages: Pages, theirs: PreTrainedModel) -> None:
+def _check_mixed_batch(executor: Executor, pages: Pages, truth: Truth) -> None:
     """A chunk in the middle, a step, a draft, a prompt of one token and one of many, side by side."""
     shapes = [(30, 40, 10), (149, 1, 0), (77, 6, 0), (0, 1, 0), (0, 33, 32), (16, 16, 0)]  # start, rows, logits_from
-    texts = [random_tokens(start + rows, 20 + start + rows, theirs.config.vocab_size) for start, rows, _ in shapes]
+    texts = [random_tokens(start + rows, 20 + start + rows, truth.vocabulary) for start, rows, _ in shapes]
     tables = [pages.take(len(text)) for text in texts]
     for (start, _, _), text, table in zip(shapes, texts, tables, strict=True):
         if start:
@@ -221,7 +265,7 @@ def _check_mixed_batch(executor: Executor, pages: Pages, theirs: PreTrainedModel
         ],
     )
     expected = [
-        logits_of(theirs, text)[start + wanted :] for (start, _, wanted), text in zip(shapes, texts, strict=True)
+        truth.logits(text)[start + wanted :] for (start, _, wanted), text in zip(shapes, texts, strict=True)
     ]
     assert_close(logits, torch.cat(expected), "a mixed batch")
 
@@ -236,19 +280,6 @@ def _check_copied_page(executor: Executor, pages: Pages, tokens: list[int], expe
     assert_close(logits, expected[38:40], "beside a copied page")
     logits = run(executor, [Stretch(tokens[38:40], 38, [*first[:2], *copy], 0)])
     assert_close(logits, expected[38:40], "on a copied page")
-
-
-def _check_greedy(executor: Executor, pages: list[int], prompt: list[int], theirs: PreTrainedModel) -> None:
-    theirs.generation_config.eos_token_id = None
-    with torch.inference_mode():
-        said = theirs.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            max_new_tokens=64,
-            do_sample=False,
-            pad_token_id=0,
-        )
-    assert greedy(executor, pages, prompt, 64) == said[0, len(prompt) :].tolist()
 
 
 def greedy(executor: Executor, pages: list[int], prompt: list[int], count: int) -> list[int]:

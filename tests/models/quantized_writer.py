@@ -113,7 +113,10 @@ def ct_int8(source: random.Random, n: int, k: int, *, strategy: str, group: int 
     codes = random_codes(source, n, k, -128, 127)
     rows, columns = (1, 1) if strategy == "tensor" else (n, k // group if group else 1)
     scales = random_scales(source, rows, columns, 0.002, torch.bfloat16)
-    zeros = [[0] * columns for _ in range(rows)] if symmetric else random_codes(source, rows, columns, -128, 127)
+    # A zero point far from 0 that is shared by a whole tensor makes a matrix of almost rank one: float32 doesn't
+    # determine such a model's logits to 1e-4 (transformers' own differed by 3e-4 from those in float64).
+    least, most = (-16, 15) if strategy == "tensor" else (-128, 127)
+    zeros = [[0] * columns for _ in range(rows)] if symmetric else random_codes(source, rows, columns, least, most)
     tensors = {
         "weight": torch.tensor(codes, dtype=torch.int8),
         "weight_scale": scales.view(1) if strategy == "tensor" else scales,

@@ -95,6 +95,6 @@ def _gap(scores: torch.Tensor, count: int) -> float:
     return float((best[:, count - 1] - best[:, count]).min())
 
 
-def check(theirs: PreTrainedModel, folder: Path, make: parity.MakeExecutor) -> None:
+def check(theirs: PreTrainedModel, folder: Path) -> None:
     with clear_choices(theirs, folder):
-        parity.check_parity(theirs, folder, make)
+        parity.check_parity(theirs, folder)

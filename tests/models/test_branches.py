@@ -91,9 +91,10 @@ def test_every_row_of_a_tree_has_the_bits_it_has_in_a_chain(
     executor = parity.load(tmp_path, make, dtype, branch_pages=SPARE)
     chance = random.Random(3)
     spare = list(range(parity.PAGES, parity.PAGES + SPARE))
-    for turn in range(24):
+    # Plain torch computes row by row.
+    for turn in range(24 if make is CpuExecutor else 12):
         pages = parity.Pages()
-        text = parity.random_tokens(chance.choice([1, 14, 15, 16, 17, 31, 40, 63, 90]), turn)
+        text = parity.random_tokens(chance.choice([1, 14, 15, 16, 17, 18, 31, 40, 90]), turn)
         parents = random_tree(chance, 14)
         guesses = [chance.randrange(parity.VOCABULARY) for _ in parents]
         table = pages.take(len(text) + len(guesses))
@@ -103,7 +104,6 @@ def test_every_row_of_a_tree_has_the_bits_it_has_in_a_chain(
             forward(executor, Stretch(text[:-1], 0, table, len(text) - 1))
         tree = Stretch([text[-1], *guesses], len(text) - 1, table, 0, parents, spare)
         found = forward(executor, beside, tree)[1:] if turn % 2 else forward(executor, tree)
-        moved = [tensor.clone() for tensor in kept(executor)]
         row = chance.randint(0, len(guesses))
         path = path_to(row, parents)
         slots = tree_slots(tree, PAGE)
@@ -111,10 +111,9 @@ def test_every_row_of_a_tree_has_the_bits_it_has_in_a_chain(
         executor.move([(int(slots[r]), to) for r, to in zip(path, main, strict=True) if int(slots[r]) != to])
         moved = [tensor.clone() for tensor in kept(executor)]
         for leaf in range(len(guesses) + 1):
-            chain = path_to(leaf, parents)
-            fresh = parity.Pages().take(len(text) + len(guesses))
-            whole = text + [guesses[r - 1] for r in chain]
-            assert torch.equal(forward(executor, Stretch(whole, 0, fresh, len(whole) - 1))[0], found[leaf])
+            chain = [text[-1], *(guesses[r - 1] for r in path_to(leaf, parents))]
+            last = forward(executor, Stretch(chain, len(text) - 1, table, len(chain) - 1))
+            assert torch.equal(last[0], found[leaf])
         for tensor in kept(executor):
             tensor.zero_()
         whole = text + [guesses[r - 1] for r in path]

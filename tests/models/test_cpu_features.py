@@ -35,15 +35,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(folder: Path, out: Path, features: dict[str, str], path: dict[str, str]) -> None:
+    """`path`: what runs each dtype."""
     environment = os.environ | features | {"PYTHONPATH": str(TESTS.parents[1])}
-    command = [sys.executable, str(TESTS / "run_compiled.py"), str(folder), str(out), *TOLERANCES]
+    command = [sys.executable, str(TESTS / "run_compiled.py"), str(folder), str(out), *path]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     plain = parity.load(folder, lambda *rest: PlainExecutor(*rest[:2], replace(rest[2], strict=False)))
     expected = parity.run(plain, [Stretch(run_compiled.TOKENS, 0, [0, 1, 2, 3], 0)])
     found = np.load(out)
-    for dtype, tolerance in TOLERANCES.items():
-        assert path[dtype] in str(found[f"{dtype} path"])
+    for dtype, how in path.items():
+        tolerance = TOLERANCES[dtype]
+        assert how in str(found[f"{dtype} path"])
         assert found[f"{dtype} same bits"]
         error = (torch.from_numpy(found[dtype]) - expected).abs()
         if dtype == "float32":
@@ -53,17 +55,24 @@ def check(folder: Path, out: Path, features: dict[str, str], path: dict[str, str
 
 
 on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for older x86 processors")
-PORTABLE = dict.fromkeys(TOLERANCES, "portable")
+# Compiling the loops is what takes long. int8 shares attention with float32 there.
+ALL_OF_THEM = pytest.param(list(TOLERANCES), marks=pytest.mark.slow, id="all")
 
 
 @on_x86
-def test_a_processor_with_vectors_of_256_bits(folder: Path, tmp_path: Path) -> None:
-    check(folder, tmp_path / "out.npz", {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2}, PORTABLE)
+@pytest.mark.parametrize("dtypes", [["float32", "int8"], ALL_OF_THEM], ids=str)
+def test_a_processor_with_vectors_of_256_bits(dtypes: list[str], folder: Path, tmp_path: Path) -> None:
+    haswell = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2}
+    check(folder, tmp_path / "out.npz", haswell, dict.fromkeys(dtypes, "portable"))
 
 
 @on_x86
-def test_a_processor_with_vectors_of_128_bits_and_no_fused_multiply_add(folder: Path, tmp_path: Path) -> None:
-    check(folder, tmp_path / "out.npz", {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}, PORTABLE)
+@pytest.mark.parametrize("dtypes", [["bfloat16"], ALL_OF_THEM], ids=str)
+def test_a_processor_with_vectors_of_128_bits_and_no_fused_multiply_add(
+    dtypes: list[str], folder: Path, tmp_path: Path
+) -> None:
+    nehalem = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}
+    check(folder, tmp_path / "out.npz", nehalem, dict.fromkeys(dtypes, "portable"))
 
 
 def test_this_processor(folder: Path, tmp_path: Path) -> None:

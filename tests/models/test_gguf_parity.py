@@ -94,7 +94,7 @@ def test_a_file_computes_what_its_model_computes(case: str, tmp_path: Path) -> N
     folder = tmp_path / "folder"
     folder.mkdir()
     convert(GgufFile(tmp_path / "tiny.gguf"), folder)
-    parity.check_parity(theirs, folder, parity.EXECUTORS["plain"])
+    parity.check_parity(theirs, folder, {"plain": parity.EXECUTORS["plain"]})
 
 
 def test_a_mixture_of_experts_is_refused_by_name(tmp_path: Path) -> None:

@@ -34,10 +34,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@parity.every_executor
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_and_text_are_those_of_transformers(variant: str, make: parity.MakeExecutor, tmp_path: Path) -> None:
-    parity.check_parity(parity.save_tiny(LlamaConfig, tmp_path, **VARIANTS[variant]), tmp_path, make)
+def test_logits_and_text_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
+    parity.check_parity(parity.save_tiny(LlamaConfig, tmp_path, **VARIANTS[variant]), tmp_path)
 
 
 @parity.every_executor
@@ -45,23 +44,21 @@ def test_bfloat16_stays_close(make: parity.MakeExecutor, tmp_path: Path) -> None
     parity.check_bfloat16(parity.save_tiny(LlamaConfig, tmp_path), tmp_path, make)
 
 
-@parity.every_executor
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_stored_in_half_are_read(dtype: torch.dtype, make: parity.MakeExecutor, tmp_path: Path) -> None:
+def test_weights_stored_in_half_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
     parity.save_tiny(LlamaConfig, tmp_path).to(dtype).save_pretrained(tmp_path)
     assert Weights(tmp_path).take("model.norm.weight", 64).dtype == dtype
     # Loaded again: the model in memory has rounded its rotation, too.
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    parity.check_parity(theirs, tmp_path, make)
+    parity.check_parity(theirs, tmp_path)
 
 
-@parity.every_executor
-def test_shards_load_as_one_model(make: parity.MakeExecutor, tmp_path: Path) -> None:
+def test_shards_load_as_one_model(tmp_path: Path) -> None:
     theirs = parity.save_tiny(LlamaConfig, tmp_path)
     (tmp_path / "model.safetensors").unlink()
     theirs.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    parity.check_parity(theirs, tmp_path, make)
+    parity.check_parity(theirs, tmp_path)
 
 
 @parity.every_executor

@@ -12,7 +12,7 @@ import torch
 
 from kernels.cpu_program import ROWS, STEP_WORDS, WANTED_COUNT, Op, Program
 from kernels.linear import reference
-from kernels.linear.cpu import ADD, GATE, STORE, Places, Rows, follow, linear, path, quantize_rows
+from kernels.linear.cpu import ADD, GATE, STORE, Places, Rows, follow, input_dtype, linear, path, quantize_rows
 from kernels.linear.packing import BLOCK, Memory, PackedWeight, blocks_of_a_chunk, pack
 
 KINDS = ("float32", "bfloat16", "int8")
@@ -46,9 +46,11 @@ def rows_of(x: torch.Tensor, scales: torch.Tensor | None = None) -> Rows:
     return Rows(x.data_ptr(), x.stride(0) * x.element_size(), 0 if scales is None else scales.data_ptr())
 
 
-def inputs_of(kind: str, x: torch.Tensor) -> tuple[Rows, list[torch.Tensor]]:
+def inputs_of(kind: str, x: torch.Tensor, portable: bool = False) -> tuple[Rows, list[torch.Tensor]]:
     """Rows as linears of this kind read them, and the memory behind them."""
     if kind != "int8":
+        if x.dtype != input_dtype(kind, portable):
+            x = padded(x.to(input_dtype(kind, portable)))
         return rows_of(x), [x]
     bytes_ = padded(torch.zeros(x.shape, dtype=torch.uint8))
     scales = torch.full((len(x),), POISON)
@@ -64,7 +66,7 @@ def outputs(
     out: torch.Tensor | None = None,
     **more: object,
 ) -> torch.Tensor:
-    inputs, keep = inputs_of(weight.kind, x)
+    inputs, keep = inputs_of(weight.kind, x, bool(more.get("portable")))
     out = padded(torch.full((len(x), weight.outputs), POISON, dtype=dtype)) if out is None else out
     run(linear(weight, inputs, rows_of(out), dtype, ending, **more), len(x))
     behind = out.as_strided((len(out), 5), out.stride(), weight.outputs)
@@ -124,6 +126,14 @@ def test_a_row_has_the_same_bits_in_any_number_of_rows(kind: str, portable: bool
         assert torch.equal(outputs(packed, x[:rows], portable=portable), alone[:rows]), rows
     # Another place in the batch.
     assert torch.equal(outputs(packed, x[100:139], portable=portable), alone[100:139])
+
+
+@pytest.mark.parametrize("rows, width", [(1, 1), (2, 67), (3, 358), (17, 576), (70, 33)])
+def test_weights_in_bfloat16_and_inputs_in_float32_give_the_bits_of_float32(rows: int, width: int) -> None:
+    """That is what a CPU without the instruction runs: its text is that of float32, from half the memory."""
+    x, weight = torch.randn(rows, width), torch.randn(80, width).bfloat16()
+    run_in = [outputs(pack(weight, kind), x, portable=True) for kind in ("bfloat16", "float32")]
+    assert torch.equal(*run_in)
 
 
 @variants

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from kernels.cpu_program import POSITIONS, ROWS, SLOTS, TABLE_WIDTH, TABLES, TILE_COUNT, TILES, Program
+from kernels.cpu_vectors import HAS_BFLOAT16_DOT
 from kernels.mla_attention.cpu import LatentPlaces, LatentShape, LatentWeights, latent_attention_ops, norm_rows_op
 from kernels.mla_attention.reference import attend_naive, split_up, store
 from kernels.norm_rope_act.reference import rotate
@@ -20,8 +21,8 @@ TILE_ROWS, PAGES, MOST_ROWS, POSITIONS_IN_ALL = 16, 60, 96, 700
 class Latents:
     """One layer: buffers, pages whose unwritten places are NaN, and the program."""
 
-    def __init__(self, dtype: str, *, portable: bool = False, threads: int = 2, heads: int = 3) -> None:
-        self.shape = LatentShape(dtype, heads, 16, 8, 24, 32, 16, 0.2, interleaved=False, portable=portable)
+    def __init__(self, dtype: str, *, threads: int = 2, heads: int = 3) -> None:
+        self.shape = LatentShape(dtype, heads, 16, 8, 24, 32, 16, 0.2, interleaved=False)
         self.dtype = getattr(torch, dtype)
         noise = torch.Generator().manual_seed(0)
         self.kv_up = (torch.randn(heads * (16 + 24), 32, generator=noise) / 4).to(self.dtype)
@@ -81,7 +82,7 @@ class Latents:
         return attend_naive(turned, latents, tables, starts, torch.arange(count), 0.2, key_up, value_up)
 
 
-EVERY = [("float32", False), ("bfloat16", False), ("bfloat16", True)]
+EVERY = ["float32", *(["bfloat16"] if HAS_BFLOAT16_DOT else [])]
 
 
 def text(count: int, seed: int, heads: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,9 +90,9 @@ def text(count: int, seed: int, heads: int = 3) -> tuple[torch.Tensor, torch.Ten
     return torch.randn(count, heads * 24, generator=noise) * 2, torch.randn(count, 40, generator=noise) * 2
 
 
-@pytest.mark.parametrize(("dtype", "portable"), EVERY)
-def test_outputs_are_those_of_keys_and_values_of_every_head(dtype: str, portable: bool) -> None:
-    layer = Latents(dtype, portable=portable)
+@pytest.mark.parametrize("dtype", EVERY)
+def test_outputs_are_those_of_keys_and_values_of_every_head(dtype: str) -> None:
+    layer = Latents(dtype)
     q, kv = text(90, 1)
     table = [7, 3, 9, 12, 5, 30]
     parts, start = [], 0
@@ -103,9 +104,9 @@ def test_outputs_are_those_of_keys_and_values_of_every_head(dtype: str, portable
     assert (torch.cat(parts).float() - expected).abs().max() <= TOLERANCE[dtype] * expected.abs().max()
 
 
-@pytest.mark.parametrize(("dtype", "portable"), EVERY)
-def test_a_row_has_the_same_bits_however_its_text_was_cut_and_beside_whatever(dtype: str, portable: bool) -> None:
-    layer = Latents(dtype, portable=portable)
+@pytest.mark.parametrize("dtype", EVERY)
+def test_a_row_has_the_same_bits_however_its_text_was_cut_and_beside_whatever(dtype: str) -> None:
+    layer = Latents(dtype)
     q, kv = text(620, 2)
     other_q, other_kv = text(50, 3)
     whole, again = list(range(40)), list(range(40))
@@ -123,7 +124,7 @@ def test_a_row_has_the_same_bits_however_its_text_was_cut_and_beside_whatever(dt
     assert len(outs[0]) == len(outs[1]) == 620 and torch.equal(*outs)
 
     # Its last row once more, between rows of others; single-threaded, too.
-    single = Latents(dtype, portable=portable, threads=1)
+    single = Latents(dtype, threads=1)
     single.keys[:], single.values[:] = layer.keys, layer.values
     for one in (layer, single):
         beside = one.run(

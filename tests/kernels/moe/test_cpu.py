@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels.cpu_program import ROWS, Program
-from kernels.linear.cpu import _RUNS, Rows, quantize_rows
+from kernels.linear.cpu import _RUNS, Rows, input_dtype, quantize_rows
 from kernels.linear.packing import pack
 from kernels.linear.reference import gate, linear, linear_int8
 from kernels.moe import reference
@@ -217,9 +217,11 @@ class Layer:
 
     def __init__(self, kind: str, portable: bool, threads: int = 2) -> None:
         self.kind, self.dtype, self.tolerance = KINDS[kind]
+        if self.kind == "bfloat16":
+            self.dtype = input_dtype(self.kind, portable)
         noise = torch.Generator().manual_seed(0)
-        self.gate_up = (torch.randn(EXPERTS, 2 * WIDE, HIDDEN, generator=noise) / 8).to(self.dtype)
-        self.down = (torch.randn(EXPERTS, HIDDEN, WIDE, generator=noise) / 8).to(self.dtype)
+        self.gate_up = (torch.randn(EXPERTS, 2 * WIDE, HIDDEN, generator=noise) / 8).to(KINDS[kind][1])
+        self.down = (torch.randn(EXPERTS, HIDDEN, WIDE, generator=noise) / 8).to(KINDS[kind][1])
         self.routing = Routing(top_k=3, normalize=True)
         self.x = torch.full((MAX_ROWS, HIDDEN), torch.nan, dtype=self.dtype)
         self.bytes, self.scales = torch.zeros(MAX_ROWS, HIDDEN, dtype=torch.uint8), torch.zeros(MAX_ROWS)

@@ -69,15 +69,15 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(window: int, dtype: torch.dt
 
 @BOTH
 def test_chunks_give_the_bits_of_the_whole(dtype: torch.dtype) -> None:
-    rows = make(3, 1, 64, 16, [(0, 100)], dtype)
+    rows = make(3, 1, 64, 16, [(0, 70)], dtype)
     whole = compute(rows)
-    for first, count in ((0, 40), (40, 23), (63, 1), (64, 1), (65, 35)):
+    for first, count in ((0, 40), (40, 23), (63, 1), (64, 1), (65, 5)):
         assert_same_bits(compute(rows.some(0, first, count)), whole[first : first + count])
 
 
 @pytest.mark.parametrize(("shared", "dtype"), [(64, torch.float32), (150, torch.bfloat16)])
 def test_a_shared_prefix_read_once_for_all_gives_the_same_bits(shared: int, dtype: torch.dtype) -> None:
-    spans = [(shared + 50, 1), (shared + 60, 20), (shared, 5), (90, 1)]
+    spans = [(shared + 50, 1), (shared + 60, 7), (shared, 5), (90, 1)]
     rows = make(4, 1, 64, 16, spans, dtype, shared=shared // 16 * 16)
     once = compute(rows, cascade=True)
     assert_close(once, expected(rows), dtype)
@@ -102,7 +102,7 @@ def test_a_tree_of_drafts_sees_its_ancestors_only() -> None:
 
 
 def test_a_tree_of_64_nodes_uses_every_bit() -> None:
-    rows = make(2, 1, 32, 16, [(90, 64)], torch.float32)
+    rows = make(1, 1, 32, 16, [(90, 64)], torch.float32)
     masks = [1 << node | 1 for node in range(63)] + [2**64 - 1]
     assert_close(compute(rows, ancestors=masks), expected(rows, ancestors=masks))
 
@@ -127,7 +127,7 @@ def test_scores_far_apart_do_not_overflow() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("size", [(9, 3, 64, 32), (4, 2, 96, 16)], ids=str)
+@pytest.mark.parametrize("size", [(3, 1, 24, 32), (4, 2, 96, 16)], ids=str)
 def test_pages_of_bytes_are_read_as_the_numbers_they_stand_for(
     size: tuple[int, int, int, int], dtype: torch.dtype
 ) -> None:
@@ -135,7 +135,8 @@ def test_pages_of_bytes_are_read_as_the_numbers_they_stand_for(
     keys, values = (as_kept(each, torch.uint8) for each in (rows.keys, rows.values))
     coded = replace(rows, queries=rows.queries.to(dtype), keys=keys, values=values)
     wide = replace(coded, keys=from_kept(keys), values=from_kept(values))
-    assert_close(compute(coded), expected(wide), dtype)
-    assert_close(compute(coded), expected(coded), dtype)
+    found = compute(coded)
+    assert_close(found, expected(wide), dtype)
+    assert_close(found, expected(coded), dtype)
     # Rounded to 3 bits of fraction: not the pages' own numbers.
     assert (expected(coded) - expected(rows)).abs().max() > 0.01
