@@ -25,6 +25,7 @@ from itertools import accumulate
 from operator import mul
 
 from services.api.drafter import NO_DRAFT, Draft, DraftRequest, Text
+from services.api.names import MODEL_ANSWERS
 from services.api.settings import Settings, store_dir
 from services.proposer.suffix_index import compiling
 from services.proposer.suffix_index.automaton.memory import POOL
@@ -33,7 +34,7 @@ from services.proposer.suffix_index.libraries import Libraries, namespace_key, v
 from services.proposer.suffix_index.library.library import Bounds, Library, Stats
 from services.proposer.suffix_index.namespaces import Namespace
 from services.proposer.suffix_index.segments.segment import Segment
-from services.proposer.suffix_index.shipped import MODEL_ANSWERS, ShippedAnswers
+from services.proposer.suffix_index.shipped import ShippedAnswers
 from services.proposer.suffix_index.texts import Rule, Texts
 
 # Ended texts that wait to be indexed; further ones are in the journal only.

@@ -14,9 +14,6 @@ from services.proposer.suffix_index.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 
-# Its name as a corpus. No caller can give this one: names have no spaces (services/api/names.py).
-MODEL_ANSWERS = "model answers"
-
 
 class ShippedAnswers:
     def __init__(self, read: Callable[[str], Sequence[Any]] = answers_of) -> None:

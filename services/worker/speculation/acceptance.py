@@ -3,8 +3,8 @@
 A drafter gives each token a confidence. For each bucket of confidences this measures how many tokens were accepted,
 given that all before them were; drafted tokens that weren't verified count too, if the text shows whether they were
 right. Old counts decay, so changes of a drafter are noticed. Each namespace has its own table, so that its text doesn't
-influence the drafts of another; a request without a namespace has a table of its own. The worker's own drafter
-remembers no text: its rates, and what its drafts are worth, are learned from all requests together.
+influence the drafts of another; a request without a namespace has a table of its own. What holds no caller's text is
+learned from all requests together: the worker's own drafter and the answers that come with specmesh.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from services.api.names import MODEL_ANSWERS
 from services.worker.speculation.benefit import Benefit, Worth
 from services.worker.speculation.prepared import OWN, Prepared
 
@@ -30,6 +31,7 @@ MOST_NAMESPACES = 1024
 SHRINKS, MARGIN, SHORTEST_WAITED = 0.95, 1.25, 16
 MOST_SOURCES = 32
 OTHERS = "other"
+_ANSWERS = f"corpus:{MODEL_ANSWERS}"
 
 
 class Rates:
@@ -54,12 +56,14 @@ class Rates:
             self.values[bucket] = (self._accepted[bucket] + prior) / (self._seen[bucket] + PRIOR_TOKENS)
 
 
-class OwnDrafter:
-    """Of the worker's own drafter."""
+class OfAll:
+    """Learned from all requests: rates of the answers that come with specmesh, and of the worker's own drafter; and
+    what its drafts are worth."""
 
-    __slots__ = ("rates", "worth")
+    __slots__ = ("answers", "rates", "worth")
 
     def __init__(self) -> None:
+        self.answers = Rates()
         self.rates = Rates()
         self.worth = Worth()
 
@@ -67,10 +71,10 @@ class OwnDrafter:
 class Acceptance:
     """For one namespace: rates by source, and the benefit of asking for drafts."""
 
-    __slots__ = ("benefit", "longest", "own", "sources")
+    __slots__ = ("benefit", "longest", "of_all", "sources")
 
-    def __init__(self, own: OwnDrafter) -> None:
-        self.own = own
+    def __init__(self, of_all: OfAll) -> None:
+        self.of_all = of_all
         self.sources: dict[str, Rates] = {}
         # About the length of the longest recent drafts, in tokens. It starts low: nothing is known of the source.
         self.longest = float(SHORTEST_WAITED)
@@ -106,12 +110,14 @@ class Acceptance:
     def _rates_of(self, prepared: Prepared, place: int) -> Rates:
         if prepared.sources:
             return self._rates_from(prepared.sources[place])
-        return self.own.rates if prepared.way == "local" else self.rates(prepared.source)
+        return self.of_all.rates if prepared.way == "local" else self.rates(prepared.source)
 
     def _rates_from(self, source: str | None) -> Rates:
-        return self.own.rates if source is OWN else self.rates(source)
+        return self.of_all.rates if source is OWN else self.rates(source)
 
     def rates(self, source: str) -> Rates:
+        if source == _ANSWERS:
+            return self.of_all.answers
         found = self.sources.get(source)
         if found is None:
             if len(self.sources) >= MOST_SOURCES:
@@ -122,7 +128,7 @@ class Acceptance:
 
 class AcceptanceTable:
     def __init__(self) -> None:
-        self._own = OwnDrafter()
+        self._of_all = OfAll()
         self._namespaces: OrderedDict[str, Acceptance] = OrderedDict()
 
     def __len__(self) -> int:
@@ -131,10 +137,10 @@ class AcceptanceTable:
     def of(self, namespace: str) -> Acceptance:
         """The table of this namespace; without a namespace a new one each time, for one request."""
         if not namespace:
-            return Acceptance(self._own)
+            return Acceptance(self._of_all)
         found = self._namespaces.get(namespace)
         if found is None:
-            found = self._namespaces[namespace] = Acceptance(self._own)
+            found = self._namespaces[namespace] = Acceptance(self._of_all)
             if len(self._namespaces) > MOST_NAMESPACES:
                 self._namespaces.popitem(last=False)
         else:

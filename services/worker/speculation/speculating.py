@@ -25,7 +25,7 @@ class Speculating:
         self.sequence = sequence
         self.acceptance = acceptance
         self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
-        self.worth = Worth(None if acceptance is None else acceptance.own.worth)
+        self.worth = Worth(None if acceptance is None else acceptance.of_all.worth)
         self.prepared: Prepared | None = None
         # Whether the worker's own drafter ran for it after the last step.
         self.own_draft = False
@@ -104,7 +104,7 @@ class Speculating:
         has_own = prepared is not None and (prepared.way == "local" or bool(prepared.sources))
         adds = max(0.0, self.expected(prepared) - self.text_value) if has_own and prepared is not None else 0.0
         self.worth.learn(drafted, adds)
-        self.acceptance.own.worth.learn(drafted, adds)
+        self.acceptance.of_all.worth.learn(drafted, adds)
 
     def learn_benefit(self, way: Way, seconds: float) -> None:
         if self.acceptance is not None and way in self.benefit:

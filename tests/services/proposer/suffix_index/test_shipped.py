@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import pytest
 
 from services.api.drafter import Draft, DraftRequest, Text
-from services.api.names import is_name
+from services.api.names import MODEL_ANSWERS, is_name
 from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
 from services.proposer.suffix_index import compiling
 from services.proposer.suffix_index.index import SuffixIndex
 from services.proposer.suffix_index.libraries import namespace_key
 from services.proposer.suffix_index.library.library import Library
-from services.proposer.suffix_index.shipped import MODEL_ANSWERS, ShippedAnswers
+from services.proposer.suffix_index.shipped import ShippedAnswers
 from services.proposer.suffix_index.texts import Rule, Texts
 
 HERE, THERE = namespace_key("words", "a tenant"), namespace_key("words", "another tenant")

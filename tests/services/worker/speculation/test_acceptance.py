@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from services.api.names import MODEL_ANSWERS
 from services.worker.speculation.acceptance import MOST_NAMESPACES, MOST_SOURCES, AcceptanceTable, Rates, buckets_of
 
 
@@ -52,6 +53,14 @@ def test_namespaces_share_no_rates_and_requests_without_one_have_their_own() -> 
         assert other.rates("s").values == Rates().values
         assert other.benefit["ahead"].upper is None
     assert table.of("") is not table.of("") and len(table) == 2
+
+
+def test_what_holds_no_callers_text_is_learned_from_all() -> None:
+    table = AcceptanceTable()
+    answers = f"corpus:{MODEL_ANSWERS}"
+    teach(table.of("a").rates(answers), 0.99, 0.0, 300)
+    assert rate(table.of("b").rates(answers), 0.99) < 0.1 and rate(table.of("").rates(answers), 0.99) < 0.1
+    assert table.of("b").rates("corpus:own").values == Rates().values
 
 
 def test_its_memory_is_bounded() -> None:

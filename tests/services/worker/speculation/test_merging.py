@@ -121,7 +121,7 @@ def test_each_source_learns_of_its_own_tokens() -> None:
         found = merged(text, own)
         acceptance.learn(found, *found.compared([A, C]))
     [likely], [least] = buckets_of([0.8]), buckets_of([0.6], [True])
-    suffix, eagle = acceptance.rates("suffix").values, acceptance.own.rates.values
+    suffix, eagle = acceptance.rates("suffix").values, acceptance.of_all.rates.values
     # a was right, b behind it wrong; x, the sibling of a, never right.
     assert 0.4 < suffix[likely] < 0.6 and eagle[least] < 0.1
     assert [value for place, value in enumerate(eagle) if place != least] == [
