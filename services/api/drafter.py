@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 # The longest draft, whatever a request asks for.
 MAX_DRAFT_TOKENS = 64
@@ -81,13 +81,24 @@ class DraftRequest:
     floor: float = 0.0
 
 
+class Features(NamedTuple):
+    """The model's features of some rows of a step. They stay valid, and are gathered only where they are read: most
+    rows belong to texts that no draft is asked for."""
+
+    gather: Callable[[list[int] | slice], Any]
+    rows: list[int] | slice
+
+    def read(self) -> Any:
+        return self.gather(self.rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What a step added to a text: the target model computed `tokens`, at positions start.. of it. `following` is the
     next token, known but not computed yet; `asked` says whether a draft behind it will be asked for. `accepted` of the
-    tokens come from the last draft. `features` are the model's features of `tokens`, [len(tokens), width], for drafters
-    that need them. `pages` are those of the text, for drafters with layers of their own, with room for the draft if one
-    will be asked for. `lent`: another worker gets these pages after the step, so they have to be complete."""
+    tokens come from the last draft. `step` has the model's features of `tokens`, for drafters that need them. `pages`
+    are those of the text, for drafters with layers of their own, with room for the draft if one will be asked for.
+    `lent`: another worker gets these pages after the step, so they have to be complete."""
 
     sequence_id: int
     start: int
@@ -95,9 +106,14 @@ class Committed:
     following: int = -1
     accepted: int = 0
     asked: bool = False
-    features: Any = None
+    step: Features | None = None
     pages: list[int] = field(default_factory=list)
     lent: bool = False
+
+    @property
+    def features(self) -> Any:
+        """[len(tokens), width]; None where no drafter reads any."""
+        return None if self.step is None else self.step.read()
 
 
 class Drafter(Protocol):

@@ -29,7 +29,7 @@ class BlockDrafter(HeadDrafter):
         for each in results:
             if each.asked:
                 following = self._known.setdefault(each.sequence_id, Following())
-                following.wait(*self._unread(each, following), each.features)
+                following.wait(*self._unread(each, following), each.step)
                 following.pages = each.pages
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
@@ -38,7 +38,7 @@ class BlockDrafter(HeadDrafter):
         hidden: list[torch.Tensor] = []
         for chain in chains:
             following = self._known[chain.request.text.sequence_id]
-            hidden.append(self._model.hidden(torch.cat(following.features)))
+            hidden.append(self._model.hidden(torch.cat(following.gathered())))
             rows.append(self._with_masks(following, chain.request.budget, hidden))
         logits, _ = self._model.forward(rows, torch.cat(hidden))
         counts = [row.wanted for row in rows]

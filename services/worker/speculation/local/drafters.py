@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.api import draft_tree as tree
-from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Text
+from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Features, Text
 from services.api.strategies import STRATEGIES
 from services.worker.running.work import NewSequence, SequenceWork, Verdict
 
@@ -39,6 +39,11 @@ class LocalDrafters:
     def names(self) -> tuple[str, ...]:
         return tuple(self._drafters)
 
+    @property
+    def follow_texts(self) -> bool:
+        """Whether any of them is told of the next step."""
+        return bool(self._known)
+
     def join(self, new: NewSequence) -> None:
         if new.drafter in self._drafters:
             self._known[new.sequence_id] = _Local(new)
@@ -53,7 +58,8 @@ class LocalDrafters:
 
     def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         """Commit a step, and draft for the items that ask for it. `features` are those of all rows of the items, in
-        order; None: no drafter reads any. A drafter that fails disables all drafters here, and fails no request."""
+        order, and stay valid; None: no drafter reads any. A drafter that fails disables all drafters here, and fails no
+        request."""
         self.reading_seconds = 0.0
         if not self._known:
             return []
@@ -69,7 +75,7 @@ class LocalDrafters:
 
     def _step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
         committed: dict[str, list[Committed]] = {}
-        gather = _gather(features)
+        gather = None if features is None else StepFeatures(features).gather
         requests: dict[str, list[tuple[int, DraftRequest]]] = {}
         row = 0
         for index, (item, verdict) in enumerate(zip(items, verdicts, strict=True)):
@@ -102,22 +108,27 @@ class LocalDrafters:
         return drafts
 
 
-def _gather(features: Any) -> Callable[[list[int] | slice], Any]:
-    """What takes rows of the features; None where there are none. Numpy takes a few rows ten times as fast as torch."""
-    if features is None:
-        return lambda rows: None
-    if features.device.type != "cpu":
-        return lambda rows: features[rows]
-    # Not before a model that needs it is there.
-    import torch
+class StepFeatures:
+    """The features of all rows of a step."""
 
-    view = features.view(torch.int16 if features.dtype.itemsize == 2 else torch.int32).numpy()
-    return lambda rows: torch.from_numpy(view[rows]).view(features.dtype)
+    def __init__(self, features: Any) -> None:
+        self._features = features
+
+    def gather(self, rows: list[int] | slice) -> Any:
+        features = self._features
+        if features.device.type != "cpu":
+            return features[rows]
+        # Not before a model that needs it is there.
+        import torch
+
+        # Numpy takes a few rows ten times as fast as torch.
+        view = features.view(torch.int16 if features.dtype.itemsize == 2 else torch.int32).numpy()
+        return torch.from_numpy(view[rows]).view(features.dtype)
 
 
 def _committed(
-    text: Text, item: SequenceWork, verdict: Verdict | None, gather: Callable[[list[int] | slice], Any], begin: int,
-    lent: bool,
+    text: Text, item: SequenceWork, verdict: Verdict | None, gather: Callable[[list[int] | slice], Any] | None,
+    begin: int, lent: bool,
 ) -> Committed:  # fmt: skip
     """The rows of an item that are text now: all tokens of the text, and the accepted path of the draft."""
     rows: list[int] | slice
@@ -141,7 +152,7 @@ def _committed(
         following=following,
         accepted=accepted,
         asked=verdict is not None and item.next_budget > 0,
-        features=gather(rows),
+        step=None if gather is None else Features(gather, rows),
         pages=item.pages,
         lent=lent,
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from services.api.drafter import Committed, Draft, DraftRequest, Needs
+from services.api.drafter import Committed, Draft, DraftRequest, Features, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import HeadModel, HeadRows
 from services.worker.speculation.local.choice import Chain, choose
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 # Rows of texts that no draft is asked for wait, because most of those that `auto` doesn't ask for end unread. With more
 # than this many in all, the text with the most of them is read.
 WAITING_ROWS = 8192
+# Steps of which a text keeps the features of all rows until it gathers its own.
+WHOLE_STEPS = 64
 
 
 class Following:
     """A text that the network has read."""
 
-    __slots__ = ("entered", "features", "hidden", "logits", "pages", "position", "read", "waiting", "waiting_from")
+    __slots__ = ("entered", "features", "hidden", "logits", "pages", "position", "read", "steps", "waiting",
+                 "waiting_from")  # fmt: skip
 
     def __init__(self) -> None:
         self.pages: list[int] = []
@@ -47,24 +50,34 @@ class Following:
         self.entered: torch.Tensor | None = None
         # The last tokens that it has read: the text's last one, then those of its own draft.
         self.read: list[int] = []
-        # Tokens of the text that no draft needed yet, and the target's features of them, a tensor for each step: a
-        # step that only waits must cost next to nothing.
+        # Tokens of the text that no draft needed yet, and the target's features of them, of the last steps not gathered
+        # yet: a step that only waits must cost next to nothing.
         self.waiting: list[int] = []
         self.waiting_from = 0
         self.features: list[torch.Tensor] = []
+        self.steps: list[Features] = []
 
-    def wait(self, start: int, tokens: list[int], features: torch.Tensor | None) -> None:
+    def wait(self, start: int, tokens: list[int], step: Features | None) -> None:
         if self.waiting_from + len(self.waiting) != start:
-            self.waiting, self.features = [], []
+            self.waiting, self.features, self.steps = [], [], []
         if not self.waiting:
             self.waiting_from = start
         self.waiting += tokens
-        if features is not None:
-            self.features.append(features)
+        if step is not None:
+            self.steps.append(step)
+            if len(self.steps) >= WHOLE_STEPS:
+                self.features.append(torch.cat([each.read() for each in self.steps]))
+                self.steps = []
+
+    def gathered(self) -> list[torch.Tensor]:
+        """The features of all that waits."""
+        self.features += [each.read() for each in self.steps]
+        self.steps = []
+        return self.features
 
     def rows(self, wanted: int) -> HeadRows:
         """All that waited."""
-        tokens, self.waiting, self.features = self.waiting, [], []
+        tokens, self.waiting, self.features, self.steps = self.waiting, [], [], []
         self.read, self.position = tokens[-1:], self.waiting_from + len(tokens)
         return HeadRows(tokens, self.waiting_from, self.pages, wanted)
 
@@ -128,15 +141,12 @@ class HeadDrafter:
         for each in results:
             following = self._known.setdefault(each.sequence_id, Following())
             start, tokens = self._unread(each, following)
+            following.wait(start, tokens, each.step if self._reads_hidden else None)
             if each.asked or each.lent or following is crowding:
-                following.wait(start, tokens, each.features if self._reads_hidden else None)
-                features += following.features
+                features += following.gathered()
                 following.pages = each.pages
                 rows.append(following.rows(each.asked))
                 known.append(following)
-            else:
-                # A copy: features are valid until the next step.
-                following.wait(start, tokens, each.features.clone() if self._reads_hidden else None)
         if not rows:
             return
         hidden = self._model.hidden(torch.cat(features)) if features else None

@@ -34,11 +34,9 @@ class HydraDrafter(ResidualDrafter):
         crowding = crowds(self._known.values())
         for each in results:
             following = self._known.setdefault(each.sequence_id, Following())
-            read_now = each.asked or each.lent or following is crowding
-            # A copy where it waits: features are valid until the next step.
-            following.wait(each.start, each.tokens, each.features if read_now else each.features.clone())
-            if read_now:
-                features += following.features
+            following.wait(each.start, each.tokens, each.step)
+            if each.asked or each.lent or following is crowding:
+                features += following.gathered()
                 following.pages = each.pages
                 rows[each.sequence_id] = following.rows(0)
         if rows:

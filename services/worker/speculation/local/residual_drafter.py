@@ -34,8 +34,7 @@ class ResidualDrafter:
 
     def commit(self, results: Sequence[Committed]) -> None:
         for each in results:
-            # A copy: features are valid until the next step.
-            self._hidden[each.sequence_id] = each.features[-1].clone()
+            self._hidden[each.sequence_id] = each.features[-1]
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return apart(requests, self._draft_trees, self._draft_chains)

@@ -25,7 +25,7 @@ from models.executor import Options
 from models.plain import PlainExecutor
 from models.weights import Weights
 from services.api.draft_tree import depths, walk
-from services.api.drafter import Draft, DraftRequest
+from services.api.drafter import Draft, DraftRequest, Features
 from services.api.messages import Generate
 from services.api.methods import METHODS
 from services.api.tree_shape import read_shape
@@ -39,8 +39,9 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
+from services.worker.speculation.local import head_drafter
 from services.worker.speculation.local.drafters import LocalDrafters
-from services.worker.speculation.local.head_drafter import HeadDrafter
+from services.worker.speculation.local.head_drafter import WHOLE_STEPS, Following, HeadDrafter
 from services.worker.speculation.remote.proposers import Proposers
 
 LAYERS = 3
@@ -312,9 +313,13 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
             assert token == 2 * int(logits[::2].argmax())
 
 
+@pytest.mark.parametrize("whole_steps", [2, 64])
 @pytest.mark.parametrize("method", ["draft_model", "eagle3", "block"])
-def test_text_that_no_draft_was_asked_for_is_read_when_one_is(method: str, target: Path, tmp_path: Path) -> None:
+def test_text_that_no_draft_was_asked_for_is_read_when_one_is(
+    method: str, whole_steps: int, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked in one step of five, a drafter drafts there as if it had been asked in all."""
+    monkeypatch.setattr(head_drafter, "WHOLE_STEPS", whole_steps)
     folder = target
     if method != "draft_model":
         {"eagle3": reference.write_eagle3, "block": reference.write_block}[method](tmp_path)
@@ -338,6 +343,17 @@ def test_text_that_no_draft_was_asked_for_is_read_when_one_is(method: str, targe
     expected = {tuple(text): draft.tokens for text, draft in always.kept.drafts}
     assert len(seldom.kept.drafts) >= 10
     assert all(draft.tokens == expected[tuple(text)] for text, draft in seldom.kept.drafts)
+
+
+def test_a_text_that_waits_keeps_few_steps_whole() -> None:
+    """What it keeps of older steps has no rows of other texts."""
+    following = Following()
+    whole = [torch.full((16, 4), float(step)) for step in range(3 * WHOLE_STEPS)]
+    for place, step in enumerate(whole):
+        following.wait(place, [place], Features(step.__getitem__, slice(7, 8)))
+        assert len(following.steps) < WHOLE_STEPS
+    assert all(each.untyped_storage().nbytes() == each.nbytes for each in following.features)
+    assert torch.cat(following.gathered())[:, 0].tolist() == following.waiting
 
 
 def test_sampled_drafts_come_with_their_distribution_over_all_tokens(target: Path, tmp_path: Path) -> None:
