@@ -57,6 +57,13 @@ def test_without_rows_there_is_nothing_to_say() -> None:
     assert steady({}) == "" == choosing({}) and "| open chat" not in speed({})
 
 
+def test_of_a_comparison_with_an_older_commit_the_real_models_cells_are_said() -> None:
+    cells = {"edit, naive": {"mean": 0.9}, "chat, auto": {"mean": 1.0}, "mesh, naive": {"mean": 0.5}}
+    figures = {"old": "abcdef123", "mean": {}, "cells": cells}
+    text = steady({"compare": [{"commit": "123456789", "figures": figures}]})  # type: ignore[list-item]
+    assert "0.95 times" in text and "the worst, edit, naive: 0.90" in text and "mesh" not in text
+
+
 def test_a_block_is_made_anew_and_the_rest_stays() -> None:
     text = filled("a\n<!-- rows: choosing -->\nold\n<!-- end -->\nb", {})
     assert text.startswith("a\n<!-- rows: choosing -->\n") and text.endswith("<!-- end -->\nb") and "old" not in text
