@@ -87,7 +87,11 @@ async def _struck_once(
             await strike()
 
     answers = await run_all(mesh, tokens, disturb, streams=streams, on_chunk=count, **more)
-    return answers if struck else None
+    if struck:
+        return answers
+    # Only an answer that was whole may have been too early.
+    assert all(each.completed and not each.error for each in answers)
+    return None
 
 
 async def calm_texts(mesh: RunningMesh, max_tokens: int, streams: int = STREAMS) -> list[str]:
