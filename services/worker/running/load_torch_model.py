@@ -75,6 +75,7 @@ class Wanted:
     def ranks_here(self) -> int:
         return self.ranks if self.meeting is None else self.ranks // self.meeting.nodes
 
+
 def load_torch_model(
     folder: Path,
     wanted: Wanted,

@@ -97,8 +97,7 @@ class TorchRunner:
                     self._samplers[item.sequence_id].commit(verdict.tokens)
             # A copy, because the model overwrites its own in the next step. It is made here, because a call into torch
             # behind `emit` lets the event loop run: it sends all of the step's tokens while the next step waits.
-            features = output.features if self._drafters.follow_texts else None
-            self._finished = verdicts, None if features is None else features.clone()
+            self._finished = verdicts, None if output.features is None else output.features.clone()
             return Result(verdicts, time.perf_counter() - self._began, scores)
 
     def draft(self) -> Drafted:

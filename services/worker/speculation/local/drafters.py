@@ -39,11 +39,6 @@ class LocalDrafters:
     def names(self) -> tuple[str, ...]:
         return tuple(self._drafters)
 
-    @property
-    def follow_texts(self) -> bool:
-        """Whether any of them is told of the next step."""
-        return bool(self._known)
-
     def join(self, new: NewSequence) -> None:
         if new.drafter in self._drafters:
             self._known[new.sequence_id] = _Local(new)
