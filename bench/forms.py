@@ -55,16 +55,16 @@ FORMS: dict[str, tuple[Part, ...]] = {
     # One call on a machine that has a GPU, torch and triton, and little else (bench/on_gpu.py), in order of worth. What
     # is wrong isn't worth timing: first the kernels are held to their references there, and the texts to each other.
     ON_GPU: (
-        Part("gpu_environment", "", 50),
+        Part("gpu_environment", "", 45),
         Part("parity", "--seconds 125", 130),
-        Part("gpu_law3", "", 50),
-        Part("gpu_steps", "", 40),
-        Part("gpu_verify", "", 75),
-        Part("gpu_decode", "", 60),
+        Part("gpu_law3", "--tokens 256", 60),
+        Part("gpu_steps", "", 35),
+        Part("gpu_verify", "", 40),
+        Part("gpu_decode", "", 30),
         Part("gpu_attention", "", 25),
         Part("gpu_runner", "", 35),
         Part("gpu_prefill", "", 25),
-        Part("gpu_http", "", 50),
+        Part("gpu_http", "", 110),
     ),
 }
 

@@ -175,7 +175,7 @@ def looked_up(length: int, match: int = 3) -> Drafts:
 
 def load(folder: Path, kv_cache_mb: int) -> InProcess:
     """On the GPU, as a worker does; in the interpreter where that was chosen, for a dry run."""
-    wanted = Wanted(dtype="bfloat16", executor="triton", kv_cache_mb=kv_cache_mb)
+    wanted = Wanted(dtype="bfloat16", executor="triton", kv_cache_mb=kv_cache_mb, rows_a_sequence=8)
     if interpreter.in_use():
         wanted = DRY
     return InProcess(TorchRunner(load_torch_model(folder, wanted)))

@@ -126,7 +126,8 @@ def http(own: Rows) -> Section | None:
     row, rows = _newest(own, "gpu_http", "runs")
     if row is None:
         return None
-    columns = ("server", "concurrency", "tokens_per_s", "ttft_p50_ms", "tpot_p50_ms", "accepted_per_step", "failed")
+    columns = ("workload", "server", "concurrency", "tokens_per_s", "ttft_p50_ms", "tpot_p50_ms", "accepted_per_step",
+               "failed")  # fmt: skip
     lines = [
         [value if isinstance(value := run[column], str) else number(value) for column in columns]
         for run in row["figures"]["runs"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import gpu_http
+from bench import gpu_http, peers_served
 from bench.left_out import LeftOut
 from tests.deploy_script import deploy_script
 
@@ -78,3 +78,13 @@ def test_a_dry_run_leaves_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(LeftOut, match="no toy"):
         gpu_http.measure(argparse.Namespace(dry_run=True, turns=1))
+
+
+@pytest.mark.parametrize("workload", gpu_http.WORKLOADS)
+def test_its_flags_make_a_command_of_the_load_harness(workload: str) -> None:
+    parser = argparse.ArgumentParser()
+    gpu_http.flags(parser)
+    options = parser.parse_args([])
+    options.served = ["label=naive;url=http://127.0.0.1:1"]
+    words = peers_served.command(workload, options)
+    assert "--cold" in words and words[words.index("--workload") + 1] == workload

@@ -35,8 +35,8 @@ PEERS = {
 STEPS = {"step_ms": {"rows 8": 4.5}, "device_busy_ms": {"rows 8": 4.25}, "exposed_ms": {"rows 8": 0.25}}
 DECODED = {"step_ms": {"batch 1": 6.5, "batch 64": 9.0}, "times_limit": {"batch 1": 1.15, "batch 64": 1.5}}
 ANSWERED = {"tokens_per_s": 900.0, "tokens_per_step": 3.5, "step_p50_ms": 1.25}
-RUN = {"server": "auto", "concurrency": 16, "tokens_per_s": 4000.0, "ttft_p50_ms": 9.0, "tpot_p50_ms": 2.0,
-       "accepted_per_step": None, "failed": 0}  # fmt: skip
+RUN = {"workload": "chat", "server": "auto", "concurrency": 16, "tokens_per_s": 4000.0, "ttft_p50_ms": 9.0,
+       "tpot_p50_ms": 2.0, "accepted_per_step": None, "failed": 0}  # fmt: skip
 # Figures of each stage, and a line of the page that shows them.
 STAGES: dict[str, tuple[dict[str, Any], str]] = {
     "on_gpu": ({"stage": "parity", "how": "died of signal 11", "seconds": 9.5, "code": -11}, "| parity | died of"),
@@ -62,7 +62,7 @@ STAGES: dict[str, tuple[dict[str, Any], str]] = {
     "gpu_prefill": (
         {"tokens_per_s": {"512 tokens": 9000.0}, "of_matmul": {"512 tokens": 0.5}}, "| tokens per second | 512 tokens |"
     ),
-    "gpu_http": ({"runs": [RUN]}, "| auto | 16 | 4 000 | 9 | 2 | – | 0 |"),
+    "gpu_http": ({"runs": [RUN]}, "| chat | auto | 16 | 4 000 | 9 | 2 | – | 0 |"),
 }  # fmt: skip
 
 
