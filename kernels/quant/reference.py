@@ -17,7 +17,7 @@ SMALLEST = 1e-12
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [R, K] ≈ codes · scale: [R, K] int8, [R] float32. Ties go to the even code."""
     x = x.float()
-    scales = x.abs().amax(-1).clamp(min=SMALLEST) / INT8
+    scales = x.abs().amax(-1).clamp(min=SMALLEST) / x.new_tensor(INT8)
     return (x / scales[:, None]).round().clamp(-INT8, INT8).to(torch.int8), scales
 
 
@@ -26,7 +26,8 @@ def quantize_rows_fp8(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.
     rows, inputs = x.shape
     count = -(-inputs // group)
     grouped = torch.nn.functional.pad(x.float(), (0, count * group - inputs)).view(rows, count, group)
-    scales = grouped.abs().amax(-1).clamp(min=SMALLEST) / E4M3
+    # By a tensor: torch on a GPU multiplies by a number's reciprocal instead of dividing by it.
+    scales = grouped.abs().amax(-1).clamp(min=SMALLEST) / grouped.new_tensor(E4M3)
     codes = (grouped / scales[..., None]).clamp(-E4M3, E4M3).view(rows, -1)[:, :inputs]
     return codes.to(torch.float8_e4m3fn), scales
 

@@ -54,7 +54,7 @@ def routed(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_each_pair_stands_once_in_a_tile_of_its_expert() -> None:
     ids = torch.tensor([[0, 1, 5], [1, 2, 5], [1, 5, 11]] * 7, dtype=torch.int32)  # 21 rows: expert 1 needs two tiles
-    places, tile_experts = fused.sort_by_expert(ids, EXPERTS)
+    places, tile_experts = fused.sort_by_expert(ids.to(device()), EXPERTS)
     tiles = places.view(-1, fused.BLOCK_M).tolist()
     seen: list[int] = []
     for tile, expert in zip(tiles, tile_experts.tolist(), strict=True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.norm_rope_act import fused, reference
-from kernels.testing import assert_close, assert_same_bits, poisoned, random
+from kernels.testing import assert_close, assert_same_bits, device, poisoned, random
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 EPSILON = 1e-5
@@ -76,7 +76,7 @@ def test_the_gate_is_that_of_plain_torch(dtype: torch.dtype, width: int) -> None
 
 
 def test_gates_far_from_zero_are_all_or_nothing() -> None:
-    gate_up = torch.tensor([[-1e4, -100.0, 100.0, 1e4, 2.0, 2.0, 2.0, 2.0]])
+    gate_up = torch.tensor([[-1e4, -100.0, 100.0, 1e4, 2.0, 2.0, 2.0, 2.0]], device=device())
     assert fused.silu_gate(gate_up).tolist() == [[0.0, 0.0, 200.0, 2e4]]
 
 
