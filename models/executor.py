@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -103,4 +103,14 @@ class Executor(Protocol):
     def move(self, slots: Sequence[tuple[int, int]]) -> None:
         """Copy keys and values from the first slot of each pair to the second, in all layers. No slot is both a
         source and a target."""
+        ...
+
+
+@runtime_checkable
+class TakesTokens(Protocol):
+    """An executor whose `forward` returns before anything is computed, and which can go on with tokens that the host
+    doesn't know yet."""
+
+    def forward_with(self, batch: Batch, hidden: torch.Tensor | None, tokens: torch.Tensor) -> Output:
+        """As `forward`, with `tokens` [R], which are on the device, in place of the batch's; without branches."""
         ...

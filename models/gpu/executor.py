@@ -70,7 +70,7 @@ class _GpuLayer:
 
 
 class GpuExecutor:
-    """models/executor.py's Executor."""
+    """models/executor.py's Executor, which takes tokens."""
 
     max_rows = MAX_ROWS
     branches = True
@@ -191,13 +191,22 @@ class GpuExecutor:
 
     # Running ------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
+        return self._forward(batch, hidden, None)
+
+    def forward_with(self, batch: Batch, hidden: torch.Tensor | None, tokens: torch.Tensor) -> Output:
+        return self._forward(batch, hidden, tokens)
+
+    @torch.inference_mode()
+    def _forward(self, batch: Batch, hidden: torch.Tensor | None, tokens: torch.Tensor | None) -> Output:
         rows = len(batch.tokens)
         assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
         if self._graphs and (bucket := self._graphs.bucket_of(rows)):
             self.steps["graph"] += 1
-            self._fork(self._small.put(batch, bucket))
+            step = self._small.put(batch, bucket)
+            self._fork(step)
+            if tokens is not None:
+                step.tokens[:rows].copy_(tokens)
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
             self._graphs.replay(bucket)
@@ -206,6 +215,8 @@ class GpuExecutor:
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
         self._fork(step)
+        if tokens is not None:
+            step.tokens.copy_(tokens)
         given = None if hidden is None else hidden.to(self._device, torch.float32)
         return Output(self._run(step, len(batch.wanted), features, given), features)
 

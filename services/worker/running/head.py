@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from models.batch import Stretch
-from models.executor import Executor, Options, Output, PageTensor
+from models.batch import Stretch, make_batch
+from models.executor import Executor, Options, Output, PageTensor, TakesTokens
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
@@ -168,7 +168,21 @@ class HeadModel:
             row += count
             ends.append(row - 1)
         output = forward(self.executor, stretches, self.page_tokens, hidden)
-        return output.logits, None if output.features is None else output.features[ends]
+        return output.logits, None if output.features is None else _of_rows(output.features, ends)
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether there is `forward_with`."""
+        return isinstance(self.executor, TakesTokens)
+
+    def forward_with(
+        self, rows: Sequence[HeadRows], hidden: torch.Tensor | None, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As `forward`, for one row of each sequence, whose token is in `tokens`, on the device."""
+        assert isinstance(self.executor, TakesTokens)
+        stretches = [Stretch(each.tokens, each.start, each.pages, 0) for each in rows]
+        output = self.executor.forward_with(make_batch(stretches, self.page_tokens), hidden, tokens)
+        return output.logits, output.features
 
     def forward_trees(self, trees: Sequence[HeadTree], hidden: torch.Tensor | None) -> Output:
         """Logits of the wanted rows, and the values of all rows that are hidden in the next pass, in the order of the
@@ -177,6 +191,15 @@ class HeadModel:
             Stretch(each.tokens, each.start, each.pages, each.logits_from, each.parents, each.spare) for each in trees
         ]
         return forward(self.executor, stretches, self.page_tokens, hidden)
+
+
+def _of_rows(features: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return features[rows[0] : rows[-1] + 1]
+    if features.device.type == "cpu":
+        return features[rows]
+    # With a list torch would wait for the device.
+    return features[torch.tensor(rows).pin_memory().to(features.device, non_blocking=True)]
 
 
 class ResidualModel:
@@ -209,13 +232,13 @@ class ResidualModel:
     def page_memory(self) -> Sequence[PageTensor]:
         return [] if self.prefix is None else self.prefix.page_memory()
 
-    def logits(self, index: int, hidden: torch.Tensor, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Of head `index` for each row of `hidden` [B, H], [B, its vocabulary]. `tokens`: for heads that read them, the
-        text's last token and the draft's so far, index + 1 for each row."""
+    def logits(self, index: int, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Of head `index` for each row of `hidden` [B, H], [B, its vocabulary]. `tokens` [B, index + 1], for heads that
+        read them: the text's last token and the draft's so far."""
         x = hidden
         if self.reads_tokens:
             assert self._embedding is not None
-            read = self._embedding[torch.tensor(tokens, device=self._embedding.device)]  # [B, index + 1, H]
+            read = self._embedding[tokens.to(self._embedding.device)]  # [B, index + 1, H]
             x = torch.cat([x, read.flatten(1).to(x.dtype)], dim=1)
         blocks, head = self._heads[index]
         for linear, skip in blocks:

@@ -40,6 +40,18 @@ class Chain:
             self._generator = torch.Generator().manual_seed(mixed)
         return self._generator
 
+    def add(self, token: int, sure: float) -> None:
+        self.tokens.append(token)
+        self.confidence.append(sure)
+        self.chance *= sure
+
+    def take(self, tokens: Sequence[tuple[int, float]]) -> None:
+        """As many of the first ones as are worth it."""
+        for token, sure in tokens:
+            if self.full:
+                break
+            self.add(token, sure)
+
     def made(self, source: str) -> Draft:
         if not self.tokens:
             return NO_DRAFT
@@ -59,6 +71,24 @@ def choose(chains: Sequence[Chain], logits: torch.Tensor, ids: torch.Tensor | No
             confidence[index] = float(probs[index, place])
     tokens = places if ids is None else ids[torch.tensor(places, device=ids.device)].tolist()
     for chain, token, sure in zip(chains, tokens, confidence, strict=True):
-        chain.tokens.append(token)
-        chain.confidence.append(sure)
-        chain.chance *= sure
+        chain.add(token, sure)
+
+
+def likeliest(logits: torch.Tensor, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row the token that `choose` takes for a rule without temperature, and its probability. Waits for
+    nothing."""
+    sure, places = logits.float().softmax(-1).max(-1)
+    return places if ids is None else ids[places], sure
+
+
+def fetched(passes: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[list[tuple[int, float]]]:
+    """What `likeliest` gave in some passes, with one wait for the device. The rows of a pass are the first ones of the
+    pass before it; one list for each row of the first pass."""
+    words = torch.cat([word for tokens, sure in passes for word in (tokens.int(), sure.view(torch.int32))]).cpu()
+    rows: list[list[tuple[int, float]]] = [[] for _ in passes[0][0]]
+    counts = [count for tokens, _ in passes for count in (len(tokens),) * 2]
+    parts = iter(torch.split(words, counts))
+    for tokens, sure in zip(parts, parts, strict=True):
+        for row, pair in zip(rows, zip(tokens.tolist(), sure.view(torch.float32).tolist(), strict=True), strict=False):
+            row.append(pair)
+    return rows

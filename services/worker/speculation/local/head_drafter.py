@@ -20,7 +20,7 @@ import torch
 from services.api.drafter import Committed, Draft, DraftRequest, Features, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import HeadModel, HeadRows
-from services.worker.speculation.local.choice import Chain, choose
+from services.worker.speculation.local.choice import Chain, choose, fetched, likeliest
 from services.worker.speculation.local.draft_tree import apart
 from services.worker.speculation.local.tree_passes import Root, draft_trees
 
@@ -81,11 +81,10 @@ class Following:
         self.read, self.position = tokens[-1:], self.waiting_from + len(tokens)
         return HeadRows(tokens, self.waiting_from, self.pages, wanted)
 
-    def next_row(self, token: int) -> HeadRows:
-        """The row of a draft token."""
-        row = HeadRows([token], self.position, self.pages, True)
+    def next_row(self, token: int = 0) -> HeadRows:
+        """The row of a draft token, which belongs into `read`, too."""
+        row = HeadRows([token], self.position, self.pages, 1)
         self.position += 1
-        self.read.append(token)
         return row
 
     def last_logits(self) -> torch.Tensor:
@@ -189,6 +188,9 @@ class HeadDrafter:
         chains = [Chain(each) for each in requests]
         known = [self._known[each.text.sequence_id] for each in requests]
         going = [pair for pair in zip(chains, known, strict=True) if not pair[0].full]
+        if self._model.takes_tokens and going and not any(each.temperature for each in requests):
+            self._draft_without_waits(going)
+            return [chain.made(self.name) for chain in chains]
         logits = torch.stack([following.last_logits() for _, following in going]) if going else None
         while going:
             assert logits is not None
@@ -196,8 +198,28 @@ class HeadDrafter:
             going = [pair for pair in going if not pair[0].full]
             if going:
                 rows = [following.next_row(chain.tokens[-1]) for chain, following in going]
+                for chain, following in going:
+                    following.read.append(chain.tokens[-1])
                 before = [following.hidden for _, following in going if following.hidden is not None]
                 logits, values = self._model.forward(rows, torch.stack(before) if before else None)
                 for index, (_, following) in enumerate(going):
                     following.hidden = None if values is None else values[index]
         return [chain.made(self.name) for chain in chains]
+
+    def _draft_without_waits(self, going: list[tuple[Chain, Following]]) -> None:
+        """All passes, and only then a look at their tokens: a look waits for the device, which takes as long as the
+        passes that a short draft wouldn't need."""
+        going = sorted(going, key=lambda pair: -pair[0].request.budget)
+        logits = torch.stack([following.last_logits() for _, following in going])
+        before = [following.hidden for _, following in going if following.hidden is not None]
+        hidden = torch.stack(before) if before else None
+        passes = [likeliest(logits, self._model.ids)]
+        for length in range(1, going[0][0].request.budget):
+            longer = [following for chain, following in going if chain.request.budget > length]
+            rows = [following.next_row() for following in longer]
+            given = None if hidden is None else hidden[: len(rows)]
+            logits, hidden = self._model.forward_with(rows, given, passes[-1][0][: len(rows)])
+            passes.append(likeliest(logits, self._model.ids))
+        for (chain, following), tokens in zip(going, fetched(passes), strict=True):
+            following.read += [token for token, _ in tokens[:-1]]
+            chain.take(tokens)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from services.api.drafter import NO_DRAFT, Committed, Draft, DraftRequest, Needs
+from services.api.drafter import Committed, Draft, DraftRequest, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import ResidualModel
-from services.worker.speculation.local.choice import Chain, choose
+from services.worker.speculation.local.choice import Chain, choose, fetched, likeliest
 from services.worker.speculation.local.draft_tree import DraftTree, apart, grow
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class ResidualDrafter:
         self._shape = read_shape(settings.draft_tree_shape) if settings else Shape()
         # The hidden value that the next draft is read off, by sequence.
         self._hidden: dict[int, torch.Tensor] = {}
+        # Whether a look at a token waits for a device.
+        self._waits = model.elsewhere
 
     def commit(self, results: Sequence[Committed]) -> None:
         for each in results:
@@ -48,19 +50,34 @@ class ResidualDrafter:
             nodes = [(tree, node) for tree in going for node in tree.frontier]
             hidden = torch.stack([self._hidden[tree.request.text.sequence_id] for tree, _ in nodes])
             read = [[tree.request.text.tokens[-1], *tree.path_to(node)] for tree, node in nodes]
-            grow(going, self._model.logits(index, hidden, read), self._model.ids, self._shape)
+            grow(going, self._model.logits(index, hidden, torch.tensor(read)), self._model.ids, self._shape)
         return [tree.made(self.name) for tree in trees]
 
     def _draft_chains(self, requests: list[DraftRequest]) -> list[Draft]:
         chains = [Chain(each) for each in requests]
+        if self._waits and not any(each.temperature for each in requests):
+            return self._draft_without_waits(chains)
         for index in range(len(self._model)):
             going = [chain for chain in chains if not chain.full]
             if not going:
                 break
             hidden = torch.stack([self._hidden[chain.request.text.sequence_id] for chain in going])
             read = [[chain.request.text.tokens[-1], *chain.tokens] for chain in going]
-            choose(going, self._model.logits(index, hidden, read), self._model.ids, self._vocab_size)
-        return [chain.made(self.name) if chain.tokens else NO_DRAFT for chain in chains]
+            logits = self._model.logits(index, hidden, torch.tensor(read))
+            choose(going, logits, self._model.ids, self._vocab_size)
+        return [chain.made(self.name) for chain in chains]
+
+    def _draft_without_waits(self, chains: list[Chain]) -> list[Draft]:
+        """All heads, and only then a look at their tokens: a look waits for the device."""
+        hidden = torch.stack([self._hidden[chain.request.text.sequence_id] for chain in chains])
+        read = torch.tensor([chain.request.text.tokens[-1:] for chain in chains]).to(hidden.device)
+        passes = []
+        for index in range(min(len(self._model), max(chain.request.budget for chain in chains))):
+            passes.append(likeliest(self._model.logits(index, hidden, read), self._model.ids))
+            read = torch.cat([read, passes[-1][0][:, None]], dim=1)
+        for chain, tokens in zip(chains, fetched(passes) if passes else (), strict=False):
+            chain.take(tokens)
+        return [chain.made(self.name) for chain in chains]
 
     def forget(self, sequence_ids: Sequence[int]) -> None:
         for sequence_id in sequence_ids:

@@ -240,6 +240,52 @@ def test_sampled_blocks_come_with_the_distributions_that_they_were_drawn_from(ta
     assert world.run(sampled)[0].ids == first
 
 
+HEADS: dict[str, Callable[[Path], State]] = {
+    "eagle3": reference.write_eagle3, "eagle": reference.write_eagle, "medusa": reference.write_medusa,
+    "hydra": reference.write_hydra,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [*HEADS, "draft_model"])
+@pytest.mark.parametrize("floor", [0.0, 0.02])
+def test_drafts_are_the_same_where_no_pass_waits_for_the_tokens_of_the_one_before(
+    method: str, floor: float, target: Path, tmp_path: Path
+) -> None:
+    """As on a GPU. Budgets differ, and end drafts at different lengths."""
+    if method in HEADS:
+        HEADS[method](tmp_path)
+    drafts, ids = [], []
+    for waits in (True, False):
+        world = World(target, method, tmp_path if method in HEADS else target, max_step_tokens=16)
+        if not waits:
+            without_waits(world)
+        draft = world.kept.drafter.draft
+        world.kept.drafter.draft = lambda asked, draft=draft: draft(  # type: ignore[method-assign, misc]
+            [dataclasses.replace(each, floor=floor) for each in asked]
+        )
+        texts = [request(prompt(30), max_tokens=24), request(prompt(7, 1), max_tokens=9), request(prompt(9, 2))]
+        ids.append([each.ids for each in world.run(*texts)])
+        drafts.append(world.kept.drafts)
+    assert ids[0] == ids[1]
+    assert len(drafts[0]) == len(drafts[1]) > 10
+    for (text, one), (same, other) in zip(*drafts, strict=True):
+        assert text == same and one.tokens == other.tokens
+        assert one.confidence == pytest.approx(other.confidence, rel=1e-5)
+    assert len({len(draft.tokens) for _, draft in drafts[0]}) > 1
+
+
+def without_waits(world: World) -> None:
+    """Passes take tokens that the host doesn't know, which on this executor it does."""
+    head = world.model.head
+    if isinstance(head, HeadModel):
+        executor: Any = head.executor
+        executor.forward_with = lambda batch, hidden, tokens: executor.forward(
+            dataclasses.replace(batch, tokens=tokens.int().numpy()), hidden
+        )
+    else:
+        world.kept.drafter._waits = True
+
+
 @pytest.mark.parametrize("method", ["medusa", "hydra"])
 def test_heads_without_attention_draft_as_the_reference_does(method: str, target: Path, tmp_path: Path) -> None:
     state = {"medusa": reference.write_medusa, "hydra": reference.write_hydra}[method](tmp_path)
