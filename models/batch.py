@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
+from kernels.cpu_program import compiled
 from models.branches import Branch, branches_of
 
 # Rows of a sequence that attention computes together: they share the conversion of a page.
@@ -55,105 +57,127 @@ class Batch:
 
 
 def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
-    made = _Making(page_tokens)
+    tokens = [each.tokens for each in stretches]
+    made = _Sequences(page_tokens, sum(map(len, tokens)))
     for stretch in stretches:
+        if stretch.logits_from:
+            made.skip_logits(min(stretch.logits_from, len(stretch.tokens)))
         if stretch.parents:
             made.add_tree(stretch)
         else:
-            made.add_chain(stretch)
-    return made.batch(max(len(stretch.pages) for stretch in stretches))
+            made.add(stretch.start, len(stretch.tokens), stretch.pages)
+    return made.batch(tokens, max([len(each.pages) for each in stretches]))
 
 
 def tree_slots(stretch: Stretch, page_tokens: int) -> np.ndarray:
     """int64, by row: where the batch puts its key and value."""
     slots = np.empty(len(stretch.tokens), np.int64)
     for branch, table in _tables(stretch, page_tokens):
-        slots[branch.rows] = _slots(table, _places(stretch, branch), page_tokens)
+        first = stretch.start + branch.depth
+        at = np.arange(first, first + len(branch.rows))
+        slots[branch.rows] = table[at // page_tokens].astype(np.int64) * page_tokens + at % page_tokens
     return slots
 
 
-class _Making:
-    def __init__(self, page_tokens: int) -> None:
+class _Sequences:
+    """What stretches become: a chain is one sequence, a tree one for each branch."""
+
+    def __init__(self, page_tokens: int, rows: int) -> None:
         self._page_tokens = page_tokens
+        # Of each sequence.
+        self._starts: list[int] = []
+        self._counts: list[int] = []
+        self._pages: list[Sequence[int]] = []
+        # Of each token of the stretches: its row, and whether its logits are wanted.
+        self._row_of = np.arange(rows)
+        self._wanted = np.ones(rows, bool)
         self._rows = 0
-        self._tables: list[np.ndarray] = []
-        self._tokens: list[Sequence[int]] = []
-        self._positions: list[np.ndarray] = []
-        self._slots: list[np.ndarray] = []
-        self._tiles: list[tuple[int, int, int]] = []
-        self._work: list[int] = []
-        self._wanted: list[np.ndarray] = []
         self._forks: list[int] = []
         self._also_rows: list[int] = []
         self._also_slots: list[int] = []
-        self._feature_rows: list[np.ndarray] = []
 
-    def add_chain(self, stretch: Stretch) -> None:
-        count = len(stretch.tokens)
-        self._wanted.append(np.arange(self._rows + stretch.logits_from, self._rows + count))
-        at = np.arange(stretch.start, stretch.start + count, dtype=np.int32)
-        self._feature_rows.append(np.arange(self._rows, self._rows + count, dtype=np.int32))
-        self._add(stretch.tokens, at, np.asarray(stretch.pages, np.int32))
+    def skip_logits(self, tokens: int) -> None:
+        """Of so many tokens of the next stretch."""
+        self._wanted[self._rows : self._rows + tokens] = False
 
-    def _add(self, tokens: Sequence[int], at: np.ndarray, table: np.ndarray) -> None:
-        count, start = len(tokens), int(at[0])
-        for row in range(0, count, TILE_ROWS):
-            rows = min(TILE_ROWS, count - row)
-            self._tiles.append((len(self._tables), self._rows + row, rows))
-            self._work.append(rows * ((start + row) // self._page_tokens + 1))
-        self._tables.append(table)
-        self._tokens.append(tokens)
-        self._positions.append(at)
-        self._slots.append(_slots(table, at, self._page_tokens))
+    def add(self, start: int, count: int, pages: Sequence[int]) -> None:
+        self._starts.append(start)
+        self._counts.append(count)
+        self._pages.append(pages)
         self._rows += count
 
     def add_tree(self, stretch: Stretch) -> None:
         """Its rows by branches; logits and features come in the order of its tokens."""
-        first = self._rows
-        main = np.asarray(stretch.pages, np.int32)
-        place = np.empty(len(stretch.tokens), np.int64)
-        kept = tree_slots(stretch, self._page_tokens)
+        row_of = self._row_of[self._rows : self._rows + len(stretch.tokens)]
         for branch, table in _tables(stretch, self._page_tokens):
-            place[branch.rows] = np.arange(self._rows, self._rows + len(branch.rows))
-            self._feature_rows.append(np.asarray(branch.rows, np.int32) + first)
+            row_of[branch.rows] = np.arange(self._rows, self._rows + len(branch.rows))
             if branch.parent >= 0:
-                self._fork(stretch, branch, table, main, place, kept)
-            self._add([stretch.tokens[row] for row in branch.rows], _places(stretch, branch), table)
-        self._wanted.append(place[stretch.logits_from :])
+                self._fork(stretch, branch, table, row_of)
+            self.add(stretch.start + branch.depth, len(branch.rows), table.tolist())
 
-    def _fork(
-        self, stretch: Stretch, branch: Branch, table: np.ndarray, main: np.ndarray, place: np.ndarray, kept: np.ndarray
-    ) -> None:
+    def _fork(self, stretch: Stretch, branch: Branch, table: np.ndarray, row_of: np.ndarray) -> None:
         """Fill a branch's first page up to the branch: the end of the text, and the draft tokens it follows."""
         first = stretch.start + branch.depth
         page = first // self._page_tokens
         begins = page * self._page_tokens
         if begins < stretch.start:
-            self._forks += [int(main[page]), int(table[page])]
+            self._forks += [int(stretch.pages[page]), int(table[page])]
         row = branch.rows[0]
         for position in range(first - 1, max(begins, stretch.start) - 1, -1):
             row = stretch.parents[row - 1] + 1
-            self._also_rows.append(int(place[row]))
+            self._also_rows.append(int(row_of[row]))
             self._also_slots.append(int(table[page]) * self._page_tokens + position - begins)
 
-    def batch(self, width: int) -> Batch:
-        tables = np.zeros((len(self._tables), width), np.int32)
-        for index, table in enumerate(self._tables):
-            tables[index, : len(table)] = table
+    def batch(self, tokens: Sequence[Sequence[int]], width: int) -> Batch:
+        """`tokens` of each stretch; page tables have `width` columns."""
+        rows, sequences = self._rows, len(self._starts)
+        lengths = [len(pages) for pages in self._pages]
+        columns = np.fromiter(chain(self._starts, self._counts, lengths), np.int64, 3 * sequences)
+        pages = np.fromiter(chain.from_iterable(self._pages), np.int32, sum(lengths))
+        positions, slots = np.empty(rows, np.int32), np.empty(rows, np.int64)
+        tables = np.empty((sequences, width), np.int32)
+        tiles = np.empty((sum([-(-count // TILE_ROWS) for count in self._counts]), 3), np.int32)
+        work = np.empty(len(tiles), np.int64)
+        _fill(columns.reshape(3, -1), pages, self._page_tokens, positions, slots, tables, tiles, work)
+        by_row, feature_rows = np.empty(rows, np.int32), np.empty(rows, np.int32)
+        by_row[self._row_of] = np.fromiter(chain.from_iterable(tokens), np.int32, rows)
+        feature_rows[self._row_of] = np.arange(rows)
         return Batch(
-            tokens=np.fromiter((token for tokens in self._tokens for token in tokens), np.int32, self._rows),
-            positions=np.concatenate(self._positions),
-            slots=np.concatenate(self._slots),
+            tokens=by_row,
+            positions=positions,
+            slots=slots,
             tables=tables.reshape(-1),
             table_width=width,
-            tiles=np.asarray(self._tiles, np.int32).reshape(-1),
-            tile_work=np.asarray(self._work, np.int64),
-            wanted=np.concatenate(self._wanted),
-            forks=np.asarray(self._forks, np.int32),
-            also_rows=np.asarray(self._also_rows, np.int32),
-            also_slots=np.asarray(self._also_slots, np.int64),
-            feature_rows=np.concatenate(self._feature_rows),
+            tiles=tiles.reshape(-1),
+            tile_work=work,
+            wanted=self._row_of[self._wanted],
+            forks=np.array(self._forks, np.int32),
+            also_rows=np.array(self._also_rows, np.int32),
+            also_slots=np.array(self._also_slots, np.int64),
+            feature_rows=feature_rows,
         )
+
+
+@compiled
+def _fill(columns, pages, page_tokens, positions, slots, tables, tiles, work):
+    """`columns`: of each sequence its first position, its rows, and how many of `pages` are its."""
+    row = tile = page = 0
+    for s in range(columns.shape[1]):
+        start, count, length = columns[0, s], columns[1, s], columns[2, s]
+        assert count > 0 and start + count <= length * page_tokens, "pages for every row"
+        for i in range(tables.shape[1]):
+            tables[s, i] = pages[page + i] if i < length else 0
+        for i in range(count):
+            if i % TILE_ROWS == 0:
+                rows = min(TILE_ROWS, count - i)
+                tiles[tile, 0], tiles[tile, 1], tiles[tile, 2] = s, row, rows
+                work[tile] = rows * ((start + i) // page_tokens + 1)
+                tile += 1
+            at = start + i
+            positions[row] = at
+            slots[row] = np.int64(tables[s, at // page_tokens]) * page_tokens + at % page_tokens
+            row += 1
+        page += length
 
 
 def _tables(stretch: Stretch, page_tokens: int) -> Iterator[tuple[Branch, np.ndarray]]:
@@ -171,12 +195,3 @@ def _tables(stretch: Stretch, page_tokens: int) -> Iterator[tuple[Branch, np.nda
             spare += len(own)
         tables.append(table)
         yield branch, table
-
-
-def _places(stretch: Stretch, branch: Branch) -> np.ndarray:
-    first = stretch.start + branch.depth
-    return np.arange(first, first + len(branch.rows), dtype=np.int32)
-
-
-def _slots(table: np.ndarray, at: np.ndarray, page_tokens: int) -> np.ndarray:
-    return table[at // page_tokens].astype(np.int64) * page_tokens + at % page_tokens

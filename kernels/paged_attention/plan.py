@@ -22,7 +22,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numba
 import numpy as np
+
+from kernels.cpu_program import compiled
 
 # Numbers of an item: first place in `item_rows`, rows, sequence, first position, end position, partial.
 ITEM = 8
@@ -57,165 +60,275 @@ class Plan:
     joins: np.ndarray  # [J, JOIN] int32
 
 
-@dataclass(slots=True)
-class _Tiles:
-    """Columns, one entry a tile: `rows` rows from `first_row` of a sequence see positions begin .. end - 1."""
-
-    sequence: np.ndarray
-    first_row: np.ndarray
-    rows: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-
-    def splits(self, split: int) -> np.ndarray:
-        return (self.end - 1) // split - self.begin // split + 1
-
-
 def plan(
     sizes: Sizes,
     first_rows: Sequence[int],
     row_counts: Sequence[int],
     starts: Sequence[int],
-    shared: Sequence[tuple[Sequence[int], int]] = (),
+    shared: Sequence[int] = (),
 ) -> Plan:
-    """Sequence s has rows first_rows[s] .. + row_counts[s], which stand at starts[s] .. of its context. `shared`:
-    sequences whose first positions, so many, lie in the same pages (`shared_prefixes` finds them)."""
-    firsts, counts, starts = (np.asarray(column, np.int64) for column in (first_rows, row_counts, starts))
-    begins = np.zeros(len(starts), np.int64)
-    cascades, slots = _cascades(sizes, counts, starts, shared, begins)
-    tiles = _tiles(sizes, firsts, counts, starts, begins)
-    taken = begins[tiles.sequence] > 0
-    partial = _split(sizes, tiles, taken, sizes.slots - slots)
-    row_slots = np.zeros(int((firsts + counts).max(initial=0)), np.int32)
-    joins = _slots(sizes, tiles, partial, begins, row_slots)
-    placed = tiles.rows.cumsum() - tiles.rows
-    items = [_items(sizes, tiles, placed, partial)]
-    item_rows = [_counted(tiles.first_row, tiles.rows)]
-    for sequences, tokens in cascades:
-        rows = _counted(firsts[sequences], counts[sequences])
-        at = np.arange(0, len(rows), sizes.tile_rows)
-        number = np.minimum(sizes.tile_rows, len(rows) - at)
-        place = at + sum(map(len, item_rows))
-        same = np.full(len(at), tokens)
-        together = _Tiles(np.full(len(at), sequences[0]), at, number, np.zeros_like(at), same)
-        items.append(_items(sizes, together, place, np.ones(len(at), bool)))
-        item_rows.append(rows)
-    every = np.concatenate(items)
-    every = every[np.argsort(every[:, 3] - every[:, 4], kind="stable")]
-    return Plan(every, np.concatenate(item_rows).astype(np.int32), row_slots, joins)
+    """Sequence s has rows first_rows[s] .. + row_counts[s], which stand at starts[s] .. of its context. `shared`: of
+    each group of sequences whose first positions lie in the same pages, the number of these positions, the number of
+    sequences, and the sequences (`shared_prefixes` finds them)."""
+    columns = (first_rows, row_counts, starts, shared)
+    firsts, counts, starts, shared = (np.array(column, np.int64) for column in columns)
+    rows = int(counts.sum())
+    made = Plan(
+        items=np.empty((rows + sizes.slots, ITEM), np.int32),
+        item_rows=np.empty(2 * rows, np.int32),
+        row_slots=np.empty(int((firsts + counts).max(initial=0)), np.int32),
+        joins=np.empty((rows, JOIN), np.int32),
+    )
+    items, item_rows, joins = write_plan(made, sizes, firsts, counts, starts, shared)
+    return Plan(made.items[:items], made.item_rows[:item_rows], made.row_slots, made.joins[:joins])
 
 
-def shared_prefixes(
-    tables: np.ndarray, starts: Sequence[int], page_tokens: int, split: int
-) -> list[tuple[list[int], int]]:
-    """Sequences that begin with the same pages, and how many positions, in whole splits, they share. tables [S, width]:
-    the pages of each sequence; only positions before its first row count."""
-    if split % page_tokens:
-        return []
-    pages = split // page_tokens
-    groups: dict[bytes, list[int]] = {}
-    for sequence, start in enumerate(starts):
-        if start >= split:
-            groups.setdefault(tables[sequence, :pages].tobytes(), []).append(sequence)
-    found = []
-    for sequences in groups.values():
-        if len(sequences) > 1:
-            least = min(starts[sequence] for sequence in sequences) // split
-            own = tables[sequences, : least * pages]
-            same = (own == own[0]).all(axis=0)
-            common = len(same) if same.all() else int(same.argmin())
-            found.append((sequences, common // pages * split))
-    return found
-
-
-def _cascades(
+def write_plan(
+    into: Plan,
     sizes: Sizes,
-    counts: np.ndarray,
+    first_rows: np.ndarray,
+    row_counts: np.ndarray,
     starts: np.ndarray,
-    shared: Sequence[tuple[Sequence[int], int]],
-    begins: np.ndarray,
-) -> tuple[list[tuple[Sequence[int], int]], int]:
-    """Those of `shared` that there is memory for, and how many slots they take; `begins`: where a sequence's own
-    part begins. A row takes slots for all splits that the tile sees which computes its own part."""
-    kept, slots = [], 0
-    for sequences, tokens in shared:
+    shared: np.ndarray,
+) -> tuple[int, int, int]:
+    """`plan` into arrays that are there: `into` has room for rows + slots items, 2 · rows item rows and rows joins. The
+    numbers of items, item rows and joins. The other arrays are int64, and all are contiguous: compiled once, for these
+    types."""
+    return _write(
+        into.items, into.item_rows, into.row_slots, into.joins, first_rows, row_counts, starts, shared,
+        sizes.tile_rows, sizes.group, sizes.kv_heads, sizes.split, sizes.programs, sizes.slots, sizes.window,
+        int(sizes.trees),
+    )  # fmt: skip
+
+
+def shared_prefixes(tables: np.ndarray, starts: Sequence[int], page_tokens: int, split: int) -> np.ndarray:
+    """Sequences that begin with the same pages, and how many positions, in whole splits, they share: for `plan`. tables
+    [S, width] int32: the pages of each sequence; only positions before its first row count."""
+    tables, starts = np.ascontiguousarray(tables, np.int32), np.ascontiguousarray(starts, np.int64)
+    # Room for groups of two, and for one sequence that is left over.
+    found = np.empty(2 * len(starts) + 1, np.int64)
+    first_pages = tables[starts >= split, 0].tolist()
+    # Most steps: no two sequences begin with the same page.
+    if split % page_tokens or len(set(first_pages)) == len(first_pages):
+        tables, starts = tables[:0], starts[:0]
+    return found[: _shared_prefixes(found, tables, starts, split // page_tokens, split)]
+
+
+# Compiled ------------------------------------------------------------------------------------------------------------
+
+# Columns of tiles and of items, int64. The first is a tile's first row, and an item's first place in `item_rows`; they
+# see positions begin .. end - 1. A partial tile is computed split by split.
+_FIRST, _ROWS, _SEQUENCE, _BEGIN, _END, _PARTIAL, _COLUMNS = range(7)
+_inner = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@compiled
+def _shared_prefixes(found, tables, starts, pages, split):
+    """Write the groups to `found`; the number of words. `pages`: of a split."""
+    grouped = np.zeros(len(starts), np.uint8)
+    end = 0
+    for s in range(len(starts)):
+        if grouped[s] or starts[s] < split:
+            continue
+        found[end + 2], members, least = s, 1, starts[s]
+        for other in range(s + 1, len(starts)):
+            if starts[other] >= split and _same_pages(tables, s, other, pages) == pages:
+                found[end + 2 + members] = other
+                members, least = members + 1, min(least, starts[other])
+                grouped[other] = 1
+        if members > 1:
+            common = least // split * pages
+            for member in range(1, members):
+                common = _same_pages(tables, s, found[end + 2 + member], common)
+            found[end], found[end + 1] = common // pages * split, members
+            end += 2 + members
+    return end
+
+
+@compiled
+def _write(
+    items, item_rows, row_slots, joins, firsts, counts, starts, groups,
+    tile_rows, group, kv_heads, split, programs, slots, window, trees,
+):  # fmt: skip
+    # Where a sequence's own part begins: behind the positions that it shares.
+    begins = np.zeros(len(starts), np.int64)
+    taken = _cascades(begins, groups, counts, starts, tile_rows, split, slots, window)
+    tiles = _tiles(firsts, counts, starts, begins, tile_rows, window, trees)
+    _split(tiles, begins, group, kv_heads, split, programs, slots - taken)
+    joined, used = _slots(row_slots, joins, tiles, begins, split)
+    # An item of a split needs a slot for each of its rows.
+    made = np.empty((len(tiles) + used, _COLUMNS), np.int64)
+    number, placed = _own_items(made, item_rows, tiles, split)
+    number, placed = _shared_items(made, item_rows, number, placed, firsts, counts, begins, groups, tile_rows, split)
+    order = _longest_first(made[:number])
+    for item in range(number):
+        for column in range(ITEM):
+            items[item, column] = made[order[item], column] if column < _COLUMNS else 0
+    return number, placed, joined
+
+
+@_inner
+def _same_pages(tables, one, other, most):
+    """How many of the first pages are the same, `most` at most."""
+    for page in range(most):
+        if tables[one, page] != tables[other, page]:
+            return page
+    return most
+
+
+@_inner
+def _own_items(made, item_rows, tiles, split):
+    """A whole tile is one item; of others, each split is one."""
+    number = placed = 0
+    for tile in range(len(tiles)):
+        begin, end, partial = tiles[tile, _BEGIN], tiles[tile, _END], tiles[tile, _PARTIAL]
+        low = begin
+        while low < end:
+            high = min(end, (low // split + 1) * split) if partial else end
+            made[number, _FIRST], made[number, _ROWS] = placed, tiles[tile, _ROWS]
+            made[number, _SEQUENCE], made[number, _PARTIAL] = tiles[tile, _SEQUENCE], partial
+            made[number, _BEGIN], made[number, _END] = low, high
+            low = high
+            number += 1
+        for row in range(tiles[tile, _ROWS]):
+            item_rows[placed] = tiles[tile, _FIRST] + row
+            placed += 1
+    return number, placed
+
+
+@_inner
+def _shared_items(made, item_rows, number, placed, firsts, counts, begins, groups, tile_rows, split):
+    """Any `tile_rows` rows of the sequences that share their first splits take one of them at once."""
+    at = 0
+    while at < len(groups):
+        tokens, members = groups[at], groups[at + 1]
+        at += 2
+        sequence, place = groups[at], placed
+        if begins[sequence] > 0:
+            for member in range(at, at + members):
+                for row in range(counts[groups[member]]):
+                    item_rows[placed] = firsts[groups[member]] + row
+                    placed += 1
+        while place < placed:
+            rows = min(tile_rows, placed - place)
+            for low in range(0, tokens, split):
+                made[number, _FIRST], made[number, _ROWS] = place, rows
+                made[number, _SEQUENCE], made[number, _PARTIAL] = sequence, 1
+                made[number, _BEGIN], made[number, _END] = low, min(tokens, low + split)
+                number += 1
+            place += rows
+        at += members
+    return number, placed
+
+
+@_inner
+def _cascades(begins, groups, counts, starts, tile_rows, split, slots, window):
+    """`begins` for the groups that there is memory for; how many slots they take. A row takes slots for all splits that
+    the tile sees which computes its own part."""
+    at = taken = 0
+    while at < len(groups):
+        tokens, members = groups[at], groups[at + 1]
+        at += 2
         wanted = 0
-        for s in sequences:
+        for member in range(at, at + members):
+            s = groups[member]
             assert tokens <= starts[s]
-            tile = np.arange(0, counts[s], sizes.tile_rows)
-            rows = np.minimum(sizes.tile_rows, counts[s] - tile)
-            wanted += int((rows * -(-(starts[s] + tile + rows) // sizes.split)).sum())
-        if sizes.window == 0 and tokens >= sizes.split and slots + wanted <= sizes.slots:
-            begins[list(sequences)] = tokens
-            kept.append((list(sequences), tokens))
-            slots += wanted
-    return kept, slots
+            for row in range(0, counts[s], tile_rows):
+                rows = min(tile_rows, counts[s] - row)
+                wanted += rows * -(-(starts[s] + row + rows) // split)
+        if window == 0 and tokens >= split and taken + wanted <= slots:
+            for member in range(at, at + members):
+                begins[groups[member]] = tokens
+            taken += wanted
+        at += members
+    return taken
 
 
-def _tiles(sizes: Sizes, firsts: np.ndarray, counts: np.ndarray, starts: np.ndarray, begins: np.ndarray) -> _Tiles:
+@_inner
+def _tiles(firsts, counts, starts, begins, tile_rows, window, trees):
     """The longest first."""
-    number = -(-counts // sizes.tile_rows)
-    sequence = np.repeat(np.arange(len(counts)), number)
-    at = _counted(np.zeros_like(number), number) * sizes.tile_rows
-    rows = np.minimum(sizes.tile_rows, counts[sequence] - at)
-    end = starts[sequence] + at + rows
-    begin = begins[sequence]
-    if sizes.window:
-        lowest = starts[sequence] + (0 if sizes.trees else at)
-        begin = np.maximum(0, lowest - sizes.window + 1)
-    order = np.argsort(begin - end, kind="stable")
-    return _Tiles(*(column[order] for column in (sequence, firsts[sequence] + at, rows, begin, end)))
+    number = 0
+    for s in range(len(counts)):
+        number += -(-counts[s] // tile_rows)
+    made, tile = np.zeros((number, _COLUMNS), np.int64), 0
+    for s in range(len(counts)):
+        for row in range(0, counts[s], tile_rows):
+            rows, begin = min(tile_rows, counts[s] - row), begins[s]
+            if window:
+                begin = max(0, starts[s] + (0 if trees else row) - window + 1)
+            made[tile, _FIRST], made[tile, _ROWS], made[tile, _SEQUENCE] = firsts[s] + row, rows, s
+            made[tile, _BEGIN], made[tile, _END] = begin, starts[s] + row + rows
+            tile += 1
+    order = _longest_first(made)
+    tiles = np.empty((number, _COLUMNS), np.int64)
+    for tile in range(number):
+        for column in range(_COLUMNS):
+            tiles[tile, column] = made[order[tile], column]
+    return tiles
 
 
-def _split(sizes: Sizes, tiles: _Tiles, taken: np.ndarray, slots: int) -> np.ndarray:
+@_inner
+def _split(tiles, begins, group, kv_heads, split, programs, slots):
     """Which tiles are computed split by split: those whose first part is shared, and long ones where programs would
     wait for them. Slots go to the longest, where they save most."""
-    length = tiles.end - tiles.begin
-    share = length.sum() * sizes.kv_heads / sizes.programs
-    if _longest_program(sizes, length) <= UNEVEN * share:
-        return taken
-    limit = np.where(tiles.rows * sizes.group <= FEW_ROWS, share / 4, share)
-    wanted = (length > limit) & (tiles.splits(sizes.split) > 1) & ~taken
-    needed = np.where(wanted, tiles.rows * tiles.splits(sizes.split), 0)
-    return taken | (wanted & (needed.cumsum() <= slots))
+    total = 0
+    for tile in range(len(tiles)):
+        total += tiles[tile, _END] - tiles[tile, _BEGIN]
+    share = total * kv_heads / programs
+    uneven = _longest_program(tiles, kv_heads, programs) > UNEVEN * share
+    needed = 0
+    for tile in range(len(tiles)):
+        rows, begin, end = tiles[tile, _ROWS], tiles[tile, _BEGIN], tiles[tile, _END]
+        limit = share / 4 if rows * group <= FEW_ROWS else share
+        splits = (end - 1) // split - begin // split + 1
+        partial = begins[tiles[tile, _SEQUENCE]] > 0
+        if uneven and not partial and end - begin > limit and splits > 1:
+            needed += rows * splits
+            partial = needed <= slots
+        tiles[tile, _PARTIAL] = partial
 
 
-def _longest_program(sizes: Sizes, length: np.ndarray) -> int:
+@_inner
+def _longest_program(tiles, kv_heads, programs):
     """Positions that the busiest program takes if nothing is split: programs go over the list forth and back."""
-    todo = np.repeat(length, sizes.kv_heads)
-    turns = np.zeros((-(-len(todo) // sizes.programs), sizes.programs), np.int64)
-    turns.reshape(-1)[: len(todo)] = todo
-    turns[1::2] = turns[1::2, ::-1]
-    return int(turns.sum(axis=0).max(initial=0))
+    todo = np.zeros(programs, np.int64)
+    for index in range(len(tiles) * kv_heads):
+        turn, program = index // programs, index % programs
+        if turn % 2:
+            program = programs - 1 - program
+        tile = index // kv_heads
+        todo[program] += tiles[tile, _END] - tiles[tile, _BEGIN]
+    longest = 0
+    for program in range(programs):
+        longest = max(longest, todo[program])
+    return longest
 
 
-def _slots(sizes: Sizes, tiles: _Tiles, partial: np.ndarray, begins: np.ndarray, row_slots: np.ndarray) -> np.ndarray:
-    """Slots for the rows of split tiles, one behind the other; the joins that they make."""
-    rows = _counted(tiles.first_row[partial], tiles.rows[partial])
-    if not len(rows):
-        return np.zeros((0, JOIN), np.int32)
-    # A shared first part has its slots before the row's own.
-    before = tiles.begin // sizes.split * (begins[tiles.sequence] == 0)
-    each = np.repeat((-(-tiles.end // sizes.split) - before)[partial], tiles.rows[partial])
-    first = each.cumsum() - each
-    row_slots[rows] = first - np.repeat(before[partial], tiles.rows[partial])
-    return np.stack([rows, first, each, np.zeros_like(rows)], axis=1).astype(np.int32)
+@_inner
+def _slots(row_slots, joins, tiles, begins, split):
+    """Slots for the rows of split tiles, one behind the other, and their joins; the numbers of joins and slots."""
+    row_slots[:] = 0
+    slot = joined = 0
+    for tile in range(len(tiles)):
+        if tiles[tile, _PARTIAL]:
+            # A shared first part has its slots before the row's own.
+            before = 0 if begins[tiles[tile, _SEQUENCE]] > 0 else tiles[tile, _BEGIN] // split
+            each = -(-tiles[tile, _END] // split) - before
+            for row in range(tiles[tile, _FIRST], tiles[tile, _FIRST] + tiles[tile, _ROWS]):
+                row_slots[row] = slot - before
+                joins[joined, 0], joins[joined, 1], joins[joined, 2], joins[joined, 3] = row, slot, each, 0
+                slot += each
+                joined += 1
+    return joined, slot
 
 
-def _items(sizes: Sizes, tiles: _Tiles, placed: np.ndarray, partial: np.ndarray) -> np.ndarray:
-    """A whole tile is one item; of others, each split is one."""
-    number = np.where(partial, tiles.splits(sizes.split), 1)
-    tile = np.repeat(np.arange(len(number)), number)
-    split = tiles.begin[tile] // sizes.split + _counted(np.zeros_like(number), number)
-    items = np.zeros((len(tile), ITEM), np.int32)
-    items[:, 0], items[:, 1], items[:, 2] = placed[tile], tiles.rows[tile], tiles.sequence[tile]
-    items[:, 3] = np.where(partial[tile], np.maximum(tiles.begin[tile], split * sizes.split), tiles.begin[tile])
-    items[:, 4] = np.where(partial[tile], np.minimum(tiles.end[tile], (split + 1) * sizes.split), tiles.end[tile])
-    items[:, 5] = partial[tile]
-    return items
-
-
-def _counted(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """firsts[0], firsts[0] + 1, .. counts[0] of them, then the same for the next."""
-    before = counts.cumsum() - counts
-    return np.arange(counts.sum()) + np.repeat(firsts - before, counts)
+@_inner
+def _longest_first(made):
+    """The order of tiles or items; of the same length, the first one first."""
+    keys = np.empty(len(made), np.int64)
+    for i in range(len(made)):
+        keys[i] = (made[i, _BEGIN] - made[i, _END]) << 32 | i
+    keys.sort()
+    for i in range(len(made)):
+        keys[i] &= 0xFFFFFFFF
+    return keys

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from kernels.cpu_program import compiled
 from kernels.device import Device
-from kernels.paged_attention.plan import ITEM, JOIN, Plan, Sizes, plan, shared_prefixes
+from kernels.paged_attention.plan import ITEM, JOIN, Plan, Sizes, shared_prefixes, write_plan
 from models.batch import Batch
 
 # Pieces begin at multiples of 16 bytes.
 _ALIGN = 4
+_NONE = np.zeros(0, np.int32)
+_NOTHING = Batch(_NONE, _NONE, _NONE, _NONE, 1, _NONE, _NONE, _NONE)
 
 
 @dataclass(slots=True)
@@ -87,26 +91,38 @@ class StepInputs:
         self._on_device = {name: self._stage.there[at] for name, at in zip(sizes, places, strict=True)}
         self._before_tables = starts[-2]
         self._tables = self._stage.there.new_zeros(rows, width_limit) if fixed else None
+        # [2, branch pages]: sources, then targets.
+        self._forks = self._on_device["forks"].view(torch.int64).view(2, branch_pages)
+        self._no_forks = self._forks[0, :0], self._forks[1, :0]
+        self._has_also = False
         self._plans = tuple(self._plan_there(index) for index in range(len(kinds)))
+        self._plans_here = [self._plan_here(index) for index in range(len(kinds))]
+        # Of each sequence of a batch: first row, rows, position of the first row.
+        self._sequences = np.zeros((3, rows), np.int64)
+        self._padding = dict.fromkeys(("tokens", "positions", "wanted"), np.zeros(rows, np.int32))
+        self._padding["feature_rows"] = np.arange(rows, dtype=np.int32)
+        # For fixed inputs, by rows: what `_views` gives.
+        self._kept_views: dict[int, tuple[Any, ...]] = {}
+        # Compile now, or load from disk, what puts plans.
+        self._put_plans(_NOTHING)
 
     def _plan_there(self, index: int) -> PlanOnDevice:
         there = (self._on_device[f"{name} {index}"] for name in ("counts", "items", "item_rows", "row_slots", "joins"))
         return PlanOnDevice(*there, slots=self._kinds[index].slots)
 
+    def _plan_here(self, index: int) -> Plan:
+        here = {name: self._numbers[f"{name} {index}"] for name in ("items", "item_rows", "row_slots", "joins")}
+        here["items"], here["joins"] = here["items"].reshape(-1, ITEM), here["joins"].reshape(-1, JOIN)
+        return Plan(**here)
+
     def put(self, batch: Batch, rows: int) -> Step:
         """Send a batch, padded to `rows`. Waits only until the last batch has been sent."""
         self._stage.wait()
         own, wanted = len(batch.tokens), len(batch.wanted)
-        for name, values, filling in (
-            ("tokens", batch.tokens, 0),
-            ("positions", batch.positions, 0),
-            ("wanted", batch.wanted, 0),
-        ):
-            self._numbers[name][: len(values)] = values
-            self._numbers[name][len(values) : rows] = filling
-        features = self._numbers["feature_rows"]
-        features[: len(batch.feature_rows)] = batch.feature_rows
-        features[len(batch.feature_rows) : rows] = np.arange(len(batch.feature_rows), rows)
+        for name, padding in self._padding.items():
+            numbers, values = self._numbers[name], getattr(batch, name)
+            numbers[: len(values)] = values
+            numbers[len(values) : rows] = padding[len(values) : rows]
         slots = self._numbers["slots"].view(np.int64)
         slots[:own], slots[own:rows] = batch.slots, -1
         self._put_branches(batch, rows)
@@ -114,11 +130,11 @@ class StepInputs:
         count = len(batch.tables)
         self._numbers["tables"][:count] = batch.tables
         self._stage.send(self._before_tables + count)
-        tables = self._on_device["tables"][:count].view(-1, batch.table_width)
-        forks = len(batch.forks) // 2
+        sequences, forks = count // batch.table_width, len(batch.forks) // 2
+        tables = self._on_device["tables"][:count].view(sequences, batch.table_width)
         if self._tables is None:
             return self._step(rows, wanted, tables, forks)
-        self._tables[: len(tables), : batch.table_width].copy_(tables)
+        self._tables[:sequences, : batch.table_width].copy_(tables)
         return self._step(rows, rows, self._tables, forks)
 
     def fixed_step(self, rows: int) -> Step:
@@ -128,53 +144,64 @@ class StepInputs:
 
     def empty(self, rows: int) -> None:
         """A batch of padding only."""
-        nothing = np.zeros(0, np.int32)
-        self.put(Batch(nothing, nothing, nothing, nothing, 1, nothing, nothing, nothing), rows)
+        self.put(_NOTHING, rows)
 
     def _put_branches(self, batch: Batch, rows: int) -> None:
-        order = np.argsort(batch.also_rows, kind="stable")
-        begins = np.searchsorted(batch.also_rows[order], np.arange(rows + 1))
-        self._numbers["also_begins"][: rows + 1] = begins
-        self._numbers["also_slots"].view(np.int64)[: len(order)] = batch.also_slots[order]
-        # [2, branch pages]: sources, then targets.
-        forks = self._numbers["forks"].view(np.int64).reshape(2, self._branch_pages)
-        forks[:, : len(batch.forks) // 2] = batch.forks.reshape(-1, 2).T
+        if len(batch.also_rows):
+            order = np.argsort(batch.also_rows, kind="stable")
+            begins = np.searchsorted(batch.also_rows[order], np.arange(rows + 1))
+            self._numbers["also_begins"][: rows + 1] = begins
+            self._numbers["also_slots"].view(np.int64)[: len(order)] = batch.also_slots[order]
+            self._has_also = True
+        elif self._has_also:
+            self._numbers["also_begins"][:] = 0
+            self._has_also = False
+        if len(batch.forks):
+            forks = self._numbers["forks"].view(np.int64).reshape(2, self._branch_pages)
+            forks[:, : len(batch.forks) // 2] = batch.forks.reshape(-1, 2).T
 
     def _put_plans(self, batch: Batch) -> None:
-        tiles = batch.tiles.reshape(-1, 3)
+        count = _sequences(batch.tiles, batch.positions, self._sequences)
+        firsts, counts, starts = self._sequences[:, :count]
         tables = batch.tables.reshape(-1, batch.table_width)
-        if len(tiles) == 0:
-            firsts, counts, starts = [], [], []
-        else:
-            begins = np.flatnonzero(np.diff(tiles[:, 0], prepend=-1))
-            firsts = tiles[begins, 1].tolist()
-            counts = np.add.reduceat(tiles[:, 2], begins).tolist()
-            starts = batch.positions[tiles[begins, 1]].tolist()
-        shared: dict[int, list[tuple[list[int], int]]] = {}
-        for index, kind in enumerate(self._kinds):
+        shared: dict[int, np.ndarray] = {}
+        for index, (kind, here) in enumerate(zip(self._kinds, self._plans_here, strict=True)):
             if kind.split not in shared:
                 shared[kind.split] = shared_prefixes(tables, starts, self._page_tokens, kind.split)
-            self._put_plan(index, plan(kind, firsts, counts, starts, shared[kind.split]))
-
-    def _put_plan(self, index: int, made: Plan) -> None:
-        self._numbers[f"counts {index}"][:] = len(made.items), len(made.joins)
-        for name in ("items", "item_rows", "row_slots", "joins"):
-            values = getattr(made, name).reshape(-1)
-            self._numbers[f"{name} {index}"][: len(values)] = values
+            items, _, joins = write_plan(here, kind, firsts, counts, starts, shared[kind.split])
+            self._numbers[f"counts {index}"][:] = items, joins
 
     def _step(self, rows: int, wanted: int, tables: torch.Tensor, forks: int) -> Step:
+        views = self._kept_views.get(rows)
+        if views is None:
+            views = self._views(rows, wanted)
+            if self._tables is not None:
+                self._kept_views[rows] = views
+        pairs = (self._forks[0, :forks], self._forks[1, :forks]) if forks else self._no_forks
+        return Step(rows, *views, forks=pairs, tables=tables, plans=self._plans)
+
+    def _views(self, rows: int, wanted: int) -> tuple[Any, ...]:
+        """The first fields of a step, after its rows."""
         there = self._on_device
-        sources, targets = there["forks"].view(torch.int64).view(2, self._branch_pages)[:, :forks]
         also = (there["also_begins"][: rows + 1], there["also_slots"].view(torch.int64))
-        return Step(
-            rows=rows,
-            slots=there["slots"].view(torch.int64)[:rows],
-            tokens=there["tokens"][:rows],
-            positions=there["positions"][:rows],
-            wanted=there["wanted"][:wanted],
-            feature_rows=there["feature_rows"][:rows],
-            also=also if self._branch_pages else None,
-            forks=(sources, targets),
-            tables=tables,
-            plans=self._plans,
+        return (
+            there["slots"].view(torch.int64)[:rows],
+            there["tokens"][:rows],
+            there["positions"][:rows],
+            there["wanted"][:wanted],
+            there["feature_rows"][:rows],
+            also if self._branch_pages else None,
         )
+
+
+@compiled
+def _sequences(tiles, positions, found):
+    """Of each sequence of a batch's tiles: first row, rows, position of the first row. Their number."""
+    number = 0
+    for tile in range(0, len(tiles), 3):
+        sequence, first, rows = tiles[tile], tiles[tile + 1], tiles[tile + 2]
+        if tile == 0 or sequence != tiles[tile - 3]:
+            found[0, number], found[1, number], found[2, number] = first, 0, positions[first]
+            number += 1
+        found[1, number - 1] += rows
+    return number

@@ -1,16 +1,20 @@
-"""Who computes what: every split of every row is somewhere, once, and memory for partial results is never exceeded."""
+"""Who computes what: every split of every row is somewhere, once, and memory for partial results is never exceeded. The
+plan is that of plan_in_numpy.py."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from kernels.paged_attention import plan as plans
 from kernels.paged_attention.plan import Sizes, plan, shared_prefixes
+from tests.kernels.paged_attention import plan_in_numpy
 
-SPLIT = 64
+SPLIT, PAGE_TOKENS = 64, 16
 
 
 def sizes(slots: int = 1000, window: int = 0, programs: int = 6, tile_rows: int = 8) -> Sizes:
@@ -48,7 +52,7 @@ def test_every_split_of_every_row_is_computed_once(seed: int) -> None:
     firsts = [sum(counts[:i]) for i in range(count)]
     slots, window = draw.choice([0, 3, 20, 1000]), draw.choice([0, 0, 40, 100])
     common = [i for i in range(count) if starts[i] >= 2 * SPLIT and draw.random() < 0.7]
-    shared = [(common, 2 * SPLIT)] if len(common) > 1 else []
+    shared = [2 * SPLIT, len(common), *common] if len(common) > 1 else []
     made = plan(sizes(slots, window), firsts, counts, starts, shared)
     computed(made, counts, starts, window)
     assert sum(int(join[2]) for join in made.joins) <= slots
@@ -75,7 +79,52 @@ def test_an_empty_step_has_nothing_to_do() -> None:
 def test_sequences_that_begin_with_the_same_pages_are_found_with_what_they_share_in_whole_splits() -> None:
     tables = np.array([[1, 2, 3, 4, 5, 6], [9, 9, 9, 9, 9, 9], [1, 2, 3, 4, 7, 0], [1, 2, 3, 4, 5, 8]], np.int32)
     starts = [90, 90, 70, 95]
-    assert shared_prefixes(tables, starts, page_tokens=16, split=32) == [([0, 2, 3], 64)]
+    assert shared_prefixes(tables, starts, page_tokens=16, split=32).tolist() == [64, 3, 0, 2, 3]
     # The one that has just begun shares nothing yet: its rows don't see the whole of the first split.
-    assert shared_prefixes(tables, [90, 90, 20, 95], page_tokens=16, split=32) == [([0, 3], 64)]
-    assert shared_prefixes(tables, starts, page_tokens=24, split=32) == []
+    assert shared_prefixes(tables, [90, 90, 20, 95], page_tokens=16, split=32).tolist() == [64, 2, 0, 3]
+    assert shared_prefixes(tables, starts, page_tokens=24, split=32).tolist() == []
+
+
+def drawn(draw: random.Random) -> tuple[list[int], list[int], np.ndarray]:
+    """Rows and first positions of some sequences, and their tables; texts go on as one of a few others do."""
+    count = draw.choice([0, 1, 2, 5, 12, 40])
+    longest = draw.choice([100, 500, 3000])
+    starts = [draw.choice([0, SPLIT, 2 * SPLIT, draw.randrange(longest)]) for _ in range(count)]
+    counts = [draw.choice([1, 1, 1, 5, 16, 40]) for _ in range(count)]
+    tables = np.array([draw.sample(range(1000), longest // PAGE_TOKENS + 10) for _ in range(count)], np.int32)
+    for sequence in range(1, count):
+        if draw.random() < 0.5:
+            same = draw.choice([1, 4, 8, 9, longest // PAGE_TOKENS])
+            tables[sequence, :same] = tables[draw.randrange(min(sequence, 3)), :same]
+    return counts, starts, tables.reshape(count, longest // PAGE_TOKENS + 10)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plans_and_shared_prefixes_are_those_computed_in_numpy(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(40):
+        counts, starts, tables = drawn(draw)
+        groups = plan_in_numpy.shared_prefixes(tables, starts, PAGE_TOKENS, SPLIT)
+        shared = shared_prefixes(tables, starts, PAGE_TOKENS, SPLIT)
+        assert shared.tolist() == [n for sequences, tokens in groups for n in (tokens, len(sequences), *sequences)]
+        firsts = np.cumsum([0, *counts])[:-1]
+        limits = Sizes(
+            tile_rows=draw.choice([1, 8, 21]), group=draw.choice([1, 3, 4]), kv_heads=draw.choice([1, 2, 8]),
+            split=SPLIT, programs=draw.choice([1, 6, 20, 60, 264]), slots=draw.choice([0, 3, 50, 1000]),
+            window=draw.choice([0, 0, 1, 40, 200]), trees=draw.random() < 0.3,
+        )  # fmt: skip
+        expected = plan_in_numpy.plan(limits, firsts, counts, starts, groups)
+        made = plan(limits, firsts, counts, starts, shared)
+        for field in fields(expected):
+            one, other = getattr(expected, field.name), getattr(made, field.name)
+            assert one.dtype == other.dtype and np.array_equal(one, other), field.name
+
+
+def test_plans_of_all_sizes_are_compiled_once() -> None:
+    """A second compilation would make a request wait."""
+    for starts in ([], [SPLIT], [200, 200, 10]):
+        tables = np.arange(13 * len(starts), dtype=np.int32).reshape(len(starts), 13) % 13
+        counts = [1] * len(starts)
+        shared = shared_prefixes(tables, starts, PAGE_TOKENS, SPLIT)
+        plan(sizes(), list(range(len(starts))), counts, starts, shared)
+    assert len(plans._write.signatures) == len(plans._shared_prefixes.signatures) == 1

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from kernels.device import device_of
+from kernels.paged_attention import plan as plans
 from kernels.paged_attention.plan import Sizes
-from models.batch import Stretch, make_batch
-from models.gpu.inputs import StepInputs
+from models.batch import Batch, Stretch, make_batch
+from models.branches import own_pages
+from models.gpu import inputs as step_inputs
+from models.gpu.inputs import Step, StepInputs
+from services.worker.parallel.calls import batch_of, forward_call
+from tests.kernels.paged_attention import plan_in_numpy
 
 PAGE_TOKENS = 16
 KINDS = [Sizes(8, 2, 2, 32, 6, 64), Sizes(4, 4, 1, 32, 6, 64, window=20)]
 CPU = device_of(torch.device("cpu"))
+COMPILED = [plans._write, plans._shared_prefixes, step_inputs._sequences]
 
 
 def inputs(fixed: bool) -> StepInputs:
@@ -94,3 +107,76 @@ def test_pieces_begin_where_wide_loads_may() -> None:
     tensors += [getattr(plan, name) for plan in step.plans for name in ("counts", "items", "item_rows", "joins")]
     base = tensors[0].data_ptr()
     assert all((tensor.data_ptr() - base) % 16 == 0 for tensor in tensors)
+
+
+def drawn(draw: random.Random, tables: int) -> list[Stretch]:
+    """Chains and trees of at most 60 rows in all; some begin with the same pages."""
+    stretches = []
+    for own in range(20, 20 + draw.randint(1, 4)):
+        start, count = draw.choice([0, 5, 40, 64, 100]), draw.choice([1, 1, 4, 15])
+        pages = [*(range(6) if draw.random() < 0.5 else range(own * 10, own * 10 + 6)), 500 + own, 600 + own]
+        parents = [draw.randrange(-1, row) for row in range(count - 1)] if draw.random() < 0.3 else []
+        spare = range(1000 + 100 * own, 1000 + 100 * own + own_pages(parents, start, PAGE_TOKENS) if parents else 0)
+        stretches.append(Stretch(list(range(count)), start, pages[:tables], draw.randrange(count), parents, spare))
+    return stretches
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_batch_after_batch_is_there_with_its_plans_and_second_slots(fixed: bool, seed: int) -> None:
+    draw = random.Random(seed)
+    there = StepInputs(60, KINDS, PAGE_TOKENS, 8, fixed, CPU, branch_pages=100)
+    for _ in range(10):
+        batch = make_batch(drawn(draw, 8), PAGE_TOKENS)
+        own = len(batch.tokens)
+        rows = min(60, own + draw.choice([0, 3, 20]))
+        step = there.put(batch, rows)
+        padding = [0] * (rows - own)
+        assert step.tokens.tolist() == [*batch.tokens, *padding]
+        assert step.positions.tolist() == [*batch.positions, *padding]
+        assert step.slots.tolist() == [*batch.slots, *([-1] * len(padding))]
+        assert step.feature_rows.tolist() == [*batch.feature_rows, *range(own, rows)]
+        assert step.wanted[: len(batch.wanted)].tolist() == batch.wanted.tolist()
+        tables = batch.tables.reshape(-1, batch.table_width)
+        assert step.tables[: len(tables), : batch.table_width].tolist() == tables.tolist()
+        assert torch.stack(step.forks).T.reshape(-1).tolist() == batch.forks.tolist()
+        begins, slots = (each.tolist() for each in step.also)
+        assert begins[0] == 0 and len(begins) == rows + 1
+        for row in range(rows):
+            assert slots[begins[row] : begins[row + 1]] == batch.also_slots[batch.also_rows == row].tolist()
+        assert_plans(step, batch, tables)
+
+
+def assert_plans(step: Step, batch: Batch, tables: np.ndarray) -> None:
+    tiles = batch.tiles.reshape(-1, 3)
+    begins = np.flatnonzero(np.diff(tiles[:, 0], prepend=-1))
+    firsts, counts = tiles[begins, 1], np.add.reduceat(tiles[:, 2], begins)
+    starts = batch.positions[firsts]
+    for kind, found in zip(KINDS, step.plans, strict=True):
+        shared = plan_in_numpy.shared_prefixes(tables, starts.tolist(), PAGE_TOKENS, kind.split)
+        expected = plan_in_numpy.plan(kind, firsts, counts, starts, shared)
+        assert found.counts.tolist() == [len(expected.items), len(expected.joins)]
+        for name in ("items", "item_rows", "row_slots", "joins"):
+            values = getattr(expected, name).reshape(-1)
+            assert getattr(found, name)[: len(values)].tolist() == values.tolist(), name
+
+
+def test_batches_of_all_kinds_are_compiled_once_when_inputs_are_made() -> None:
+    there = inputs(fixed=True)
+    before = [len(each.signatures) for each in COMPILED]
+    there.put(batch(), 4)
+    there.put(make_batch([Stretch([1] * 8, 40, [6, 5, 4], 0), Stretch([1] * 8, 40, [6, 5, 3], 0)], PAGE_TOKENS), 16)
+    there.put(batch_of(forward_call(batch())[1:]), 4)
+    there.empty(4)
+    assert before == [len(each.signatures) for each in COMPILED] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_no_loop_leaves_an_array() -> None:
+    """Batches, plans and inputs again, in another process: it compiles the loops with checks of every index."""
+    root = Path(__file__).parents[3]
+    files = ["tests/models/test_batch.py", "tests/kernels/paged_attention/test_plan.py", __file__]
+    command = [sys.executable, "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *files]
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
