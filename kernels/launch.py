@@ -6,6 +6,7 @@ read by the kernels from tensors of a fixed size, so a launch can be captured in
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from kernels import interpreter
 
 # Multiprocessors that the interpreter pretends to have: few, so that a persistent program takes several items.
 INTERPRETED_MULTIPROCESSORS = 3
+# The compute capability from which a kernel can start while the one before it runs (kernels/dependent.py).
+DEPENDENT_FROM = 90
 
 log = logging.getLogger("specmesh.kernels")
 
@@ -44,6 +47,8 @@ class _State:
     noted: list[Launched] | None = None
     # The architecture that launches are listed for; 0: they are started.
     listed_for: int = 0
+    # Whether kernels start while the one before still runs, where they can.
+    dependent: bool = True
 
 
 _state = _State()
@@ -187,7 +192,21 @@ def _compile(
         interpreter.mend_patching()
         return None, in_order
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
+    if _state.dependent and architecture(args[0].device) >= DEPENDENT_FROM and _waits(kernel):
+        options["launch_pdl"] = True
     return kernel.warmup(*args, **constants, **options, grid=grid), in_order
+
+
+@lru_cache
+def _waits(kernel: Any) -> bool:
+    """Whether it may be started before the kernel in front of it has ended (kernels/dependent.py)."""
+    return "    wait_for_kernel_before()\n" in inspect.getsource(kernel.fn)
+
+
+def start_each_behind_the_last() -> None:
+    """From now on kernels are compiled for starts behind the end of the one before: to measure what that costs."""
+    _state.dependent = False
+    _compiled.clear()
 
 
 def kind(arg: Any) -> Any:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.dependent import wait_for_kernel_before
 from kernels.gemm.tiles import Tile, measured
 from kernels.launch import architecture, ceil_div, launch
 
@@ -57,6 +58,7 @@ def linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """A tile of the output; or, ranges apart, of one range's sums: out [splits, rows, columns] float32, no bias."""
+    wait_for_kernel_before()
     # Tiles of the same columns run beside each other: the weight is read once, and x stays in the cache.
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -89,6 +91,7 @@ def linear_by_head_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """A tile of one head's output, by that head's weight."""
+    wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     head = tl.program_id(2).to(tl.int64)
@@ -107,6 +110,7 @@ def add_ranges_kernel(
     columns: tl.constexpr, SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out = Σ partial in ascending order + bias."""
+    wait_for_kernel_before()
     row = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = n < columns

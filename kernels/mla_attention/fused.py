@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.dependent import wait_for_kernel_before
 from kernels.launch import architecture, ceil_div, launch, multiprocessors, power_of_two
 from kernels.mla_attention.reference import absorb, expand, split_up
 from kernels.paged_attention.fused import LOG2_E, Shape, join_planned, sees, step
@@ -40,6 +41,7 @@ def attend_kernel(
     M: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr, TURNED: tl.constexpr, ITEM: tl.constexpr,
 ):  # fmt: skip
     """As kernels/paged_attention's, for blocks of GROUP heads instead of kv heads. waiting [programs, M, WIDE]."""
+    wait_for_kernel_before()
     BLOCKS: tl.constexpr = (HEADS + GROUP - 1) // GROUP
     KEPT: tl.constexpr = LATENT + ROPE
     d = tl.arange(0, WIDE)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.dependent import wait_for_kernel_before
 from kernels.launch import ceil_div, launch
 from kernels.quant.fused import KINDS, coded_range, coded_tile_of
 
@@ -48,6 +49,7 @@ def expert_coded_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """out[pair] = weight[expert of pair] · x[pair // PAIRS_OF_A_ROW]."""
+    wait_for_kernel_before()
     PER_BYTE: tl.constexpr = 2 if KIND == 2 else 1
     BYTES: tl.constexpr = (inputs + PER_BYTE - 1) // PER_BYTE
     SCALES: tl.constexpr = (columns + ROWS_OF_A_SCALE - 1) // ROWS_OF_A_SCALE * GROUPS

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.dependent import wait_for_kernel_before
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.moe import coded
 from kernels.moe.coded import CodedExperts, expert_coded
@@ -43,6 +44,7 @@ def route_kernel(
     NORMALIZE: tl.constexpr, FLOOR: tl.constexpr, GROUPS: tl.constexpr, TOP_GROUPS: tl.constexpr,
     GROUP_BY_BEST: tl.constexpr, GROUP_BLOCK: tl.constexpr,
 ):  # fmt: skip
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < EXPERTS
@@ -94,6 +96,7 @@ def route_kernel(
 @triton.jit(do_not_specialize=["pairs"])
 def count_kernel(ids, counts, pairs, BLOCK: tl.constexpr):
     """counts[e] = pairs of expert e."""
+    wait_for_kernel_before()
     expert = tl.program_id(0)
     count = tl.zeros((BLOCK,), dtype=tl.int32)
     for start in range(0, pairs, BLOCK):
@@ -109,6 +112,7 @@ def place_kernel(
 ):  # fmt: skip
     """Expert e's pairs, in their order, fill the tiles after those of the experts before it. The last expert
     marks the tiles that nobody fills."""
+    wait_for_kernel_before()
     expert = tl.program_id(0)
     experts = tl.arange(0, EXPERTS_BLOCK)
     tiles = (tl.load(counts + experts, mask=experts < EXPERTS, other=0) + BLOCK_M - 1) // BLOCK_M
@@ -138,6 +142,7 @@ def expert_linear_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """out[pair] = weight[expert of pair] · x[pair // PAIRS_OF_A_ROW]."""
+    wait_for_kernel_before()
     tile = tl.program_id(1)
     expert = tl.load(tile_experts + tile).to(tl.int64)
     if expert >= 0:
@@ -165,6 +170,7 @@ def expert_linear_kernel(
 def combine_kernel(given, weights, shared, out, width: tl.constexpr, TOP_K: tl.constexpr, HAS_SHARED: tl.constexpr,
                    BLOCK: tl.constexpr):  # fmt: skip
     """out[row] = Σ weights[row, i] · given[row, i] (+ shared[row])."""
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width

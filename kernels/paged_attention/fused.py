@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.dependent import wait_for_kernel_before
 from kernels.launch import architecture, launch, multiprocessors, power_of_two
 from kernels.paged_attention.plan import ITEM, JOIN, Sizes, plan, shared_prefixes
 from kernels.paged_attention.work import Partials, Work
@@ -71,6 +72,7 @@ def attend_kernel(
 ):  # fmt: skip
     """A program takes items, and of each one kv head, until there are none left: forth and back over the list, which is
     sorted by length. `scale` is in powers of two. M rows are (row, head of the group); N places at a time."""
+    wait_for_kernel_before()
     GROUP: tl.constexpr = HEADS // KV_HEADS
     d = tl.arange(0, WIDE)
     m = tl.arange(0, M)
@@ -146,6 +148,7 @@ def join_kernel(
     HEADS: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, JOIN: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """A program takes one head of a row, and joins its splits in their order. AT_ONCE: whose loads are under way."""
+    wait_for_kernel_before()
     d = tl.arange(0, WIDE)
     one = tl.arange(0, 1)
     todo = tl.load(counts + 1) * HEADS

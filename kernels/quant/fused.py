@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from kernels.ahead_of_time import Compilation, signature_of
+from kernels.dependent import wait_for_kernel_before
 from kernels.gemm.fused import BLOCK_M, in_ranges, range_length
 from kernels.launch import ceil_div, launch, power_of_two
 from kernels.quant.reference import E4M3, INT8, SMALLEST
@@ -61,6 +62,7 @@ def to_e4m3(value):
 @triton.jit
 def quantize_rows_kernel(x, codes, scales, width: tl.constexpr, stride: tl.constexpr, LARGEST: tl.constexpr,
                          SMALLEST: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -75,6 +77,7 @@ def quantize_rows_kernel(x, codes, scales, width: tl.constexpr, stride: tl.const
 @triton.jit
 def quantize_groups_kernel(x, codes, scales, width: tl.constexpr, stride: tl.constexpr, LARGEST: tl.constexpr,
                            SMALLEST: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    wait_for_kernel_before()
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
     lane = tl.arange(0, BLOCK)
@@ -92,6 +95,7 @@ def linear_int8_kernel(
     x, row_scales, weight, scales, bias, out, rows, columns: tl.constexpr, inputs: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
@@ -138,6 +142,7 @@ def linear_fp8_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """As kernels/gemm: a tile of the output, or of one range's sums."""
+    wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if APART:
@@ -233,6 +238,7 @@ def linear_coded_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, IEEE: tl.constexpr,
 ):  # fmt: skip
     """As kernels/gemm: a tile of the output, or of one range's sums."""
+    wait_for_kernel_before()
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     if APART:
