@@ -190,7 +190,7 @@ def tile_of(
     (tiles.py), or by rule."""
     found = tile or measured(arch, columns, inputs, str(dtype).removeprefix("torch."))
     if found is not None:
-        length = range_length(columns, inputs, found.block_n, found.block_k)
+        length = range_length(columns, inputs, found.block_n, found.block_k, found.splits)
         blocks = {"BLOCK_M": BLOCK_M, "BLOCK_N": found.block_n, "BLOCK_K": found.block_k}
         blocks |= {"stages": found.stages, "warps": found.warps, "IEEE": dtype == torch.float32}
         return blocks, ceil_div(inputs, length), length
@@ -205,10 +205,11 @@ def tile_of(
     return blocks, ceil_div(inputs, length), length
 
 
-def range_length(columns: int, inputs: int, block_n: int, block_k: int) -> int:
-    """Of K: whole steps, and ranges enough to keep a chip busy with one row."""
-    wanted = max(_ENOUGH_PROGRAMS // ceil_div(columns, block_n), 1)
-    splits = min(wanted, _MAX_SPLITS, ceil_div(inputs, 4 * block_k))
+def range_length(columns: int, inputs: int, block_n: int, block_k: int, splits: int = 0) -> int:
+    """Of K: whole steps, in so many ranges; 0: enough to keep a chip busy with one row."""
+    if not splits:
+        wanted = max(_ENOUGH_PROGRAMS // ceil_div(columns, block_n), 1)
+        splits = min(wanted, _MAX_SPLITS, ceil_div(inputs, 4 * block_k))
     return ceil_div(ceil_div(inputs, splits), block_k) * block_k
 
 

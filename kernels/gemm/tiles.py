@@ -14,6 +14,7 @@ from pathlib import Path
 TABLE = Path(__file__).with_name("tiles.json")
 # What kernels are compiled for: whatever the file says, nothing else is tried.
 BLOCKS_N, BLOCKS_K, STAGES, WARPS = (32, 64, 128, 256), (32, 64, 128), (2, 3, 4, 5), (4, 8)
+SPLITS = (0, 1, 2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,12 @@ class Tile:
     block_k: int
     stages: int
     warps: int
+    # Ranges of K; 0: by the rule.
+    splits: int = 0
 
     def __post_init__(self) -> None:
         allowed = self.block_n in BLOCKS_N and self.block_k in BLOCKS_K and self.stages in STAGES
-        if not (allowed and self.warps in WARPS):
+        if not (allowed and self.warps in WARPS and self.splits in SPLITS):
             raise ValueError(f"{self} is no tile of {TABLE.name}: run make tune-gpu again, or empty the file ({{}})")
 
 

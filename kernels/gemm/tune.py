@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from kernels import interpreter
@@ -34,7 +35,9 @@ from kernels.launch import architecture  # noqa: E402
 LLAMA_8B = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096))
 SMOLLM2 = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))
 TOYS = ((96, 64), (64, 128))
-ROWS, TURNS = (1, 16, 64), 20
+ROWS, TURNS = (1, 16, 64), 12
+# Ranges of K.
+SPLITS = (1, 2, 4, 8)
 # More than any cache, and no more copies than this.
 UNCACHED_BYTES, MOST_COPIES = 1 << 28, 48
 
@@ -44,11 +47,9 @@ def candidates(arch: int, dry: bool) -> Iterator[Tile]:
         yield from (Tile(32, 32, 2, 4), Tile(64, 64, 2, 4))
         return
     limit = SHARED_LIMIT.get(arch, min(SHARED_LIMIT.values()))
-    for block_n in (32, 64, 128):
-        for block_k in (64, 128):
-            for stages in (3, 4):
-                if 2 * stages * block_k * (fused.BLOCK_M + block_n) <= limit:
-                    yield Tile(block_n, block_k, stages, 8 if block_n == 128 else 4)
+    for block_n, block_k, stages, splits in product((32, 64, 128), (64, 128), (3, 4), SPLITS):
+        if 2 * stages * block_k * (fused.BLOCK_M + block_n) <= limit:
+            yield Tile(block_n, block_k, stages, 8 if block_n == 128 else 4, splits)
 
 
 def tune(columns: int, inputs: int, device: torch.device, dry: bool) -> Tile | None:
