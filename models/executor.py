@@ -107,10 +107,24 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class TakesTokens(Protocol):
-    """An executor whose `forward` returns before anything is computed, and which can go on with tokens that the host
-    doesn't know yet."""
+class Chains(Protocol):
+    """An executor on a device, which makes several passes of a drafter's network before the host looks at their
+    tokens. `forward` returns there before anything is computed."""
 
-    def forward_with(self, batch: Batch, hidden: torch.Tensor | None, tokens: torch.Tensor) -> Output:
-        """As `forward`, with `tokens` [R], which are on the device, in place of the batch's; without branches."""
+    def prepare_chain(self, ids: torch.Tensor | None) -> None:
+        """Once, before the others. `ids`: the target's ids of the network's tokens; None: the same."""
+        ...
+
+    def start_chain(self, logits: torch.Tensor, hidden: torch.Tensor | None) -> None:
+        """Choose the likeliest token of each row of the logits [n, V]. `hidden` [n, H]: what the next pass reads."""
+        ...
+
+    def follow_chain(self, batch: Batch) -> None:
+        """A pass over the last one's tokens, in place of the batch's, and the choice of the next. One row a sequence,
+        for the first sequences of the pass before it."""
+        ...
+
+    def fetch_chain(self, passes: int, rows: int) -> list[list[tuple[int, float]]]:
+        """Of each of the first `rows` sequences, all tokens (`start_chain` counts as a pass), with their
+        probabilities."""
         ...

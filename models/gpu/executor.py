@@ -32,6 +32,7 @@ from kernels.paged_attention.plan import Sizes
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Options, Output, PageTensor
 from models.gpu.attention import GpuAttention
+from models.gpu.chain import Chain
 from models.gpu.entry import GpuEntry, add_norm_or_cast
 from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
 from models.gpu.inputs import Step, StepInputs
@@ -70,7 +71,7 @@ class _GpuLayer:
 
 
 class GpuExecutor:
-    """models/executor.py's Executor, which takes tokens."""
+    """models/executor.py's Executor, and its Chains."""
 
     max_rows = MAX_ROWS
     branches = True
@@ -97,6 +98,8 @@ class GpuExecutor:
         if self._fixed_rows:
             self._small.empty(self._fixed_rows)
             self._graphs = Graphs(self._run_fixed, self._taken, self._on)
+        # The inputs of a chain's pass that is too large for a graph.
+        self._following: Step | None = None
         # How many steps ran which way: as a "graph", or "eager" because no graph was large enough.
         self.steps: Counter[str] = Counter()
         self.path = self._told()
@@ -191,22 +194,13 @@ class GpuExecutor:
 
     # Running ------------------------------------------------------------------------------------------
 
-    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
-        return self._forward(batch, hidden, None)
-
-    def forward_with(self, batch: Batch, hidden: torch.Tensor | None, tokens: torch.Tensor) -> Output:
-        return self._forward(batch, hidden, tokens)
-
     @torch.inference_mode()
-    def _forward(self, batch: Batch, hidden: torch.Tensor | None, tokens: torch.Tensor | None) -> Output:
+    def forward(self, batch: Batch, hidden: torch.Tensor | None = None) -> Output:
         rows = len(batch.tokens)
         assert 1 <= rows <= self.max_rows and (hidden is None) == (self._entry is None)
         if self._graphs and (bucket := self._graphs.bucket_of(rows)):
             self.steps["graph"] += 1
-            step = self._small.put(batch, bucket)
-            self._fork(step)
-            if tokens is not None:
-                step.tokens[:rows].copy_(tokens)
+            self._fork(self._small.put(batch, bucket))
             if hidden is not None and self._hidden is not None:
                 self._hidden[:rows].copy_(hidden)
             self._graphs.replay(bucket)
@@ -215,8 +209,6 @@ class GpuExecutor:
         self.steps["eager"] += 1
         step, features = self._large.put(batch, rows), self._empty_features(rows)
         self._fork(step)
-        if tokens is not None:
-            step.tokens.copy_(tokens)
         given = None if hidden is None else hidden.to(self._device, torch.float32)
         return Output(self._run(step, len(batch.wanted), features, given), features)
 
@@ -231,6 +223,43 @@ class GpuExecutor:
                 hidden = torch.zeros(rows, self._network.hidden_size, device=self._device) if self._entry else None
                 step, features = self._large.put(batch, rows), self._empty_features(rows)
                 self._run(step, wanted, features, hidden)
+
+    # Chains of a drafter's passes ---------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prepare_chain(self, ids: torch.Tensor | None) -> None:
+        hidden_size = self._network.hidden_size if self._entry else 0
+        self._chain = Chain(self._follow, MAX_ROWS, hidden_size, ids, self._device)
+        self._chain_graphs = Graphs(self._chain.run, self._taken, self._on) if self._graphs else None
+
+    def start_chain(self, logits: torch.Tensor, hidden: torch.Tensor | None) -> None:
+        self._chain.start(logits, hidden)
+
+    @torch.inference_mode()
+    def follow_chain(self, batch: Batch) -> None:
+        rows = len(batch.tokens)
+        if self._chain_graphs and (bucket := self._chain_graphs.bucket_of(rows)):
+            self.steps["graph"] += 1
+            self._small.put(batch, bucket)
+            self._chain_graphs.replay(bucket)
+        else:
+            self.steps["eager"] += 1
+            self._following = self._large.put(batch, rows)
+            self._chain.run(rows)
+
+    def fetch_chain(self, passes: int, rows: int) -> list[list[tuple[int, float]]]:
+        return self._chain.fetched(passes, rows)
+
+    def _follow(
+        self, rows: int, tokens: torch.Tensor, hidden: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        fixed = rows <= self._fixed_rows
+        step = self._small.fixed_step(rows) if fixed else self._following
+        assert step is not None
+        step.tokens.copy_(tokens)
+        features = self._features if fixed else self._empty_features(rows)
+        logits = self._run(step, rows, features, hidden, self._logits[:rows] if fixed else None)
+        return logits, None if features is None else features[:rows]
 
     def _fork(self, step: Step) -> None:
         """Before the step, and outside of its graph: most steps have no trees."""

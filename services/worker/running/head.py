@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from models.batch import Stretch, make_batch
-from models.executor import Executor, Options, Output, PageTensor, TakesTokens
+from models.executor import Chains, Executor, Options, Output, PageTensor
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
@@ -144,6 +144,12 @@ class HeadModel:
         self.page_tokens, self._combine = page_tokens, combine
         # The hidden value [1, H] of the rows of a mask.
         self.mask_hidden: torch.Tensor | None = None
+        # Makes the passes of a draft without a look at their tokens; None: each pass gives its tokens to the host.
+        self.chains: Chains | None = None
+        # A block is one pass, and a prefix layer makes no drafts.
+        if isinstance(executor, Chains) and head.mask is None and head.network.head.parts:
+            self.chains = executor
+            executor.prepare_chain(ids)
 
     def copy_page(self, source: int, target: int) -> None:
         self.executor.copy_page(source, target)
@@ -170,19 +176,16 @@ class HeadModel:
         output = forward(self.executor, stretches, self.page_tokens, hidden)
         return output.logits, None if output.features is None else _of_rows(output.features, ends)
 
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether there is `forward_with`."""
-        return isinstance(self.executor, TakesTokens)
+    def start_chain(self, logits: torch.Tensor, hidden: torch.Tensor | None) -> None:
+        """Where `chains` is set: choose the likeliest token behind each text."""
+        assert self.chains is not None
+        self.chains.start_chain(logits, hidden)
 
-    def forward_with(
-        self, rows: Sequence[HeadRows], hidden: torch.Tensor | None, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `forward`, for one row of each sequence, whose token is in `tokens`, on the device."""
-        assert isinstance(self.executor, TakesTokens)
+    def follow_chain(self, rows: Sequence[HeadRows]) -> None:
+        """A pass over the tokens that were chosen last, a row for each of the first sequences."""
+        assert self.chains is not None
         stretches = [Stretch(each.tokens, each.start, each.pages, 0) for each in rows]
-        output = self.executor.forward_with(make_batch(stretches, self.page_tokens), hidden, tokens)
-        return output.logits, output.features
+        self.chains.follow_chain(make_batch(stretches, self.page_tokens))
 
     def forward_trees(self, trees: Sequence[HeadTree], hidden: torch.Tensor | None) -> Output:
         """Logits of the wanted rows, and the values of all rows that are hidden in the next pass, in the order of the

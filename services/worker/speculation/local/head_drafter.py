@@ -20,7 +20,7 @@ import torch
 from services.api.drafter import Committed, Draft, DraftRequest, Features, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import HeadModel, HeadRows
-from services.worker.speculation.local.choice import Chain, choose, fetched, likeliest
+from services.worker.speculation.local.choice import Chain, choose
 from services.worker.speculation.local.draft_tree import apart
 from services.worker.speculation.local.tree_passes import Root, draft_trees
 
@@ -188,7 +188,7 @@ class HeadDrafter:
         chains = [Chain(each) for each in requests]
         known = [self._known[each.text.sequence_id] for each in requests]
         going = [pair for pair in zip(chains, known, strict=True) if not pair[0].full]
-        if self._model.takes_tokens and going and not any(each.temperature for each in requests):
+        if self._model.chains and going and not any(each.temperature for each in requests):
             self._draft_without_waits(going)
             return [chain.made(self.name) for chain in chains]
         logits = torch.stack([following.last_logits() for _, following in going]) if going else None
@@ -210,16 +210,15 @@ class HeadDrafter:
         """All passes, and only then a look at their tokens: a look waits for the device, which takes as long as the
         passes that a short draft wouldn't need."""
         going = sorted(going, key=lambda pair: -pair[0].request.budget)
-        logits = torch.stack([following.last_logits() for _, following in going])
         before = [following.hidden for _, following in going if following.hidden is not None]
-        hidden = torch.stack(before) if before else None
-        passes = [likeliest(logits, self._model.ids)]
-        for length in range(1, going[0][0].request.budget):
-            longer = [following for chain, following in going if chain.request.budget > length]
-            rows = [following.next_row() for following in longer]
-            given = None if hidden is None else hidden[: len(rows)]
-            logits, hidden = self._model.forward_with(rows, given, passes[-1][0][: len(rows)])
-            passes.append(likeliest(logits, self._model.ids))
-        for (chain, following), tokens in zip(going, fetched(passes), strict=True):
-            following.read += [token for token, _ in tokens[:-1]]
-            chain.take(tokens)
+        logits = torch.stack([following.last_logits() for _, following in going])
+        self._model.start_chain(logits, torch.stack(before) if before else None)
+        longest = going[0][0].request.budget
+        for length in range(1, longest):
+            self._model.follow_chain([f.next_row() for chain, f in going if chain.request.budget > length])
+        assert self._model.chains is not None
+        drafted = self._model.chains.fetch_chain(longest, len(going))
+        for (chain, following), tokens in zip(going, drafted, strict=True):
+            own = tokens[: chain.request.budget]
+            following.read += [token for token, _ in own[:-1]]
+            chain.take(own)

@@ -19,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[4] / "models" / "heads"))
 import reference
 from reference import HIDDEN, VOCABULARY, State
 
-from models.batch import Stretch, make_batch
+from models.batch import Batch, Stretch, make_batch
 from models.config import read_network
 from models.executor import Options
+from models.gpu.chain import Chain
 from models.plain import PlainExecutor
 from models.weights import Weights
 from services.api.draft_tree import depths, walk
@@ -274,16 +275,45 @@ def test_drafts_are_the_same_where_no_pass_waits_for_the_tokens_of_the_one_befor
     assert len({len(draft.tokens) for _, draft in drafts[0]}) > 1
 
 
+class OnTheHost:
+    """The passes of a chain by an executor that waits for each."""
+
+    def __init__(self, head: HeadModel) -> None:
+        self._executor, network = head.executor, head.head.network
+        width = network.hidden_size if network.entry else 0
+        self._chain = Chain(self._compute, 64, width, head.ids, torch.device("cpu"))
+        self.start_chain, self.fetch_chain = self._chain.start, self._chain.fetched
+
+    def follow_chain(self, batch: Batch) -> None:
+        self._batch = batch
+        self._chain.run(len(batch.tokens))
+
+    def _compute(self, rows: int, tokens: torch.Tensor, hidden: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
+        output = self._executor.forward(dataclasses.replace(self._batch, tokens=tokens.numpy()), hidden)
+        return output.logits, output.features
+
+
 def without_waits(world: World) -> None:
-    """Passes take tokens that the host doesn't know, which on this executor it does."""
-    head = world.model.head
+    head: Any = world.model.head
     if isinstance(head, HeadModel):
-        executor: Any = head.executor
-        executor.forward_with = lambda batch, hidden, tokens: executor.forward(
-            dataclasses.replace(batch, tokens=tokens.int().numpy()), hidden
-        )
+        assert head.chains is None
+        head.chains = OnTheHost(head)  # type: ignore[assignment]
     else:
         world.kept.drafter._waits = True
+
+
+def test_the_passes_of_a_draft_follow_each_other_on_the_device(target: Path, tmp_path: Path) -> None:
+    """In Triton's interpreter, through the graphs of a chain."""
+    reference.write_eagle3(tmp_path)
+    drafts = []
+    for executor in ("plain", "triton"):
+        world = World(target, "eagle3", tmp_path, executor, max_step_tokens=16)
+        world.run(request(prompt(9), max_tokens=6))
+        drafts.append(world.kept.drafts)
+    head = world.model.head
+    assert isinstance(head, HeadModel) and head.chains is head.executor
+    assert [(text, draft.tokens) for text, draft in drafts[0]] == [(text, draft.tokens) for text, draft in drafts[1]]
+    assert len(drafts[0]) > 1 and max(len(draft.tokens) for _, draft in drafts[0]) > 2
 
 
 @pytest.mark.parametrize("method", ["medusa", "hydra"])
