@@ -3,7 +3,8 @@
     prepare   which sequence a row belongs to, how deep it stands
     edit      few scores are edited: they move to a list, and leave holes
     scan      every row once: the highest; and what is chosen, where nothing is filtered
-    settle    the highest of a row; where there is top_k or top_p, the last id inside
+    collect, narrow   only for top_k and top_p: steps of the search for the last id inside
+    settle    the highest of a row; the rest of that search
     measure   rows that are filtered or judged again: what is chosen, or masses, or ranks
     joint, rest   only for joint acceptance against distributions
     walk      which drafted tokens stand
@@ -27,7 +28,19 @@ from kernels.launch import ceil_div, launch, multiprocessors, power_of_two
 from kernels.verify.fused_edits import edit_kernel, put_back_kernel
 from kernels.verify.fused_logprobs import logprobs_kernel
 from kernels.verify.fused_numbers import ROW
-from kernels.verify.fused_rows import MOST_SPLITS, PART, measure_kernel, prepare_kernel, scan_kernel, settle_kernel
+from kernels.verify.fused_rows import (
+    CAPACITY,
+    MOST_SPLITS,
+    PART,
+    PEAKS,
+    TALLY,
+    collect_kernel,
+    measure_kernel,
+    narrow_kernel,
+    prepare_kernel,
+    scan_kernel,
+    settle_kernel,
+)
 from kernels.verify.fused_verdicts import (
     CHOICE,
     PICK,
@@ -40,9 +53,13 @@ from kernels.verify.fused_verdicts import (
 from kernels.verify.questions import LONGEST_DRAFT, Answers, Questions
 
 LARGEST_VOCABULARY = 1 << 20
-# Ids that a program reads at once; and one that reads its row alone, again and again.
+# Ids that a program reads at once; and those that search for the last id inside of top_k or top_p.
 BLOCK = 1024
-SEARCH = {"BLOCK": 1024, "warps": 8}
+COLLECT: dict[str, int] = {"BLOCK": 1024, "warps": 4}
+NARROW: dict[str, int] = {"BLOCK": 128, "warps": 4}
+SETTLE: dict[str, int] = {"BLOCK": 256, "warps": 8}
+# Steps of a search that all programs of a row take, one launch each, before one goes on alone.
+STEPS = 5
 # Programs for each multiprocessor, before a row is read by one alone.
 PROGRAMS = 8
 
@@ -55,6 +72,10 @@ class Needs:
     sampled: bool = True  # a rule isn't greedy
     filters: bool = True  # top_k, top_p or min_p
     judged: bool = True  # a strategy other than MATCH, or an accept policy other than NORMAL
+
+    @property
+    def searched(self) -> bool:
+        return self.sampled and self.filters
 
     @property
     def measured(self) -> bool:
@@ -90,6 +111,11 @@ def splits_of(rows: int, device: torch.device) -> int:
     return min(MOST_SPLITS.value, power_of_two(ceil_div(PROGRAMS * multiprocessors(device), max(rows, 1))))
 
 
+def group_of(vocabulary: int) -> int:
+    """Of how many ids the highest is kept."""
+    return power_of_two(ceil_div(vocabulary, PEAKS.value))
+
+
 class Workspace:
     """What the kernels hand to each other, for batches of at most these sizes. One batch at a time."""
 
@@ -102,6 +128,9 @@ class Workspace:
         rows, sequences, entries = sizes.rows, sizes.sequences, max(sizes.entries, 1)
         self.table = empty(rows, ROW.value)
         self.parts = empty(rows, sizes.splits, PART.value)
+        self.peaks = empty(rows, PEAKS.value, dtype=torch.int16)
+        self.places = empty(rows, CAPACITY.value, dtype=torch.int64)
+        self.tallies = empty(STEPS - 1, rows, sizes.splits, TALLY.value, dtype=torch.int64)
         self.sums = empty(rows, sizes.splits, 2, dtype=torch.int64)
         self.joints = empty(rows, dtype=torch.float64)
         self.choices = empty(sequences, CHOICE.value)
@@ -117,8 +146,8 @@ class Workspace:
     def memory(self) -> tuple[torch.Tensor, ...]:
         """All of it, but for the answers."""
         return (
-            self.table, self.parts, self.sums, self.joints, self.choices, self.picks,
-            self.entry_ids, self.entry_values, self.entry_raw,
+            self.table, self.parts, self.peaks, self.places, self.tallies, self.sums, self.joints, self.choices,
+            self.picks, self.entry_ids, self.entry_values, self.entry_raw,
         )  # fmt: skip
 
     @property
@@ -192,13 +221,23 @@ class _Batch:
             )  # fmt: skip
 
     def look(self) -> None:
-        q, work = self.questions, self.work
-        row = (self.logits, q.rules, work.table, *self._entries, *self._masks, work.parts, work.sizes.splits)
+        q, work, splits = self.questions, self.work, self.work.sizes.splits
+        row = (self.logits, q.rules, work.table, *self._entries, *self._masks, work.parts)
+        common, group = self._row | self._has, {"GROUP": group_of(self.logits.shape[1])}
         _start(
-            scan_kernel, self._grid, *row, **self._row, BLOCK=BLOCK, **self._has,
+            scan_kernel, self._grid, *row, work.peaks, splits, **common, **group, BLOCK=BLOCK,
             SAMPLED=self.needs.sampled,
         )  # fmt: skip
-        _start(settle_kernel, (self.rows,), *row, **self._row, **SEARCH, **self._has)
+        steps = STEPS if self.needs.searched else 0
+        if steps:
+            _start(
+                collect_kernel, self._grid, *row, work.peaks, work.places, work.sums, splits,
+                **common, **group, **COLLECT,
+            )  # fmt: skip
+        search = (work.places, work.sums, work.tallies, splits)
+        for taken in range(1, steps):
+            _start(narrow_kernel, self._grid, *row, *search, taken, **common, **NARROW)
+        _start(settle_kernel, (self.rows,), *row, *search, steps, **common, **SETTLE)
         if self.needs.measured:
             _start(
                 measure_kernel, self._grid, self.logits, q.rules, q.begins, q.drafted, q.parents, work.table,
@@ -287,9 +326,8 @@ def compilations(arch: int) -> Iterator[Compilation]:
          "choices", "picks", "tokens", "rows", "accepted", "failed", "seen_begins", "seen_ids", "seen_counts",
          "bias_begins", "bias_ids", "forbidden_begins", "forbidden_ids"), "*i32",
     ) | dict.fromkeys(("entry_values", "bias_values", "probs"), "*fp32")  # fmt: skip
-    types |= {"sums": "*i64", "joints": "*fp64", } | dict.fromkeys(
-        ("capacity", "sequences", "count", "splits", "pick_splits"), "i32"
-    )
+    types |= {"sums": "*i64", "places": "*i64", "tallies": "*i64", "joints": "*fp64", "peaks": "*i16"}
+    types |= dict.fromkeys(("capacity", "sequences", "count", "splits", "pick_splits", "steps"), "i32")
     types |= {"own": "*fp32", "top_ids": "*i32", "top_values": "*fp32"}
     for kind, everything in (("bf16", False), ("fp32", True)):
         pointers = types | {"logits": f"*{kind}", "entry_raw": f"*{kind}"}
@@ -297,16 +335,18 @@ def compilations(arch: int) -> Iterator[Compilation]:
         has = {"HAS_EDITS": everything, "HAS_MASKS": everything}
         dense = {"HAS_PROBS": everything}
         read = row | has | {"BLOCK": BLOCK}
-        search = read | {"BLOCK": SEARCH["BLOCK"]}
+        group = {"GROUP": group_of(row["V"])}
         kernels: list[tuple[Any, dict[str, int | bool]]] = [
-            (scan_kernel, read | {"SAMPLED": True}),
-            (settle_kernel, search),
+            (scan_kernel, read | group | {"SAMPLED": True}),
+            (collect_kernel, read | group | {"BLOCK": COLLECT["BLOCK"]}),
+            (narrow_kernel, read | {"BLOCK": NARROW["BLOCK"]}),
+            (settle_kernel, read | {"BLOCK": SETTLE["BLOCK"]}),
             (measure_kernel, read),
             (walk_kernel, row | has | dense),
             (pick_kernel, read | dense),
         ]
         if not everything:
-            yield _compilation("greedy scan", scan_kernel, pointers, read | {"SAMPLED": False})
+            yield _compilation("greedy scan", scan_kernel, pointers, read | group | {"SAMPLED": False})
         if everything:
             kernels += [
                 (prepare_kernel, {}),
@@ -323,5 +363,6 @@ def compilations(arch: int) -> Iterator[Compilation]:
 
 
 def _compilation(name: str, kernel: Any, types: dict[str, str], constants: dict[str, int | bool]) -> Compilation:
-    warps = SEARCH["warps"] if kernel is settle_kernel else 4
+    sizes = {collect_kernel: COLLECT, narrow_kernel: NARROW, settle_kernel: SETTLE}
+    warps = sizes.get(kernel, {"warps": 4})["warps"]
     return Compilation(name, kernel, signature_of(kernel, types, constants), constants, warps, fp_fusion=False)

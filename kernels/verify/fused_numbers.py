@@ -28,7 +28,10 @@ TOP = tl.constexpr(4)  # f32, the highest z
 FIRST = tl.constexpr(5)  # its lowest id; -1: the row can't be trusted
 BAR_KEY = tl.constexpr(6)  # the last one inside of top_k and top_p, by key and id
 BAR_ID = tl.constexpr(7)
-ROW = tl.constexpr(8)  # words in all
+CUT = tl.constexpr(8)  # the key down to which ids were collected to find that one
+FOUND = tl.constexpr(9)  # how many were
+FOUND_LATER = tl.constexpr(10)  # how many were after more steps of the search; -1: the first ones are enough
+ROW = tl.constexpr(11)  # words in all
 
 
 @triton.jit
@@ -81,6 +84,12 @@ def key_of(z):
     """An int32 that sorts as z does; both zeros are one."""
     bits = as_bits(tl.where(z == 0.0, 0.0, z))
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def z_of(key):
+    """What `key_of` made a key of, but for the sign of zero."""
+    return as_float(key ^ ((key >> 31) & 0x7FFFFFFF))
 
 
 @triton.jit
@@ -143,11 +152,12 @@ def gumbel(w):
 @triton.jit
 def may_reach(z, w, best):
     """False only where z + gumbel(w) is surely under `best`, and the noise need not be computed: noise above d takes
-    a chance under exp(-d). That is rounded up to a power of two, after a thousandth and what adding may round."""
+    a chance under exp(-d). That is taken a thousandth and what adding may round higher, as a power of two whose
+    fraction is its mantissa: at most 6% too high, never too low."""
     best = tl.maximum(best, -3e38)
     short = z - best + (1e-3 + tl.abs(best) * 4.76837158203125e-07)
-    power = (tl.minimum(tl.maximum(short, -64.0), 64.0) * 1.4426950408889634).to(tl.int32) + 1
-    return w <= as_float((power + 127) << 23)
+    power = tl.minimum(tl.maximum(short, -64.0), 64.0) * 1.4426950408889634
+    return w <= as_float(((power + 127.0) * 8388608.0).to(tl.int32))
 
 
 @triton.jit

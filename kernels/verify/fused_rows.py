@@ -13,9 +13,12 @@ from kernels.verify import questions
 from kernels.verify.fused_numbers import (
     BAR_ID,
     BAR_KEY,
+    CUT,
     DEPTH,
     ENTRY_COUNT,
     FIRST,
+    FOUND,
+    FOUND_LATER,
     ID_BITS,
     MINUS_INFINITY,
     NONE_YET,
@@ -37,6 +40,7 @@ from kernels.verify.fused_numbers import (
     random_words,
     read,
     score_of,
+    z_of,
 )
 
 WORDS = tl.constexpr(questions.WORDS)
@@ -63,10 +67,19 @@ PART = tl.constexpr(5)
 # Programs of a row, at most: the lanes that put their parts together.
 MOST_SPLITS = tl.constexpr(64)
 LANES = tl.constexpr(128)  # rows of a sequence, at most
-PIVOTS = tl.constexpr(8)
 LAST_ID = tl.constexpr(2**20 - 1)
 # Just under the place of all that can be: -inf has this key.
 LOWEST = tl.constexpr((-2139095041 + 1) * 2**20 - 1)
+HIGHEST = tl.constexpr(2**62)  # above all places
+
+# The search for the last id inside of top_k or top_p.
+PEAKS = tl.constexpr(2048)  # groups of a row's ids whose highest z is kept, at most
+CAPACITY = tl.constexpr(2048)  # ids that are collected for a row, at most
+PIVOTS = tl.constexpr(8)  # places that a step of the search counts and weighs what is above of
+# What a program says of its part of a row in a step, in words of 64 bits: PIVOTS counts, PIVOTS masses, then
+LEAST = tl.constexpr(16)  # the lowest place between the bounds
+MOST = tl.constexpr(17)  # the highest
+TALLY = tl.constexpr(18)
 
 
 @triton.jit(do_not_specialize=["sequences", "rows"])
@@ -92,6 +105,8 @@ def prepare_kernel(begins, parents, table, sequences, rows):
         row = table + (begin + lanes).to(tl.int64) * ROW
         tl.store(row + SEQUENCE, b, mask=here)
         tl.store(row + DEPTH, depth, mask=here)
+        tl.store(row + FOUND, 0, mask=here)
+        tl.store(row + FOUND_LATER, 0, mask=here)
 
 
 @triton.jit
@@ -101,13 +116,20 @@ def keep(best, at, values, ids):
     return tl.where(better, values, best), tl.where(better, ids, at)
 
 
+@triton.jit
+def coarse(z):
+    """The upper half of a key: as fine as bfloat16."""
+    return (key_of(z) >> 16).to(tl.int16)
+
+
 @triton.jit(do_not_specialize=["splits"])
 def scan_kernel(
-    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, splits,
-    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
+    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, peaks, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, split): the highest z, and what is chosen where everything is allowed and nothing is judged."""
+    """Program (row, split): the highest z, and what is chosen where everything is allowed and nothing is judged.
+    Where top_k or top_p will be searched for, also the highest z of every GROUP ids of the vocabulary."""
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     table += row * ROW
@@ -118,11 +140,11 @@ def scan_kernel(
         bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
         best = tl.full([BLOCK], float("-inf"), tl.float32)
         at = tl.full([BLOCK], NONE_YET, tl.int32)
-        broken = tl.full([BLOCK], 0, tl.int32)
-        own = best
-        own_at = at
-        reach = tl.full([], float("-inf"), tl.float32)
+        own = tl.full([], float("-inf"), tl.float32)
+        own_at = tl.full([], NONE_YET, tl.int32)
         noisy = SAMPLED and (chooses(rule, greedy) & (filtered(rule) == 0))
+        grouped = SAMPLED and searched(rule, greedy, V)
+        groups = tl.arange(0, BLOCK // GROUP)
         k0, k1, k2 = tl.cast(0, tl.uint32), tl.cast(0, tl.uint32), tl.cast(0, tl.uint32)
         if noisy:
             k0, k1, k2 = random_words(rule, tl.load(table + DEPTH), split * 0)
@@ -133,23 +155,30 @@ def scan_kernel(
                 V, BLOCK, HAS_EDITS, HAS_MASKS,
             )  # fmt: skip
             z = scores * inverse
-            broken |= (z != z).to(tl.int32)
-            best, at = keep(best, at, z, ids)
+            if HAS_EDITS:
+                _higher, at = keep(best, at, z, ids)
+            else:
+                # Ids rise from block to block.
+                at = tl.where(z > best, ids, at)
+            best = tl.maximum(best, z, propagate_nan=tl.PropagateNan.ALL)
             if noisy:
                 w = chances(ids, k0, k1, k2)
-                if tl.max(may_reach(z, w, reach).to(tl.int32), axis=0) > 0:
-                    own, own_at = keep(own, own_at, z + gumbel(w), ids)
-                    reach = tl.max(own, axis=0)
+                if tl.max(may_reach(z, w, own).to(tl.int32), axis=0) > 0:
+                    highest, its_id = lowest_of_best(z + gumbel(w), ids)
+                    own, own_at = keep(own, own_at, highest, its_id)
+            elif grouped:
+                highest = tl.max(tl.reshape(z, [BLOCK // GROUP, GROUP]), axis=1)
+                group = block * (BLOCK // GROUP) + groups
+                tl.store(peaks + row * PEAKS + group, coarse(highest), mask=group < tl.cdiv(V, GROUP))
         top, first = lowest_of_best(best, at)
         # Not a number counts as the highest.
-        top = tl.where(tl.max(broken, axis=0) > 0, float("inf"), top)
+        top = tl.where(tl.max((best != best).to(tl.int32), axis=0) > 0, float("inf"), top)
         part = parts + (row * splits + split) * PART
         tl.store(part + BEST, as_bits(top))
         tl.store(part + BEST_ID, first)
         if noisy:
-            top, first = lowest_of_best(own, own_at)
-            tl.store(part + OWN, as_bits(top))
-            tl.store(part + OWN_ID, first)
+            tl.store(part + OWN, as_bits(own))
+            tl.store(part + OWN_ID, own_at)
 
 
 @triton.jit
@@ -165,6 +194,25 @@ def filtered(rule):
 
 
 @triton.jit
+def only_first(rule):
+    """Whether a filter leaves the likeliest id alone, whatever the others' scores."""
+    only = (tl.load(rule + TOP_K) == 1) | (as_float(tl.load(rule + TOP_P)) <= 0.0)
+    return only | (as_float(tl.load(rule + FLOOR)) > 0.0)
+
+
+@triton.jit
+def limited(top_k, V: tl.constexpr):
+    return (top_k > 0) & (top_k < V)
+
+
+@triton.jit
+def searched(rule, greedy, V: tl.constexpr):
+    """Whether the last id inside of top_k or top_p must be searched for."""
+    filters = limited(tl.load(rule + TOP_K), V) | (as_float(tl.load(rule + TOP_P)) < 1.0)
+    return filters & (greedy == 0) & (only_first(rule) == 0)
+
+
+@triton.jit
 def merged(parts, row, splits, WHICH: tl.constexpr):
     """The best of a row's parts, and its id."""
     lanes = tl.arange(0, MOST_SPLITS)
@@ -176,13 +224,169 @@ def merged(parts, row, splits, WHICH: tl.constexpr):
 # What is allowed -------------------------------------------------------------------------------------------
 
 
+@triton.jit
+def place_of(z, ids):
+    """A number for every (score, id) that is higher the earlier it comes: by score falling, then by id rising."""
+    return (key_of(z).to(tl.int64) << ID_BITS) + (ids ^ LAST_ID)
+
+
+@triton.jit
+def score_at(place):
+    return z_of((place >> ID_BITS).to(tl.int32))
+
+
+@triton.jit
+def under(key):
+    """Just under the places of all ids with this key, and of these only what can be."""
+    return tl.maximum((key.to(tl.int64) << ID_BITS) - 1, LOWEST)
+
+
+@triton.jit
+def trusted(top, table, HAS_EDITS: tl.constexpr):
+    finite = (top > float("-inf")) & (top < float("inf"))
+    if HAS_EDITS:
+        finite = finite & (tl.load(table + ENTRY_COUNT) >= 0)
+    return finite
+
+
+@triton.jit
+def cut_of(peaks, top_k, V: tl.constexpr, GROUP: tl.constexpr):
+    """The key to collect ids down to. The k highest peaks are k ids, so the k-th likeliest id is no lower than the k-th
+    peak; and not many ids are. Where k isn't known, or large, it's a quarter of the peaks."""
+    lanes = tl.arange(0, PEAKS)
+    groups = tl.cdiv(V, GROUP)
+    keys = tl.load(peaks + lanes, mask=lanes < groups, other=-32768).to(tl.int32)
+    wanted = tl.where((top_k > 0) & (top_k <= groups // 2), top_k, groups // 4)
+    cut = tl.full([], -32768, tl.int32)
+    for bit in tl.static_range(16):
+        higher = cut + (32768 >> bit)
+        cut = tl.where(tl.sum((keys >= higher).to(tl.int32), axis=0) >= wanted, higher, cut)
+    return cut << 16
+
+
 @triton.jit(do_not_specialize=["splits"])
-def settle_kernel(
-    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, splits,
+def collect_kernel(
+    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, peaks, places, sums, splits,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """Program (row, split), the first step of a search: the likeliest ids are collected; for top_p alone they are
+    weighed, and so is the whole row."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    table += row * ROW
+    b = tl.load(table + SEQUENCE)
+    if b >= 0:
+        rule = rules + b * WORDS
+        inverse, greedy = inverse_of(rule)
+        top, first = merged(parts, row, splits, BEST)
+        if searched(rule, greedy, V) & trusted(top, table, HAS_EDITS):
+            top_k = tl.load(rule + TOP_K)
+            cut = cut_of(peaks + row * PEAKS, top_k, V, GROUP)
+            above, whole = collect(
+                logits + row * STRIDE, table, entry_ids, entry_values, bits,
+                tl.load(mask_rows + row) if HAS_MASKS else 0, places + row * CAPACITY, table + FOUND, split, splits,
+                under(cut), place_of(top, first), top, inverse, limited(top_k, V) == 0,
+                V, BLOCK, HAS_EDITS, HAS_MASKS,
+            )  # fmt: skip
+            tl.store(sums + (row * splits + split) * 2, above)
+            tl.store(sums + (row * splits + split) * 2 + 1, whole)
+            tl.store(table + CUT, cut, mask=split == 0)
+
+
+@triton.jit
+def collect(
+    logits, table, entry_ids, entry_values, bits, bits_row, places, found, split, splits,
+    low, high, top, inverse, weighs,
+    V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """Write down the places in (low, high] of a program's part of the row, in any order, as many as there is room for,
+    and count them all in `found`. Their mass and that of the whole part, if it `weighs`."""
+    above = tl.full([], 0, tl.int64)
+    whole = tl.zeros([BLOCK], tl.int64)
+    least = score_at(low + 1)
+    for block in tl.range(split, blocks_of(table, V, BLOCK, HAS_EDITS), splits, num_stages=3):
+        scores, ids = read(
+            logits, table, entry_ids, entry_values, bits, bits_row, block, V, BLOCK, HAS_EDITS, HAS_MASKS
+        )
+        z = scores * inverse
+        if weighs:
+            whole += mass(z - top)
+        if tl.max(z, axis=0) >= least:
+            place = place_of(z, ids)
+            inside = (place > low) & (place <= high)
+            at = tl.atomic_add(found + ids * 0, 1, mask=inside, sem="relaxed")
+            tl.store(places + at, place, mask=inside & (at < CAPACITY))
+            if weighs:
+                above += tl.sum(tl.where(inside, mass(z - top), 0), axis=0)
+    return above, tl.sum(whole, axis=0)
+
+
+@triton.jit
+def tally_of(tallies, step, split, splits):
+    """What the program (row, split) saw in a step."""
+    row = step.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    return tallies + (row * splits + split) * TALLY
+
+
+@triton.jit(do_not_specialize=["splits", "steps"])
+def narrow_kernel(
+    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, places, sums, tallies, splits, steps,
     V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
     HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
 ):  # fmt: skip
-    """Program row: the highest of all parts; and the last id inside of top_k, then of top_p of what that left."""
+    """Program (row, split), one more step of a search that doesn't end among the ids collected first: once few are
+    left, these are collected."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    table += row * ROW
+    b = tl.load(table + SEQUENCE)
+    # The first of these launches writes it, and so must not look: some threads of a program might see it already.
+    needed = (steps == 1) | (tl.load(table + FOUND_LATER) >= 0)
+    if (b >= 0) & needed:
+        rule = rules + b * WORDS
+        inverse, greedy = inverse_of(rule)
+        top, first = merged(parts, row, splits, BEST)
+        if searched(rule, greedy, V) & trusted(top, table, HAS_EDITS):
+            top_k = tl.load(rule + TOP_K)
+            top_p = as_float(tl.load(rule + TOP_P))
+            by_mass = limited(top_k, V) == 0
+            high = place_of(top, first)
+            low, high, _, _, _, _, step, few, found = follow(
+                table, sums, tallies, splits, steps, high * 0 + LOWEST, high, top_k, top_p, by_mass
+            )
+            bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+            if found > 0:
+                tl.store(table + FOUND_LATER, -1)
+            elif step == steps:
+                if few:
+                    collect(
+                        logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places + row * CAPACITY,
+                        table + FOUND_LATER, split, splits, low, high, top, inverse, False,
+                        V, BLOCK, HAS_EDITS, HAS_MASKS,
+                    )  # fmt: skip
+                else:
+                    counted, weighed, least, most = weigh(
+                        logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places, found,
+                        split, splits, low, high, pivots_of(step, low, high), top, inverse, by_mass,
+                        V, BLOCK, HAS_EDITS, HAS_MASKS,
+                    )  # fmt: skip
+                    slots = tl.arange(0, PIVOTS)
+                    tally = tally_of(tallies, step - 1, split, splits)
+                    tl.store(tally + slots, counted)
+                    tl.store(tally + PIVOTS + slots, weighed)
+                    tl.store(tally + LEAST, least)
+                    tl.store(tally + MOST, most)
+
+
+@triton.jit(do_not_specialize=["splits", "steps"])
+def settle_kernel(
+    logits, rules, table, entry_ids, entry_values, bits, mask_rows, parts, places, sums, tallies, splits, steps,
+    V: tl.constexpr, STRIDE: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """Program row: the highest of all parts; and the last id inside of top_k, then of top_p of what that left, when
+    all programs of the row have taken this many `steps` of the search."""
     row = tl.program_id(0).to(tl.int64)
     table += row * ROW
     b = tl.load(table + SEQUENCE)
@@ -190,27 +394,27 @@ def settle_kernel(
         rule = rules + b * WORDS
         inverse, greedy = inverse_of(rule)
         top, first = merged(parts, row, splits, BEST)
-        finite = (top > float("-inf")) & (top < float("inf"))
-        if HAS_EDITS:
-            finite = finite & (tl.load(table + ENTRY_COUNT) >= 0)
-        bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
-        top_k = tl.load(rule + TOP_K)
-        top_p = as_float(tl.load(rule + TOP_P))
+        finite = trusted(top, table, HAS_EDITS)
         high = place_of(top, first)
         low = high * 0 + LOWEST
-        if finite & (greedy == 0):
-            if (top_k > 0) & (top_k < V):
-                low = search(
-                    logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, low, high, top, inverse,
-                    top_k, top_p, V, BLOCK, HAS_EDITS, HAS_MASKS, False,
+        if only_first(rule):
+            low = high - 1
+        if finite & searched(rule, greedy, V):
+            bits_row = tl.load(mask_rows + row) if HAS_MASKS else 0
+            top_k = tl.load(rule + TOP_K)
+            top_p = as_float(tl.load(rule + TOP_P))
+            by_mass = limited(top_k, V) == 0
+            low, found = search(
+                logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places + row * CAPACITY,
+                sums, tallies, splits, steps, b * 0, low, high, top, inverse, top_k, top_p, by_mass,
+                V, BLOCK, HAS_EDITS, HAS_MASKS,
+            )  # fmt: skip
+            if (by_mass == 0) & (top_p < 1.0):
+                low, found = search(
+                    logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, places + row * CAPACITY,
+                    sums, tallies, splits, steps * 0, found, low, high, top, inverse, top_k, top_p, by_mass == 0,
+                    V, BLOCK, HAS_EDITS, HAS_MASKS,
                 )  # fmt: skip
-            if top_p < 1.0:
-                low = search(
-                    logits + row * STRIDE, table, entry_ids, entry_values, bits, bits_row, low, high, top, inverse,
-                    top_k, top_p, V, BLOCK, HAS_EDITS, HAS_MASKS, True,
-                )  # fmt: skip
-            if as_float(tl.load(rule + FLOOR)) > 0.0:
-                low = high - 1
         bar = low + 1
         tl.store(table + TOP, as_bits(top))
         tl.store(table + FIRST, tl.where(finite, first, -1))
@@ -219,80 +423,150 @@ def settle_kernel(
 
 
 @triton.jit
-def place_of(z, ids):
-    """A number for every (score, id) that is higher the earlier it comes: by score falling, then by id rising."""
-    return (key_of(z).to(tl.int64) << ID_BITS) + (ids ^ LAST_ID)
+def search(
+    logits, table, entry_ids, entry_values, bits, bits_row, places, sums, tallies, splits, steps, found,
+    low, high, top, inverse, top_k, top_p, by_mass,
+    V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """Of the ids with places in (low, high], a beginning is wanted: while under `top_k` ids come before one, or
+    (`by_mass`) while what comes before has less than `top_p` of the mass of all. What is returned lies right under it;
+    and how many ids were collected, if those in (low, high] are all among them, else 0.
+
+    `low` and `high` close in: the ids above `high` are inside and so is the first at or below it; those at or below
+    `low` are outside. A step counts and weighs what lies above PIVOTS places between them, until one id is left there.
+    """
+    low, high, count_low, count_high, mass_high, reach, step, few, collected = follow(
+        table, sums, tallies, splits, steps, low, high, top_k, top_p, by_mass
+    )
+    source = tl.maximum(found, collected)
+    if few & (collected == 0) & (step < steps):
+        source = tl.load(table + FOUND_LATER)
+    step = tl.maximum(step, 1)
+    while (count_low - count_high > 1) & (high - low > 1):
+        pivots = pivots_of(step, low, high)
+        counted, weighed, least, most = weigh(
+            logits, table, entry_ids, entry_values, bits, bits_row, places, source, step * 0, step * 0 + 1,
+            low, high, pivots, top, inverse, by_mass, V, BLOCK, HAS_EDITS, HAS_MASKS,
+        )  # fmt: skip
+        low, high, count_low, count_high, mass_high, reach = closer(
+            low, high, count_low, count_high, mass_high, reach, pivots, counted, weighed, least, most,
+            top_k, top_p, by_mass,
+        )  # fmt: skip
+        step += 1
+    return low, collected
 
 
 @triton.jit
-def search(
-    logits, table, entry_ids, entry_values, bits, bits_row, low, high, top, inverse, top_k, top_p,
-    V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr, BY_MASS: tl.constexpr,
-):  # fmt: skip
-    """Of the ids with places in (low, high], a beginning is wanted: while under `top_k` ids come before one, or
-    (BY_MASS) while what comes before has less than `top_p` of the mass of all. What is returned lies right under it.
-
-    `low` and `high` close in: the ids above `high` are inside and so is the first at or below it; those at or below
-    `low` are outside. Each read of the row counts and weighs what lies above PIVOTS places between them, until one
-    id is left there. Blocks with nothing between them cost their read alone.
-    """
+def follow(table, sums, tallies, splits, steps, low, high, top_k, top_p, by_mass):
+    """The first `steps` of a search, from what all programs of the row saw, until few enough ids are left between the
+    bounds to be collected: where it stands then, after how many steps, whether few are left, and how many ids were
+    collected in the first, if these are among them."""
     slots = tl.arange(0, PIVOTS)
-    first = high
-    # First by distance from the top, as masses are; then evenly, between the highest and lowest that are left.
-    distance = tl.where(slots < 4, 0.5 + 0.75 * slots, (slots - 2.0) * (slots - 2.0))
-    pivots = tl.where(slots == PIVOTS - 1, low, place_of(top - distance, slots * 0))
-    pivots = tl.maximum(tl.minimum(pivots, high - 1), low)
-    reach = tl.full([], -1.0, tl.float64)
-    count_low = tl.full([], 2147483647, tl.int32)
-    count_high = tl.full([], 0, tl.int32)
+    lanes = tl.arange(0, MOST_SPLITS)
+    there = lanes < splits
+    last = slots == PIVOTS - 1
+    cut = under(tl.load(table + CUT))
+    count_low = tl.full([], 2147483647, tl.int64)
+    count_high = tl.full([], 0, tl.int64)
     mass_high = tl.full([], 0, tl.int64)
-    going = tl.full([], 1, tl.int32)
-    while going == 1:
-        counts = tl.zeros([PIVOTS, BLOCK], tl.int32)
-        masses = tl.zeros([PIVOTS, BLOCK], tl.int64)
-        least = tl.full([BLOCK], 0, tl.int64) + high
-        most = tl.full([BLOCK], 0, tl.int64) + low
-        for block in range(0, blocks_of(table, V, BLOCK, HAS_EDITS)):
+    reach = tl.full([], -1.0, tl.float64)
+    step = splits * 0
+    found = splits * 0
+    few = splits < 0
+    while (step < steps) & (few == 0):
+        pivots = pivots_of(step, low, high)
+        least, most = low, high
+        if step == 0:
+            pivots = tl.where(last, low, cut)
+            counted = tl.where(last, 2147483647, tl.load(table + FOUND)).to(tl.int64)
+            part = sums + (tl.program_id(0).to(tl.int64) * splits + lanes) * 2
+            above = tl.sum(tl.load(part, mask=there, other=0), axis=0)
+            weighed = tl.where(last, tl.sum(tl.load(part + 1, mask=there, other=0), axis=0), above)
+        else:
+            tally = tally_of(tallies, step - 1, lanes, splits)
+            at = tally[:, None] + slots[None, :]
+            counted = tl.sum(tl.load(at, mask=there[:, None], other=0), axis=0)
+            weighed = tl.sum(tl.load(at + PIVOTS, mask=there[:, None], other=0), axis=0)
+            least = tl.min(tl.load(tally + LEAST, mask=there, other=HIGHEST), axis=0)
+            most = tl.max(tl.load(tally + MOST, mask=there, other=LOWEST), axis=0)
+        low, high, count_low, count_high, mass_high, reach = closer(
+            low, high, count_low, count_high, mass_high, reach, pivots, counted, weighed, least, most,
+            top_k, top_p, by_mass,
+        )  # fmt: skip
+        if (step == 0) & (low == cut):
+            found = tl.load(table + FOUND)
+            found = tl.where(found <= CAPACITY, found, 0)
+        few = (found > 0) | (count_low - count_high <= CAPACITY)
+        step += 1
+    return low, high, count_low, count_high, mass_high, reach, step, few, found
+
+
+@triton.jit
+def pivots_of(step, low, high):
+    """First by distance from `high`, as masses are, with `low` the last; then evenly."""
+    slots = tl.arange(0, PIVOTS)
+    distance = tl.where(slots < 4, 0.5 + 0.75 * slots, (slots - 2.0) * (slots - 2.0))
+    near = tl.where(slots == PIVOTS - 1, low, place_of(score_at(high) - distance, slots * 0))
+    evenly = low + tl.maximum((high - low) // (PIVOTS + 1), 1) * (slots + 1)
+    return tl.maximum(tl.minimum(tl.where(step == 1, near, evenly), high - 1), low)
+
+
+@triton.jit
+def closer(
+    low, high, count_low, count_high, mass_high, reach, pivots, counted, weighed, least, most, top_k, top_p, by_mass
+):
+    """The bounds after a step that saw this many ids and this mass between each pivot and `high`, and that the lowest
+    and highest place between the bounds are `least` and `most`."""
+    counted += count_high
+    weighed += mass_high
+    if reach < 0.0:
+        # In the first step the last pivot is `low`: above it lie all.
+        count_low = tl.max(counted, axis=0)
+        reach = top_p.to(tl.float64) * tl.max(weighed, axis=0).to(tl.float64)
+    inside = tl.where(by_mass, weighed.to(tl.float64) < reach, counted < top_k)
+    # Nothing between a bound and the id next to it: they move there.
+    high = tl.minimum(tl.min(tl.where(inside, pivots, high), axis=0), most)
+    low = tl.maximum(tl.max(tl.where(inside, low, pivots), axis=0), least - 1)
+    count_high = tl.max(tl.where(inside, counted, count_high), axis=0)
+    mass_high = tl.max(tl.where(inside, weighed, mass_high), axis=0)
+    count_low = tl.min(tl.where(inside, count_low, counted), axis=0)
+    return low, high, count_low, count_high, mass_high, reach
+
+
+@triton.jit
+def weigh(
+    logits, table, entry_ids, entry_values, bits, bits_row, places, found, split, splits,
+    low, high, pivots, top, inverse, by_mass,
+    V: tl.constexpr, BLOCK: tl.constexpr, HAS_EDITS: tl.constexpr, HAS_MASKS: tl.constexpr,
+):  # fmt: skip
+    """Of the ids with places in (low, high] how many lie above each pivot, their mass, and the lowest and the highest:
+    of those collected, if any were `found`; else of a program's part of the row. Blocks with nothing between the bounds
+    cost their read alone."""
+    lanes = tl.arange(0, BLOCK)
+    counts = tl.zeros([PIVOTS, BLOCK], tl.int32)
+    masses = tl.zeros([PIVOTS, BLOCK], tl.int64)
+    least = tl.full([BLOCK], 0, tl.int64) + high
+    most = tl.full([BLOCK], 0, tl.int64) + low
+    blocks = tl.where(found > 0, tl.cdiv(found, BLOCK), blocks_of(table, V, BLOCK, HAS_EDITS))
+    for block in range(split, blocks, splits):
+        if found > 0:
+            at = block * BLOCK + lanes
+            place = tl.load(places + at, mask=at < found, other=LOWEST)
+        else:
             scores, ids = read(
                 logits, table, entry_ids, entry_values, bits, bits_row, block, V, BLOCK, HAS_EDITS, HAS_MASKS
             )
-            z = scores * inverse
-            place = place_of(z, ids)
-            between = (place > low) & (place <= high)
-            if tl.max(between.to(tl.int32), axis=0) > 0:
-                least = tl.where(between & (place < least), place, least)
-                most = tl.where(between & (place > most), place, most)
-                above = between[None, :] & (place[None, :] > pivots[:, None])
-                counts += above.to(tl.int32)
-                if BY_MASS:
-                    masses += tl.where(above, mass(z - top)[None, :], 0)
-        counted = tl.sum(counts, axis=1) + count_high
-        weighed = tl.sum(masses, axis=1) + mass_high
-        if reach < 0.0:
-            # The first time the last pivot is `low`: above it lie all.
-            count_low = tl.sum(tl.where(slots == PIVOTS - 1, counted, 0), axis=0)
-            reach = top_p.to(tl.float64) * tl.sum(tl.where(slots == PIVOTS - 1, weighed, 0), axis=0).to(tl.float64)
-        if BY_MASS:
-            inside = weighed.to(tl.float64) < reach
-        else:
-            inside = counted < top_k
-        # Nothing between a bound and the id next to it: they move there.
-        most_of_all = tl.max(most, axis=0)
-        least_of_all = tl.min(least, axis=0)
-        high = tl.minimum(tl.min(tl.where(inside, pivots, high), axis=0), most_of_all)
-        low = tl.maximum(tl.max(tl.where(inside, low, pivots), axis=0), least_of_all - 1)
-        count_high = tl.max(tl.where(inside, counted, count_high), axis=0)
-        mass_high = tl.max(tl.where(inside, weighed, mass_high), axis=0)
-        count_low = tl.min(tl.where(inside, count_low, counted), axis=0)
-        if count_low - count_high <= 1:
-            going = tl.full([], 0, tl.int32)
-        if BY_MASS and reach <= 0.0:
-            # The likeliest is inside even so.
-            low = first - 1
-            going = tl.full([], 0, tl.int32)
-        step = tl.maximum((high - low) // (PIVOTS + 1), 1)
-        pivots = tl.minimum(low + step * (slots + 1), high - 1)
-    return low
+            place = place_of(scores * inverse, ids)
+        between = (place > low) & (place <= high)
+        if tl.max(between.to(tl.int32), axis=0) > 0:
+            least = tl.where(between & (place < least), place, least)
+            most = tl.where(between & (place > most), place, most)
+            above = between[None, :] & (place[None, :] > pivots[:, None])
+            counts += above.to(tl.int32)
+            if by_mass:
+                masses += tl.where(above, mass(score_at(place) - top)[None, :], 0)
+    counted = tl.sum(counts, axis=1).to(tl.int64)
+    return counted, tl.sum(masses, axis=1), tl.min(least, axis=0), tl.max(most, axis=0)
 
 
 @triton.jit
@@ -327,9 +601,8 @@ def measure_kernel(
         blocks = blocks_of(own_table, V, BLOCK, HAS_EDITS)
         if normal & (strategy == MATCH) & filtered(rule):
             k0, k1, k2 = random_words(rule, tl.load(own_table + DEPTH), split * 0)
-            own = tl.full([BLOCK], float("-inf"), tl.float32)
-            own_at = tl.full([BLOCK], NONE_YET, tl.int32)
-            reach = tl.full([], float("-inf"), tl.float32)
+            own = tl.full([], float("-inf"), tl.float32)
+            own_at = tl.full([], NONE_YET, tl.int32)
             for block in tl.range(split, blocks, splits, num_stages=3):
                 scores, ids = read(
                     logits + row * STRIDE, own_table, entry_ids, entry_values, bits, bits_row, block,
@@ -337,14 +610,16 @@ def measure_kernel(
                 )  # fmt: skip
                 z = scores * inverse
                 within = allowed(z, ids, own_table, rule, top)
-                w = chances(ids, k0, k1, k2)
-                if tl.max((within & may_reach(z, w, reach)).to(tl.int32), axis=0) > 0:
-                    own, own_at = keep(own, own_at, tl.where(within, z + gumbel(w), float("-inf")), ids)
-                    reach = tl.max(own, axis=0)
-            best, at = lowest_of_best(own, own_at)
+                # Mostly few ids are allowed: most blocks need no noise.
+                if tl.max(within.to(tl.int32), axis=0) > 0:
+                    w = chances(ids, k0, k1, k2)
+                    if tl.max((within & may_reach(z, w, own)).to(tl.int32), axis=0) > 0:
+                        noisy = tl.where(within, z + gumbel(w), float("-inf"))
+                        highest, its_id = lowest_of_best(noisy, ids)
+                        own, own_at = keep(own, own_at, highest, its_id)
             part = parts + (row * splits + split) * PART
-            tl.store(part + OWN, as_bits(best))
-            tl.store(part + OWN_ID, at)
+            tl.store(part + OWN, as_bits(own))
+            tl.store(part + OWN_ID, own_at)
         if normal & (strategy != MATCH) & (strategy != TOPP):
             total = tl.zeros([BLOCK], tl.int64)
             mean = tl.zeros([BLOCK], tl.int64)

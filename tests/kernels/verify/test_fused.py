@@ -236,8 +236,8 @@ def test_only_what_a_batch_needs_is_launched(monkeypatch: pytest.MonkeyPatch) ->
     names.clear()
     assert ask(logits, questions) == expected
     assert names == [
-        "prepare_kernel", "edit_kernel", "scan_kernel", "settle_kernel", "measure_kernel", "walk_kernel",
-        "pick_kernel", "finish_kernel", "put_back_kernel",
+        "prepare_kernel", "edit_kernel", "scan_kernel", "collect_kernel", *["narrow_kernel"] * (fused.STEPS - 1),
+        "settle_kernel", "measure_kernel", "walk_kernel", "pick_kernel", "finish_kernel", "put_back_kernel",
     ]  # fmt: skip
 
 
@@ -261,10 +261,12 @@ def test_nothing_on_the_host_asks_for_data_or_memory(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("multiprocessors", [108, 132, 148])
-def test_the_workspace_of_a_large_batch_is_small(monkeypatch: pytest.MonkeyPatch, multiprocessors: int) -> None:
+def test_the_workspace_is_small_beside_the_logits(monkeypatch: pytest.MonkeyPatch, multiprocessors: int) -> None:
+    """Of a row of 128 256 in bfloat16, a tenth."""
     monkeypatch.setattr(fused, "multiprocessors", lambda _: multiprocessors)
     for rows, sequences in ((256 * 9, 256), (64 * 5, 64), (1, 1)):
-        assert Workspace(Sizes(rows, sequences, 0, torch.bfloat16, torch.device("cpu"))).bytes <= 1 << 20
+        work = Workspace(Sizes(rows, sequences, 0, torch.bfloat16, torch.device("cpu")))
+        assert work.bytes <= (1 << 20) + rows * 128256 * 2 // 10
 
 
 # Numbers ----------------------------------------------------------------------------------------------------
