@@ -20,7 +20,7 @@ FLAGS_OF_INTEREST = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile"
 PACKAGES = ("aiohttp", "msgspec", "numba", "numpy", "pyzmq", "tokenizers", "torch", "triton", "uvloop")
 # Where figures and what is made of them go: they don't change what is measured.
 NOT_MEASURED = (":!bench/results", ":!docs")
-# Says which commit a copy without git is of.
+# Says which commit a copy is of that has no git, or one that has stayed behind.
 COMMIT = "BENCH_COMMIT"
 
 # In rows without a form, or of form 1, `edit` is what is called `edit-favourable` since.
@@ -37,7 +37,8 @@ def append(name: str, command: list[str], figures: dict[str, Any], folder: Path 
         "form": FORM,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_MEASURED)),
+        "dirty": COMMIT not in os.environ
+        and bool(_git("status", "--porcelain", "--untracked-files=no", "--", ".", *NOT_MEASURED)),
         "command": shlex.join(["python", "-m", "bench", *map(_without_folders, command)]),
         "hardware": hardware(),
         "versions": versions(),
@@ -50,7 +51,7 @@ def append(name: str, command: list[str], figures: dict[str, Any], folder: Path 
 
 
 def commit() -> str:
-    return _git("rev-parse", "--short=12", "HEAD") or os.environ.get(COMMIT, "")
+    return os.environ.get(COMMIT, "") or _git("rev-parse", "--short=12", "HEAD")
 
 
 def read(name: str, folder: Path = RESULTS) -> list[Row]:
