@@ -146,8 +146,8 @@ def test_each_head_of_hydra_computes_what_its_drafter_will(model: Path, tmp_path
     assert isinstance(head, ResidualModel) and len(head) == len(found) == 4
     for place, logits in enumerate(found):
         rows = len(ids) - 1 - place
-        read = [ids[row + 1 : row + place + 2] for row in range(rows)]
-        torch.testing.assert_close(logits, head.logits(place, features[:rows], torch.tensor(read)), rtol=1e-3, atol=1e-3)
+        read = torch.tensor([ids[row + 1 : row + place + 2] for row in range(rows)])
+        torch.testing.assert_close(logits, head.logits(place, features[:rows], read), rtol=1e-3, atol=1e-3)
     assert head.ids is not None and head.ids.tolist() == list(range(0, 304, 2))
 
 
