@@ -57,14 +57,14 @@ FORMS: dict[str, tuple[Part, ...]] = {
     ON_GPU: (
         Part("gpu_environment", "", 45),
         Part("parity", "--seconds 125", 130),
-        Part("gpu_law3", "--tokens 256", 60),
+        Part("gpu_law3", "", 80),
         Part("gpu_steps", "", 35),
         Part("gpu_verify", "", 40),
         Part("gpu_decode", "", 30),
         Part("gpu_attention", "", 25),
         Part("gpu_runner", "", 35),
         Part("gpu_prefill", "", 25),
-        Part("gpu_http", "", 110),
+        Part("gpu_http", "", 90),
     ),
 }
 

@@ -5,9 +5,10 @@ timed, what it can do at best, and random weights in the shape of known models.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ def captured(run: Callable[[], None], where: torch.device) -> Callable[[], Any]:
 
 
 def busy_ms(call: Callable[[], Any], turns: int, where: torch.device) -> float:
-    """Milliseconds a call keeps the device busy, by torch's profiler: the sum of its kernels and copies."""
+    """Milliseconds a call keeps the device busy, by torch's profiler: the time in which a kernel or copy runs. A kernel
+    may start before the one in front of it ends (kernels/dependent.py), so their times can't be added."""
     if where.type != "cuda":
         return 0.0
     activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -110,7 +112,17 @@ def busy_ms(call: Callable[[], Any], turns: int, where: torch.device) -> float:
         for _ in range(turns):
             call()
         torch.cuda.synchronize()
-    return sum(each.self_device_time_total for each in profile.key_averages()) / turns / 1e3
+    on_device = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    return covered((each.time_range.start, each.time_range.end) for each in on_device) / turns / 1e3
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """How much of the time lies in one of them or more."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
 
 
 # Limits -----------------------------------------------------------------------------------------------

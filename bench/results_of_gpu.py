@@ -72,6 +72,10 @@ def steps(own: Rows) -> Section | None:
         for size in ways["graphs"]["step_ms"]
     ]
     section = Section("Steps of a small model on the GPU, random weights in the shape of SmolLM2-135M")
+    if "overlap" not in row["figures"]:
+        section.say(
+            "Kernels that overlapped were added up here: the device was busy for less, and the host exposed for more."
+        )
     section.say(table(["", *head], lines), source("gpu_steps", row, rows))
     return section
 

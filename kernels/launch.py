@@ -47,8 +47,6 @@ class _State:
     noted: list[Launched] | None = None
     # The architecture that launches are listed for; 0: they are started.
     listed_for: int = 0
-    # Whether kernels start while the one before still runs, where they can.
-    dependent: bool = True
 
 
 _state = _State()
@@ -192,7 +190,7 @@ def _compile(
         interpreter.mend_patching()
         return None, in_order
     options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": fp_fusion}
-    if _state.dependent and architecture(args[0].device) >= DEPENDENT_FROM and _waits(kernel):
+    if architecture(args[0].device) >= DEPENDENT_FROM and _waits(kernel):
         options["launch_pdl"] = True
     return kernel.warmup(*args, **constants, **options, grid=grid), in_order
 
@@ -201,12 +199,6 @@ def _compile(
 def _waits(kernel: Any) -> bool:
     """Whether it may be started before the kernel in front of it has ended (kernels/dependent.py)."""
     return "    wait_for_kernel_before()\n" in inspect.getsource(kernel.fn)
-
-
-def start_each_behind_the_last() -> None:
-    """From now on kernels are compiled for starts behind the end of the one before: to measure what that costs."""
-    _state.dependent = False
-    _compiled.clear()
 
 
 def kind(arg: Any) -> Any:

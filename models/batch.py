@@ -97,7 +97,7 @@ class _Sequences:
         self._also_slots: list[int] = []
 
     def skip_logits(self, tokens: int) -> None:
-        """Of so many tokens of the next stretch."""
+        """No logits are wanted for the first `tokens` tokens of the stretch that is added next."""
         self._wanted[self._rows : self._rows + tokens] = False
 
     def add(self, start: int, count: int, pages: Sequence[int]) -> None:

@@ -206,7 +206,8 @@ def tile_of(
 
 
 def range_length(columns: int, inputs: int, block_n: int, block_k: int, splits: int = 0) -> int:
-    """Of K: whole steps, in so many ranges; 0: enough to keep a chip busy with one row."""
+    """How long a range of K is, in whole steps, if K is cut into `splits` ranges; 0: into enough of them to keep a chip
+    busy with one row."""
     if not splits:
         wanted = max(_ENOUGH_PROGRAMS // ceil_div(columns, block_n), 1)
         splits = min(wanted, _MAX_SPLITS, ceil_div(inputs, 4 * block_k))

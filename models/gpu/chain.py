@@ -17,6 +17,12 @@ import torch
 MOST_PASSES = 64
 
 
+def likeliest(logits: torch.Tensor, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row the most probable token, as its id in `ids`, and its probability. Waits for nothing."""
+    sure, places = logits.float().softmax(-1).max(-1)
+    return places if ids is None else ids[places], sure
+
+
 class Chain:
     def __init__(
         self,
@@ -58,8 +64,8 @@ class Chain:
         return [list(zip(*row, strict=True)) for row in zip(tokens.T.tolist(), sure.T.tolist(), strict=True)]
 
     def _choose(self, logits: torch.Tensor) -> None:
-        sure, places = logits.float().softmax(-1).max(-1)
-        tokens = (places if self._ids is None else self._ids[places]).int()
+        chosen, sure = likeliest(logits, self._ids)
+        tokens = chosen.int()
         self._tokens[: len(tokens)].copy_(tokens)
         words = torch.stack([tokens, sure.view(torch.int32)])
         self._kept[:, :, : len(tokens)].index_copy_(0, self._place, words[None])

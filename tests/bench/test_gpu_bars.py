@@ -76,3 +76,8 @@ def test_each_call_is_timed_but_the_first() -> None:
     calls: list[None] = []
     assert len(device_times.milliseconds(lambda: calls.append(None), 3, CPU)) == 3
     assert len(calls) == 4
+
+
+def test_time_in_which_two_kernels_run_counts_once() -> None:
+    assert gpu_device.covered([]) == 0.0
+    assert gpu_device.covered([(5.0, 9.0), (0.0, 2.0), (1.0, 3.0), (6.0, 7.0), (9.0, 10.0)]) == 8.0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from models.batch import TILE_ROWS, Batch, Stretch
-from models.branches import Branch, branches_of
+from models.batch import TILE_ROWS, Batch, Stretch, _tables
+from models.branches import Branch
 
 
 def make_batch(stretches: Sequence[Stretch], page_tokens: int) -> Batch:
@@ -99,23 +99,6 @@ class _Making:
             also_slots=np.asarray(self._also_slots, np.int64),
             feature_rows=np.concatenate(self._feature_rows),
         )
-
-
-def _tables(stretch: Stretch, page_tokens: int) -> Iterator[tuple[Branch, np.ndarray]]:
-    """Each branch with its pages."""
-    main = np.asarray(stretch.pages, np.int32)
-    tables: list[np.ndarray] = []
-    spare = 0
-    for branch in branches_of(stretch.parents):
-        table = main
-        own = branch.pages(stretch.start, page_tokens)
-        if own:
-            table = tables[branch.parent].copy()
-            assert spare + len(own) <= len(stretch.spare), "pages for every branch"
-            table[own.start : own.stop] = stretch.spare[spare : spare + len(own)]
-            spare += len(own)
-        tables.append(table)
-        yield branch, table
 
 
 def _places(stretch: Stretch, branch: Branch) -> np.ndarray:

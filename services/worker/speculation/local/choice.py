@@ -74,13 +74,6 @@ def choose(chains: Sequence[Chain], logits: torch.Tensor, ids: torch.Tensor | No
         chain.add(token, sure)
 
 
-def likeliest(logits: torch.Tensor, ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row the token that `choose` takes for a rule without temperature, and its probability. Waits for
-    nothing."""
-    sure, places = logits.float().softmax(-1).max(-1)
-    return places if ids is None else ids[places], sure
-
-
 def fetched(passes: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[list[tuple[int, float]]]:
     """What `likeliest` gave in some passes, with one wait for the device. The rows of a pass are the first ones of the
     pass before it; one list for each row of the first pass."""

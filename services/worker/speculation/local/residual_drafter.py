@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from models.gpu.chain import likeliest
 from services.api.drafter import Committed, Draft, DraftRequest, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import ResidualModel
-from services.worker.speculation.local.choice import Chain, choose, fetched, likeliest
+from services.worker.speculation.local.choice import Chain, choose, fetched
 from services.worker.speculation.local.draft_tree import DraftTree, apart, grow
 
 if TYPE_CHECKING:
