@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv dev ray nixl model up test test-all check fmt docs load bench bench-gpu tune-gpu gpu-wheels heads clean
+.PHONY: help venv dev ray nixl model up test test-all check fmt docs pictures load bench bench-gpu tune-gpu gpu-wheels heads clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -42,7 +42,7 @@ up: venv ## install, fetch the model, start the mesh; Ctrl-C drains it
 	@exec $(BIN)/specmesh up $(ARGS)
 
 test: model ## the fast tests, with the real model (minutes)
-	@$(PYTEST) -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
+	@$(PYTEST) -n auto --dist loadfile --max-worker-restart 2 -m "not slow and not docker" $(ARGS)
 
 test-all: model ## every test: also the slow ones and docker compose
 	@$(PYTEST) $(ARGS)
@@ -50,7 +50,7 @@ test-all: model ## every test: also the slow ones and docker compose
 check: model docs-fresh ## lint, types, docs in step with the code, tests
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -n auto --dist loadfile -m "not slow and not docker" $(ARGS)
+	@$(PYTEST) -n auto --dist loadfile --max-worker-restart 2 -m "not slow and not docker" $(ARGS)
 
 .PHONY: docs-fresh
 docs-fresh: dev
@@ -65,6 +65,9 @@ docs: dev ## remake the tables of docs/, docs/results.md and the dashboards from
 	@$(BIN)/python deploy/docs.py
 	@$(BIN)/python deploy/dashboards.py
 	@$(BIN)/python -m bench results
+
+pictures: model ## take the pictures of docs/pictures/ again; needs Chromium (a minute)
+	@$(BIN)/python deploy/pictures.py $(ARGS)
 
 load: venv ## load a running mesh and print latencies and throughput
 	@$(BIN)/specmesh load $(ARGS)

@@ -22,7 +22,7 @@ def in_floats(method: str, folder: Path, model: Path, out: Path, seed: int | Non
     """A trained head, with everything that is not simply the model's; with a seed, random weights in their place."""
     network, own = read_network(model), Weights(folder)
     head = read_head(method, folder, network)
-    ids = target_ids(head, own)
+    ids = target_ids(head, own, network.vocab_size)
     weights = HeadWeights(own, Weights(model), head.shared, ids, network.vocab_size)
     tensors = stored(head, weights) if seed is None else drawn(head, seed)
     if ids is None:

@@ -1,11 +1,17 @@
 """For all tests. Threads of torch that wait must not spin: beside other work on few cores that makes a step
 tens of times slower. The target's process gets the same settings (services/runtime/process.py); OpenMP reads them
 once, when torch is imported, which is why they stand here. Triton's interpreter is chosen in the same way.
+
+And how long a test may take: pyproject.toml says it for most.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
+from collections.abc import Iterator, Sequence
+
+import pytest
 
 from kernels import interpreter
 
@@ -14,3 +20,44 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 interpreter.use_without_gpu()
+
+# Seconds for tests with these markers.
+LIMITS_S = {"slow": 1800, "ray": 1800, "docker": 3600}
+# Compiled loops that hang see no signal: this much later the process ends, and xdist starts another.
+GRACE_S = 60
+_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # What is captured would be lost with the process.
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        config.stash[_stderr] = os.dup(2)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    # A machine with a GPU may have pytest alone.
+    if not config.pluginmanager.hasplugin("timeout"):
+        return
+    for item in items:
+        limits = [seconds for marker, seconds in LIMITS_S.items() if item.get_closest_marker(marker)]
+        if limits and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(max(limits)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    limit = _limit(item)
+    if limit:
+        faulthandler.dump_traceback_later(limit + GRACE_S, exit=True, file=item.config.stash[_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _limit(item: pytest.Item) -> float:
+    """Seconds; 0: none."""
+    if not item.config.pluginmanager.hasplugin("timeout"):
+        return 0.0
+    marker, asked = item.get_closest_marker("timeout"), item.config.getoption("timeout")
+    return float(marker.args[0] if marker else item.config.getini("timeout") if asked is None else asked)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from models import spec
+from models.errors import ModelError
+from models.heads.fields import FOR_ANOTHER
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.quantized.stored import StoredLinear
@@ -56,9 +58,31 @@ class HeadWeights:
         return self._own.number_bytes(name)
 
 
-def target_ids(head: Head | ResidualHeads, own: Weights) -> torch.Tensor | None:
-    """The target's ids of the head's tokens. None: it has the target's."""
+def target_ids(head: Head | ResidualHeads, own: Weights, vocab_size: int) -> torch.Tensor | None:
+    """The target's ids of the head's tokens, of its `vocab_size`. None: it has the target's. Raises `ModelError`."""
     if isinstance(head, ResidualHeads):
-        return own.take_ids(head.token_ids, head.heads[0].head.outputs) if head.token_ids else None
-    count = head.network.head.outputs
-    return torch.arange(count) + own.take_ids(head.id_offsets, count) if head.id_offsets else None
+        name, count = head.token_ids, head.heads[0].head.outputs
+    else:
+        name, count = head.id_offsets, head.network.head.outputs
+    if not name:
+        return None
+    ids = own.take_ids(name, count)
+    if isinstance(head, Head):
+        ids = torch.arange(count) + ids
+    _check_ids(name, ids, vocab_size)
+    return ids
+
+
+def _check_ids(name: str, ids: torch.Tensor, vocab_size: int) -> None:
+    """Each of the target's ids once: a draft's probabilities belong to its tokens."""
+    outside = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(outside):
+        said = f"tensor {name} names the id {int(outside[0])}, and the model's vocabulary has {vocab_size} tokens"
+        raise ModelError(said, FOR_ANOTHER)
+    seen = torch.zeros(vocab_size, dtype=torch.bool)
+    seen[ids] = True
+    if int(seen.sum()) == len(ids):
+        return
+    order = ids.sort(stable=True)
+    again = order.indices[1:][order.values[1:] == order.values[:-1]]
+    raise ModelError(f"tensor {name} names the id {int(ids[int(again.min())])} twice", FOR_ANOTHER)

@@ -27,8 +27,10 @@ class Draft:
     `parents` is empty for a chain; for a tree parents[i] is the index of the token before tokens[i], -1 at the root.
     confidence[i] is the drafter's probability that tokens[i] is accepted if all before it are; empty: unknown. `probs`
     are the distributions the tokens were drawn from, float32 [len(tokens), vocabulary], a numpy array from another
-    process and a tensor from a drafter on the device; None: each token was certain (one-hot). `source` names where the
-    draft came from, `match_length` the tokens of context it matched.
+    process and a tensor from a drafter on the device; None: each token was certain (one-hot). Only a chain has them. A
+    row that is no distribution, or that gives its token no chance, is seen, and the draft refused. A distribution that
+    the token wasn't drawn from can't be seen by anyone: with it `rejection` and `block` change the text's distribution.
+    `source` names where the draft came from, `match_length` the tokens of context it matched.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -277,7 +277,7 @@ class _Counts(Collector):
         client, counter = self._drafts.client, self._counter
         for name, count, said in OF_REQUESTS:
             yield counter(name, said, client.count(count))
-        said = "Drafts refused: invalid trees, or ids outside the vocabulary"
+        said = "Drafts refused: invalid trees, ids outside the vocabulary, or probabilities that are no distribution"
         yield counter("drafts_refused", said, self._drafts.counts.refused)
         said = "1 if a fault in the worker's drafting code has disabled drafting until the worker restarts"
         yield self._gauge("drafting_failed", said, float(self._guard.failed))

@@ -6,15 +6,19 @@ With real processes killed: tests/flow/test_deaths.py.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_room import Ask, EngineRoom, Guess, draft, proposed_by, some_prompt
 
 from services.api.drafts import PlacedDraft
 from services.api.messages import Finished
 from services.worker.running.mock import MockRunner, Profile
+
+VOCABULARY = Profile().vocab_size
 
 
 def wrong(ask: Ask) -> PlacedDraft:
@@ -27,6 +31,22 @@ def too_long(ask: Ask) -> PlacedDraft:
 
 def outside_the_vocabulary(ask: Ask) -> PlacedDraft:
     return draft(ask, [10**9, -1, 2**31 - 1])
+
+
+def next_to_the_vocabulary(ask: Ask) -> PlacedDraft:
+    return draft(ask, [VOCABULARY])
+
+
+def behind_a_good_start(ask: Ask) -> PlacedDraft:
+    return draft(ask, [*cycle(ask).draft.tokens[:4], VOCABULARY + 1])
+
+
+def negative(ask: Ask) -> PlacedDraft:
+    return draft(ask, [-1])
+
+
+def in_a_tree(ask: Ask) -> PlacedDraft:
+    return draft(ask, [100, 101, VOCABULARY], parents=[-1, -1, 0])
 
 
 def about_another_text(ask: Ask) -> PlacedDraft:
@@ -100,9 +120,13 @@ def anything(ask: Ask) -> PlacedDraft | None:
     return chance.choice([*HOSTILE, cycle, every_way])(ask)
 
 
+# Those that are seen to be impossible.
+REFUSED = [
+    outside_the_vocabulary, next_to_the_vocabulary, behind_a_good_start, negative, in_a_tree, with_a_broken_tree,
+    with_parents_that_come_later, with_parents_of_some, with_parents_too_many, with_twins,
+]  # fmt: skip
 HOSTILE = [
-    wrong, too_long, outside_the_vocabulary, about_another_text, from_the_past, with_a_broken_tree,
-    with_parents_that_come_later, with_parents_of_some, with_parents_too_many, with_twins, bush, empty,
+    wrong, too_long, about_another_text, from_the_past, bush, empty, *REFUSED,
 ]  # fmt: skip
 
 
@@ -131,6 +155,61 @@ def plain_texts() -> list[list[int]]:
 @pytest.mark.parametrize("method", ["ngram", "auto"])
 def test_a_hostile_proposer_changes_no_token(guess: Guess, method: str) -> None:
     assert texts(guess, method=method)[0] == plain_texts()
+
+
+def refused(guess: Guess, vocabulary: int = VOCABULARY) -> tuple[int, int]:
+    """Drafts that were given, and those that were refused; none is verified, and no token changes."""
+    given, found = 0, []
+
+    def counted(ask: Ask) -> PlacedDraft | None:
+        nonlocal given
+        given += 1
+        return guess(ask)
+
+    for one in (None, counted):
+        with EngineRoom(MockRunner(Profile(acceptance=0.8, vocab_size=vocabulary), pages=120), one) as room:
+            streams = [room.send([100 + k], max_tokens=30, temperature=k % 2 * 0.8, seed=k) for k in range(4)]
+            room.run(streams)
+            found.append([room.tokens[stream] for stream in streams])
+            # Nothing is forgotten before its counts are read.
+            assert sum(tally.drafted for tally in room.scheduler.tallies.values()) == 0
+            count = room.controller.counts.refused
+    assert found[0] == found[1]
+    return given, count
+
+
+@pytest.mark.parametrize("guess", REFUSED)
+def test_an_impossible_draft_is_refused_and_counted(guess: Guess) -> None:
+    given, count = refused(guess)
+    assert count == given > 50
+
+
+# By fault, the probabilities of the tokens 100 and 101 among 256.
+PROBABILITIES: dict[str, Callable[[np.ndarray], object]] = {
+    "too small": lambda probs: np.multiply(probs, 0.9, out=probs),
+    "too large": lambda probs: np.multiply(probs, 1.1, out=probs),
+    "a token's mass twice": lambda probs: probs.__setitem__((1, 101), 1.0),
+    "no chance for the token": lambda probs: probs.__setitem__((1, slice(101, 103)), (0.0, 0.502)),
+    "negative": lambda probs: probs.__setitem__((0, slice(0, 2)), (-0.5, 0.504)),
+    "nan": lambda probs: probs.__setitem__((1, 3), np.nan),
+    "infinite": lambda probs: probs.__setitem__((0, 100), np.inf),
+}
+
+
+def sampled(change: Callable[[np.ndarray], object]) -> Guess:
+    def guess(ask: Ask) -> PlacedDraft:
+        probs = np.full((2, 256), 0.5 / 255, np.float32)
+        probs[[0, 1], [100, 101]] = 0.5
+        change(probs)
+        return draft(ask, [100, 101], probs=probs)
+
+    return guess
+
+
+@pytest.mark.parametrize("fault", PROBABILITIES)
+def test_a_draft_with_probabilities_that_are_no_distribution_is_refused_and_counted(fault: str) -> None:
+    given, count = refused(sampled(PROBABILITIES[fault]), vocabulary=256)
+    assert count == given > 50
 
 
 @pytest.mark.parametrize("method", ["ngram", "auto"])

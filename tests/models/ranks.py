@@ -24,6 +24,13 @@ from models.spec import Network
 from models.weights import Weights
 
 
+def borders(vocab_size: int, ranks: int) -> list[int]:
+    """The first and the last token of each rank's share of the vocabulary."""
+    share = -(-vocab_size // ranks)
+    firsts = range(0, vocab_size, share)
+    return [token for first in firsts for token in (first, min(first + share, vocab_size) - 1)]
+
+
 class InTurns(Group):
     """Computes while no other rank does: Triton's interpreter is one for the whole process."""
 

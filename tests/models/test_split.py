@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from models.batch import Stretch
+from models.batch import Stretch, make_batch
 from models.config import read_network
 from models.errors import ModelError
 from models.executor import Options
@@ -90,6 +91,36 @@ def test_a_split_dense_model_gives_the_logits_and_the_text_of_the_whole_one(
     config_class, changes = DENSE[name]
     parity.save_tiny(config_class, tmp_path, **changes)
     check(tmp_path, count, parity.EXECUTORS[executor])
+
+
+@parity.every_executor
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("tied", [False, True])
+def test_tokens_at_the_borders_of_shares_are_fed_drafted_and_scored_as_by_one_rank(
+    tied: bool, count: int, make: parity.MakeExecutor, tmp_path: Path
+) -> None:
+    """Alone, in a prompt, and as a tree behind it; the last share is smaller than the others."""
+    parity.save_tiny(LlamaConfig, tmp_path, tie_word_embeddings=tied)
+    edges = ranks.borders(parity.VOCABULARY, count)
+    assert len({*edges}) == 2 * count and (edges[0], edges[-1]) == (0, parity.VOCABULARY - 1)
+    parents = [-1, 0, 0, *range(1, len(edges) - 2)]
+
+    def logits(executor: Any) -> torch.Tensor:
+        alone = [Stretch([token], 0, [place], 0) for place, token in enumerate(edges)]
+        found = [parity.run(executor, alone), parity.run(executor, [Stretch(edges, 0, [20], 0)])]
+        tree = Stretch([5, *edges], len(edges), [20], 0, parents, range(100, 110))
+        found.append(executor.forward(make_batch([tree], parity.PAGE_TOKENS)).logits.clone())
+        return torch.cat(found)
+
+    changes = {"branch_pages": 10}
+    expected = logits(parity.load(tmp_path, make, **changes))
+    with ranks.split(tmp_path, count, make, **changes) as split:
+        found = logits(split)
+    assert found.shape == expected.shape == (3 * len(edges) + 1, parity.VOCABULARY)
+    assert (found - expected).abs().max() <= parity.TOLERANCE
+    # The rows of different tokens differ by more.
+    alone = expected[: len(edges)]
+    assert min((one - other).abs().max() for one, other in combinations(alone, 2)) > 100 * parity.TOLERANCE
 
 
 @parity.every_executor

@@ -57,7 +57,7 @@ class OpenedHead:
 
     def __init__(self, head: Head, own: Weights, target: Weights) -> None:
         self.head, self._own = head, own
-        self._ids = target_ids(head, own)
+        self._ids = target_ids(head, own, head.network.vocab_size)
         self._weights = HeadWeights(own, target, head.shared, self._ids, head.network.vocab_size)
         self.taps = head.taps
         self.network: Network | None = head.network
@@ -94,6 +94,7 @@ class OpenedResidual:
 
     def __init__(self, heads: ResidualHeads, own: Weights, target: Weights, network: Network) -> None:
         self._heads, self._own, self._target, self._network = heads, own, target, network
+        self._ids = target_ids(heads, own, network.vocab_size)
         self._prefix = None if heads.prefix is None else OpenedHead(heads.prefix, own, target)
         self.network: Network | None = None if heads.prefix is None else heads.prefix.network
 
@@ -114,10 +115,9 @@ class OpenedResidual:
         if self._heads.reads_tokens:
             network = self._network
             embedding = self._target.take(network.embedding, network.vocab_size, network.hidden_size).to(device)
-        ids = target_ids(self._heads, self._own)
-        weights = HeadWeights(self._own, self._target, self._heads.shared, ids, self._network.vocab_size)
+        weights = HeadWeights(self._own, self._target, self._heads.shared, self._ids, self._network.vocab_size)
         prefix = None if self._prefix is None else self._prefix.load(executor, options, device)
-        ids = None if ids is None else ids.to(device)
+        ids = None if self._ids is None else self._ids.to(device)
 
         def linear(one: Linear) -> Projection:
             made: Projection = executor.projection(one, weights, options, device)

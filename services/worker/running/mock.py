@@ -144,6 +144,9 @@ class MockRunner:
             self._known[new.sequence_id] = new
         for sequence_id in work.ended:
             self._known.pop(sequence_id, None)
+        # As a real model would: it has no embedding for another.
+        drafted = [token for item in work.items for token in item.draft.tokens]
+        assert all(0 <= token < profile.vocab_size for token in drafted), "draft tokens are in the vocabulary"
         self.steps += 1
         if profile.crash_every and self.steps % profile.crash_every == 0:
             raise MockFailure(f"step {self.steps} fails, as crash_every asks")

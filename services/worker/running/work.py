@@ -18,7 +18,8 @@ class NewSequence:
     """A sequence that is new to the runner: how its tokens are chosen, and its text so far, of which the first
     `prompt_tokens` are the prompt. From here on the runner knows the text from its own verdicts. `drafter` names the
     drafter in the worker that drafts for it; "": none. `trees`: whether its drafts may be trees. `lent`: another worker
-    gets its pages, with what the drafter keeps in them."""
+    gets its pages, with what the drafter keeps in them. `weighed`: how much of a draft is verified depends on its
+    tokens (method auto), so they are verified as certain and not as sampled."""
 
     sequence_id: int
     sampling: SamplingParameters
@@ -28,6 +29,7 @@ class NewSequence:
     drafter: str = ""
     trees: bool = False
     lent: bool = False
+    weighed: bool = False
 
 
 @dataclass(slots=True)

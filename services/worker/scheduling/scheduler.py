@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from services.api.drafter import Draft
 from services.api.messages import Finished
+from services.api.methods import AUTO
 from services.api.sampling import parameters_of
 from services.worker.running.work import DraftBudget, NewSequence, Verdict, Work
 from services.worker.scheduling.arrival import failed, make_sequence, refusal
@@ -169,7 +170,7 @@ class Scheduler:
         sequence.introduced = True
         return NewSequence(
             sequence.id, parameters_of(sequence.sampling), sequence.verification, sequence.prompt_tokens,
-            sequence.token_ids[:], sequence.drafter, sequence.trees, sequence.lent,
+            sequence.token_ids[:], sequence.drafter, sequence.trees, sequence.lent, sequence.method == AUTO,
         )  # fmt: skip
 
     def _step_done(self, event: StepDone) -> None:

@@ -34,6 +34,7 @@ from services.worker.speculation.probes import Probes
 from services.worker.speculation.remote.client import Answer, Ask
 from services.worker.speculation.remote.proposers import Proposers
 from services.worker.speculation.speculating import Speculating
+from services.worker.speculation.validity import is_valid
 
 # Ask for a new draft if fewer tokens than this are left after the step's draft.
 FEW_LEFT = 4
@@ -238,11 +239,11 @@ class Controller:
             if known is None or sequence_id not in answer.asked:
                 continue
             tokens[known.sequence.stream] = len(draft.tokens)
-            if not self._possible(draft):
+            if not is_valid(draft, self._limits.vocab_size):
                 self.counts.refused += 1
                 continue
             _, ahead = answer.asked[sequence_id]
-            prepared = prepare(draft, length - len(ahead), ahead, known.sequence.token_ids, way)
+            prepared = prepare(known.readable(draft), length - len(ahead), ahead, known.sequence.token_ids, way)
             if prepared is None:
                 self.counts.late += 1
             elif self._prepare(known, prepared):
@@ -279,12 +280,6 @@ class Controller:
             self._drop(known)
             known.prepared = merge(*both[1], *both[0])
 
-    def _possible(self, draft: Draft) -> bool:
-        tokens = draft.tokens
-        if not tokens or min(tokens) < 0 or max(tokens) >= self._limits.vocab_size:
-            return False
-        return not draft.parents or tree.possible(tokens, draft.parents)
-
     # After a step ---------------------------------------------------------------------------------------
 
     def commit(self, work: Work, result: Result) -> None:
@@ -311,8 +306,13 @@ class Controller:
     def take_own(self, work: Work, drafted: Drafted) -> None:
         """The drafts of the worker's own drafter."""
         for known, draft in self.own.drafted(work, drafted, self._known):
+            if not draft.tokens:
+                continue
+            if not is_valid(draft, self._limits.vocab_size):
+                self.counts.refused += 1
+                continue
             text = known.sequence.token_ids
-            prepared = prepare(draft, len(text), [], text, "local") if self._possible(draft) else None
+            prepared = prepare(known.readable(draft), len(text), [], text, "local")
             if prepared is not None:
                 self._prepare(known, prepared)
         self.counts.asking_seconds["local"] += drafted.seconds

@@ -16,9 +16,8 @@ from services.worker.speculation.prepared import OWN, Prepared
 
 
 def can_be_merged(one: Prepared, other: Prepared) -> bool:
-    """Sampled tokens can't be siblings of others: verification needs the distribution that they come from. And what
-    was only assumed of the text, to ask ahead, must have come true."""
-    return all(each.probs is None and each.certain <= each.at for each in (one, other))
+    """What was only assumed of the text, to ask ahead, must have come true."""
+    return all(each.certain <= each.at for each in (one, other))
 
 
 def merge(text: Prepared, text_chances: list[float], own: Prepared, own_chances: list[float]) -> Prepared:

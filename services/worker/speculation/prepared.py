@@ -182,8 +182,9 @@ def prepare(draft: Draft, begins: int, ahead: list[int], text: list[int], way: W
         confidence = [1.0] * certain + confidence
     if parents:
         parents = [*range(-1, certain - 1), *(parent + certain for parent in parents)]
-    # Only if the tokens were drawn after exactly this text: tokens asked for ahead were drawn after a guess.
-    probs = draft.probs if not ahead and not passed else None
+    # Only if the tokens were drawn after exactly this text: tokens asked for ahead were drawn after a guess. And only a
+    # chain's: what is left of a tree would have the rows of other tokens.
+    probs = draft.probs if not ahead and not passed and not draft.parents else None
     prepared = Prepared(
         Draft(tokens, draft.source[:LONGEST_SOURCE], draft.match_length, parents, confidence, probs), way, certain
     )

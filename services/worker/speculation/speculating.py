@@ -3,9 +3,10 @@ drafts have brought it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
-from services.api.drafter import MAX_DRAFT_TOKENS
+from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 from services.worker.scheduling.sequence import Sequence
 from services.worker.speculation.acceptance import Acceptance
 from services.worker.speculation.benefit import Benefit, Worth
@@ -50,6 +51,11 @@ class Speculating:
         """Whether there is no text draft, and none was asked for."""
         lacking = self.prepared is None or self.prepared.way == "local"
         return self.asks and lacking and self.asked_at < len(self.sequence.token_ids)
+
+    def readable(self, draft: Draft) -> Draft:
+        """With `auto` how much of a draft is verified depends on its tokens: what is left isn't distributed as it was
+        drawn. Verified as certain, the text keeps its distribution however tokens were chosen."""
+        return draft if self.acceptance is None or draft.probs is None else replace(draft, probs=None)
 
     def expected(self, prepared: Prepared) -> float:
         """Tokens of a draft that are accepted on average; 0 with a fixed method, which weighs nothing."""

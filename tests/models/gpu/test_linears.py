@@ -24,7 +24,10 @@ from models.weights import Weights
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from quantized_writer import WRITTEN, Written
 
-pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="a GPU with e4m3 multiplies otherwise")
+pytestmark = [
+    pytest.mark.skipif(not interpreter.in_use(), reason="a GPU with e4m3 multiplies otherwise"),
+    pytest.mark.shows("quantised models on a GPU (fp8, int4, GPTQ, AWQ)", "interpreted"),
+]
 SPEC = Linear((Part("q", 64), Part("k", 32)), 96, bias=True)
 every_format = pytest.mark.parametrize("written", [pytest.param(each, id=name) for name, each in WRITTEN.items()])
 

@@ -21,7 +21,10 @@ from models.executor import Executor
 from services.worker.parallel.pages import OtherRanks, receive_page, send_pages
 from services.worker.running.page_memory import TorchPages
 
-pytestmark = pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter's device")
+pytestmark = [
+    pytest.mark.skipif(not interpreter.in_use(), reason="about the interpreter's device"),
+    pytest.mark.shows("a model over several GPUs (NCCL)", "interpreted"),
+]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -57,3 +60,13 @@ def test_two_ranks_give_the_logits_of_transformers_and_one_process_goes_on_with_
     landed.write(7, read)
     assert landed.read([7]) == [read]
     parity.assert_close(parity.run(whole, [Stretch(tokens[16:], 16, [7, 3], 0)]), logits[:3], "pages of two ranks")
+
+
+def test_tokens_at_the_borders_of_shares_are_fed_and_scored_as_by_one_process(tmp_path: Path) -> None:
+    model = save("llama", tmp_path)
+    edges = ranks.borders(model.config.vocab_size, 2)
+    expected = torch.cat([parity.logits_of(model, edges), *(parity.logits_of(model, [token]) for token in edges)])
+    with torch.inference_mode(), ranks.split(tmp_path, 2, on_cpu, meet=ranks.in_turns) as split:
+        alone = [Stretch([token], 0, [place], 0) for place, token in enumerate(edges)]
+        logits = parity.run(split, [Stretch(edges, 0, [9], 0), *alone])
+    parity.assert_close(logits, expected, "two ranks")

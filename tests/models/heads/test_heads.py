@@ -31,6 +31,7 @@ from models.plain import PlainExecutor
 from models.spec import Network
 from models.taps import FINAL, Tap
 from models.weights import Weights
+from services.worker.running.head import open_head
 
 LENGTH, PAGE_TOKENS, PAGES = 50, 16, 12
 TARGET_LAYERS = 3
@@ -91,7 +92,7 @@ def _open(folder: Path, method: str, target: tuple[Network, Weights]) -> tuple[H
     head = read_head(method, folder, network)
     assert isinstance(head, Head)
     own = Weights(folder)
-    return head, HeadWeights(own, weights, head.shared, target_ids(head, own), network.vocab_size)
+    return head, HeadWeights(own, weights, head.shared, target_ids(head, own, network.vocab_size), network.vocab_size)
 
 
 def _with_shared(state: State, head: Head, weights: HeadWeights) -> State:
@@ -123,6 +124,7 @@ def cuts(executor: str) -> list[tuple[int, int]]:
     return [(0, 20), (20, 33), (33, 40), (40, 41), (41, 49), (49, LENGTH)]
 
 
+@pytest.mark.shows("published heads of other models", "tested")
 @pytest.mark.parametrize(("executor", "layout"), CASES)
 def test_it_computes_what_the_reference_does(
     executor: str, layout: str, target: tuple[Network, Weights], tmp_path: Path
@@ -324,7 +326,7 @@ def test_a_reduced_vocabulary_has_the_ids_of_the_target(target: tuple[Network, W
     """The folder has the distance from each token to its id in the target, which is every second one here."""
     reference.write_eagle3(tmp_path)
     head, _ = _open(tmp_path, "eagle3", target)
-    ids = target_ids(head, Weights(tmp_path))
+    ids = target_ids(head, Weights(tmp_path), target[0].vocab_size)
     assert ids is not None and ids.tolist() == list(range(1, 2 * head.network.head.outputs, 2))
 
 
@@ -364,3 +366,59 @@ def test_a_tensor_that_is_missing_or_wrong_is_named_before_anything_is_loaded(
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=said):
         _open(tmp_path, "eagle3", target)
+
+
+def _write_short_mtp(folder: Path) -> None:
+    """With a vocabulary of its own, as `specmesh train-drafter` makes them."""
+    state = reference.write_mtp(folder, TARGET_LAYERS, shared=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"draft_vocab_size": DRAFT_VOCABULARY}))
+    save_file(state | {"d2t": torch.arange(DRAFT_VOCABULARY)}, folder / "model.safetensors")
+
+
+def _write_medusa_for_vllm(folder: Path) -> None:
+    reference.as_vllm_names_medusa(reference.write_medusa(folder.parent / "authors"), folder)
+
+
+# Heads with a vocabulary of their own, and the tensor that names the model's ids of it.
+MAPPED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "eagle3": (reference.write_eagle3, "d2t"),
+    "block": (reference.write_block, "d2t"),
+    "mtp": (_write_short_mtp, "d2t"),
+    "medusa": (_write_medusa_for_vllm, "token_map"),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({4: 6, 7: 6, 9: 3, 12: 3}, "names the id 6 twice"),
+        ({5: 2, 6: 1}, None),
+        ({0: 0, 1: VOCABULARY - 1}, None),
+        ({3: VOCABULARY, 5: -1}, f"names the id {VOCABULARY}, and the model's vocabulary has {VOCABULARY} tokens"),
+        ({5: -1}, "names the id -1, and"),
+        ({2: 2**62}, f"names the id {2**62}, and"),
+    ],
+)
+@pytest.mark.parametrize("method", MAPPED)
+def test_a_map_of_a_heads_vocabulary_names_each_of_the_models_ids_once_at_most(
+    method: str, changes: dict[int, int], said: str | None, target: tuple[Network, Weights], tmp_path: Path
+) -> None:
+    """`changes`: by token of the head, its id, where the others are their ids behind 9. The first that is wrong is
+    named."""
+    write, name = MAPPED[method]
+    folder = tmp_path / "head"
+    write(folder)
+    tensors = load_file(folder / "model.safetensors")
+    count = len(tensors[name])
+    ids = torch.arange(count) + 9
+    for place, token in changes.items():
+        ids[place] = token
+    tensors[name] = ids - torch.arange(count) if name == "d2t" else ids
+    save_file(tensors, folder / "model.safetensors")
+    if said is None:
+        opened = target_ids(read_head(method, folder, target[0]), Weights(folder), target[0].vocab_size)
+        assert opened is not None and opened.tolist() == ids.tolist()
+        return
+    with pytest.raises(ModelError, match=f"tensor {name} {said}"):
+        open_head(method, folder, target[0], target[1].folder)

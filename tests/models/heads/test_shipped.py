@@ -16,7 +16,9 @@ from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.shipped import shipped_heads
 from models.heads.sources import method_of
+from models.heads.weights import target_ids
 from models.sources import MODEL_NAMES, ensure_model
+from models.weights import Weights
 from services.api.settings import Settings, cache_dir
 
 TRAINED = Path(__file__).parents[3] / "models" / "heads" / "trained"
@@ -61,9 +63,12 @@ def test_each_fits_its_model_and_says_what_it_was_trained_on(model: str, folder:
     cache = cache_dir(Settings.for_tests())
     said = json.loads((folder / "training.json").read_text())
     assert method_of(str(folder), cache) == said["method"] == folder.name and said["model"] == model
-    head = read_head(said["method"], folder, read_network(ensure_model(model, cache)))
+    network = read_network(ensure_model(model, cache))
+    head = read_head(said["method"], folder, network)
     output = head.network.head if isinstance(head, Head) else head.heads[0].head
     assert output.outputs == said["vocabulary"]
+    ids = target_ids(head, Weights(folder), network.vocab_size)
+    assert (ids is None) == (output.outputs == network.vocab_size)
     assert said["answers"] == len(prompts(folder)) and said["tokens"] > 100 * said["answers"]
     card = (folder / "README.md").read_text()
     assert f"{said['tokens']} tokens" in card and f"{said['tokens_per_step']:.2f} tokens per step" in card

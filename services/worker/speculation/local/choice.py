@@ -30,7 +30,7 @@ class Chain:
         """A place of `logits`, drawn with the request's temperature. Keeps the distribution over all tokens."""
         drawn = (logits / self.request.temperature).softmax(-1)
         place = int(torch.multinomial(drawn.cpu(), 1, generator=self._noise()))
-        self._probs.append(drawn if ids is None else drawn.new_zeros(vocab_size).index_copy_(0, ids, drawn))
+        self._probs.append(drawn if ids is None else drawn.new_zeros(vocab_size).index_add_(0, ids, drawn))
         return place
 
     def _noise(self) -> torch.Generator:

@@ -85,7 +85,8 @@ class LocalDrafters:
                 if item.next_budget:
                     sampling = known.new.sampling
                     # Only these rules gain from a sampled draft; the others accept the most probable token most often.
-                    samples = STRATEGIES[known.new.verification.strategy].reads_probs
+                    # And only if no token is dropped for what it is: the rest would have another distribution.
+                    samples = STRATEGIES[known.new.verification.strategy].reads_probs and not known.new.weighed
                     temperature = sampling.temperature if samples else 0.0
                     request = DraftRequest(
                         known.text, item.next_budget, tree=known.new.trees and temperature == 0.0,

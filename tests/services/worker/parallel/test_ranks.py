@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from driving import Guess, request, run_all
+from ranks import borders
 from running_mesh import has_ended, until
 from tiny_folder import write_tiny_model
 
@@ -24,6 +26,8 @@ from services.worker.parallel.ranks import Ranks
 from services.worker.running import load_torch_model as loading
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import ForwardRows, TorchModel
+from services.worker.running.torch_runner import TorchRunner
+from services.worker.scheduling.sequence import Sequence
 
 PROMPT = [5, 9, 200, 17, 30, 31, 32, 5, 9, 200]
 
@@ -99,6 +103,39 @@ def test_two_processes_say_what_one_says_and_one_that_is_killed_or_stopped_is_no
                 said(model)
             assert noticed.wait(30)
     assert len(lost) == 1 and told in lost[0]
+
+
+@pytest.mark.parametrize(("executor", "count"), [("plain", 2), ("compiled", 3)])
+def test_tokens_at_the_borders_of_shares_are_drafted_accepted_and_emitted_as_by_one_process(
+    executor: str, count: int, tmp_path: Path
+) -> None:
+    """No other tokens are in these texts."""
+    write_tiny_model(tmp_path)
+    edges = borders(304, count)
+    wanted = [
+        request([*edges[at:], *edges], name=str(at), max_tokens=40, ignore_eos=True, temperature=2.0, seed=at,
+                allowed_token_ids=edges)
+        for at in range(4)
+    ]  # fmt: skip
+
+    def texts(model: TorchModel, guess: Guess | None = None) -> tuple[list[list[int]], int]:
+        outcomes, scheduler = run_all(TorchRunner(model), wanted, guess)
+        return [each.ids for each in outcomes], sum(each.accepted for each in scheduler.tallies.values())
+
+    with loaded(tmp_path, executor=executor, strict=False) as (model, _):
+        expected, _ = texts(model)
+    assert {token for text in expected for token in text} == {*edges}
+
+    def guess(sequence: Sequence, budget: int) -> list[int]:
+        """What comes next, and every fifth time another border at its end."""
+        right = expected[int(sequence.request_id)][sequence.generated :][:budget]
+        return right if sequence.length % 5 else [*right[:-1], edges[sequence.length % len(edges)]]
+
+    with loaded(tmp_path, executor=executor, strict=False, ranks=count) as (model, _):
+        assert isinstance(model.executor, ParallelExecutor)
+        assert texts(model)[0] == expected
+        found, accepted = texts(model, guess)
+    assert found == expected and accepted > 100
 
 
 LOADS = """

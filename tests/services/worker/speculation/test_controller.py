@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from driving import request
 from msgspec.structs import replace
 
 from services.api.drafter import Draft
 from services.worker.running.mock import MockRunner, Profile
-from services.worker.running.work import Drafted, Result, Work
+from services.worker.running.work import Drafted, NewSequence, Result, Work
 from services.worker.scheduling.events import Arrived, Cancelled, SequenceEnded, StepDone
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
@@ -87,6 +89,7 @@ class World:
         self.controller = Controller(self.scheduler.limits, self.proposer)  # type: ignore[arg-type]
         self.row_seconds = row_seconds
         self.work = Work()
+        self.new: list[NewSequence] = []
         self.seconds = 0.0
 
     def arrive(self, stream: int = 1, **more: Any) -> None:
@@ -97,6 +100,7 @@ class World:
         """Tokens of the drafts of a step, by sequence."""
         plan = self.scheduler.schedule()
         self.work = self.scheduler.place(*self.controller.draft(plan))
+        self.new += self.work.new
         self.runner.launch(self.work)
         self.controller.ask_ahead(self.work)
         result = self.runner.finish()
@@ -488,3 +492,45 @@ def test_text_drafts_are_asked_for_while_the_workers_own_drafter_drafts() -> Non
     assert world.controller.counts.asking_seconds["waited"] > 0.0
     lengths = [len(ask.sequence.token_ids) for asks in world.proposer.waited for ask in asks]
     assert len(lengths) == len(set(lengths)), "once for a text"
+
+
+@pytest.mark.parametrize("token", [-1, Profile().vocab_size, Profile().vocab_size + 1])
+def test_a_draft_of_a_token_that_is_not_in_the_vocabulary_is_refused_and_counted_whoever_made_it(token: int) -> None:
+    world = World("ngram")
+    world.proposer.draft = lambda ask: (ask.sequence.id, len(ask.sequence.token_ids), Draft([token]))  # type: ignore
+    world.arrive()
+    assert world.run(6) == [0] * 6 and world.controller.counts.refused >= 5
+    own = World("eagle3", head="eagle3")
+    own.arrive()
+    for refused in range(1, 4):
+        assert own.step() == [0]
+        # The text ends with the last token of the step.
+        own.controller.take_own(own.work, Drafted([Draft([100, token], "eagle3")], 1e-3))
+        assert own.known.prepared is None and own.controller.counts.refused == refused
+    # No draft is none that is refused.
+    own.step()
+    own.controller.take_own(own.work, Drafted([Draft()], 1e-3))
+    assert own.controller.counts.refused == 3
+
+
+@pytest.mark.parametrize(("method", "read"), [("auto", False), ("suffix", True)])
+def test_auto_reads_no_probabilities_because_it_drops_tokens_for_what_they_are(method: str, read: bool) -> None:
+    """What is left of a sampled draft isn't distributed as it was drawn."""
+    world = World(method)
+    plain = world.proposer.draft
+
+    def sampled(ask: Ask) -> tuple[int, int, Draft]:
+        sequence_id, length, draft = plain(ask)
+        probs = np.zeros((len(draft.tokens), Profile().vocab_size), np.float32)
+        probs[range(len(draft.tokens)), draft.tokens] = 1.0
+        return sequence_id, length, dataclasses.replace(draft, probs=probs)
+
+    world.proposer.draft = sampled  # type: ignore[method-assign]
+    world.proposer.ask_ahead = lambda asks: False  # type: ignore[method-assign]
+    world.arrive(max_tokens=4000)
+    found = []
+    for _ in range(20):
+        world.step()
+        found += [item.draft for item in world.work.items if item.draft.tokens]
+    assert {draft.probs is not None for draft in found} == {read}
+    assert {new.weighed for new in world.new} == {not read}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
-
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 from services.worker.speculation.acceptance import AcceptanceTable, Rates, buckets_of
@@ -102,12 +100,8 @@ def test_merged_again_it_keeps_the_text_that_is_left() -> None:
     assert dict(zip(second.tokens, second.sources, strict=True)) == {B: "suffix", C: "suffix", X: OWN}
 
 
-def test_sampled_tokens_and_what_is_only_assumed_are_not_merged() -> None:
-    text = prepared("ahead", [A, B], [0.5, 0.5])
-    assert can_be_merged(text, prepared("local", [A], [0.5]))
-    probs = np.eye(1, 9, dtype=np.float32)
-    sampled = prepare(Draft([A], "eagle3", confidence=[0.5], probs=probs), 0, [], [], "local")
-    assert sampled is not None and not can_be_merged(text, sampled)
+def test_what_is_only_assumed_is_not_merged() -> None:
+    assert can_be_merged(prepared("ahead", [A, B], [0.5, 0.5]), prepared("local", [A], [0.5]))
     assumed = prepare(Draft([C], "suffix", confidence=[0.5]), 0, [A, B], [], "ahead")
     assert assumed is not None and not can_be_merged(assumed, prepared("local", [A], [0.5]))
 

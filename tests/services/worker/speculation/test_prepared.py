@@ -119,3 +119,13 @@ def test_branches_that_bring_little_are_left_out() -> None:
     assert found.best(found.cumulated([0.9, 0.001, 0.9, 0.9]), 4, 9) == [0, 2, 3]
     assert found.best(found.cumulated([0.5, 0.4, 0.9, 0.9]), 4, 9) == [0, 2, 3, 1]
     assert found.best(found.cumulated([0.5, 0.4, 0.9, 0.9]), 4, 1) == [0, 1], "no deeper than there is room"
+
+
+def test_probabilities_of_a_tree_are_not_kept_for_the_chain_that_is_left_of_it() -> None:
+    """Each row belongs to a token, and tokens go."""
+    rows = np.eye(3, 10, dtype=np.float32)
+    chain = prepared(4, [5, 6, 7], probs=rows)
+    assert chain is not None and chain.chain(2).probs.tolist() == rows[:2].tolist()
+    for parents in ([-1, 0, -1], [-1, 0, 1]):
+        tree = prepared(4, [5, 6, 7], parents=parents, probs=rows)
+        assert tree is not None and tree.follow([5]) and tree.chain(1).probs is None

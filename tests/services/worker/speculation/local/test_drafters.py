@@ -163,6 +163,14 @@ def test_rules_that_read_no_probabilities_get_drafts_of_the_most_probable_tokens
     assert [each.temperature for each in toy.requests[0]] == [0.0, 0.5]
 
 
+def test_nothing_is_sampled_where_tokens_may_be_dropped_for_what_they_are() -> None:
+    weighed, fixed = new(1, temperature=0.5, rule="rejection"), new(2, temperature=0.5, rule="rejection")
+    weighed.weighed = True
+    drafters, toy = joined(weighed, fixed)
+    step(drafters, *((item([1, 2, 3], sequence_id=each, next_budget=3), Verdict([7], 0)) for each in (1, 2)))
+    assert [each.temperature for each in toy.requests[0]] == [0.0, 0.5]
+
+
 def test_failed_sequences_are_not_committed_and_ended_ones_are_forgotten() -> None:
     drafters, toy = joined(new(1), new(2))
     failed = Verdict([], 0, failure="not finite")

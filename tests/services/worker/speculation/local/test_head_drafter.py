@@ -4,112 +4,25 @@ text, and the text doesn't change."""
 from __future__ import annotations
 
 import dataclasses
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from driving import Outcome, request
-
-sys.path.insert(0, str(Path(__file__).parents[4] / "models" / "heads"))
-
-import reference
+from driving import request
+from head_world import WRITERS, World, features_of, prompt, reference, with_shared
 from reference import HIDDEN, VOCABULARY, State
 
-from models.batch import Batch, Stretch, make_batch
-from models.config import read_network
-from models.executor import Options
+from models.batch import Batch
 from models.gpu.chain import Chain
-from models.plain import PlainExecutor
 from models.weights import Weights
 from services.api.draft_tree import depths, walk
-from services.api.drafter import Draft, DraftRequest, Features
-from services.api.messages import Generate
-from services.api.methods import METHODS
+from services.api.drafter import Draft, Features
 from services.api.tree_shape import read_shape
-from services.worker.engine import Engine
 from services.worker.running.head import HeadModel
-from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import TorchModel
-from services.worker.running.torch_runner import TorchRunner
-from services.worker.scheduling.events import Answer, Arrived, Emit, Fail, Finish
-from services.worker.scheduling.limits import limits_of
-from services.worker.scheduling.scheduler import Scheduler
-from services.worker.speculation.controller import Controller
-from services.worker.speculation.guard import GuardedController
 from services.worker.speculation.local import head_drafter
-from services.worker.speculation.local.drafters import LocalDrafters
-from services.worker.speculation.local.head_drafter import WHOLE_STEPS, Following, HeadDrafter
-from services.worker.speculation.remote.proposers import Proposers
-
-LAYERS = 3
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("target")
-    reference.write_target(folder, LAYERS)
-    return folder
-
-
-class Kept:
-    """Keeps the drafts of a drafter with the texts they follow."""
-
-    def __init__(self, drafter: HeadDrafter) -> None:
-        self.drafter = drafter
-        self.drafts: list[tuple[list[int], Draft]] = []
-        self.commit, self.forget = drafter.commit, drafter.forget
-
-    def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        found = self.drafter.draft(requests)
-        self.drafts += [(list(each.text.tokens), draft) for each, draft in zip(requests, found, strict=True)]
-        return found
-
-
-class World:
-    def __init__(
-        self, target: Path, method: str, folder: Path, executor: str = "plain", kv_cache_mb: int = 1, **limits: Any
-    ) -> None:
-        wanted = Wanted(dtype="float32", executor=executor, strict=executor != "plain", threads=2, page_tokens=16,
-                        kv_cache_mb=kv_cache_mb, max_sequences=8)  # fmt: skip
-        self.model: TorchModel = load_torch_model(target, wanted, head=(method, folder))
-        self.kept = Kept(METHODS[method].load()(None, self.model))
-        runner = TorchRunner(self.model, LocalDrafters({method: self.kept}))  # type: ignore[dict-item]
-        self.scheduler = Scheduler(limits_of(runner.facts, method=method, **limits))
-        self.drafts = GuardedController(Controller(self.scheduler.limits, Proposers(_no_proposer)))
-        self.answers: list[Answer] = []
-        self.engine = Engine(
-            self.scheduler, runner, self.drafts, deliver=self._deliver, failed=pytest.fail, now=time.monotonic
-        )
-
-    def _deliver(self, answers: list[Answer]) -> None:
-        self.answers += answers
-        self.engine.answers.taken()
-
-    def run(self, *requests: Generate) -> list[Outcome]:
-        self.answers.clear()
-        outcomes = [Outcome() for _ in requests]
-        for stream, each in enumerate(requests):
-            self.scheduler.handle(Arrived(each, stream))
-        while self.scheduler.has_work:
-            self.engine.step()
-        for answer in self.answers:
-            if isinstance(answer, Emit):
-                outcomes[answer.stream].ids += answer.tokens.ids
-            elif isinstance(answer, Finish | Fail):
-                outcomes[answer.stream].end = answer.finished if isinstance(answer, Finish) else answer.failed
-        return outcomes
-
-
-def _no_proposer() -> Any:
-    raise AssertionError("a method of the worker's own asks no proposer")
-
-
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return torch.randint(1, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+from services.worker.speculation.local.head_drafter import WHOLE_STEPS, Following
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
@@ -140,39 +53,13 @@ def test_a_preempted_text_is_read_again(target: Path) -> None:
     assert all(each.finished.speculation.accepted == each.finished.speculation.drafted for each in tight)
 
 
-def _features(target: Path, tokens: list[int], taps: tuple[Any, ...]) -> torch.Tensor:
-    """The target's, of a whole text."""
-    options = Options("float32", 32, 16, 256, taps=taps, strict=False)
-    executor = PlainExecutor(read_network(target), Weights(target), options)
-    found = executor.forward(make_batch([Stretch(tokens, 0, list(range(32)), len(tokens) - 1)], 16)).features
-    assert found is not None
-    return found
-
-
-Reference = Callable[[State, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-WRITERS: dict[str, tuple[str, Callable[[Path], State], Reference]] = {
-    "eagle3": ("eagle3", reference.write_eagle3, reference.eagle3),
-    "eagle": ("eagle", reference.write_eagle, reference.eagle),
-    "mtp, mimo": ("mtp", reference.write_mimo_mtp, reference.mimo_mtp),
-    "mtp": (
-        "mtp",
-        lambda folder: reference.write_mtp(folder, LAYERS, shared=False),
-        lambda state, tokens, hidden: reference.mtp(state, tokens, hidden, f"model.layers.{LAYERS}."),
-    ),
-}
-
-
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
 @pytest.mark.parametrize("layout", WRITERS)
 def test_its_drafts_are_those_of_the_reference_over_the_whole_text(
     layout: str, executor: str, target: Path, tmp_path: Path
 ) -> None:
     method, write, compute = WRITERS[layout]
-    state = write(tmp_path)
-    embedding = "model.embed_tokens.weight"
-    for name, theirs in (("embed_tokens.weight", embedding), (embedding, embedding), ("lm_head.weight",) * 2):
-        if name not in state:
-            state[name] = Weights(target).take(theirs, VOCABULARY, HIDDEN)
+    state = with_shared(write(tmp_path), target)
     world = World(target, method, tmp_path, executor, max_step_tokens=16)
     texts = [prompt(30), prompt(7, 1)]
     naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
@@ -182,7 +69,7 @@ def test_its_drafts_are_those_of_the_reference_over_the_whole_text(
     assert isinstance(head, HeadModel)
     for text, draft in world.kept.drafts[::3]:
         # Row p: the token at p + 1 beside the target's value of p; then the draft's own tokens and values.
-        values = head.hidden(_features(target, text[:-1], head.head.taps))
+        values = head.hidden(features_of(target, text[:-1], head.head.taps))
         tokens = torch.tensor(text[1:])
         for token in draft.tokens:
             logits, follows = compute(state, tokens, values)
@@ -213,7 +100,7 @@ def test_a_block_is_that_of_the_reference_over_the_whole_text(executor: str, tar
     for text, draft in whole[::2]:
         masks = len(draft.tokens) - 1
         mask_hidden = state["fc.weight"] @ state["mask_hidden"][0]
-        values = head.hidden(_features(target, text[:-1], head.head.taps))
+        values = head.hidden(features_of(target, text[:-1], head.head.taps))
         tokens = torch.tensor([*text[1:], *[reference.MASK_TOKEN] * masks])
         logits, _ = reference.eagle3(state, tokens, torch.cat([values, mask_hidden.expand(masks, -1)]))
         assert draft.tokens == head.ids[logits[-len(draft.tokens) :].argmax(-1)].tolist()
@@ -327,7 +214,7 @@ def test_heads_without_attention_draft_as_the_reference_does(method: str, target
     assert [each.ids for each in naive] == [each.ids for each in drafted]
     checked = 0
     for text, draft in world.kept.drafts:
-        hidden = _features(target, text[:-1], ("final",))[-1]
+        hidden = features_of(target, text[:-1], ("final",))[-1]
         for head, token in enumerate(draft.tokens):
             if method == "medusa":
                 logits = reference.medusa(state, hidden, head, 2)
@@ -354,7 +241,7 @@ def test_hydra_with_a_prefix_layer_drafts_as_the_reference_does(executor: str, t
     assert any(each.finished.cached_tokens for each in again)
     checked = 0
     for text, draft in world.kept.drafts:
-        hidden = reference.hydra_prefix(state, _features(target, text[:-1], ("final",)))[-1]
+        hidden = reference.hydra_prefix(state, features_of(target, text[:-1], ("final",)))[-1]
         for head, token in enumerate(draft.tokens):
             logits = reference.hydra(state, hidden, head, [text[-1], *draft.tokens[:head]], dropouts=True)
             assert token == int(logits.argmax())
@@ -383,7 +270,7 @@ def test_a_medusa_folder_in_the_layout_of_vllm_drafts_from_its_own_tokens(target
     world = World(target, "medusa", tmp_path / "vllm")
     world.run(request(prompt(12), max_tokens=16))
     for text, draft in world.kept.drafts:
-        hidden = _features(target, text[:-1], ("final",))[-1]
+        hidden = features_of(target, text[:-1], ("final",))[-1]
         for head, token in enumerate(draft.tokens):
             logits = reference.medusa(state, hidden, head, 2)
             assert token == 2 * int(logits[::2].argmax())
@@ -458,11 +345,7 @@ def test_each_node_of_a_tree_is_what_the_reference_drafts_behind_its_path(
     layout: str, executor: str, target: Path, tmp_path: Path
 ) -> None:
     method, write, compute = WRITERS[layout]
-    state = write(tmp_path)
-    embedding = "model.embed_tokens.weight"
-    for name, theirs in (("embed_tokens.weight", embedding), (embedding, embedding), ("lm_head.weight",) * 2):
-        if name not in state:
-            state[name] = Weights(target).take(theirs, VOCABULARY, HIDDEN)
+    state = with_shared(write(tmp_path), target)
     world = World(target, method, tmp_path, executor, max_step_tokens=16, trees=True)
     texts = [prompt(30), prompt(13, 1)]
     naive = world.run(*(request(each, max_tokens=24, method="naive") for each in texts))
@@ -473,7 +356,7 @@ def test_each_node_of_a_tree_is_what_the_reference_drafts_behind_its_path(
     trees = [(text, draft) for text, draft in world.kept.drafts if draft.parents]
     assert len(trees) > 5
     for text, draft in trees[::4]:
-        values = head.hidden(_features(target, text[:-1], head.head.taps))
+        values = head.hidden(features_of(target, text[:-1], head.head.taps))
         for node in range(0, len(draft.tokens), 3):
             path = _path(draft, node)
             tokens, hidden = torch.tensor(text[1:]), values
@@ -534,7 +417,7 @@ def test_trees_of_heads_without_attention_have_what_each_head_says_behind_a_path
     assert world.run(request(prompt(30), max_tokens=24))[0].ids == naive[0].ids
     checked = 0
     for text, draft in world.kept.drafts[::3]:
-        hidden = _features(target, text[:-1], ("final",))[-1]
+        hidden = features_of(target, text[:-1], ("final",))[-1]
         ranks = []
         for node in range(len(draft.tokens)):
             path = _path(draft, node)
