@@ -1,22 +1,22 @@
 """The page in a real Chromium, before a real mesh: what a person does there, and what is seen.
 
-Times are measured and told, not judged: where tests run, other work runs beside them. Pictures for docs/ are made
-with `PICTURES=docs/pictures pytest tests/page -k picture`.
+Times are measured and told, not judged: where tests run, other work runs beside them. deploy/pictures.py takes the
+pictures for docs/.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tarfile
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Page, executable
 from running_mesh import RunningMesh
+
+from tests.deploy_script import deploy_script
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,8 +24,9 @@ pytestmark = [
     pytest.mark.skipif(executable() is None, reason="there is no chromium: apt-get install chromium"),
 ]
 
+PICTURES = deploy_script("pictures")
 VIEWS = ("playground", "race", "mesh")
-LARGEST_PICTURE = 200_000  # bytes
+SHIFT = 8  # of the DevTools protocol's modifiers
 SHOWN = "document.querySelector('#turns .turn:last-child .answer')"
 # What is shown without the ghosts, which stand in the text and are none of it.
 TEXT = f"(() => {{ const box = {SHOWN}.cloneNode(true); box.querySelectorAll('del').forEach((each) => each.remove()); return box.textContent; }})()"  # noqa: E501
@@ -51,7 +52,7 @@ async def fill_in(tab: Page, selector: str, text: str) -> None:
     await tab.run(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
 
 
-async def answered(tab: Page, chip: int = 2, tokens: int = 96, method: str = "") -> None:
+async def answered(tab: Page, chip: int = 3, tokens: int = 96, method: str = "") -> None:
     """A prompt of the page's own is taken and sent by mouse; the answer is waited for."""
     await fill_in(tab, "#ask [name=max_tokens]", str(tokens))
     await tab.run(f"document.querySelector('#ask [name=method]').value = '{method}'")
@@ -133,8 +134,11 @@ async def test_all_of_it_can_be_done_with_keys(opened: Page) -> None:
             break
     assert seen[:5] == ["To the content", "[specmesh]", "Playground", "Race", "Mesh"]
     assert seen[-1] == "prompt"
-    await opened.type("Say the alphabet, one letter a line.")
-    await opened.press("Enter", modifiers=2)
+    await opened.type("Say the alphabet,")
+    await opened.press("Enter", modifiers=SHIFT)
+    await opened.type("one letter a line.")
+    assert "\n" in await opened.run("document.getElementById('prompt').value"), "Shift and Enter break the line"
+    await opened.press("Enter")
     await opened.until("document.querySelectorAll('#turns .step').length > 3", 60)
     await opened.until(ENDED, 120)
     for _ in range(40):
@@ -156,7 +160,7 @@ async def test_all_of_it_can_be_done_with_keys(opened: Page) -> None:
 
 
 async def test_a_conversation_goes_on_and_an_answer_can_be_stopped(opened: Page) -> None:
-    await answered(opened, chip=5, tokens=16)
+    await answered(opened, chip=4, tokens=16)
     await fill_in(opened, "#prompt", "Go on.")
     await fill_in(opened, "#ask [name=max_tokens]", "1000")
     await opened.click("#send")
@@ -267,7 +271,7 @@ async def test_dark_follows_the_system_until_somebody_chooses(opened: Page) -> N
 async def test_how_far_the_page_is_behind_the_stream_is_measured_in_it(
     opened: Page, record_property: pytest.RecordProperty
 ) -> None:
-    await answered(opened, chip=5, tokens=200)
+    await answered(opened, chip=4, tokens=200)
     await opened.until("/ms|s$/.test(document.getElementById('f-behind').textContent)")
     behind = await opened.run("document.getElementById('f-behind').textContent")
     record_property("drawn within, 95 of 100 frames", behind)
@@ -309,39 +313,6 @@ async def test_axe_finds_nothing_serious(opened: Page, axe: str, scheme: str) ->
         assert serious == [], (view, scheme)
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("PICTURES") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-async def test_pictures_are_made_and_small(opened: Page, pictures: Path) -> None:
-    taken = {}
-    await opened.size(1280, 860)
-    await answered(opened, chip=2, tokens=128)
-    await opened.run("document.activeElement.blur(); scrollTo(0, 0)")
-    wanted = (".step:has(del):has(.suffix)", ".step:has(del)", ".step:has(.origin:not(.plain, .bonus))")
-    await opened.run(f"({' || '.join(f'{SHOWN}.querySelector({each!r})' for each in wanted)}).id = 'pictured'")
-    await opened.point_at("#pictured .origin")
-    await opened.until("document.getElementById('note').hidden === false")
-    taken["playground"] = await opened.picture()
-    await opened.run("document.getElementById('figures').scrollIntoView()")
-    await opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-    taken["timeline"] = await opened.picture()
-    await choose(opened, "race")
-    await fill_in(opened, "#race-form [name=max_tokens]", "128")
-    await raced(opened)
-    await opened.run("scrollTo(0, 0)")
-    taken["race"] = await opened.picture()
-    await opened.size(1280, 1080)
-    await choose(opened, "mesh")
-    await opened.click("#watch")
-    await opened.until("document.querySelectorAll('#watched .step').length > 20", 60)
-    await opened.click("#kill")
-    await opened.until("document.querySelectorAll('#watched .step').length > 60", 60)
-    await opened.run("scrollTo(0, 0)")
-    taken["mesh"] = await opened.picture()
-    for name, picture in taken.items():
-        assert 10_000 < len(picture) < LARGEST_PICTURE, name
-        (pictures / f"{name}.png").write_bytes(picture)
+@pytest.mark.parametrize("name", PICTURES.PICTURES)
+async def test_the_pictures_of_docs_can_be_taken(mesh: RunningMesh, opened: Page, name: str) -> None:
+    assert len(await PICTURES.taken(opened, mesh.url, name)) > 10_000

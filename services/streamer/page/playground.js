@@ -35,7 +35,10 @@ export class Playground {
       el("button", { type: "button", class: "chip", on: { click: () => this.#take(each) } }, each.name)));
     this.#form.addEventListener("submit", (event) => { event.preventDefault(); this.#send(); });
     this.#prompt.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#form.requestSubmit();
+      // While a word is being composed (East Asian input) Enter belongs to that.
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.#form.requestSubmit();
     });
     byId("stop").addEventListener("click", () => this.#stopping?.abort());
     byId("anew").addEventListener("click", () => this.#anew());
@@ -138,7 +141,7 @@ export class Playground {
     const heading = { 0: "No connection", 401: "A key is needed", 429: "The server is busy", 503: "Not ready" };
     const box = el("div", { class: "failure" },
       el("p", {}, el("b", {}, heading[error.status] ?? `Refused (${error.status})`), ` ${error.words ?? error.message}`),
-      error.status === 401 ? el("p", {}, "Enter it under “Key” in the form.") : again);
+      error.status === 401 ? el("p", {}, "Enter it in the form, under “Namespace and key”.") : again);
     if (error.status === 401) byId("key").closest("details").open = true;
     return box;
   }
