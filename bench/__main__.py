@@ -25,10 +25,10 @@ from bench.left_out import LeftOut
 
 # Each a module of this folder.
 NAMES = (
-    "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation", "acceptance",
-    "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks", "same_text", "losslessness", "parity",
-    "gpu_environment", "gpu_law3", "gpu_steps", "gpu_verify", "gpu_decode", "gpu_attention", "gpu_runner",
-    "gpu_prefill", "gpu_http", "simulate", "failover", "split", "on_ray",
+    "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation",
+    "never_slower", "acceptance", "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks",
+    "same_text", "losslessness", "parity", "gpu_environment", "gpu_law3", "gpu_steps", "gpu_verify", "gpu_decode",
+    "gpu_attention", "gpu_runner", "gpu_prefill", "gpu_http", "simulate", "failover", "split", "on_ray",
 )  # fmt: skip
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}
@@ -71,6 +71,7 @@ def load(name: str) -> ModuleType:
 
 def _run(name: str, flags: list[str]) -> int:
     earlier = rows.read(name)
+    rows.look_around()
     try:
         code = _measured(name, flags)
     except SystemExit as ended:

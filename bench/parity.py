@@ -26,7 +26,8 @@ from bench.rows import ROOT
 
 HELP = "the kernels' tests on a GPU, against plain torch: how many pass"
 # In this order. They run in the interpreter elsewhere; the compiled loops of the CPU are not among them.
-TESTS = ("tests/gpu/test_*.py", "tests/kernels/*/test_fused.py", "tests/kernels/verify/test_on_device.py")
+TESTS = ("tests/gpu/test_*.py", "tests/kernels/*/test_fused.py", "tests/kernels/verify/test_block_faults.py",
+         "tests/kernels/verify/test_on_device.py")  # fmt: skip
 MODEL = "smollm2-135m-instruct"
 NAMED = 20
 # Of these machines' cores, and of the GPU's memory.

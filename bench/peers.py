@@ -13,13 +13,13 @@ import http.client
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench import peers_served, rows
+from bench import peers_served, rows, turns
 
 HELP = "tokens/s of a single greedy stream: ours in process, servers by URL, transformers with and without lookup"
 PROMPTS = (
@@ -74,7 +74,14 @@ def measure(peers: dict[str, Peer], options: argparse.Namespace) -> dict[str, An
     }
     if base := medians.get("transformers"):
         figures["times_transformers"] = {name: round(rate / base, 2) for name, rate in medians.items()}
+        figures["ratio"] = {name: ratio(found, rates["transformers"]) for name, found in rates.items()}
     return figures
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Of the rates of the same requests, which took turns, with its 95 % interval."""
+    found = turns.of_pairs([one / other for one, other in zip(ours, theirs, strict=True)])
+    return {"ratio": round(found.mean, 3), "low": round(found.low, 3), "high": round(found.high, 3)}
 
 
 def make_peers(options: argparse.Namespace) -> dict[str, Peer]:

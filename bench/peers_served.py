@@ -4,7 +4,9 @@
 
 Starts no server. A server is what `specmesh load --ab` takes for a side: `label=` is its name in table and row,
 `model=` spares asking for its list of models, any other field goes into its requests. All requests go to the chat
-route, greedy. A server that sends no usage has its chunks counted as tokens: `without_usage` says of how many requests.
+route, greedy. The servers take turns, a block of requests each; every server but the first gets the ratio of its
+throughput to the first one's, with the 95 % interval over blocks. A server that sends no usage has its chunks counted
+as tokens: `without_usage` says of how many requests.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workloads", default="chat,edit", help=shown)
     parser.add_argument("--concurrency", default="1,4", help="of --served")
     parser.add_argument("--cold", action="store_true", help="of --served: a cache_salt for each request")
-    parser.add_argument("--requests", type=int, default=12, help="of --served: a server's, for each concurrency")
+    parser.add_argument("--requests", type=int, default=12, help="of --served: a server's with one stream")
+    parser.add_argument("--waves", type=int, default=12, help="of --served: requests a stream when there are several")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -40,15 +43,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     # Nothing was drafted from other answers, or from pages that another request had computed.
     figures["cold"] = [name for name in names if options.cold or REQUESTS[name].cold]
     for name in names:
-        figures[name] = [row(run) for run in loaded(name, options)["runs"]]
+        figures[name] = [line for streams in _streams(options) for line in lines(loaded(name, streams, options))]
     return figures
 
 
-def loaded(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def _streams(options: argparse.Namespace) -> list[int]:
+    return [int(each) for each in options.concurrency.split(",")]
+
+
+def loaded(name: str, streams: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run of the harness; it shows its table itself."""
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         file = Path(folder) / "figures.json"
-        words = command(name, options)
+        words = command(name, streams, options)
         print("== python " + " ".join(words), flush=True)
         # A server that fails is seen in its row.
         subprocess.run([sys.executable, *words, f"--json={file}", "--max-error-rate=1"], cwd=ROOT, check=True)
@@ -56,15 +63,29 @@ def loaded(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return seen
 
 
-def command(name: str, options: argparse.Namespace) -> list[str]:
+def command(name: str, streams: int, options: argparse.Namespace) -> list[str]:
+    requests = options.requests if streams == 1 else options.waves * streams
     return [
-        "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", options.concurrency, "--requests",
-        str(options.requests), "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab", *options.served,
+        "-m", "loadtest", "--workload", name, "--endpoint", "chat", "--concurrency", str(streams), "--requests",
+        str(requests), "--max-tokens", str(options.tokens), *["--cold"] * options.cold, "--ab", *options.served,
     ]  # fmt: skip
 
 
+def lines(seen: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line for each server at one number of streams, the first one's first."""
+    first, *others = (row(run) for run in seen["runs"])
+    compared = [line | beside_first(each) for line, each in zip(others, seen["comparisons"], strict=True)]
+    return [first, *compared]
+
+
+def beside_first(compared: dict[str, Any]) -> dict[str, Any]:
+    found = compared["throughput"] or {"ratio": None, "low": None, "high": None}
+    return {"of_first": {name: found[name] for name in ("ratio", "low", "high")},
+            "compared": compared["texts"]["compared"], "texts_differ": compared["texts"]["differ"]}  # fmt: skip
+
+
 def row(run: dict[str, Any]) -> dict[str, Any]:
-    """A server at a concurrency."""
+    """A server at a number of streams."""
     times = {name: run[table] and round(run[table][which] * 1e3, 2) for name, (table, which) in LATENCIES.items()}
     drafts = run["acceptance"]
     return {

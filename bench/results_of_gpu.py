@@ -15,7 +15,7 @@ Figures = dict[str, Any]
 
 def parity(own: Rows) -> Section | None:
     rows = own.get("parity", [])
-    shown = covering(rows, lambda figures: {"files"} & set(figures))
+    shown = covering(rows, lambda figures: set(figures.get("files", ())))
     if not shown:
         return None
     section = Section("The kernels' tests")

@@ -1,5 +1,5 @@
-"""docs/results.md and its pictures, made from the rows of bench/results/ and nothing else, and the figures of README.md
-and docs/choosing.md (bench/results_in_pages.py).
+"""docs/results.md and its pictures, made from the rows of bench/results/ and nothing else, and the blocks of
+figures in README.md and pages of docs/ (bench/results_in_pages.py).
 
     python -m bench results            makes them; the suite does so at its end
     python -m bench results --check    changes nothing, and exits 1 when they are behind the rows
@@ -8,7 +8,6 @@ and docs/choosing.md (bench/results_in_pages.py).
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +51,7 @@ def main(argv: Sequence[str], docs: Path = DOCS, results: Path = rows.RESULTS) -
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 when it is behind")
     options = parser.parse_args(argv)
     all_rows = rows.read_all(results)
-    files = made(all_rows) | written_by_hand(all_rows, docs)
+    files = made(all_rows) | results_in_pages.made(docs, all_rows)
     old = {str(path.relative_to(docs)) for path in (docs / PICTURES).glob("results-*.svg")} - set(files)
     behind = [name for name, text in files.items() if not same(docs / name, text)]
     if options.check:
@@ -81,16 +80,6 @@ def made(all_rows: dict[str, list[Row]]) -> dict[str, str]:
         chapters.append(NO_GPU)
     files[PAGE] = "\n".join([ABOUT.format(**minutes), *chapters])
     return files
-
-
-def written_by_hand(all_rows: dict[str, list[Row]], docs: Path) -> dict[str, str]:
-    """Pages with blocks of figures: those of the machine that docs/results.md begins with."""
-    shown = machines(all_rows)[:1]
-    own = {name: [row for row in found if rows.machine(row) in shown] for name, found in all_rows.items()}
-    return {
-        os.path.relpath(page, docs): results_in_pages.filled(page.read_text(), own)
-        for page in results_in_pages.pages(docs)
-    }
 
 
 def machines(all_rows: dict[str, list[Row]]) -> list[Hardware]:

@@ -9,6 +9,7 @@ import platform
 import re
 import shlex
 import subprocess
+import time
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +27,10 @@ COMMIT = "BENCH_COMMIT"
 # In rows without a form, or of form 1, `edit` is what is called `edit-favourable` since.
 FORM = 2
 FAVOURABLE = re.compile(r"(^|, )edit(?=$|,)")
+
+# How long is watched, before a benchmark begins, how busy others keep the cores.
+WATCHED_SECONDS = 1.0
+_busy_before: float | None = None
 
 Row = dict[str, Any]
 Hardware = tuple[str, int, tuple[str, ...], str]
@@ -92,9 +97,30 @@ def hardware() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "flags": [flag for flag in FLAGS_OF_INTEREST if flag in present],
-        # Figures taken while others used the machine are worth less: say so in the row.
+        # Figures taken while others used the machine are worth less: say so in the row. The load average also counts
+        # the benchmark itself; the share of the cores that was busy before it began doesn't.
         "load_average": round(os.getloadavg()[0], 2),
+        "busy_before": _busy_before,
     } | ({"gpu": gpu} if (gpu := _gpu()) else {})
+
+
+def look_around(seconds: float = WATCHED_SECONDS) -> None:
+    """Call it before a benchmark starts anything: rows say how busy the machine was then."""
+    global _busy_before
+    first = _cpu_times()
+    time.sleep(seconds)
+    idle, whole = (now - then for now, then in zip(_cpu_times(), first, strict=True))
+    _busy_before = round(1 - idle / whole, 3) if whole else None
+
+
+def _cpu_times() -> tuple[int, int]:
+    """Of all cores since boot: idle, and all."""
+    try:
+        words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    except OSError:
+        return 0, 0
+    times = [int(word) for word in words]
+    return times[3] + times[4], sum(times)
 
 
 def versions() -> dict[str, str]:

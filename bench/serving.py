@@ -12,7 +12,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from bench import peers
+from bench import peers, turns
 from bench.running_mesh import RunningMesh, running_mesh
 
 HELP = "real model over HTTP against in process; batch of 16; shared prefix"
@@ -88,10 +88,12 @@ def _shared_prefix(mesh: RunningMesh) -> dict[str, Any]:
         colds.append(_ask(mesh.url, shared + f"Question one of turn {turn}: " + "which are odd? " * 45))
         warms.append(_ask(mesh.url, shared + f"And question two of {turn}: " + "which are even? " * 45))
     cold, warm = statistics.median(colds[1:]), statistics.median(warms[1:])
+    seen = turns.of_pairs([after / before for before, after in zip(colds[1:], warms[1:], strict=True)])
     return {
         "cold_ttft_ms": round(cold * 1e3, 1),
         "prefix_ttft_ms": round(warm * 1e3, 1),
         "prefix_ttft_of_cold": round(warm / cold, 3),
+        "prefix_ttft_interval": [round(seen.low, 3), round(seen.high, 3)],
     }
 
 

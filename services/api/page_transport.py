@@ -6,8 +6,8 @@ import importlib.util
 
 MESH, NIXL = TRANSPORTS = ("mesh", "nixl")
 INSTALL = (
-    "page_transport nixl needs NIXL, which isn't installed: pip install 'specmesh[nixl]' (in a checkout: make nixl), or"
-    " leave page_transport at mesh"
+    "page_transport nixl needs NIXL, which isn't installed: in a checkout of specmesh, make nixl or"
+    " pip install '.[nixl]'; or leave page_transport at mesh"
 )
 
 

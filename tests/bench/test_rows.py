@@ -82,3 +82,14 @@ def test_rows_of_before_say_which_edit_they_measured(tmp_path: Path) -> None:
         "missed": ["edit-favourable, 1 at a time: slow", "the editor"],
     }  # fmt: skip
     assert before["command"].endswith("--workloads edit") and now["figures"] == {"workloads": {"edit": {}}}
+
+
+def test_a_row_says_how_busy_others_kept_the_machine_before_it_began(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    times = iter([(100, 200), (150, 300)])  # of 100 ticks 50 were idle
+    monkeypatch.setattr(rows, "_cpu_times", lambda: next(times))
+    monkeypatch.setattr(rows, "_busy_before", None)
+    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["hardware"]["busy_before"] is None
+    rows.look_around(seconds=0.0)
+    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["hardware"]["busy_before"] == 0.5

@@ -12,6 +12,7 @@ from bench.results_in_pages import CALLED
 from bench.speculation import Method, Seen, auto_missed, compare, method, missed, rotated
 from bench.streams import Heard, Refused, told
 from bench.workloads import LEADING, WORKLOADS, from_lines, route, salt_of
+from loadtest.workloads import REQUESTS
 from services.streamer.request import RequestLimits, parse_chat, parse_completion
 
 # Three steps gave nine tokens; a stop text stood before the last two.
@@ -57,7 +58,7 @@ def test_the_server_takes_every_request(name: str) -> None:
 
 
 def test_what_leads_is_not_selected_and_a_cold_request_has_a_salt_of_its_own() -> None:
-    assert set(CALLED) == set(WORKLOADS)
+    assert set(CALLED) == set(REQUESTS)
     assert LEADING[0] == "edit" and "edit-favourable" not in LEADING
     assert [salt_of(name, "run", 3) for name in ("edit", "chat", "lines.jsonl")] == ["run 3", "run", "run"]
 

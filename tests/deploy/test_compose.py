@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 2400
 
 pytestmark = [
+    pytest.mark.shows("docker compose on CPUs", "served"),
     pytest.mark.docker,
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="starting an engine and debootstrap need root"),

@@ -132,6 +132,14 @@ def test_each_promise_is_linked_to_the_tests_of_its_law() -> None:
         assert f"](tests/laws/{file.name})" in readme
 
 
+def test_nothing_tells_to_install_specmesh_from_an_index_where_another_package_may_have_that_name() -> None:
+    sources = [path for room in ("services", "mesh", "models", "deploy") for path in (ROOT / room).rglob("*.py")]
+    told = re.compile(r"pip install (-\S+ )*['\"`]?specmesh")
+    assert [
+        file for file in [*PAGES, *sources] if file.name not in HISTORIES and told.search(file.read_text())
+    ] == []
+
+
 def test_metrics_named_in_the_docs_dashboards_and_rules_exist() -> None:
     """A name that was changed in the code leaves an empty panel behind, or an alert that never fires."""
     docs = deploy_script("docs")

@@ -106,6 +106,7 @@ def mesh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @needs_nixl
+@pytest.mark.shows("pages over NIXL", "tested")
 @pytest.mark.nixl
 async def test_pages_are_read_and_the_texts_are_those_of_one_worker(mesh: Mesh) -> None:
     before = figure(mesh, 1, "specmesh:handover_read_pages_total")

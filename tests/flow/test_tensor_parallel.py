@@ -74,6 +74,7 @@ async def test_streams_go_on_when_a_rank_is_killed_or_stopped(
     all_complete_and_equal(answers, calm)
 
 
+@pytest.mark.shows("a worker split over processes of one machine", "served")
 @pytest.mark.slow
 @pytest.mark.model
 async def test_the_embedded_model_over_two_processes_says_the_same_with_drafts(tmp_path: Path) -> None:

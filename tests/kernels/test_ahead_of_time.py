@@ -38,6 +38,7 @@ def facts_of(operation: str) -> list[dict]:
 WIDE_SUMS = 100
 
 
+@pytest.mark.shows("other NVIDIA GPUs: sm_80 (A100), sm_90 (H100), sm_100 (B200)", "compiled")
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_every_kernel_compiles_for_an_architecture_fits_it_and_keeps_its_numbers_in_registers(arch: int) -> None:
     compiled = facts(arch)

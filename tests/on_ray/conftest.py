@@ -1,4 +1,4 @@
-"""Tests on a Ray cluster of this machine: `make ray`, or pip install 'specmesh[ray]'. Without it they are skipped."""
+"""Tests on a Ray cluster of this machine: `make ray`, or pip install '.[ray]'. Without it they are skipped."""
 
 from __future__ import annotations
 

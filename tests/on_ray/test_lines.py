@@ -39,6 +39,7 @@ def test_the_lines_of_the_page_start_scale_and_end_a_mesh(page: str, tmp_path: P
         assert mesh.process.wait(30) == 0
 
 
+@pytest.mark.shows("a Ray cluster of three nodes on one machine", "served")
 @pytest.mark.slow
 @pytest.mark.model
 async def test_the_real_model_says_the_same_when_a_node_dies(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _torch_on_it(version: tuple[int, int], facts: dict[str, object]) -> list[Fin
 def triton() -> list[Finding]:
     """Torch's CUDA build brings it, and its CPU build doesn't. Whether it is the right one, the check of torch says."""
     if importlib.util.find_spec("triton") is None:
-        fix = "install torch's CUDA build, which names its triton, or pip install 'specmesh[gpu]'"
+        fix = "install torch's CUDA build, which names its triton, or in a checkout of specmesh pip install '.[gpu]'"
         return [bad("triton", "triton is not installed: the GPU's kernels are written in it", fix)]
     return []
 

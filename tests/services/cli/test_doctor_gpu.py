@@ -101,7 +101,7 @@ def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu.triton() == []
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
     finding = only(gpu.triton(), "bad")
-    assert "not installed" in finding.what and "specmesh[gpu]" in finding.fix
+    assert "not installed" in finding.what and ".[gpu]" in finding.fix
 
 
 # The compiler

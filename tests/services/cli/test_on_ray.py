@@ -36,7 +36,7 @@ def test_without_ray_a_command_says_in_one_sentence_what_to_install(
     monkeypatch.setenv("SPECMESH_CONFIG", "")
     assert command_line.main([*words, f"--run-dir={tmp_path}"]) == 1
     said = capsys.readouterr().err
-    assert said == f"specmesh: {ray_cluster.INSTALL}\n" and "pip install 'specmesh[ray]'" in said
+    assert said == f"specmesh: {ray_cluster.INSTALL}\n" and "pip install '.[ray]'" in said
     assert not list(tmp_path.iterdir())
 
 

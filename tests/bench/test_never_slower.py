@@ -1,0 +1,48 @@
+"""Law 4 over HTTP: what a run of the load harness becomes, and which cells miss. Measuring needs a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.never_slower import cell, mean, missed, sides
+
+
+def seen(ratio: float, low: float | None, high: float | None, differ: int = 0) -> dict[str, Any]:
+    """What the load harness writes of two sides."""
+
+    def run(side: str, rate: float) -> dict[str, Any]:
+        times = {"p50": 0.02, "p99": 0.05}
+        return {
+            "side": side, "load": {"concurrency": 4}, "throughput": {"output_tokens_per_s": rate},
+            "ttft_s": times, "tpot_s": times, "e2e_s": times, "requests": {"ok": 8, "failed": 0},
+            "tokens": {"output": 90, "requests_without_usage": 0}, "acceptance": {"accepted_per_step": 0.5},
+        }  # fmt: skip
+
+    compared = {"throughput": {"ratio": ratio, "low": low, "high": high}, "texts": {"compared": 8, "differ": differ}}
+    return {"runs": [run("off", 100.0), run("auto", 100.0 * ratio)], "comparisons": [compared]}
+
+
+def test_a_cell_has_both_speeds_and_their_ratio_with_its_interval() -> None:
+    found = cell(seen(1.25, 1.1, 1.4))
+    assert (found["off"], found["auto"], found["ratio"], found["low"], found["high"]) == (100.0, 125.0, 1.25, 1.1, 1.4)
+    assert (found["texts"], found["differ"], found["failed"]) == (8, 0, 0)
+
+
+def test_a_cell_misses_when_all_of_its_interval_lies_below_one() -> None:
+    noise, slower = cell(seen(0.97, 0.9, 1.04)), cell(seen(0.95, 0.92, 0.97))
+    assert missed({"chat, 1": noise, "chat, 16": slower}) == ["chat, 16: auto is 0.950 (0.920 to 0.970) of off"]
+
+
+def test_other_texts_and_a_cell_without_an_interval_are_told() -> None:
+    assert missed({"edit, 1": cell(seen(1.5, 1.4, 1.6, differ=2))}) == ["edit, 1: 0 requests failed, 2 texts differ"]
+    assert missed({"edit, 1": cell(seen(1.5, None, None))}) == ["edit, 1: no interval"]
+
+
+def test_the_mean_is_of_all_cells() -> None:
+    assert mean({"a": cell(seen(0.5, 0.4, 0.6)), "b": cell(seen(2.0, 1.9, 2.1))}) == 1.0
+    assert mean({}) is None
+
+
+def test_both_sides_are_one_server() -> None:
+    off, auto = sides("http://127.0.0.1:1")
+    assert off == f"{auto.replace('auto', 'off')};speculation=off"

@@ -1,0 +1,56 @@
+"""The table of what has run where says what rows and marks of tests show, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.rows import read_all
+from bench.status import NEVER, THINGS, evidence, marks, status, status_gpu
+from tests.bench.made_rows import CPU, row
+
+H200 = CPU | {"gpu": "NVIDIA H200"}
+SMOLLM2 = "one NVIDIA H200, SmolLM2 135M"
+
+
+def marked(folder: Path, *words: str) -> Path:
+    tests = folder / "tests"
+    tests.mkdir(exist_ok=True)
+    said = ", ".join(map(repr, words))
+    (tests / "test_x.py").write_text(f"import pytest\n\npytestmark = pytest.mark.shows({said})\n")
+    return tests
+
+
+def test_what_neither_a_row_nor_a_test_shows_has_never_run(tmp_path: Path) -> None:
+    assert {each.level for each in evidence({}, tmp_path).values()} == {NEVER}
+
+
+def test_a_row_of_the_device_shows_it_and_one_of_a_dry_run_does_not(tmp_path: Path) -> None:
+    real, dry = row("gpu_http", {"runs": []}, hardware=H200), row("gpu_http", {"dry_run": True}, hardware=H200)
+    assert evidence({"gpu_http": [real]}, tmp_path)[SMOLLM2].level == "served"
+    assert evidence({"gpu_http": [dry]}, tmp_path)[SMOLLM2].level == NEVER
+    assert "- one NVIDIA H200, SmolLM2 135M: served" in status_gpu({"gpu_http": [real]}, tmp_path)
+    assert "2026-11-01, `abc1` |" in status({"gpu_http": [real]}, tmp_path)
+
+
+def test_a_processor_is_shown_by_rows_of_one_with_its_features(tmp_path: Path) -> None:
+    found = evidence({"never_slower": [row("never_slower", {}, hardware=CPU | {"flags": ["avx2"]})]}, tmp_path)
+    assert found["CPU with AVX2 only"].level == "served" and found["CPU with AVX-512 and bf16"].level == NEVER
+
+
+def test_the_strongest_that_is_shown_counts(tmp_path: Path) -> None:
+    tests = marked(tmp_path, SMOLLM2, "interpreted")
+    assert evidence({}, tests)[SMOLLM2].test == "tests/test_x.py"
+    assert evidence({"gpu_http": [row("gpu_http", {}, hardware=H200)]}, tests)[SMOLLM2].level == "served"
+
+
+@pytest.mark.parametrize("words", [("a thing that nobody lists", "served"), (SMOLLM2, "surely"), (SMOLLM2,)])
+def test_a_mark_that_says_something_unknown_is_refused_by_its_file(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"tests/test_x\.py"):
+        list(marks(marked(tmp_path, *words)))
+
+
+def test_every_thing_of_a_mark_or_row_is_known_and_listed_once() -> None:
+    assert len({thing.name for thing in THINGS}) == len(THINGS)
+    assert evidence(read_all(), Path(__file__).resolve().parents[1])
