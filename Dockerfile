@@ -64,6 +64,12 @@ USER specmesh
 # The proposer's loops, for the processor of the machine that builds: a new volume begins with them. On another kind of
 # processor they are compiled once more, at the first start.
 RUN python3 -m specmesh.rooms services.proposer.suffix_index.warm
+# As in pyproject.toml. Last, so that a new version builds none of the layers above again.
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="specmesh" \
+      org.opencontainers.image.description="Serves language models over an OpenAI-compatible API, made faster by speculative decoding" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
 WORKDIR /tmp
 VOLUME ["/models"]
 EXPOSE 8000 9100 9101 9102 9103

@@ -81,29 +81,34 @@ class BusMetrics:
         yield from self._traffic()
         yield self._round_trips()
         for name, help, label, values in (
-            ("bus_refused", "Frames and requests refused, by reason", "reason", self.refused),
-            ("bus_dropped", "Duplicate, stale and unsendable records dropped, by reason", "reason", self.dropped),
-            ("bus_bundles", "Transport messages, by direction", "direction", self.bundles),
+            ("bus_refused", "Messages and requests refused, by reason", "reason", self.refused),
+            (
+                "bus_dropped",
+                "Messages dropped as duplicate, stale, late or unsendable, by reason",
+                "reason",
+                self.dropped,
+            ),
+            ("bus_bundles", "Bundles (transport messages), by direction: sent or received", "direction", self.bundles),
         ):
             yield _counter(name, help, (label,), {(key,): value for key, value in values.items()})
         for name, help, value in (
-            ("bus_peers_lost", "Connections lost while calls were open on them", self.peers_lost),
-            ("bus_handler_errors", "Handlers that ended in an unforeseen exception", self.handler_errors),
+            ("bus_peers_lost", "Connections lost while requests or streams were open on them", self.peers_lost),
+            ("bus_handler_errors", "Message handlers that raised an unexpected exception", self.handler_errors),
         ):
             yield _counter(name, help, (), {(): value})
         for name, help, label, states in (
-            ("bus_mailbox_depth", "Mail waiting, by actor", "actor", gauges.mailboxes),
-            ("bus_streams_open", "Streams, by end", "end", gauges.streams_open),
-            ("bus_peers", "Sessions, by who dialled", "side", gauges.peers),
+            ("bus_mailbox_depth", "Messages waiting to be handled, by actor", "actor", gauges.mailboxes),
+            ("bus_streams_open", "Open streams, by end: reading or writing", "end", gauges.streams_open),
+            ("bus_peers", "Open connections, by side: dialled (outbound) or accepted (inbound)", "side", gauges.peers),
         ):
             family = GaugeMetricFamily(f"specmesh:{name}", help, labels=[label])
             for key, value in states.items():
                 family.add_metric([key], value)
             yield family
-        yield GaugeMetricFamily("specmesh:bus_outbox_bytes", "Bytes waiting to be sent", gauges.outbox_bytes)
+        yield GaugeMetricFamily("specmesh:bus_outbox_bytes", "Data queued for sending, in bytes", gauges.outbox_bytes)
         yield GaugeMetricFamily(
             "specmesh:bus_credits_outstanding_bytes",
-            "Bytes of stream items sent and not yet read",
+            "Stream data sent and not yet read by the receiver, in bytes",
             gauges.outstanding_bytes,
         )
 
@@ -115,12 +120,16 @@ class BusMetrics:
                 messages[direction, kind] = count
                 sizes[direction, kind] = size
         labels = ("direction", "kind")
-        yield _counter("bus_messages", "Records with a body, by direction and kind", labels, messages)
-        yield _counter("bus_bytes", "Their bytes, raw frames among them", labels, sizes)
+        said = "Messages between processes, by direction (sent or received) and message type"
+        yield _counter("bus_messages", said, labels, messages)
+        said = "Bytes of messages between processes, by direction and message type; raw frames count only when sent"
+        yield _counter("bus_bytes", said, labels, sizes)
 
     def _round_trips(self) -> Metric:
         family = HistogramMetricFamily(
-            "specmesh:bus_round_trip_seconds", "From ask to answer, by kind asked", labels=["kind"]
+            "specmesh:bus_round_trip_seconds",
+            "Time from sending a request to receiving its answer, in seconds, by message type",
+            labels=["kind"],
         )
         for kind, counts in self.round_trips.items():
             below, buckets = 0.0, []

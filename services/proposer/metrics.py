@@ -25,29 +25,43 @@ class ProposerMetrics:
     def __init__(self, registry: CollectorRegistry, texts: _Texts, methods: Iterable[str], index: _Index) -> None:
         registry.register(IndexMetrics(index))
         self._seconds = Histogram(
-            "specmesh:proposer_batch_seconds", "Seconds to answer one batch", buckets=_BUCKETS, registry=registry
+            "specmesh:proposer_batch_seconds",
+            "Time to answer one batch of requests for drafts, in seconds",
+            buckets=_BUCKETS,
+            registry=registry,
         )
-        drafts = Counter("specmesh:proposer_drafts", "Drafts that were not empty", ["proposer"], registry=registry)
-        tokens = Counter("specmesh:proposer_draft_tokens", "Tokens in drafts", ["proposer"], registry=registry)
+        drafts = Counter(
+            "specmesh:proposer_drafts", "Non-empty drafts made, by drafting method", ["proposer"], registry=registry
+        )
+        tokens = Counter(
+            "specmesh:proposer_draft_tokens", "Draft tokens made, by drafting method", ["proposer"], registry=registry
+        )
         self._drafts = {name: (drafts.labels(name), tokens.labels(name)) for name in methods}
         self._unknown = Counter(
             "specmesh:proposer_unknown_sequences",
-            "Requests for sequences whose text was unknown and has to be sent again",
+            "Requests for drafts of a sequence whose text the proposer does not have; the worker sends the text again",
             registry=registry,
         )
         self._failures = Counter(
-            "specmesh:proposer_failures", "Batches without drafts, by reason", ["reason"], registry=registry
-        )
-        self._refused = Counter(
-            "specmesh:corpora_refused",
-            "Parts of corpora refused, by reason: invalid, or overloaded where the caller's quota or the store is full",
+            "specmesh:proposer_failures",
+            "Batches in which a drafting method gave no drafts, by reason: unknown_method or drafter_error",
             ["reason"],
             registry=registry,
         )
-        Gauge("specmesh:proposer_sequences", "Sequences followed", registry=registry).set_function(lambda: len(texts))
-        Gauge("specmesh:proposer_text_tokens", "Tokens of text in memory", registry=registry).set_function(
-            lambda: texts.tokens
+        self._refused = Counter(
+            "specmesh:corpora_refused",
+            "Parts of corpus uploads refused, by reason: invalid, or overloaded (caller's quota or store is full)",
+            ["reason"],
+            registry=registry,
         )
+        Gauge(
+            "specmesh:proposer_sequences", "Sequences whose text the proposer holds in memory", registry=registry
+        ).set_function(lambda: len(texts))
+        Gauge(
+            "specmesh:proposer_text_tokens",
+            "Tokens of sequence text that the proposer holds in memory",
+            registry=registry,
+        ).set_function(lambda: texts.tokens)
 
     def took(self, seconds: float) -> None:
         self._seconds.observe(seconds)
@@ -71,18 +85,18 @@ class ProposerMetrics:
 
 # Name, field of Stats, and help.
 _GAUGES = (
-    ("store_bytes", "bytes", "Bytes on disk of learned text and corpora, for all processes that share the folder"),
-    ("store_tokens", "tokens", "Learned tokens in segments"),
-    ("store_segments", "segments", "Segments of learned text"),
+    ("store_bytes", "bytes", "Disk space used by learned text and corpora in the shared folder, in bytes"),
+    ("store_tokens", "tokens", "Tokens of learned text in segment files"),
+    ("store_segments", "segments", "Segment files of learned text"),
     ("store_namespaces", "namespaces", "Namespaces with learned text or corpora"),
-    ("store_corpora", "corpora", "Corpora"),
-    ("store_learning_tokens", "learning_tokens", "Tokens learned by this process that are not in a segment yet"),
+    ("store_corpora", "corpora", "Corpora stored"),
+    ("store_learning_tokens", "learning_tokens", "Tokens learned by this process that are not in a segment file yet"),
     ("store_unwritable", "unwritable", "1 while writes to the store fail, 0 otherwise"),
     ("store_unwritten_seconds", "unwritten_seconds", "Age of the oldest learned token that is not on disk, in seconds"),
 )
 _COUNTERS = (
     ("store_evicted_segments", "evicted_segments", "Segments evicted because the store was full"),
-    ("store_evicted_namespaces", "evicted_namespaces", "Namespaces dropped because there were too many"),
+    ("store_evicted_namespaces", "evicted_namespaces", "Namespaces evicted because there were too many"),
     ("store_evicted_tokens", "evicted_tokens", "Tokens in evicted segments"),
     ("store_dropped_tokens", "dropped_tokens", "Tokens not learned because they came faster than they could be stored"),
     ("store_damaged_files", "damaged", "Files ignored because they were damaged"),
@@ -102,9 +116,11 @@ class IndexMetrics:
 
     def collect(self) -> Iterator[Metric]:
         stats = self._index.stats()
-        yield GaugeMetricFamily("specmesh:proposer_bytes", "Memory of the suffix index, in bytes", stats.memory_bytes)
         yield GaugeMetricFamily(
-            "specmesh:proposer_texts_to_learn", "Ended texts that are not fully learned yet", stats.waiting_texts
+            "specmesh:proposer_bytes", "Memory used by the suffix index, in bytes", stats.memory_bytes
+        )
+        yield GaugeMetricFamily(
+            "specmesh:proposer_texts_to_learn", "Finished texts waiting to be indexed", stats.waiting_texts
         )
         for name, field, says in _GAUGES:
             yield GaugeMetricFamily(f"specmesh:{name}", says, _total(stats.libraries, field))

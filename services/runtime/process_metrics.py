@@ -53,20 +53,20 @@ class ProcessMetrics(Collector):
             ("process_ready", "1 if the process is ready for work, else 0", float(ready)),
             (
                 "process_progress_age_seconds",
-                "Time since work last completed while work waits, in seconds; 0 when idle",
+                "Time since the process last completed work, in seconds; 0 when idle",
                 age,
             ),
-            ("process_load", "Pieces of work running or waiting, as announced to the directory", load),
+            ("process_load", "Requests or sequences in progress, as reported to the directory", load),
             (
                 "directory_silence_seconds",
-                "Time since the last table from the directory, in seconds; it sends two a second",
+                "Time since the last list of members from the directory, in seconds; one comes every 0.5 s",
                 silence,
             ),
         ):
             yield GaugeMetricFamily(f"specmesh:{name}", help, value)
         members = GaugeMetricFamily(
             "specmesh:directory_members",
-            "Members of the mesh as this process sees them, by role and state; lost: silent within the last minute",
+            "Mesh members known to this process, by role and state; lost: stopped answering within the last minute",
             labels=["member_role", "state"],
         )
         counts = Counter((member.role, member.state) for member in seen)

@@ -137,7 +137,7 @@ def written(families: dict[str, Family], all_as_vllm: bool) -> Iterator[str]:
         if not name.startswith(OURS):
             continue
         theirs = VLLMS + name.removeprefix(OURS)
-        family = families.get(name, Family({"HELP": "No worker has counted any yet", "TYPE": "counter"}))
+        family = families.get(name, Family({"HELP": "No worker has reported this metric yet", "TYPE": "counter"}))
         renamed = [VLLMS + sample.removeprefix(OURS) for sample in family.samples]
         if not renamed and name in BENCHMARKED and not name.endswith("_per_pos_total"):
             renamed = [f"{theirs} 0.0"]

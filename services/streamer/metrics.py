@@ -45,7 +45,7 @@ class StreamerMetrics:
         )
         self.inter_token = histogram(
             "inter_token_latency_seconds",
-            "Time between two messages of tokens of one choice, in seconds; a message has one step's tokens",
+            "Time between consecutive token messages of one choice, in seconds; a message has one step's tokens",
             INTER_TOKEN_LATENCY,
         )
         self.latency = histogram(
@@ -66,13 +66,13 @@ class StreamerMetrics:
         )
         self._retries = Counter(
             "specmesh:request_retries",
-            "Further attempts of choices whose worker was lost",
+            "Retries of choices whose worker was lost",
             ["model_name"],
             registry=registry,
         ).labels(model_name)
         self._refused_retries = Counter(
             "specmesh:request_retries_refused",
-            "Choices without a token that weren't sent again after their worker was lost, because too many were",
+            "Choices whose worker was lost before the first token, not retried because the retry limit was reached",
             ["model_name"],
             registry=registry,
         ).labels(model_name)
@@ -122,12 +122,12 @@ class AuditCounts(Collector):
         audit, labels = self._audit, ["model_name", "proposer"]
         replays = CounterMetricFamily(
             "specmesh:audit_replays",
-            "Audited requests, by result: same, different, given_up (failed, or interrupted too often) or dropped (the"
-            " waiting list was full, or the streamer stopped)",
+            "Requests run again without drafts to compare the answers (audit), by result: same, different, given_up"
+            " (failed or interrupted too often) or dropped (the queue was full, or the streamer stopped)",
             labels=[*labels, "result"],
         )
         off = GaugeMetricFamily(
-            "specmesh:proposer_switched_off", "1 if the audit has switched this method off, else 0", labels=labels
+            "specmesh:proposer_switched_off", "1 if the audit has disabled this drafting method, else 0", labels=labels
         )
         for method in METHODS:
             if method == NAIVE:
@@ -135,7 +135,7 @@ class AuditCounts(Collector):
             for result in RESULTS:
                 replays.add_metric([self._model_name, method, result], audit.results.get((method, result), 0))
             off.add_metric([self._model_name, method], float(method in audit.switched_off))
-        tokens = CounterMetricFamily("specmesh:audit_tokens", "Tokens that the audit compared", labels=["model_name"])
+        tokens = CounterMetricFamily("specmesh:audit_tokens", "Tokens compared by the audit", labels=["model_name"])
         tokens.add_metric([self._model_name], audit.compared_tokens)
         waiting = GaugeMetricFamily("specmesh:audit_waiting", "Requests waiting to be audited", labels=["model_name"])
         waiting.add_metric([self._model_name], audit.waiting)

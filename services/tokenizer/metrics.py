@@ -20,14 +20,14 @@ class TokenizerMetrics:
         self._clock = clock
         self._seconds = Histogram(
             "specmesh:tokenizer_seconds",
-            "Time to handle a request, in seconds, by kind of work",
+            "Time to handle a request, in seconds, by kind of work: encode, encode_words or decode",
             ["work"],
             buckets=_BUCKETS,
             registry=registry,
         )
         self._tokens = Counter("specmesh:tokenizer_prompt_tokens", "Prompt tokens encoded", registry=registry)
         self._refusals = Counter(
-            "specmesh:tokenizer_refused", "Prompts refused, by reason", ["reason"], registry=registry
+            "specmesh:tokenizer_refused", "Requests refused, by reason", ["reason"], registry=registry
         )
         self.running = 0
         self.tokens = 0

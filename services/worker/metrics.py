@@ -38,14 +38,14 @@ class WorkerMetrics:
         self._model_name = model_name
         steps = Histogram(
             "specmesh:step_seconds",
-            "Seconds of a step (forward pass and verification), by upper bound of its rows",
+            "Duration of a step (forward pass and verification), in seconds; rows: upper bound of its number of rows",
             ["model_name", "rows"],
             buckets=_SECONDS,
             registry=registry,
         )
         self._info = Gauge(
             "specmesh:engine_info",
-            "1; the labels say how the model is run, and whether a row has the same bits in any batch",
+            "Always 1; path: how the model is run; strict: whether a row has the same bits in any batch",
             ["model_name", "path", "strict"],
             registry=registry,
         )
@@ -99,25 +99,29 @@ class _Counts(Collector):
         pages = scheduler.pages
         yield gauge("num_requests_running", "Sequences in the batch", len(scheduler.running))
         yield gauge("num_requests_waiting", "Requests waiting to be scheduled", len(scheduler.waiting))
-        yield gauge("kv_cache_usage_perc", "Share of KV pages in use, 0 to 1", pages.in_use / pages.total)
-        states = GaugeMetricFamily("specmesh:kv_pages", "All KV pages, by state", labels=["model_name", "state"])
+        yield gauge("kv_cache_usage_perc", "Share of KV cache pages in use, from 0 to 1", pages.in_use / pages.total)
+        states = GaugeMetricFamily(
+            "specmesh:kv_pages", "KV cache pages, by state: in_use, cached or free", labels=["model_name", "state"]
+        )
         for state, count in (("in_use", pages.in_use), ("cached", pages.cached), ("free", pages.free)):
             states.add_metric([self._model_name, state], count)
         yield states
-        yield gauge("prefix_cache_pages", "KV pages not in use that the prefix cache keeps", pages.cached)
+        yield gauge("prefix_cache_pages", "KV cache pages kept by the prefix cache and not in use", pages.cached)
         yield counter("prompt_tokens", "Prompt tokens of accepted requests", scheduler.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated", scheduler.generated_tokens)
         yield counter(
             "num_preemptions",
-            "Preemptions: sequences that lost their pages and are computed again",
+            "Preemptions: a running sequence loses its KV cache pages and is computed again later",
             scheduler.preemptions,
         )
         sharing = scheduler.planner.sharing
         yield counter(
-            "prefix_cache_queries", "Tokens of scheduled texts looked up in the prefix cache", sharing.asked_tokens
+            "prefix_cache_queries", "Tokens of scheduled sequences looked up in the prefix cache", sharing.asked_tokens
         )
-        yield counter("prefix_cache_hits", "Tokens of scheduled texts that were already computed", sharing.found_tokens)
-        yield counter("prefix_cache_evictions", "Cached pages evicted", sharing.cache.evictions)
+        yield counter(
+            "prefix_cache_hits", "Tokens of scheduled sequences found in the prefix cache", sharing.found_tokens
+        )
+        yield counter("prefix_cache_evictions", "Pages evicted from the prefix cache", sharing.cache.evictions)
         requests = CounterMetricFamily(
             "specmesh:worker_requests", "Requests, by how they ended", labels=["model_name", "end"]
         )
@@ -129,8 +133,8 @@ class _Counts(Collector):
         """Always there: 0 where no pages are handed over."""
         counts = self._handover
         labels = ["model_name", "way"]
-        pages = _by(labels, "handover_pages", "KV pages handed over, by way: lent to or fetched from another worker")
-        size = _by(labels, "handover_bytes", "Bytes of these KV pages, by way")
+        pages = _by(labels, "handover_pages", "KV cache pages lent to or fetched from other workers, by way")
+        size = _by(labels, "handover_bytes", "Bytes of KV cache pages lent to or fetched from other workers, by way")
         for way, number, each in (
             ("lent", counts.lent_pages, counts.lent_bytes),
             ("fetched", counts.fetched_pages, counts.fetched_bytes),
@@ -139,16 +143,16 @@ class _Counts(Collector):
             size.add_metric([self._model_name, way], each)
         yield pages
         yield size
-        said = "KV pages among those fetched that NIXL read out of the other worker's memory (page_transport nixl)"
+        said = "Fetched KV cache pages that NIXL read from the other worker's memory (page_transport nixl)"
         yield self._counter("handover_read_pages", said, counts.read_pages)
         yield self._counter(
             "handover_seconds",
-            "Seconds in which requests waited for KV pages of another worker, its computing included",
+            "Time requests waited for KV cache pages of another worker, including the time to compute them, in seconds",
             counts.fetch_seconds,
         )
-        said = "KV pages that a prefill worker was to compute, that didn't come and were computed here"
+        said = "KV cache pages that did not arrive from a prefill worker and were computed here"
         yield self._counter("handover_recomputed_pages", said, counts.recomputed_pages)
-        said = "Requests that asked another worker for KV pages, by end: complete, partial, full (no room), none"
+        said = "Requests for KV cache pages of another worker, by result: complete, partial, full (no room) or none"
         ends = _by(["model_name", "end"], "handovers", said)
         for end in ("complete", "partial", "full", "none"):
             ends.add_metric([self._model_name, end], counts.ends[end])
@@ -157,7 +161,7 @@ class _Counts(Collector):
     def _of_steps(self) -> Iterable[Metric]:
         predicted = GaugeMetricFamily(
             "specmesh:step_seconds_predicted",
-            f"Predicted seconds of a step with {PREDICTED_CONTEXT} tokens of context, by rows",
+            f"Predicted duration of a step with {PREDICTED_CONTEXT} tokens of context, in seconds, by number of rows",
             labels=["model_name", "rows"],
         )
         for rows in PREDICTED_ROWS:
@@ -168,29 +172,31 @@ class _Counts(Collector):
         counts = self._device()
         ways = _by(
             ["model_name", "way"], "gpu_steps",
-            "Steps on a GPU, by way: graph (a captured one was replayed), or eager (too many rows for a graph)",
+            "Steps on a GPU, by way: graph (a captured graph was replayed) or eager (too many rows for a graph)",
         )  # fmt: skip
         for way in ("graph", "eager"):
             ways.add_metric([self._model_name, way], counts.get(way, 0))
         yield ways
-        said = "GPU kernels compiled after the worker was ready, while requests waited; expected: 0"
+        said = "GPU kernels compiled after the worker was ready, while requests waited; 0 in normal operation"
         yield self._counter("kernels_compiled_late", said, counts.get("compiled_late", 0))
-        yield self._gauge("ranks", "Processes that the model is split over", counts.get("ranks", 1))
-        said = "Seconds that steps spent on exchanging sums and logits with the other ranks, waiting included"
+        yield self._gauge("ranks", "Ranks (processes) that the model is split over", counts.get("ranks", 1))
+        said = "Time steps spent exchanging sums and logits with other ranks, including waiting, in seconds"
         yield self._counter("rank_exchange_seconds", said, counts.get("exchange_us", 0) / 1e6)
 
     def _of_speculation(self) -> Iterable[Metric]:
         labels = _SPECULATION
-        steps = _by(labels, "spec_decode_num_steps", "Verify steps of sequences, with or without a draft")
-        empty = _by(labels, "spec_decode_num_empty_steps", "Verify steps that had no draft")
-        drafts = _by(labels, "spec_decode_num_drafts", "Verify steps that had a draft")
+        steps = _by(labels, "spec_decode_num_steps", "Verify steps, counted for each sequence, with or without a draft")
+        empty = _by(labels, "spec_decode_num_empty_steps", "Verify steps without a draft")
+        drafts = _by(labels, "spec_decode_num_drafts", "Verify steps with a draft")
         drafted = _by(labels, "spec_decode_num_draft_tokens", "Draft tokens verified")
         accepted = _by(
-            labels, "spec_decode_num_accepted_tokens", "Draft tokens accepted, without the target model's own tokens"
+            labels,
+            "spec_decode_num_accepted_tokens",
+            "Draft tokens accepted; the target model's own tokens are not counted",
         )
         per_position = _by(
             [*labels, "position"], "spec_decode_num_accepted_tokens_per_pos",
-            "Draft tokens accepted, by position in the draft, from 0",
+            "Draft tokens accepted, by position in the draft; the first token is at 0",
         )  # fmt: skip
         for (method, strategy), tally in list(self._scheduler.tallies.items()):
             where = [self._model_name, method, strategy]
@@ -206,23 +212,25 @@ class _Counts(Collector):
     def _of_sources(self) -> Iterable[Metric]:
         """By source; all corpora are one. The proposer chooses the names, and their number is bounded."""
         labels = ["model_name", "source"]
-        drafts = _by(labels, "draft_source_drafts", "Drafts verified, by source; all corpora are the source corpus")
+        drafts = _by(
+            labels, "draft_source_drafts", "Drafts verified, by source; all corpora count as one source, corpus"
+        )
         drafted = _by(labels, "draft_source_tokens", "Draft tokens verified, by source")
         accepted = _by(labels, "draft_source_accepted_tokens", "Draft tokens accepted, by source")
         claimed = _by(
             labels,
             "draft_source_claimed_tokens",
-            "Draft tokens expected to be accepted, by the drafter's confidence (auto)",
+            "Draft tokens expected to be accepted according to the drafter's confidence, by source (method auto only)",
         )
         expected = _by(
             labels,
             "draft_source_expected_tokens",
-            "Draft tokens expected to be accepted, by measured acceptance (auto)",
+            "Draft tokens expected to be accepted according to measured acceptance, by source (method auto only)",
         )
         places = _by(
             [*labels, "position"],
             "draft_source_accepted_tokens_per_pos",
-            "Draft tokens accepted, by source and position, from 0",
+            "Draft tokens accepted, by source and position in the draft; the first token is at 0",
         )
         for source, counts in list(self._drafts.counts.sources.items()):
             where = [self._model_name, source]
@@ -239,8 +247,8 @@ class _Counts(Collector):
         counts = self._drafts.counts
         ways = _by(
             ["model_name", "way"], "drafts_came",
-            "Verify steps that may have drafts, by where the draft came from: the rest of an earlier one (kept), a"
-            " request sent while the last step ran (ahead) or waited for (waited), the worker's own drafter (local), or"
+            "Verify steps that could have a draft, by origin of the draft: kept (the rest of an earlier draft), ahead"
+            " (requested during the last step), waited (requested and waited for), local (the worker's own drafter) or"
             " none",
         )  # fmt: skip
         for way, count in list(counts.ways.items()):
@@ -257,31 +265,31 @@ class _Counts(Collector):
         yield chosen
         asking = _by(
             ["model_name", "way"], "draft_asking_seconds",
-            "Seconds of the engine thread spent on requests for drafts: sent while a step ran (ahead) or waited"
-            " for (waited)",
+            "Time spent on getting drafts, in seconds, by way: ahead and waited (the engine thread's time for requests"
+            " sent during a step or waited for) or local (the worker's own drafter)",
         )  # fmt: skip
         for kind, seconds in list(counts.asking_seconds.items()):
             asking.add_metric([self._model_name, kind], seconds)
         yield asking
         counter = self._counter
-        yield counter("drafts_dropped", "Prepared drafts dropped because the text diverged from them", counts.dropped)
-        yield counter("drafts_late", "Drafts that arrived after the text had passed or diverged from them", counts.late)
-        said = "Seconds of steps with drafts, if the time of the same step without drafts is known"
+        yield counter("drafts_dropped", "Prepared drafts dropped because the text went on differently", counts.dropped)
+        yield counter("drafts_late", "Drafts that came too late: the text was already longer or different", counts.late)
+        said = "Time of steps with drafts, in seconds; only steps whose time without drafts can be predicted"
         yield counter("spec_decode_drafted_seconds", said, counts.drafted_seconds)
-        said = "Predicted seconds for the same tokens without drafts"
+        said = "Predicted time without drafts for the tokens of steps with drafts, in seconds"
         yield counter("spec_decode_naive_seconds", said, counts.naive_seconds)
-        said = "Namespaces whose acceptance rates are kept"
+        said = "Namespaces with acceptance rates in memory"
         yield self._gauge("draft_namespaces", said, len(self._drafts.acceptance))
 
     def _of_the_proposer(self) -> Iterable[Metric]:
         client, counter = self._drafts.client, self._counter
         for name, count, said in OF_REQUESTS:
             yield counter(name, said, client.count(count))
-        said = "Drafts refused: invalid trees, ids outside the vocabulary, or probabilities that are no distribution"
+        said = "Invalid drafts refused: a malformed tree, token ids outside the vocabulary, or invalid probabilities"
         yield counter("drafts_refused", said, self._drafts.counts.refused)
-        said = "1 if a fault in the worker's drafting code has disabled drafting until the worker restarts"
+        said = "1 if an error in the worker's drafting code has disabled drafting until the worker restarts, else 0"
         yield self._gauge("drafting_failed", said, float(self._guard.failed))
-        said = "Proposers that steps don't wait for, because they don't answer"
+        said = "Proposers that steps do not wait for, because they do not answer (circuit breaker open)"
         yield self._gauge("proposer_given_up", said, float(client.given_up()))
 
     def _gauge(self, name: str, help: str, value: float) -> Metric:
@@ -297,10 +305,10 @@ class _Counts(Collector):
 
 # Name of a metric of requests for drafts, the count that it tells, its help.
 OF_REQUESTS = (
-    ("draft_requests", "asked", "Requests for drafts sent to proposers, at most one to each in a step"),
-    ("draft_requests_ahead", "asked_ahead", "Requests for drafts sent while a step ran"),
-    ("draft_deadline_misses", "missed", "Requests for drafts that weren't answered in time"),
-    ("draft_failures", "failed", "Requests for drafts that failed or had an invalid answer"),
+    ("draft_requests", "asked", "Requests for drafts sent to proposers, at most one per proposer and step"),
+    ("draft_requests_ahead", "asked_ahead", "Requests for drafts sent during a step, for the next one"),
+    ("draft_deadline_misses", "missed", "Requests for drafts that were not answered before their deadline"),
+    ("draft_failures", "failed", "Requests for drafts that failed or got an invalid answer"),
 )
 
 

@@ -73,6 +73,15 @@ def test_every_module_and_every_data_file_is_in_it_once(source: Path, packed: se
     assert {name for name in packed if name.startswith("specmesh/_rooms/")} == wanted
 
 
+def test_type_checkers_are_told_of_its_annotations(packed: set[str]) -> None:
+    assert "specmesh/py.typed" in packed
+
+
+def test_the_citation_and_the_image_name_the_same_version() -> None:
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\nARG VERSION={VERSION}\n" in (ROOT / "Dockerfile").read_text()
+
+
 def test_no_file_of_a_room_is_of_a_kind_that_is_left_out() -> None:
     for room in ROOMS:
         kinds = {file.suffix for file in (ROOT / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts}
