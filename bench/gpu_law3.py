@@ -16,7 +16,7 @@ from typing import Any
 from bench import gpu_device, in_process
 from bench.checkout import user_cache
 from bench.in_process import Answers, InProcess
-from services.api.sampling import SamplingParameters
+from services.api.sampling import Sampling
 
 HELP = "law 3 on the GPU: the same text with right, wrong and tree drafts, in batches, in chunks"
 MODEL = "smollm2-135m-instruct"
@@ -56,7 +56,7 @@ def prompts(vocabulary: int, lengths: tuple[int, ...]) -> list[list[int]]:
 
 def compared(loop: InProcess, asked: list[list[int]], tokens: int) -> dict[str, Any]:
     ways: dict[str, Any] = {}
-    for name, sampling in (("greedy", SamplingParameters()), ("seeded", SamplingParameters(temperature=0.8, seed=11))):
+    for name, sampling in (("greedy", Sampling()), ("seeded", Sampling(temperature=0.8, seed=11))):
         rules = [sampling] * len(asked)
         alone = [loop.generate([prompt], tokens, sampling=[sampling]).texts[0] for prompt in asked]
         for way, answers in _ways(loop, asked, tokens, alone, rules):
@@ -71,7 +71,7 @@ def compared(loop: InProcess, asked: list[list[int]], tokens: int) -> dict[str, 
 
 
 def _ways(
-    loop: InProcess, asked: list[list[int]], tokens: int, alone: list[list[int]], rules: list[SamplingParameters]
+    loop: InProcess, asked: list[list[int]], tokens: int, alone: list[list[int]], rules: list[Sampling]
 ) -> Iterator[tuple[str, Answers]]:
     yield "in a batch", loop.generate(asked, tokens, sampling=rules)
     yield "in chunks of 7", loop.generate(asked, tokens, sampling=rules, chunk=7)

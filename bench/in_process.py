@@ -16,7 +16,7 @@ import torch
 from kernels import interpreter
 from services.api.draft_tree import cut_to_reach
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.sampling import SamplingParameters
+from services.api.sampling import Sampling
 from services.api.strategies import Verification
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.runner import Runner
@@ -67,11 +67,11 @@ class InProcess:
 
     def generate(
         self, prompts: Sequence[list[int]], tokens: int, drafts: Drafts = no_drafts,
-        sampling: Sequence[SamplingParameters] = (), chunk: int = 1 << 20,
+        sampling: Sequence[Sampling] = (), chunk: int = 1 << 20,
     ) -> Answers:  # fmt: skip
         """`tokens` for each prompt; prompts are computed in chunks of that size. `sampling`: of each; (): greedy."""
         running = self._admitted(prompts, tokens)
-        new = [self._new(each, sampling[each.number] if sampling else SamplingParameters()) for each in running]
+        new = [self._new(each, sampling[each.number] if sampling else Sampling()) for each in running]
         texts: list[list[int]] = [[] for _ in prompts]
         answers = Answers(texts)
         while running:
@@ -112,7 +112,7 @@ class InProcess:
         return running
 
     @staticmethod
-    def _new(each: _Running, sampling: SamplingParameters) -> NewSequence:
+    def _new(each: _Running, sampling: Sampling) -> NewSequence:
         strategy = "target_match" if sampling.temperature else "greedy"
         return NewSequence(each.id, sampling, Verification(strategy), each.prompt_tokens, each.text[:], trees=True)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from models.sources import ensure_model
 from services.api.drafter import Draft
-from services.api.messages import Generate, Sampling
+from services.api.messages import Generate
+from services.api.sampling import Sampling
 from services.api.settings import Settings, cache_dir
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_runner import TorchRunner

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from bench.simulated_traffic import PAGE, Request
 from services.api.drafter import Draft
-from services.api.messages import Generate, Sampling
+from services.api.messages import Generate
+from services.api.sampling import Sampling
 from services.worker.running.work import Result, SequenceWork, Verdict, Work
 from services.worker.scheduling import events
 from services.worker.scheduling.limits import Limits

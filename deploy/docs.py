@@ -7,9 +7,11 @@ Pages are written by hand, except between `<!-- made: NAME -->` and `<!-- end --
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +180,9 @@ def messages() -> str:
         parts.append(f"### {title}\n")
         for name in names:
             struct = getattr(module, name)
+            for part in dataclasses_in(struct):
+                parts.append(f"**{part.__name__}** (part of others, a map). {_doc(part)}".rstrip() + "\n")
+                parts.append(table(("field", "type", "default"), _dataclass_fields(part)))
             kind = f"kind `{kinds[name]}`" if name in kinds else "part of others"
             parts.append(f"**{name}** ({kind}). {_doc(struct)}".rstrip() + "\n")
             if struct.__struct_fields__:
@@ -194,6 +199,33 @@ def sections(source: str) -> list[tuple[str, list[str]]]:
         elif (struct := re.match(r"class (\w+)\(Message", line)) and found:
             found[-1][1].append(struct[1])
     return found
+
+
+def dataclasses_in(struct: Any) -> list[type]:
+    """Those that a message has as fields."""
+    hints = typing.get_type_hints(struct)
+    found = [each for hint in hints.values() for each in (hint, *typing.get_args(hint))]
+    return [each for each in found if isinstance(each, type) and dataclasses.is_dataclass(each)]
+
+
+def _dataclass_fields(part: Any) -> Iterator[tuple[str, str, str]]:
+    for each in dataclasses.fields(part):
+        made = each.default_factory is not dataclasses.MISSING
+        default = each.default_factory() if made else each.default
+        yield f"`{each.name}`", f"`{each.type}`", "" if default is dataclasses.MISSING else f"`{default!r}`"
+
+
+def request_fields() -> str:
+    """The fields of a request that are numbers, booleans or texts, from their rows."""
+    from services.api.sampling import PARAMETERS
+    from services.streamer.request import OF_CHAT, OF_COMPLETION, SHARED
+
+    rows = {**PARAMETERS, **SHARED, **{f"{name} (chat)": row for name, row in OF_CHAT.items()},
+            **{f"{name} (completions)": row for name, row in OF_COMPLETION.items()}}  # fmt: skip
+    return table(
+        ("field", "accepted", "meaning"),
+        ((f"`{row.name}`{name.removeprefix(row.name)}", row.accepted, row.help) for name, row in rows.items()),
+    )
 
 
 def _fields(struct: Any) -> Iterator[tuple[str, str, str]]:
@@ -347,6 +379,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "cards": cards,
     "commands": commands,
     "messages": messages,
+    "request_fields": request_fields,
     "metrics": metrics,
 }
 

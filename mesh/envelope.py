@@ -20,7 +20,7 @@ import msgspec
 from mesh.errors import Malformed
 from mesh.transport import Frame
 
-VERSION = 2
+VERSION = 3
 MAX_RECORDS = 4096
 # A bundle is closed at this size; a single larger record travels alone.
 BUNDLE_BYTES = 256 * 1024

@@ -12,6 +12,8 @@ from typing import Literal
 import msgspec
 
 from mesh.codec import Buffer
+from services.api.prompt_columns import PromptColumns
+from services.api.sampling import Sampling
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -64,28 +66,6 @@ class Decoded(Message, frozen=True):
 
 
 # 2. streamer -> worker, one stream per choice -----------------------------------------------------------
-
-
-class Sampling(Message, frozen=True):
-    """Sampling parameters, with the same meaning under every strategy. Defaults: greedy, no filter."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = {}
-    logprobs: int = -1  # -1: none; 0: of the chosen token; k: also of the k most probable
-    max_tokens: int = 16
-    min_tokens: int = 0
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
-    bad_words: list[list[int]] = []  # the last id of a word may not follow its other ids
-    allowed_token_ids: list[int] = []  # only these may be chosen; empty: all
-    prompt_logprobs: int = -1  # as logprobs, of the prompt's tokens behind the first
 
 
 class Speculation(Message, frozen=True):
@@ -318,19 +298,6 @@ class Span(Message, frozen=True):
     step: int = 0
 
 
-class PromptLogprobs(Message, frozen=True):
-    """Log-probabilities of prompt tokens from index `begin` on, each given those before it, in columns: `logprobs`
-    (float32) and `ranks` (int32; 1: the most probable id) with an entry for each, `top_ids` (int32) and `top_logprobs`
-    (float32) with the `count` most probable ids of each place. Numbers are little-endian."""
-
-    begin: int
-    count: int
-    logprobs: bytes
-    ranks: bytes
-    top_ids: bytes = b""
-    top_logprobs: bytes = b""
-
-
 class Tokens(Message, frozen=True):
     """`seq` is the index of ids[0] among the generated tokens of the request (all attempts): a receiver drops tokens
     that it already has, and detects a gap. Messages with `prompt_logprobs` have no ids, and come before all that do."""
@@ -343,7 +310,7 @@ class Tokens(Message, frozen=True):
     logprobs: list[TokenLogprob] | None = None
     # Phases since the previous message; the last one ends when this message was handed over.
     spans: list[Span] = []
-    prompt_logprobs: PromptLogprobs | None = None
+    prompt_logprobs: PromptColumns | None = None
 
 
 class SpeculationStats(Message, frozen=True):

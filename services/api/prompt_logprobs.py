@@ -1,4 +1,4 @@
-"""Log-probabilities of a prompt as they travel from a worker to a streamer: in columns (PromptLogprobs), cut into
+"""Log-probabilities of a prompt as they travel from a worker to a streamer: in columns (PromptColumns), cut into
 messages, and back.
 
 Columns from outside are data: those that don't fit each other raise ValueError. No torch.
@@ -10,7 +10,8 @@ import sys
 from array import array
 from collections.abc import Iterator
 
-from services.api.messages import PromptLogprobs, TokenLogprob, TopToken
+from services.api.messages import TokenLogprob, TopToken
+from services.api.prompt_columns import PromptColumns
 
 assert sys.byteorder == "little", "numbers travel as they are in memory"
 
@@ -25,16 +26,16 @@ class PromptLogprob(TokenLogprob, frozen=True, gc=False):
     rank: int = 0
 
 
-def tokens_in(columns: PromptLogprobs) -> int:
+def tokens_in(columns: PromptColumns) -> int:
     return len(columns.logprobs) // _BYTES
 
 
-def parts(columns: PromptLogprobs, most: int = TOKENS_IN_MESSAGE) -> Iterator[PromptLogprobs]:
+def parts(columns: PromptColumns, most: int = TOKENS_IN_MESSAGE) -> Iterator[PromptColumns]:
     """The same in parts of at most `most` tokens."""
     for first in range(0, tokens_in(columns), most):
         own = slice(first * _BYTES, (first + most) * _BYTES)
         top = slice(own.start * columns.count, own.stop * columns.count)
-        yield PromptLogprobs(
+        yield PromptColumns(
             begin=columns.begin + first,
             count=columns.count,
             logprobs=columns.logprobs[own],
@@ -44,11 +45,11 @@ def parts(columns: PromptLogprobs, most: int = TOKENS_IN_MESSAGE) -> Iterator[Pr
         )
 
 
-def pack(begin: int, tokens: list[PromptLogprob]) -> PromptLogprobs:
+def pack(begin: int, tokens: list[PromptLogprob]) -> PromptColumns:
     """All with the same number of most probable ids."""
     count = len(tokens[0].top) if tokens else 0
     assert all(len(token.top) == count for token in tokens)
-    return PromptLogprobs(
+    return PromptColumns(
         begin=begin,
         count=count,
         logprobs=array("f", [token.logprob for token in tokens]).tobytes(),
@@ -58,7 +59,7 @@ def pack(begin: int, tokens: list[PromptLogprob]) -> PromptLogprobs:
     )
 
 
-def unpack(columns: PromptLogprobs) -> list[PromptLogprob]:
+def unpack(columns: PromptColumns) -> list[PromptLogprob]:
     """Raises ValueError when the columns don't fit each other."""
     number, count = tokens_in(columns), columns.count
     if columns.begin < 0 or count < 0 or len(columns.logprobs) != number * _BYTES:

@@ -1,86 +1,110 @@
-"""What a worker accepts in a Generate: one check, with the reason in words; and the bounds of its fields.
+"""The sampling parameters, each with its range and meaning: one type from the HTTP API to the kernels.
 
-The meaning of the sampling parameters, and their order, is kernels/verify/README.md. The streamer checks what
-users may ask; this is the last line, for whatever arrives on the socket.
+The order in which they are applied is kernels/verify/README.md. Also what a worker accepts in a Generate: the streamer
+checks what users may ask, and this is the last line, for whatever arrives on the socket. No msgspec, no torch.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from services.api.messages import Generate, Sampling
+from services.api.parameters import LARGEST, boolean, integer, number, other, parameters
 
 MAX_LOGPROBS = 20
 MAX_BIASES = 1024
 MAX_STOP_IDS = 1024
 MAX_BAD_WORDS = 1024
 LONGEST_BAD_WORD = 64
-MAX_TOKENS = 1 << 31
+MAX_ALLOWED_TOKEN_IDS = 65536
+
+_ID: dict[str, Any] = {"type": "integer", "minimum": 0}
+IDS: dict[str, Any] = {"type": "array", "items": _ID}
+LOGIT_BIAS = {
+    "type": "object",
+    "description": "Token id to a number in -100..100 added to its logit",
+    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+}
+STOP_TOKEN_IDS = {**IDS, "description": "Further tokens that end the answer; not part of its text"}
+BAD_WORDS_TOKEN_IDS = {
+    "type": "array",
+    "items": {"oneOf": [_ID, {**IDS, "maxItems": LONGEST_BAD_WORD}]},
+    "description": "Forbidden words as token ids; a single id is a word of one token",
+    "maxItems": MAX_BAD_WORDS,
+}
+ALLOWED_TOKEN_IDS = {
+    **IDS,
+    "minItems": 1,
+    "maxItems": MAX_ALLOWED_TOKEN_IDS,
+    "description": "The only tokens that may be generated; the end of text isn't among them unless listed",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParameters:
-    """The fields of the message Sampling for the runner, which also runs where nothing that carries messages is
-    installed (bench/on_gpu.py)."""
+class Sampling:
+    """The same meaning under every strategy. Defaults: greedy, no filter. `seed` and `max_tokens` are those of one
+    choice; `logprobs`: -1 none, 0 of the chosen token, k also of the k most probable; `prompt_logprobs` the same, of
+    the prompt's tokens behind the first. The last id of one of `bad_words` may not follow its other ids; empty
+    `allowed_token_ids` allow all."""
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    min_tokens: int = integer(0, "Minimum answer length, in tokens: no end of text and no stop string before it")
+    temperature: float = number(0.0, "0: always the most probable token, ties to the lowest id", 0, 2, of_model=True)
+    top_p: float = number(1.0, "Greater than 0", 0, 1, above=True, of_model=True)
+    top_k: int = integer(0, "0 or -1: off", -1, floor=0, of_model=True)
+    min_p: float = number(
+        0.0, "Minimum probability of a token, relative to the most probable one", 0, 1, of_model=True
+    )
+    presence_penalty: float = number(0.0, "Subtracted from the logits of tokens already generated", -2, 2)
+    frequency_penalty: float = number(
+        0.0, "Subtracted from a token's logit once for each time it was generated", -2, 2
+    )
+    repetition_penalty: float = number(
+        1.0, "Divides the logits of tokens in prompt and answer; greater than 0", 0, 10, above=True, of_model=True
+    )
+    logit_bias: dict[int, float] = other(dict, LOGIT_BIAS)
+    ignore_eos: bool = boolean("Continue after the end of text")
+    stop_token_ids: list[int] = other(list, STOP_TOKEN_IDS)
+    bad_words: list[list[int]] = other(list, BAD_WORDS_TOKEN_IDS, name="bad_words_token_ids")
+    allowed_token_ids: list[int] = other(list, ALLOWED_TOKEN_IDS)
+    # Made of other fields of a request.
     seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = field(default_factory=dict)
-    logprobs: int = -1
     max_tokens: int = 16
-    min_tokens: int = 0
-    stop_token_ids: list[int] = field(default_factory=list)
-    ignore_eos: bool = False
-    bad_words: list[list[int]] = field(default_factory=list)
-    allowed_token_ids: list[int] = field(default_factory=list)
+    logprobs: int = -1
     prompt_logprobs: int = -1
 
 
-_FIELDS = tuple(each.name for each in fields(SamplingParameters))
+PARAMETERS = parameters(Sampling)
+# What generation_config.json of a model may set.
+OF_MODEL = {name: each for name, each in PARAMETERS.items() if each.of_model}
+# By attribute: low, high, and whether low itself is out.
+_BOUNDS: dict[str, tuple[float, float, bool]] = {
+    each.attribute: (each.low if each.floor is None else each.floor, each.high, each.above)
+    for each in PARAMETERS.values()
+    if each.kind in ("number", "integer")
+} | {
+    "max_tokens": (0, LARGEST, False),
+    "logprobs": (-1, MAX_LOGPROBS, False),
+    "prompt_logprobs": (-1, MAX_LOGPROBS, False),
+}
 
 
-def parameters_of(sampling: Sampling) -> SamplingParameters:
-    return SamplingParameters(*(getattr(sampling, name) for name in _FIELDS))
-
-
-def problem(generate: Generate, vocab_size: int) -> str:
-    """Why this can't be served, "" when it can."""
-    ids = generate.token_ids
+def problem(ids: list[int], prompt_tokens: int, sampling: Sampling, vocab_size: int) -> str:
+    """Why this text can't be continued so, "" when it can."""
     if not ids:
         return "token_ids is empty"
-    if not 1 <= generate.prompt_tokens <= len(ids):
+    if not 1 <= prompt_tokens <= len(ids):
         return "prompt_tokens lies outside token_ids"
     if min(ids) < 0 or max(ids) >= vocab_size:
         return f"token_ids holds ids outside 0..{vocab_size - 1}"
-    return _sampling_problem(generate.sampling, vocab_size)
+    return _sampling_problem(sampling, vocab_size)
 
 
 def _sampling_problem(sampling: Sampling, vocab_size: int) -> str:
-    bounds = (
-        ("temperature", sampling.temperature, 0.0, 1000.0),
-        ("top_p", sampling.top_p, 0.0, 1.0),
-        ("min_p", sampling.min_p, 0.0, 1.0),
-        ("presence_penalty", sampling.presence_penalty, -100.0, 100.0),
-        ("frequency_penalty", sampling.frequency_penalty, -100.0, 100.0),
-        ("repetition_penalty", sampling.repetition_penalty, 1e-3, 1000.0),
-        ("top_k", sampling.top_k, 0, MAX_TOKENS),
-        ("logprobs", sampling.logprobs, -1, MAX_LOGPROBS),
-        ("prompt_logprobs", sampling.prompt_logprobs, -1, MAX_LOGPROBS),
-        ("max_tokens", sampling.max_tokens, 0, MAX_TOKENS),
-        ("min_tokens", sampling.min_tokens, 0, MAX_TOKENS),
-    )
-    for name, value, low, high in bounds:
+    for name, (low, high, above) in _BOUNDS.items():
+        value = getattr(sampling, name)
         # Written so that NaN fails, too.
-        if not low <= value <= high:
+        if not low <= value <= high or (above and value == low):
             return f"{name} lies outside {low}..{high}"
     if len(sampling.logit_bias) > MAX_BIASES or len(sampling.stop_token_ids) > MAX_STOP_IDS:
         return "too many logit biases or stop ids"
@@ -103,7 +127,7 @@ def _lists_problem(sampling: Sampling, vocab_size: int) -> str:
     return ""
 
 
-def stop_ids(sampling: Sampling | SamplingParameters, eos_token_ids: tuple[int, ...]) -> frozenset[int]:
+def stop_ids(sampling: Sampling, eos_token_ids: tuple[int, ...]) -> frozenset[int]:
     """Ids that end the text: the request's, and the model's unless the request ignores them."""
     asked = frozenset(sampling.stop_token_ids)
     return asked if sampling.ignore_eos else asked | frozenset(eos_token_ids)

@@ -12,42 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from models.bounded_json import parsed
+from services.api.sampling import OF_MODEL
 
 FILE = "generation_config.json"
 LARGEST = 1 << 20  # bytes
 LONGEST_SHOWN = 40
 # Of the setting generation_config: the file isn't read. vLLM's word for it.
 API_ONLY = "vllm"
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Inclusive; with `above`, `low` itself is out. `whole`: integers only."""
-
-    low: float
-    high: float
-    above: bool = False
-    whole: bool = False
-
-    def takes(self, value: Any) -> bool:
-        kinds = int if self.whole else int | float
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            return False
-        # Written so that NaN is out, too.
-        return self.low <= value <= self.high and not (self.above and value == self.low)
-
-    def __str__(self) -> str:
-        return f"{'above ' if self.above else ''}{self.low:g} to {self.high:g}{', whole' if self.whole else ''}"
-
-
-MOST_TOP_K = 2**31 - 1
-RANGES = {
-    "temperature": Range(0.0, 2.0),
-    "top_p": Range(0.0, 1.0, above=True),
-    "top_k": Range(-1, MOST_TOP_K, whole=True),
-    "min_p": Range(0.0, 1.0),
-    "repetition_penalty": Range(0.0, 10.0, above=True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +62,13 @@ def sampling_of(folder: Path, generation_config: str) -> ModelSampling:
 
 def _checked(found: Mapping[str, Any], path: Path) -> ModelSampling:
     # null is "not given", as in a request.
-    given = {name: found[name] for name in RANGES if found.get(name) is not None}
-    taken = {name: value for name, value in given.items() if RANGES[name].takes(value)}
+    given = {name: found[name] for name in OF_MODEL if found.get(name) is not None}
+    taken = {name: value for name, value in given.items() if OF_MODEL[name].takes(value)}
     if "top_k" in taken:
         # -1 is another word for off.
         taken["top_k"] = max(taken["top_k"], 0)
     ignored = tuple(
-        f"{path}: {name} {repr(value)[:LONGEST_SHOWN]} is ignored: it isn't in {RANGES[name]}"
+        f"{path}: {name} {repr(value)[:LONGEST_SHOWN]} is ignored: it isn't in {OF_MODEL[name].range}"
         for name, value in given.items()
         if name not in taken
     )

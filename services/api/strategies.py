@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from services.api.messages import Sampling, Speculation
+    from services.api.messages import Speculation
+    from services.api.sampling import Sampling
 
 Number = TypeVar("Number", int, float)
 

@@ -17,6 +17,7 @@ The log says where two texts differ, never what they say.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -26,8 +27,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from services.api.messages import MOST_PRIORITY, Generate, ModelCard, Sampling, Speculation
+from services.api.messages import MOST_PRIORITY, Generate, ModelCard, Speculation
 from services.api.methods import NAIVE
+from services.api.sampling import Sampling
 from services.streamer.generation import Choice
 from services.streamer.quarantine import GUILTY_ALONE
 
@@ -73,7 +75,7 @@ class Answered:
             attempt=self.tries,
             token_ids=self.prompt + self.tokens[: self.compared],
             prompt_tokens=len(self.prompt),
-            sampling=replace(self.sampling, max_tokens=length, logprobs=-1, prompt_logprobs=-1),
+            sampling=dataclasses.replace(self.sampling, max_tokens=length, logprobs=-1, prompt_logprobs=-1),
             speculation=without_drafts(self.speculation),
             priority=MOST_PRIORITY,
             # Under a salt of its own it finds no cached pages, which it would otherwise trust instead of check.

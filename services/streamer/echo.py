@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.api.messages import PromptLogprobs
+from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import TOKENS_IN_MESSAGE, PromptLogprob, unpack
 from services.streamer.delivery import Delivery, Piece
 
@@ -36,13 +36,13 @@ class Echo:
     def complete(self) -> bool:
         return self.known == len(self._ids)
 
-    def take(self, columns: PromptLogprobs | None) -> Iterator[Piece]:
+    def take(self, columns: PromptColumns | None) -> Iterator[Piece]:
         """What can be told now that this has come; None: something else. Raises ValueError for what doesn't fit."""
         new = self._new(columns)
         for first in range(0, len(new), TOKENS_IN_MESSAGE):
             yield self._tell(new[first : first + TOKENS_IN_MESSAGE])
 
-    def _new(self, columns: PromptLogprobs | None) -> list[PromptLogprob | None]:
+    def _new(self, columns: PromptColumns | None) -> list[PromptLogprob | None]:
         """An entry for each token that can be told."""
         left = len(self._ids) - self.known
         if not self.scored:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from mesh.errors import RemoteError
-from services.api.messages import Encode, ModelCard, Sampling
-from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.api.messages import Encode, ModelCard
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, Sampling
 from services.api.strategies import Verification, verification_for
 from services.streamer.acceptance import Acceptance, Predicted
 from services.streamer.delivery import Delivery
@@ -95,7 +95,7 @@ async def _forbidding(request: Request, peers: Peers, card: ModelCard) -> Sampli
     if len(forbidden) > MAX_BAD_WORDS:
         message = f"have {len(forbidden)} spellings in tokens, at most {MAX_BAD_WORDS} are taken"
         raise bad_value("bad_words", message, "array_above_max_length")
-    sampling = msgspec.structs.replace(request.sampling, bad_words=forbidden)
+    sampling = replace(request.sampling, bad_words=forbidden)
     check_something_is_left(sampling, card)
     return sampling
 
@@ -165,7 +165,7 @@ def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Cho
     length = answer_length(request, len(ids), card.max_context)
     # A chat has one prompt, whose log-probabilities are returned once.
     scored = -1 if request.chat and index else request.scored
-    sampling = msgspec.structs.replace(request.sampling, seed=seed, max_tokens=length, prompt_logprobs=scored)
+    sampling = replace(request.sampling, seed=seed, max_tokens=length, prompt_logprobs=scored)
     server = verification_for(card.speculation, Verification(), sampling)
     return Choice(
         index=index,

@@ -2,15 +2,17 @@
 
 Every refusal names its field with a path such as messages[2].content[0].type. null means "not given", as
 OpenAI's own clients send it. A bool is never a number. Knows JSON values, and the one shape that several parameters
-share: a text, or its parts. Knows no parameter of the API.
+share: a text, or its parts. Knows no parameter of the API but by its row (services/api/parameters.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import orjson
 
+from services.api.parameters import Parameter
 from services.api.settings import did_you_mean
 from services.streamer.errors import ApiError, bad_value, unsupported
 
@@ -48,6 +50,22 @@ class Fields:
         """A number in low..high; with `above`, greater than `low`."""
         value = self.get(name)
         return None if value is None else check_number(value, self.at(name), low, high, above=above)
+
+    def read(self, row: Parameter) -> Any:
+        """By the field's row; None: not given."""
+        if row.kind == "number":
+            return self.number(row.name, row.low, row.high, above=row.above)
+        if row.kind == "text":
+            return self.text(row.name, int(row.high))
+        if row.kind == "boolean":
+            return self.boolean(row.name)
+        value = self.integer(row.name, int(row.low), int(row.high))
+        return value if value is None or row.floor is None else max(value, int(row.floor))
+
+    def read_all(self, rows: Mapping[str, Parameter]) -> dict[str, Any]:
+        """What is given, by the attributes of the dataclass that has these rows."""
+        read = ((row.attribute, self.read(row)) for row in rows.values())
+        return {name: value for name, value in read if value is not None}
 
     def boolean(self, name: str) -> bool:
         value = self.get(name)

@@ -12,24 +12,16 @@ quarantine.py says when a choice may be sent again, and which one killed it. Kno
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
-
 from mesh.directory.membership import Member
 from mesh.errors import DeadlineExceeded, MeshError, NoPeer, NotReached, PeerLost, RemoteError, TooLarge, UnknownKind
 from mesh.ref import Ref
-from services.api.messages import (
-    Failed,
-    Finished,
-    FinishReason,
-    Generate,
-    Sampling,
-    Speculation,
-    Tokens,
-)
+from services.api.messages import Failed, Finished, FinishReason, Generate, Speculation, Tokens
+from services.api.sampling import Sampling
 from services.api.strategies import Verification
 from services.streamer.acceptance import Acceptance, Predicted, runs_behind
 from services.streamer.admission import deadline_passed
@@ -277,7 +269,7 @@ async def _show_prompt(choice: Choice, echo: Echo, item: Tokens | Finished, audi
 def _message(choice: Choice, pages_from: str = "") -> Generate:
     sampling = choice.sampling
     if choice.prompt_told and sampling.prompt_logprobs >= 0:
-        sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
+        sampling = dataclasses.replace(sampling, prompt_logprobs=-1)
     return Generate(
         request_id=choice.request_id,
         attempt=choice.attempt,

@@ -9,17 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from services.api.messages import LONGEST_SALT, MOST_PRIORITY
+from services.api.messages import LONGEST_SALT
 from services.api.methods import METHODS, OFF
 from services.api.names import NAME
-from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
+from services.api.parameters import Parameter
+from services.api.sampling import IDS, PARAMETERS
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
 from services.streamer.corpora import MAX_TEXTS
 from services.streamer.mesh_map import KILLED_ROLES
-from services.streamer.request import MAX_LOGPROBS, MAX_STOP_CHARACTERS, ROLES, WITHOUT_EFFECT
+from services.streamer.request import (
+    MAX_STOP_CHARACTERS,
+    OF_CHAT,
+    OF_COMPLETION,
+    ROLES,
+    SHARED,
+    WITHOUT_EFFECT,
+)
 from services.streamer.sampling import (
-    MAX_ALLOWED_TOKEN_IDS,
     MAX_BAD_WORD_CHARACTERS,
     MAX_BAD_WORD_TEXTS,
 )
@@ -60,7 +67,6 @@ def list_of(items: Schema, help: str) -> Schema:
 
 TEXT: Schema = {"type": "string"}
 ABOVE_0: Schema = {"exclusiveMinimum": 0}
-IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 NAMED: Schema = {"type": "string", "pattern": f"^{NAME.pattern}$"}
 CONTENT: Schema = {
     "description": "Text, or text parts that are joined",
@@ -163,9 +169,14 @@ MESSAGE: Schema = {
 MESSAGES = {**list_of(MESSAGE, "The conversation so far"), "minItems": 1}
 MODEL: Schema = {"type": "string", "description": "A name that /v1/models gives"}
 
-SHARED: dict[str, Schema] = {
+def rows(*tables: Mapping[str, Parameter]) -> dict[str, Schema]:
+    return {name: row.described() for table in tables for name, row in table.items()}
+
+
+# Beside the rows of the sampling parameters (services/api/sampling.py) and of request.py: what is no number, boolean or
+# text.
+BOTH: dict[str, Schema] = {
     "model": MODEL,
-    "stream": boolean("Answer with server-sent events"),
     "stream_options": STREAM_OPTIONS,
     "n": integer("Number of answers to each prompt", 1),
     "stop": {
@@ -173,100 +184,28 @@ SHARED: dict[str, Schema] = {
         "the one that is completed first; usage counts the token that completed it",
         "oneOf": [TEXT, list_of(TEXT, "Several")],
     },
-    "max_tokens": integer(
-        "Maximum answer length, in tokens. Default: 16 for completions, the rest of the context for chat", 1
-    ),
-    "min_tokens": integer("Minimum answer length, in tokens: no end of text and no stop string before it", 0),
-    # The defaults of this and the next two, and of min_p and repetition_penalty, are the server's (`document`).
-    "temperature": number("0: always the most probable token, ties to the lowest id", 0, 2),
-    "top_p": number("Greater than 0", 0, 1),
-    "top_k": integer("0 or -1: off", -1),
-    "min_p": number("Minimum probability of a token, relative to the most probable one", 0, 1),
-    "seed": integer("The same request gives the same text in any batch. Answer i of n has a seed of its own"),
-    "presence_penalty": number("Subtracted from the logits of tokens already generated", -2, 2, 0.0),
-    "frequency_penalty": number("Subtracted from a token's logit once for each time it was generated", -2, 2, 0.0),
-    "repetition_penalty": number("Divides the logits of tokens in prompt and answer; greater than 0", 0, 10),
-    "logit_bias": {
-        "type": "object",
-        "description": "Token id to a number in -100..100 added to its logit",
-        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-    },
-    "ignore_eos": boolean("Continue after the end of text"),
-    "stop_token_ids": {**IDS, "description": "Further tokens that end the answer; not part of its text"},
     "bad_words": {
         **list_of({**TEXT, "minLength": 1, "maxLength": MAX_BAD_WORD_CHARACTERS}, ""),
         "maxItems": MAX_BAD_WORD_TEXTS,
         "description": "Forbidden words, at the start of a text and after a space: the last token of a word isn't "
         "generated after its other tokens. Other token sequences may still spell them",
     },
-    "bad_words_token_ids": {
-        **list_of({"oneOf": [{"type": "integer", "minimum": 0}, {**IDS, "maxItems": LONGEST_BAD_WORD}]}, ""),
-        "maxItems": MAX_BAD_WORDS,
-        "description": "Forbidden words as token ids; a single id is a word of one token",
-    },
-    "allowed_token_ids": {
-        **IDS,
-        "minItems": 1,
-        "maxItems": MAX_ALLOWED_TOKEN_IDS,
-        "description": "The only tokens that may be generated; the end of text isn't among them unless listed",
-    },
     "speculation": SPECULATION,
     "prediction": PREDICTION,
-    "priority": integer(
-        "Requests of lower value run first; a level equals priority_seconds of waiting, so none waits forever",
-        -MOST_PRIORITY,
-        MOST_PRIORITY,
-    ),
-    "cache_salt": {
-        "type": "string",
-        "maxLength": LONGEST_SALT,
-        "description": "The prefix cache is shared with requests of the same salt only; empty: with those without",
-    },
-    "prompt_logprobs": integer(
-        "Return the log-probability and rank of each token of the prompt, and of this number of most probable tokens "
-        "there, by token id; not with stream",
-        0,
-        MAX_LOGPROBS,
-    ),
-    "prompt_cache_key": {
-        "type": "string",
-        "maxLength": LONGEST_SALT,
-        "description": "Requests of one key go to the same worker while it has room; empty: by the prompt's beginning",
-    },
-    "return_token_ids": boolean("Adds token_ids and prompt_token_ids to the answer"),
-    "return_provenance": boolean(
-        "Adds runs to every choice and chunk: for each step's tokens their number, how many were drafted and "
-        "accepted, source and match_length"
-    ),
     "return_drafts": boolean(
         "Adds runs as return_provenance does, each with its step's number, the offsets of its tokens in the answer's "
         "text (in characters), and the text of each rejected draft token"
     ),
-    "return_speculation_steps": boolean("Adds per_step_accepted and per_step_drafted to metrics.speculative_decoding"),
-    "return_speculate_metrics": boolean("Adds FastDeploy's speculate_metrics to every finished choice"),
-    "return_timeline": boolean(
-        "Adds metrics.timeline to the body or the stream's last chunk: the phases of the request, in ms"
-    ),
     **{name: {"description": "Accepted, without effect on the answer"} for name in WITHOUT_EFFECT},
 }
-CHAT: dict[str, Schema] = {
-    "messages": MESSAGES,
-    **SHARED,
-    "max_completion_tokens": integer("The newer name of max_tokens", 1),
-    "logprobs": boolean("Return the log-probability of each token"),
-    "top_logprobs": integer("Also return this number of most probable tokens; needs logprobs: true", 0, MAX_LOGPROBS),
-}
+CHAT: dict[str, Schema] = {"messages": MESSAGES, **BOTH, **rows(SHARED, PARAMETERS, OF_CHAT)}
 COMPLETION: dict[str, Schema] = {
     "prompt": {
         "description": "A text, a list of texts, token ids, or a list of lists of them",
         "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
     },
-    **SHARED,
-    "max_tokens": integer("Maximum answer length, in tokens. 0: the prompt alone, only with echo. Default: 16", 0),
-    "logprobs": integer(
-        "Return the log-probability of each token and of this number of most probable tokens", 0, MAX_LOGPROBS
-    ),
-    "echo": boolean("The answer's text begins with the prompt, and so do its logprobs; max_tokens may then be 0"),
+    **BOTH,
+    **rows(SHARED, PARAMETERS, OF_COMPLETION),
     "best_of": integer("Not greater than n", 1),
 }
 TOKENIZE: dict[str, Schema] = {

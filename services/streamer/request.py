@@ -12,14 +12,15 @@ from typing import Any
 
 import orjson
 
-from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Sampling, Speculation
+from services.api.messages import LONGEST_SALT, MOST_PRIORITY, ChatTurn, Encode, ModelCard, Speculation
+from services.api.parameters import SEEDS, boolean, integer, parameters, text
+from services.api.sampling import MAX_LOGPROBS, Sampling
 from services.api.sampling_defaults import SamplingDefaults
 from services.streamer import not_served
 from services.streamer.errors import ApiError, bad_value, unsupported
 from services.streamer.fields import MAX_TEXT, Fields, check_list, read_content, wrong_type
 from services.streamer.not_served import check_metadata, check_no_tools, check_not_asked
 from services.streamer.sampling import (
-    MAX_TOKENS,
     check_ids,
     check_sampling,
     read_bad_words,
@@ -34,7 +35,6 @@ WITHOUT_EFFECT = ("user", "metadata", "safety_identifier")
 MAX_PROMPTS = 64
 MAX_CHOICES_IN_ALL = 128
 MAX_STOP_CHARACTERS = 256
-MAX_LOGPROBS = 20
 ROLES = ("system", "developer", "user", "assistant")
 MODEL_NAME_LENGTH = 512
 # Strings, lists and objects of a body (bodies.py): of a message, and of everything else.
@@ -60,8 +60,76 @@ class RequestLimits:
 Prompt = Encode | list[int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Fields of both routes that are used as they are sent."""
+
+    stream: bool = boolean("Answer with server-sent events")
+    seed: int | None = integer(
+        None, "The same request gives the same text in any batch. Answer i of n has a seed of its own", *SEEDS
+    )
+    priority: int = integer(
+        0, "Requests of lower value run first; a level equals priority_seconds of waiting, so none waits forever",
+        -MOST_PRIORITY, MOST_PRIORITY,
+    )  # fmt: skip
+    cache_salt: str = text(
+        "The prefix cache is shared with requests of the same salt only; empty: with those without", LONGEST_SALT
+    )
+    # In vLLM's form, with -1 for none.
+    prompt_logprobs: int = integer(
+        -1, "Return the log-probability and rank of each token of the prompt, and of this number of most probable "
+        "tokens there, by token id; not with stream", 0, MAX_LOGPROBS,
+    )  # fmt: skip
+    session: str = text(
+        "Requests of one key go to the same worker while it has room; empty: by the prompt's beginning", LONGEST_SALT,
+        name="prompt_cache_key",
+    )  # fmt: skip
+    return_token_ids: bool = boolean("Adds token_ids and prompt_token_ids to the answer")
+    return_provenance: bool = boolean(
+        "Adds runs to every choice and chunk: for each step's tokens their number, how many were drafted and "
+        "accepted, source and match_length"
+    )
+    return_speculation_steps: bool = boolean(
+        "Adds per_step_accepted and per_step_drafted to metrics.speculative_decoding"
+    )
+    return_speculate_metrics: bool = boolean("Adds FastDeploy's speculate_metrics to every finished choice")
+    return_timeline: bool = boolean(
+        "Adds metrics.timeline to the body or the stream's last chunk: the phases of the request, in ms"
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Request:
+class OfChat:
+    """Fields of chats alone."""
+
+    max_tokens: int | None = integer(
+        None, "Maximum answer length, in tokens. Default: 16 for completions, the rest of the context for chat", 1
+    )
+    max_completion_tokens: int | None = integer(None, "The newer name of max_tokens", 1)
+    logprobs: bool = boolean("Return the log-probability of each token")
+    top_logprobs: int | None = integer(
+        None, "Also return this number of most probable tokens; needs logprobs: true", 0, MAX_LOGPROBS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OfCompletion:
+    """Fields of completions alone."""
+
+    max_tokens: int = integer(
+        16, "Maximum answer length, in tokens. 0: the prompt alone, only with echo. Default: 16"
+    )
+    logprobs: int = integer(
+        -1, "Return the log-probability of each token and of this number of most probable tokens", 0, MAX_LOGPROBS
+    )
+    echo: bool = boolean("The answer's text begins with the prompt, and so do its logprobs; max_tokens may then be 0")
+
+
+SHARED, OF_CHAT, OF_COMPLETION = parameters(Shared), parameters(OfChat), parameters(OfCompletion)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Shared):
     """One parsed body. `sampling.seed` and `sampling.max_tokens` are filled in per choice, and what `bad_words`
     are in tokens is added to `sampling.bad_words` (encoding.py). `namespace` is the name asked for, "" none."""
 
@@ -69,30 +137,16 @@ class Request:
     model: str
     prompts: list[Prompt]
     n: int
-    stream: bool
     include_usage: bool
     continuous_usage: bool
     stops: tuple[str, ...]
     bad_words: tuple[str, ...]
     sampling: Sampling
     max_tokens: int | None  # None: the rest of the context
-    # Whether the answer's text begins with the prompt; and, with -1 for none, how many most probable tokens are
-    # returned for each token of the prompt in vLLM's form.
     echo: bool
-    prompt_logprobs: int
-    seed: int | None
     speculation: Speculation
     namespace: str
     prediction: str | None
-    return_token_ids: bool
-    return_provenance: bool
-    return_speculation_steps: bool
-    return_speculate_metrics: bool
-    return_timeline: bool
-    priority: int
-    cache_salt: str
-    # Requests of one session go to the same worker.
-    session: str = ""
 
     @property
     def choices(self) -> int:
@@ -118,13 +172,11 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = Fields(values)
     model = _model(fields)
     turns = _turns(fields, limits)
-    want_logprobs = fields.boolean("logprobs")
-    top = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
-    if top and not want_logprobs:
+    own = OfChat(**fields.read_all(OF_CHAT))
+    if own.top_logprobs and not own.logprobs:
         raise bad_value("top_logprobs", "needs logprobs: true")
     check_not_asked(fields, not_served.CHAT)
-    newer = fields.integer("max_completion_tokens", 1, MAX_TOKENS)
-    older = fields.integer("max_tokens", 1, MAX_TOKENS)
+    newer, older = own.max_completion_tokens, own.max_tokens
     if newer is not None and older is not None and newer != older:
         raise bad_value("max_tokens", "contradicts max_completion_tokens")
     return _request(
@@ -134,31 +186,29 @@ def parse_chat(values: dict[str, Any], limits: RequestLimits) -> Request:
         model=model,
         prompts=[Encode(turns=turns)],
         max_tokens=newer if newer is not None else older,
-        logprobs=(top or 0) if want_logprobs else -1,
+        logprobs=(own.top_logprobs or 0) if own.logprobs else -1,
     )
 
 
 def parse_completion(values: dict[str, Any], limits: RequestLimits) -> Request:
     fields = Fields(values)
     model = _model(fields)
-    logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)
+    own = OfCompletion(**fields.read_all(OF_COMPLETION))
     check_not_asked(fields, not_served.COMPLETION)
     best_of = fields.integer("best_of", 1, MAX_CHOICES_IN_ALL)
     if best_of is not None and best_of > (fields.integer("n", 1, limits.max_choices) or 1):
         raise unsupported("best_of", "greater than n is not supported by this server")
-    echo = fields.boolean("echo")
-    max_tokens = fields.integer("max_tokens", 0, MAX_TOKENS)
-    if max_tokens == 0 and not echo:
+    if own.max_tokens == 0 and not own.echo:
         raise bad_value("max_tokens", "may be 0 only with echo: true", "out_of_range")
     return _request(
         fields,
         limits,
-        echo=echo,
+        echo=own.echo,
         chat=False,
         model=model,
         prompts=_prompts(fields),
-        max_tokens=16 if max_tokens is None else max_tokens,
-        logprobs=-1 if logprobs is None else logprobs,
+        max_tokens=own.max_tokens,
+        logprobs=own.logprobs,
     )
 
 
@@ -244,18 +294,18 @@ def _request(
     n = fields.integer("n", 1, limits.max_choices) or 1
     if n * len(prompts) > MAX_CHOICES_IN_ALL:
         raise bad_value("n", f"times the number of prompts may be at most {MAX_CHOICES_IN_ALL}", "out_of_range")
-    stream = fields.boolean("stream")
+    shared = fields.read_all(SHARED)
     speculation, namespace = read_speculation(fields)
-    include_usage, continuous_usage = _stream_options(fields, stream)
-    prompt_logprobs = fields.integer("prompt_logprobs", 0, MAX_LOGPROBS)
-    if stream and prompt_logprobs is not None:
+    include_usage, continuous_usage = _stream_options(fields, shared["stream"])
+    if shared["stream"] and "prompt_logprobs" in shared:
         raise bad_value("prompt_logprobs", "is not available with stream: true; echo with logprobs is")
+    shared["return_provenance"] |= speculation.return_drafts
     request = Request(
+        **shared,
         chat=chat,
         model=model,
         prompts=prompts,
         n=n,
-        stream=stream,
         include_usage=include_usage,
         continuous_usage=continuous_usage,
         stops=_stops(fields, limits),
@@ -263,19 +313,9 @@ def _request(
         sampling=read_sampling(fields, max_tokens, logprobs, limits.sampling),
         max_tokens=max_tokens,
         echo=echo,
-        prompt_logprobs=-1 if prompt_logprobs is None else prompt_logprobs,
-        seed=fields.integer("seed", -(2**63), 2**63 - 1),
         speculation=speculation,
         namespace=namespace,
         prediction=read_prediction(fields),
-        return_token_ids=fields.boolean("return_token_ids"),
-        return_provenance=fields.boolean("return_provenance") or speculation.return_drafts,
-        return_speculation_steps=fields.boolean("return_speculation_steps"),
-        return_speculate_metrics=fields.boolean("return_speculate_metrics"),
-        return_timeline=fields.boolean("return_timeline"),
-        priority=fields.integer("priority", -MOST_PRIORITY, MOST_PRIORITY) or 0,
-        cache_salt=fields.text("cache_salt", LONGEST_SALT) or "",
-        session=fields.text("prompt_cache_key", LONGEST_SALT) or "",
     )
     check_metadata(fields.values.get("metadata"), fields.wanted)
     check_not_asked(fields, not_served.BOTH)

@@ -6,55 +6,44 @@ sockets nor the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import msgspec
 
-from services.api.messages import ModelCard, Sampling
-from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS
-from services.api.sampling_defaults import MOST_TOP_K, RANGES, SamplingDefaults
+from services.api.messages import ModelCard
+from services.api.sampling import (
+    LONGEST_BAD_WORD,
+    MAX_ALLOWED_TOKEN_IDS,
+    MAX_BAD_WORDS,
+    MAX_BIASES,
+    PARAMETERS,
+    Sampling,
+)
+from services.api.sampling_defaults import SamplingDefaults
 from services.streamer.errors import bad_value
 from services.streamer.fields import Fields, check_integer, check_list, check_number, shown, wrong_type
 
 MAX_STOP_TOKEN_IDS = 128
-MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORD_TEXTS = 256
 MAX_BAD_WORD_CHARACTERS = 256
-MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_TOKEN_ID = 2**31 - 1
 MAX_IDS = 2**20  # in one list: the longest context
-MAX_TOKENS = 2**31 - 1
 _IDS = list[Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]]
 
 
 def read_sampling(fields: Fields, max_tokens: int | None, logprobs: int, defaults: SamplingDefaults) -> Sampling:
-    top_k = fields.integer("top_k", -1, MOST_TOP_K)
-    min_tokens = fields.integer("min_tokens", 0, MAX_TOKENS) or 0
-    if max_tokens is not None and min_tokens > max_tokens:
+    given: dict[str, Any] = {}
+    for row in PARAMETERS.values():
+        value = READERS[row.name](fields) if row.name in READERS else fields.read(row)
+        if value is None and row.of_model:
+            value = getattr(defaults, row.name)
+        if value is not None:
+            given[row.attribute] = value
+    sampling = Sampling(logprobs=logprobs, **given)
+    if max_tokens is not None and sampling.min_tokens > max_tokens:
         raise bad_value("min_tokens", f"is greater than max_tokens ({max_tokens})")
-    return Sampling(
-        temperature=_or_default(fields, "temperature", defaults.temperature),
-        top_k=defaults.top_k if top_k is None else max(top_k, 0),
-        top_p=_or_default(fields, "top_p", defaults.top_p),
-        min_p=_or_default(fields, "min_p", defaults.min_p),
-        repetition_penalty=_or_default(fields, "repetition_penalty", defaults.repetition_penalty),
-        presence_penalty=fields.number("presence_penalty", -2.0, 2.0) or 0.0,
-        frequency_penalty=fields.number("frequency_penalty", -2.0, 2.0) or 0.0,
-        logit_bias=_logit_bias(fields),
-        logprobs=logprobs,
-        min_tokens=min_tokens,
-        stop_token_ids=_stop_token_ids(fields),
-        ignore_eos=fields.boolean("ignore_eos"),
-        bad_words=_bad_words_token_ids(fields),
-        allowed_token_ids=_allowed_token_ids(fields),
-    )
-
-
-def _or_default(fields: Fields, name: str, default: float) -> float:
-    taken = RANGES[name]
-    value = fields.number(name, taken.low, taken.high, above=taken.above)
-    return default if value is None else value
+    return sampling
 
 
 def read_bad_words(fields: Fields) -> tuple[str, ...]:
@@ -99,8 +88,8 @@ def _logit_bias(fields: Fields) -> dict[int, float]:
         return {}
     if not isinstance(value, dict):
         raise wrong_type("logit_bias", "an object", value)
-    if len(value) > MAX_LOGIT_BIAS:
-        raise bad_value("logit_bias", f"has {len(value)} entries, at most {MAX_LOGIT_BIAS} are taken")
+    if len(value) > MAX_BIASES:
+        raise bad_value("logit_bias", f"has {len(value)} entries, at most {MAX_BIASES} are taken")
     biases: dict[int, float] = {}
     for key, bias in value.items():
         if not (key.isascii() and key.isdecimal() and len(key) <= 10):
@@ -129,6 +118,15 @@ def read_ids(value: list[Any], where: str) -> list[int]:
         index = int(str(error).rpartition("[")[2].rstrip("]`"))  # ... - at `$[index]`
         check_integer(value[index], f"{where}[{index}]", 0, MAX_TOKEN_ID)
         raise
+
+
+# Of the parameters that are neither a number nor true or false.
+READERS: dict[str, Callable[[Fields], Any]] = {
+    "logit_bias": _logit_bias,
+    "stop_token_ids": _stop_token_ids,
+    "bad_words_token_ids": _bad_words_token_ids,
+    "allowed_token_ids": _allowed_token_ids,
+}
 
 
 def check_sampling(wish: Sampling, card: ModelCard) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.api.messages import Sampling
+from services.api.sampling import Sampling
 from services.training.offline import OfflineEngine
 from services.worker.running.runner import Runner
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from services.api.messages import Finished, Sampling
+from services.api.messages import Finished
+from services.api.sampling import Sampling
 from services.training.offline import OfflineEngine, runner_with_head
 from services.worker.running.load_torch_model import Wanted
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
-
-from services.api.messages import Finished, Generate, Sampling, Speculation
+from services.api.messages import Finished, Generate, Speculation
 from services.api.methods import METHODS, NAIVE
+from services.api.sampling import Sampling
 from services.worker.engine import Engine
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.runner import Runner
@@ -87,7 +87,7 @@ class OfflineEngine:
             attempt=1,
             token_ids=list(prompt),
             prompt_tokens=len(prompt),
-            sampling=msgspec.structs.replace(sampling, seed=sampling.seed + number),
+            sampling=dataclasses.replace(sampling, seed=sampling.seed + number),
             speculation=Speculation(),
         )
         # Not empty if the request is refused, or is to have no tokens.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from models.config import read_network
 from models.errors import ModelError
-from services.api.messages import Sampling
+from services.api.sampling import Sampling
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, read_template
 from services.tokenizer.encode import Encoder
 from services.training.answers import Text

@@ -24,7 +24,7 @@ import torch
 from models.config import read_network
 from models.sources import ensure_model
 from models.weights import Weights
-from services.api.messages import Sampling
+from services.api.sampling import Sampling
 from services.training import answers
 from services.training.answers import TOLD_EVERY_S, Text
 from services.training.card import Curve, card, told

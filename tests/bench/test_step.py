@@ -8,7 +8,7 @@ import pytest
 
 from bench import step
 from services.api.drafter import Draft
-from services.api.sampling import SamplingParameters
+from services.api.sampling import Sampling
 from services.api.settings import load_settings
 from services.api.strategies import Verification
 from services.worker.loading import load_runner
@@ -29,7 +29,7 @@ def recorded(path: Path, spoilt: bool = False) -> Path:
         draft = Draft([7, 8], "x") if number else Draft()
         start = 0 if not number else len(text) - 1
         item = SequenceWork(1, text[start:], start, [0, 1], True, draft)
-        new = [] if number else [NewSequence(1, SamplingParameters(max_tokens=9), Verification(), 3, text[:])]
+        new = [] if number else [NewSequence(1, Sampling(max_tokens=9), Verification(), 3, text[:])]
         work = Work([item], new)
         runner.launch(work)
         result = runner.finish()

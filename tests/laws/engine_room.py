@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from services.api.drafter import Draft, DraftRequest, Text
 from services.api.drafts import PlacedDraft, pack
-from services.api.messages import Failed, Finished, Generate, Propose, Proposed, Sampling, Speculation, Tokens
+from services.api.messages import Failed, Finished, Generate, Propose, Proposed, Speculation, Tokens
+from services.api.sampling import Sampling
 from services.api.settings import Settings
 from services.proposer.registry import make_drafters
 from services.proposer.suffix_index import SuffixIndex, compiling

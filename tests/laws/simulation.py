@@ -13,7 +13,8 @@ from mesh_doubles.clock import SteppedClock
 from mesh.errors import DeadlineExceeded, PeerLost
 from services.api.drafter import Draft
 from services.api.drafts import PlacedDraft, pack
-from services.api.messages import Generate, Propose, Proposed, ProposeItem, Sampling, Tokens
+from services.api.messages import Generate, Propose, Proposed, ProposeItem, Tokens
+from services.api.sampling import Sampling
 from services.worker.engine import Engine
 from services.worker.running.mock import MockRunner, Profile
 from services.worker.running.work import Result, Work

@@ -4,6 +4,7 @@ when there is one. Used from the event loop."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -150,7 +151,7 @@ class Fetch:
         last = self._generated + 1
         return msgspec.structs.replace(
             generate,
-            sampling=msgspec.structs.replace(sampling, max_tokens=last, min_tokens=min(sampling.min_tokens, last)),
+            sampling=dataclasses.replace(sampling, max_tokens=last, min_tokens=min(sampling.min_tokens, last)),
             namespace="",
             pages_from="",
         )

@@ -13,17 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from services.worker.running.work import (
-    Drafted,
-    Logprob,
-    NewSequence,
-    PromptColumns,
-    Result,
-    SequenceWork,
-    TopId,
-    Verdict,
-    Work,
-)
+from services.api.prompt_columns import PromptColumns
+from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
 
 MASK_64 = (1 << 64) - 1
 CYCLE = 32  # tokens

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from services.api.prompt_columns import PromptColumns
 from services.worker.running.verifier import Verifier
-from services.worker.running.work import PromptColumns, SequenceWork
+from services.worker.running.work import SequenceWork
 
 ROWS_AT_ONCE = 32
 

@@ -6,6 +6,7 @@ each step. Knows no logits.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence as Items
 
@@ -14,8 +15,8 @@ import torch
 
 from kernels.verify import questions as ask
 from kernels.verify.questions import DraftProbs, Edits, Masks, Questions, Rule, mask_of
-from services.api.sampling import stop_ids
-from services.api.strategies import STRATEGIES
+from services.api.sampling import Sampling, stop_ids
+from services.api.strategies import STRATEGIES, Verification
 from services.worker.running.runner import Facts
 from services.worker.running.work import NewSequence, SequenceWork
 
@@ -120,23 +121,22 @@ class Sampler:
         return [self.forbidden(position, chain, [])[-1] for chain in chains]
 
 
+def _names(holder: type) -> set[str]:
+    return {each.name for each in dataclasses.fields(holder)}
+
+
+# What kernels read as it is sent: a parameter in both is passed on without a line here.
+_OF_SAMPLING = tuple(_names(Rule) & _names(Sampling))
+_OF_VERIFICATION = tuple(_names(Rule) & _names(Verification) - {"strategy"})
+
+
 def _rule(new: NewSequence) -> Rule:
-    sampling, verification = new.sampling, new.verification
+    verification = new.verification
     return Rule(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
+        **{name: getattr(new.sampling, name) for name in _OF_SAMPLING},
+        **{name: getattr(verification, name) for name in _OF_VERIFICATION},
         strategy=getattr(ask, STRATEGIES[verification.strategy].code),
         accept=_ACCEPT[verification.accept_policy],
-        max_candidate_len=verification.max_candidate_len,
-        verify_window=verification.verify_window,
-        typical_epsilon=verification.typical_epsilon,
-        typical_delta=verification.typical_delta,
     )
 
 

@@ -16,13 +16,14 @@ import torch
 
 from kernels.verify.questions import Answers
 from models.executor import Output
+from services.api.prompt_columns import PromptColumns
 from services.worker.running.page_memory import PageMemory
 from services.worker.running.prompt_logprobs import score
 from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
 from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import Verifier
-from services.worker.running.work import Drafted, Logprob, PromptColumns, Result, SequenceWork, TopId, Verdict, Work
+from services.worker.running.work import Drafted, Logprob, Result, SequenceWork, TopId, Verdict, Work
 from services.worker.speculation.local.drafters import LocalDrafters
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from models.branches import branches_of
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.sampling import SamplingParameters
+from services.api.prompt_columns import PromptColumns
+from services.api.sampling import Sampling
 from services.api.strategies import Verification
 
 
@@ -22,7 +23,7 @@ class NewSequence:
     tokens (method auto), so they are verified as certain and not as sampled."""
 
     sequence_id: int
-    sampling: SamplingParameters
+    sampling: Sampling
     verification: Verification
     prompt_tokens: int
     text: list[int]
@@ -111,18 +112,6 @@ class Verdict:
     accepted: int
     logprobs: list[Logprob] | None = None
     failure: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptColumns:
-    """The fields of the message PromptLogprobs."""
-
-    begin: int
-    count: int
-    logprobs: bytes
-    ranks: bytes
-    top_ids: bytes = b""
-    top_logprobs: bytes = b""
 
 
 @dataclass(slots=True)

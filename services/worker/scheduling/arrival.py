@@ -17,7 +17,11 @@ def refusal(generate: Generate, limits: Limits, waiting: int, draining: bool) ->
         return failed(generate, "draining", "this worker is stopping", retryable=True)
     if waiting >= limits.max_waiting:
         return failed(generate, "overloaded", "too many requests wait for this worker", retryable=True)
-    wrong = problem(generate, limits.vocab_size) or _unknown(generate, limits) or _out_of_range(generate)
+    wrong = (
+        problem(generate.token_ids, generate.prompt_tokens, generate.sampling, limits.vocab_size)
+        or _unknown(generate, limits)
+        or _out_of_range(generate)
+    )
     if wrong:
         return failed(generate, "invalid", wrong)
     if generate.prompt_tokens >= limits.max_length:

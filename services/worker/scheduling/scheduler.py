@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 from services.api.drafter import Draft
 from services.api.messages import Finished
 from services.api.methods import AUTO
-from services.api.sampling import parameters_of
 from services.worker.running.work import DraftBudget, NewSequence, Verdict, Work
 from services.worker.scheduling.arrival import failed, make_sequence, refusal
 from services.worker.scheduling.events import (
@@ -169,7 +168,7 @@ class Scheduler:
     def _introduced(self, sequence: Sequence) -> NewSequence:
         sequence.introduced = True
         return NewSequence(
-            sequence.id, parameters_of(sequence.sampling), sequence.verification, sequence.prompt_tokens,
+            sequence.id, sequence.sampling, sequence.verification, sequence.prompt_tokens,
             sequence.token_ids[:], sequence.drafter, sequence.trees, sequence.lent, sequence.method == AUTO,
         )  # fmt: skip
 

@@ -12,24 +12,15 @@ Knows no other sequence and no batch.
 from __future__ import annotations
 
 import enum
-from dataclasses import asdict
 
 from services.api import draft_tree as tree
 from services.api.drafter import NO_DRAFT, Draft
-from services.api.messages import (
-    FinishReason,
-    Generate,
-    PromptLogprobs,
-    Run,
-    SpeculationStats,
-    TokenLogprob,
-    Tokens,
-    TopToken,
-)
+from services.api.messages import FinishReason, Generate, Run, SpeculationStats, TokenLogprob, Tokens, TopToken
+from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import parts, tokens_in
 from services.api.strategies import Verification
 from services.worker.running.positions import Positions
-from services.worker.running.work import Logprob, PromptColumns, Verdict
+from services.worker.running.work import Logprob, Verdict
 
 
 class State(enum.Enum):
@@ -211,13 +202,12 @@ class Sequence:
     def told_of_prompt(self, columns: PromptColumns) -> list[Tokens]:
         """Log-probabilities of the prompt were computed. Returns them as messages."""
         assert columns.begin == self.scored, "none is sent twice, also after a preemption"
-        logprobs = PromptLogprobs(**asdict(columns))
-        self.scored += tokens_in(logprobs)
+        self.scored += tokens_in(columns)
         return [
             Tokens(
                 request_id=self.request_id, attempt=self.attempt, seq=self.generated, ids=[], prompt_logprobs=part
             )
-            for part in parts(logprobs)
+            for part in parts(columns)
         ]  # fmt: skip
 
     def commit(self, verdict: Verdict, draft: Draft = NO_DRAFT) -> Tokens | None:

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh.codec import MAX_BODY, Codec
-from services.api.messages import KINDS, PromptLogprobs, Tokens, TopToken
+from services.api.messages import KINDS, Tokens, TopToken
+from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import TOKENS_IN_MESSAGE, PromptLogprob, pack, parts, tokens_in, unpack
 from services.api.sampling import MAX_LOGPROBS
 
@@ -62,8 +63,8 @@ def test_columns_that_do_not_fit_each_other_are_refused(changed: dict[str, Any])
     whole = pack(1, scored(2, 2))
     assert unpack(whole) == scored(2, 2)
     with pytest.raises(ValueError):
-        unpack(msgspec.structs.replace(whole, **changed))
+        unpack(dataclasses.replace(whole, **changed))
 
 
 def test_columns_of_nothing_are_nothing() -> None:
-    assert unpack(PromptLogprobs(begin=1, count=2, logprobs=b"", ranks=b"")) == []
+    assert unpack(PromptColumns(begin=1, count=2, logprobs=b"", ranks=b"")) == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from services.api.messages import Generate, Sampling
-from services.api.sampling import SamplingParameters, parameters_of, problem, stop_ids
+from mesh.codec import Codec
+from services.api.messages import KINDS, Generate
+from services.api.sampling import PARAMETERS, Sampling, problem, stop_ids
 
 NAN = float("nan")
 
@@ -18,9 +19,14 @@ def request(prompt: list[int] | None = None, **sampling: Any) -> Generate:
     return Generate(request_id="r", attempt=1, token_ids=ids, prompt_tokens=len(ids), sampling=Sampling(**sampling))
 
 
+def wrong_with(asked: Generate) -> str:
+    return problem(asked.token_ids, asked.prompt_tokens, asked.sampling, 200)
+
+
 def test_what_the_door_lets_through_is_fine() -> None:
-    fine = request(temperature=2.0, top_p=0.0, top_k=1 << 30, min_p=1.0, logit_bias={0: -100.0, 99: 100.0}, logprobs=20)
-    assert problem(fine, 200) == ""
+    biases = {0: -100.0, 99: 100.0}
+    fine = request(temperature=2.0, top_p=1e-6, top_k=1 << 30, min_p=1.0, logit_bias=biases, logprobs=20)
+    assert wrong_with(fine) == ""
 
 
 @pytest.mark.parametrize(
@@ -46,15 +52,15 @@ def test_what_the_door_lets_through_is_fine() -> None:
     ],
 )
 def test_what_is_wrong_is_named(wrong: dict[str, Any], named: str) -> None:
-    assert named in problem(request(**wrong), 200)
+    assert named in wrong_with(request(**wrong))
 
 
 def test_a_prompt_must_lie_within_the_tokens() -> None:
     from msgspec.structs import replace
 
     for prompt_tokens in (0, -1, 5):
-        assert "prompt_tokens" in problem(replace(request([1, 2, 3]), prompt_tokens=prompt_tokens), 200)
-    assert "empty" in problem(replace(request(), token_ids=[]), 200)
+        assert "prompt_tokens" in wrong_with(replace(request([1, 2, 3]), prompt_tokens=prompt_tokens))
+    assert "empty" in wrong_with(replace(request(), token_ids=[]))
 
 
 def test_eos_stops_unless_ignored_and_stop_ids_always_do() -> None:
@@ -62,9 +68,18 @@ def test_eos_stops_unless_ignored_and_stop_ids_always_do() -> None:
     assert stop_ids(Sampling(stop_token_ids=[7], ignore_eos=True), (0, 2)) == {7}
 
 
-def test_the_runner_is_told_every_parameter() -> None:
-    """A field that the message gets, the runner gets, too."""
-    assert [each.name for each in fields(SamplingParameters)] == list(Sampling.__struct_fields__)
-    assert parameters_of(Sampling()) == SamplingParameters()
-    given = {"temperature": 0.5, "seed": 7, "logit_bias": {3: 1.0}, "bad_words": [[1, 2]], "ignore_eos": True}
-    assert parameters_of(Sampling(**given)) == SamplingParameters(**given)
+def test_sampling_crosses_the_wire_as_it_is() -> None:
+    """One type from the HTTP API to the kernels: what a worker decodes is what the streamer made."""
+    given = Sampling(temperature=0.5, seed=7, logit_bias={3: 1.0}, bad_words=[[1, 2]], ignore_eos=True)
+    sent = request(**asdict(given))
+    codec = Codec(KINDS)
+    assert codec.decode(*codec.encode(sent)[:2]) == sent and sent.sampling == given
+
+
+def test_every_number_that_the_api_takes_has_bounds_on_the_wire() -> None:
+    """Those of its row, so a new parameter is checked in both places."""
+    for row in PARAMETERS.values():
+        if row.kind in ("number", "integer"):
+            assert row.attribute in wrong_with(request(**{row.attribute: row.high + 1}))
+            assert row.attribute in wrong_with(request(**{row.attribute: row.low - 1}))
+            assert wrong_with(request(**{row.attribute: row.high})) == ""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.api.sampling_defaults import FILE, LARGEST, RANGES, SamplingDefaults, sampling_of
+from services.api.sampling import OF_MODEL
+from services.api.sampling_defaults import FILE, LARGEST, SamplingDefaults, sampling_of
 
 
 def written(folder: Path, values: Any) -> Path:
@@ -48,7 +49,7 @@ def test_a_value_that_no_request_could_have_is_ignored_and_named(tmp_path: Path,
     found = sampling_of(written(tmp_path, {name: value, other: 0.5}), "auto")
     assert found.defaults.changed() == {other: 0.5}
     (said,) = found.ignored
-    assert f"{name} " in said and str(RANGES[name]) in said and len(said) < 400 + len(str(tmp_path))
+    assert f"{name} " in said and OF_MODEL[name].range in said and len(said) < 400 + len(str(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, '{"top_p": 0.9, "x": "' + "y" * LARGEST + '"}'])

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from kernels.verify import questions
-from services.api.messages import Sampling, Speculation
+from services.api.messages import Speculation
+from services.api.sampling import Sampling
 from services.api.strategies import (
     STRATEGIES,
     Verification,

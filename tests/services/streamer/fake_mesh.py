@@ -33,12 +33,12 @@ from services.api.messages import (
     Finished,
     Generate,
     ModelCard,
-    PromptLogprobs,
     Run,
     TokenLogprob,
     Tokens,
     TopToken,
 )
+from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import PromptLogprob, pack, parts
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings
@@ -148,13 +148,13 @@ def tokens(message: Generate, seq: int, ids: list[int], drafted: int = 0, source
     )
 
 
-def columns(ids: list[int], count: int) -> PromptLogprobs:
+def columns(ids: list[int], count: int) -> PromptColumns:
     """Log-probabilities that tell the tokens apart; the token itself has rank 2, behind 65, 66, ..."""
     top = [TopToken(id=65 + nth, logprob=-nth / 4) for nth in range(count)]
     return pack(1, [PromptLogprob(logprob=-token / 4, rank=2, top=top) for token in ids[1:]])
 
 
-def about_prompt(message: Generate, part: PromptLogprobs) -> Tokens:
+def about_prompt(message: Generate, part: PromptColumns) -> Tokens:
     return Tokens(request_id=message.request_id, attempt=message.attempt, seq=0, ids=[], prompt_logprobs=part)
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from fake_mesh import CARD
 
-from services.api.messages import MOST_PRIORITY, Generate, Run, Sampling, Speculation
+from services.api.messages import MOST_PRIORITY, Generate, Run, Speculation
+from services.api.sampling import Sampling
 from services.api.strategies import Verification
 from services.streamer.acceptance import Acceptance
 from services.streamer.audit import MAX_TRIES, MAX_WAITING, MAX_WAITING_TOKENS, Audit, chosen

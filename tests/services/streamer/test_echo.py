@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 from fake_mesh import (
     CARD,
@@ -214,7 +214,7 @@ def too_many(message: Generate) -> list[Any]:
 
 
 def misshapen(message: Generate) -> list[Any]:
-    return [about_prompt(message, msgspec.structs.replace(columns(message.token_ids, 1), ranks=b""))]
+    return [about_prompt(message, dataclasses.replace(columns(message.token_ids, 1), ranks=b""))]
 
 
 @pytest.mark.parametrize("wrong", [without_prompt, with_a_gap, too_many, misshapen])

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from services.api.messages import Speculation
-from services.api.sampling_defaults import RANGES, SamplingDefaults
+from services.api.parameters import LARGEST
+from services.api.sampling import OF_MODEL
+from services.api.sampling_defaults import SamplingDefaults
 from services.streamer import corpora as corpora_module
 from services.streamer import mesh_map
 from services.streamer import request as request_module
@@ -123,7 +125,6 @@ def test_the_document_tells_the_sampling_of_this_server() -> None:
     paths = document(ROUTES, "1", sampling)["paths"]
     for path in ("/v1/completions", "/v1/chat/completions"):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
-        assert {name: body[name]["default"] for name in RANGES} == asdict(sampling)
-        assert {name: (body[name].get("minimum"), body[name].get("maximum")) for name in RANGES if name != "top_k"} == {
-            name: (taken.low, taken.high) for name, taken in RANGES.items() if name != "top_k"
-        }
+        assert {name: body[name]["default"] for name in OF_MODEL} == asdict(sampling)
+        for name, row in OF_MODEL.items():
+            assert body[name]["minimum"] == row.low and body[name].get("maximum", LARGEST) == row.high

@@ -27,7 +27,7 @@ from models.heads.head import Head
 from models.heads.sources import ensure_head
 from models.spec import Attention, Experts, LatentAttention, Rope, RopeScaling
 from models.weights import Weights
-from services.api.messages import Sampling
+from services.api.sampling import Sampling
 from services.cli.main import main
 from services.training import answers
 from services.training.answers import Text

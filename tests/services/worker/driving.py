@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.api.drafter import Draft
-from services.api.messages import Finished, Generate, Sampling, Speculation
+from services.api.messages import Finished, Generate, Speculation
 from services.api.prompt_logprobs import PromptLogprob, unpack
-from services.api.sampling import parameters_of
+from services.api.sampling import Sampling
 from services.worker.running.runner import Runner
 from services.worker.running.work import NewSequence, Result, Verdict, Work
 from services.worker.scheduling.events import Arrived, Emit, Fail, Finish, Output, StepDone
@@ -138,5 +138,5 @@ def repeat_what_followed(sequence: Sequence, budget: int) -> list[int]:
 def new_sequence(generate: Generate, verification: Any, sequence_id: int = 1) -> NewSequence:
     """As a runner hears of this request first."""
     return NewSequence(
-        sequence_id, parameters_of(generate.sampling), verification, generate.prompt_tokens, generate.token_ids[:]
+        sequence_id, generate.sampling, verification, generate.prompt_tokens, generate.token_ids[:]
     )

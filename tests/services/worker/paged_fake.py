@@ -8,13 +8,12 @@ the text that came of its own verdicts. The rest of a page is poison as soon as 
 
 from __future__ import annotations
 
-from msgspec.structs import asdict
-
 from models.branches import own_pages
 from services.api.draft_tree import reach, walk
+from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import PromptLogprob, pack
 from services.worker.running.mock import MockFacts
-from services.worker.running.work import Drafted, PromptColumns, Result, SequenceWork, Verdict, Work
+from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
 
 VOCABULARY = 50
 EOS = 0
@@ -128,8 +127,7 @@ class PagedFake:
         text = self._texts[item.sequence_id]
         assert item.scored == text[first + 1 : first + 1 + len(item.scored)]
         values = [self._at(item, first + place)[1] for place in range(len(item.scored))]
-        packed = pack(first + 1, [PromptLogprob(logprob=-(value % 1024) / 8) for value in values])
-        return PromptColumns(**asdict(packed))
+        return pack(first + 1, [PromptLogprob(logprob=-(value % 1024) / 8) for value in values])
 
     def _verdict(self, item: SequenceWork) -> Verdict:
         self._look(item)

@@ -3,6 +3,7 @@ beside others; preempted and cancelled. Every text is what it would be alone, an
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import msgspec
@@ -61,7 +62,7 @@ class Handing:
         here = receiver.landing.open(stream, self.names)
         self.names = self.names[here:]
         if self.names:
-            sampling = msgspec.structs.replace(generate.sampling, max_tokens=1)
+            sampling = dataclasses.replace(generate.sampling, max_tokens=1)
             lender.lending.begin(stream, self.names, True)
             lender.arrive(msgspec.structs.replace(generate, sampling=sampling), stream, lent=True)
             self.ask()

@@ -12,9 +12,10 @@ import torch
 from driving import new_sequence, request
 
 from services.api.drafter import Draft
+from services.api.prompt_columns import PromptColumns
 from services.api.strategies import Verification
 from services.worker.running.replay import Step, decoded, encoded
-from services.worker.running.work import Logprob, PromptColumns, Result, SequenceWork, TopId, Verdict, Work, size_of
+from services.worker.running.work import Logprob, Result, SequenceWork, TopId, Verdict, Work, size_of
 
 CHAIN = Draft([8, 9], "ngram", 3, confidence=[0.5, 0.25])
 TREE = Draft([8, 9, 4], "suffix", parents=[-1, -1, 0])

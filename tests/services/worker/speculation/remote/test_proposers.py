@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from services.api.messages import Generate, Propose, Proposed, Sampling
+from services.api.messages import Generate, Propose, Proposed
+from services.api.sampling import Sampling
 from services.worker.speculation.remote.client import Ask, ProposerClient
 from services.worker.speculation.remote.proposers import Proposers
 
