@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rows import Row, machine
-from bench.section import number, table
+from bench.section import number, table, wrapped
 from bench.status import status, status_gpu
 
 Rows = dict[str, list[Row]]
@@ -185,7 +185,7 @@ def _on_cpus(rows: Rows) -> str:
         f"{own['cpu']}, {own['cores']} cores, bf16, cold, {measured(row)}, `python -m bench never_slower`. "
         f"Cells whose interval lies below 1: {missed} of {len(row['figures']['cells'])}."
     )
-    return f"{said}\n\n{_matrix(by_name)}"
+    return f"{wrapped(said)}\n\n{_matrix(by_name)}"
 
 
 def _on_gpus(rows: Rows) -> str:
@@ -198,11 +198,11 @@ def _on_gpus(rows: Rows) -> str:
         if server == "auto":
             plain = {"ratio": auto["tokens_per_s"] / speeds[workload, streams, "naive"]["tokens_per_s"]}
             by_name.setdefault(workload, {})[streams] = interval(auto.get("of_first", plain))
-    said = f"One {row['figures']['gpu']}, bf16, cold, {measured(row)}, `python -m bench gpu_http`"
-    said += "." if all("of_first" in run for run in row["figures"]["runs"] if run["server"] == "auto") else (
-        ": one run, so there are no intervals; ratios below 1 are bold."
+    told = all("of_first" in run for run in row["figures"]["runs"] if run["server"] == "auto")
+    said = f"One {row['figures']['gpu']}, bf16, cold, {measured(row)}, `python -m bench gpu_http`" + (
+        "." if told else ": one run, so there are no intervals; ratios below 1 are bold."
     )
-    return f"{said}\n\n{_matrix(by_name)}"
+    return f"{wrapped(said)}\n\n{_matrix(by_name)}"
 
 
 def _matrix(by_name: dict[str, dict[int, str]]) -> str:

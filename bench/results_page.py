@@ -29,7 +29,8 @@ SECTIONS = (*MODELS, *ACCEPTANCE, *MESH, *SEVERAL, *GPU, *COMPARE)
 ABOUT = """# Results
 
 What the benchmarks saw, made from the rows in [bench/results/](../bench/results/) by `python -m bench results`: nothing
-here is written by hand. Under each table stand the date, the commit, the machine, its load average and the command.
+here is written by hand. Under each table stand the date, the commit, the machine, the share of its cores that was busy
+before the benchmark began (in older rows the load average, which counts the benchmark itself), and the command.
 
 `make bench` measures this machine anew and makes this page: {short} minutes at most on two cores. `make bench
 ARGS=full` is the long form, {full} minutes at most: every method with 1 to 32 requests at a time, faults, a restart.

@@ -64,7 +64,9 @@ def source(name: str, row: Row, rows: Sequence[Row]) -> str:
     changed = " with changes that were not committed" if row["dirty"] else ""
     when = f"{row['date'][:10]} {row['date'][11:16]} UTC"
     machine = f"{own['cpu']}, {own['cores']} cores" + (f", {own['gpu']}" if own.get("gpu") else "")
-    lines = [f"*{when}, {commit}{changed}; {machine}, load average {own['load_average']}:* `{row['command']}`"]
+    busy = own.get("busy_before")
+    load = f"load average {own['load_average']}" if busy is None else f"{100 * busy:.0f} % busy before"
+    lines = [f"*{when}, {commit}{changed}; {machine}, {load}:* `{row['command']}`"]
     lines += [f"- missed: {each}" for each in row["figures"].get("missed", [])]
     earlier = rows[: next(at for at, each in enumerate(rows) if each is row)]
     lines += [f"- {line}" for line in regressions.worse(name, row, earlier)]

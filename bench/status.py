@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.rows import ROOT, Row
-from bench.section import table
+from bench.section import table, wrapped
 
 # The strongest first.
 LEVELS = {
@@ -83,7 +83,7 @@ def status(rows: Mapping[str, list[Row]], tests: Path = ROOT / "tests") -> str:
     found = evidence(rows, tests)
     lines = [[thing.name, f"**{each.level}**", _shown_by(each)] for thing in THINGS for each in [found[thing.name]]]
     meaning = "; ".join(f"*{level}*: {said}" for level, said in LEVELS.items())
-    return f"{meaning[0]}{meaning[1:]}.\n\n" + table(["", "state", "shown by"], lines)
+    return f"{wrapped(f'State is the best of these. {meaning}.')}\n\n{table(['', 'state', 'shown by'], lines)}"
 
 
 def status_gpu(rows: Mapping[str, list[Row]], tests: Path = ROOT / "tests") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,16 @@ def figure(mesh: RunningMesh, number: int, name: str, *labels: str) -> float:
 
 
 def wait_for_workers(mesh: RunningMesh, count: int) -> None:
+    """They are ready, and the streamer knows it: without a prefill worker it would send requests to others alone."""
+
+    def known() -> int:
+        status, text = mesh.get("/v1/mesh")
+        members = json.loads(text)["members"] if status == 200 else []
+        return sum(each["role"] == "worker" and each["state"] == "ready" for each in members)
+
     def ready() -> bool:
-        return all(mesh.get("/health/ready", mesh.metrics_base + 3 + 10 * each)[0] == 200 for each in range(count))
+        alive = [mesh.get("/health/ready", mesh.metrics_base + 3 + 10 * each)[0] == 200 for each in range(count)]
+        return all(alive) and known() >= count
 
     until(ready, 240.0, why=lambda: f"no {count} workers are ready\n{mesh.text()[-4000:]}")
 
