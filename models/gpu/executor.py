@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernels import dispatch, interpreter
+from kernels import interpreter
 from kernels.device import device_of
 from kernels.gemm import fused as gemm
 from kernels.launch import computes, listed, only_compiling
@@ -32,6 +32,7 @@ from kernels.paged_attention.plan import Sizes
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Options, Output, PageTensor
 from models.gpu.attention import GpuAttention
+from models.gpu.can_run import can_run
 from models.gpu.chain import Chain
 from models.gpu.entry import GpuEntry, add_norm_or_cast
 from models.gpu.graphs import ROOM, Graphs, choose_buckets, row_bytes
@@ -84,7 +85,7 @@ class GpuExecutor:
             raise ModelError(f"dtype is {options.dtype}", why)
         check_taps(options.taps, len(network.layers))
         self._device = torch.device(device or ("cpu" if interpreter.in_use() else "cuda"))
-        self._where = _can_run(self._device)
+        self._where = "listed" if listed() else can_run(self._device)
         self._network, self._dtype, self._taps = network, DTYPES[options.dtype], options.taps
         self._page_tokens = options.page_tokens
         self.strict, self.parameters = options.strict, parameter_count(network)
@@ -355,13 +356,3 @@ class GpuExecutor:
             self._moves.numbers[:words].view(np.int64).reshape(-1, 2)[:] = slots
             self._moves.send(words)
             self._pages.move(*self._moves.there[:words].view(torch.int64).view(-1, 2).unbind(1))
-
-
-def _can_run(device: torch.device) -> str:
-    """Where the kernels run, for people. Raises `ModelError`."""
-    if listed():
-        return "listed"
-    try:
-        return dispatch.choose(device, "fused").why.removeprefix("Triton ").removesuffix(", as asked")
-    except dispatch.CannotRun as error:
-        raise ModelError(str(error), "use executor compiled or plain") from error
