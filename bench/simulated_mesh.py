@@ -1,7 +1,7 @@
 """A mesh in simulated time, for bench/simulate.py: the streamers' own routing, admission and retry budget, and workers
 that are queues of requests or the worker's own scheduler (bench/simulated_workers.py).
 
-What is real: the keys, the ring and the bounded loads (services/streamer/routing.py), the share of a caller
+What is real: the keys, the ring and the bounded loads (services/streamer/choice/routing.py), the share of a caller
 (admission.py), the budget of retries (retries.py), who owns a namespace (mesh/directory), the age of the directory's
 table. What is not: the model and sockets.
 
@@ -21,11 +21,11 @@ from typing import Any
 from bench.simulated_traffic import CALLERS, Request
 from bench.simulated_workers import WITHOUT_DRAFTS, QueueWorker, ScheduledWorker
 from mesh.directory.membership import chosen
-from services.streamer.admission import above_share
-from services.streamer.retries import RetryBudget
-from services.streamer.routing import Router
+from services.streamer.choice.admission import above_share
+from services.streamer.choice.retries import RetryBudget
+from services.streamer.choice.routing import Router
 
-# A streamer hears the loads this often, in seconds, and they are half as old then (services/streamer/peers.py).
+# A streamer hears the loads this often, in seconds, and they are half as old then (services/streamer/choice/peers.py).
 TABLE_EVERY = 0.5
 RESTART = 8.0  # s until a lost worker is back, with an empty cache
 RETRY_AFTER = 0.02  # s, until a lost choice is sent again

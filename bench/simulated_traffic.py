@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from services.streamer.routing import key_of
+from services.streamer.choice.routing import key_of
 
 PAGE = 32
 CALLERS = 16

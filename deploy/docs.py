@@ -218,7 +218,7 @@ def _dataclass_fields(part: Any) -> Iterator[tuple[str, str, str]]:
 def request_fields() -> str:
     """The fields of a request that are numbers, booleans or texts, from their rows."""
     from services.api.sampling import PARAMETERS
-    from services.streamer.request import OF_CHAT, OF_COMPLETION, SHARED
+    from services.streamer.openai.request import OF_CHAT, OF_COMPLETION, SHARED
 
     rows = {**PARAMETERS, **SHARED, **{f"{name} (chat)": row for name, row in OF_CHAT.items()},
             **{f"{name} (completions)": row for name, row in OF_COMPLETION.items()}}  # fmt: skip
@@ -302,8 +302,8 @@ def _standing(registry: CollectorRegistry) -> None:
 
 
 def _streamer(registry: CollectorRegistry) -> None:
-    from services.streamer.audit import Audit
-    from services.streamer.metrics import StreamerMetrics
+    from services.streamer.door.metrics import StreamerMetrics
+    from services.streamer.extras.audit import Audit
 
     StreamerMetrics(registry, "m").watch_audit(Audit())
 

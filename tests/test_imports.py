@@ -130,6 +130,24 @@ def test_the_command_line_imports_no_role_and_what_roles_share_imports_none() ->
     assert found == []
 
 
+# Folders of the streamer, each with those that it may import.
+STREAMER_FOLDERS = {
+    "openai": set(),
+    "choice": {"openai"},
+    "extras": {"openai", "choice"},
+    "door": {"openai", "choice", "extras"},
+}
+
+
+@pytest.mark.parametrize("folder", STREAMER_FOLDERS)
+def test_folders_of_the_streamer_import_only_those_below_them(folder: str) -> None:
+    files = sorted((ROOT / "services" / "streamer" / folder).rglob("*.py"))
+    assert files
+    named = [(file, name.split(".")) for file in files for name in imports_of(file).sources]
+    found = {(file.name, parts[2]) for file, parts in named if parts[:2] == ["services", "streamer"]}
+    assert {each for each in found if each[1] not in {folder, *STREAMER_FOLDERS[folder]}} == set()
+
+
 # Who may look inside the suffix index, besides itself and its own tests.
 INSIDE = ("services/proposer/suffix_index/", "tests/services/proposer/", "bench/segments.py")
 SUFFIX_INDEX = "services.proposer.suffix_index"

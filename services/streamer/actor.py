@@ -22,24 +22,24 @@ from services.api.settings import cache_dir, keys_of, served_model_name
 from services.runtime.descriptors import make_room_for
 from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import Figures
-from services.streamer import throughput
-from services.streamer.access import Access
-from services.streamer.admission import Admission
-from services.streamer.all_metrics import AllMetrics
-from services.streamer.audit import Audit
-from services.streamer.bodies import Bodies
-from services.streamer.connections import Connections
-from services.streamer.detokenize import Vocabulary
-from services.streamer.errors import ApiError
-from services.streamer.health import NEEDED, WISHED, MeshReadiness, readiness
-from services.streamer.http import HttpApi
-from services.streamer.mesh_map import MeshMap
-from services.streamer.metrics import StreamerMetrics
-from services.streamer.peers import Peers
-from services.streamer.probe import Probe
-from services.streamer.replays import Replays
-from services.streamer.request import RequestLimits
-from services.streamer.retries import FLOOR, RetryBudget
+from services.streamer.choice.admission import Admission
+from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.peers import Peers
+from services.streamer.choice.retries import FLOOR, RetryBudget
+from services.streamer.door.access import Access
+from services.streamer.door.bodies import Bodies
+from services.streamer.door.connections import Connections
+from services.streamer.door.health import NEEDED, WISHED, MeshReadiness, readiness
+from services.streamer.door.http import HttpApi
+from services.streamer.door.metrics import StreamerMetrics
+from services.streamer.extras import throughput
+from services.streamer.extras.all_metrics import AllMetrics
+from services.streamer.extras.audit import Audit
+from services.streamer.extras.mesh_map import MeshMap
+from services.streamer.extras.probe import Probe
+from services.streamer.extras.replays import Replays
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.request import RequestLimits
 
 if TYPE_CHECKING:
     from services.runtime.process import Context

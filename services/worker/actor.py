@@ -265,7 +265,7 @@ class WorkerActor(Actor):
     async def describe(self, message: Describe, call: Call) -> ModelCard:
         await self._has_loaded.wait()
         assert self._card is not None and self._engine is not None
-        # An answer shows that the thread that computes is well (services/streamer/probe.py).
+        # An answer shows that the thread that computes is well (services/streamer/extras/probe.py).
         heard = asyncio.Event()
         self._engine.post(CallBack(lambda: self._tell_loop(heard.set)))
         await heard.wait()

@@ -22,7 +22,7 @@ from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
 from services.proposer.suffix_index import index, namespace_key
 from services.proposer.suffix_index.library.library import Bounds, Library
-from services.streamer.namespace import NamespaceIds
+from services.streamer.choice.namespace import NamespaceIds
 from tests.mesh_doubles.clock import FakeClock
 
 VOCABULARY = "tiny words"

@@ -6,7 +6,8 @@ import aiohttp
 import pytest
 from fake_mesh import FakeMesh, says, until
 
-from services.streamer import peers, probe
+from services.streamer.choice import peers
+from services.streamer.extras import probe
 
 
 async def ready(http: aiohttp.ClientSession, mesh: FakeMesh) -> tuple[int, list[str]]:

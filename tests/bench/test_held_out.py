@@ -10,7 +10,7 @@ import pytest
 
 from bench import held_out
 from bench.held_out import EDITS, KINDS, SPEC_BENCH, Sources, all_texts, lacking, prompts, sources
-from services.streamer.request import RequestLimits, parse_chat, parse_completion
+from services.streamer.openai.request import RequestLimits, parse_chat, parse_completion
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ FILES = {
     "mesh/b.py": "import mesh.a\nclass Stream:\n    def g(self): ...\n",
     "services/worker/engine.py": "from mesh.a import f\nfrom services.worker.speculation import drafter\n",
     "services/worker/speculation/drafter.py": "class Stream:\n    pass\n",
-    "services/streamer/http.py": "def long():\n" + "    x = 1\n" * 80 + "    return x\n",
+    "services/streamer/door/http.py": "def long():\n" + "    x = 1\n" * 80 + "    return x\n",
     "bench/x.py": "class Stream: ...\n",
     "tests/mesh/test_a.py": "1\n2\n3\n",
     "tests/services/worker/speculation/test_drafter.py": "1\n2\n",
@@ -81,7 +81,7 @@ def test_two_trees_stand_side_by_side() -> None:
     by_room, whole, left = tables({"old": measured(FILES), "new": measured(smaller)})
     assert "| mesh | old | 2 | 8 | 3 |" in by_room and "| mesh | new | 1 | 5 | 3 |" in by_room
     assert "| import circles | 1 | 0 |" in whole
-    assert left.startswith("new:") and "services/streamer/http.py" in left and "circle" not in left
+    assert left.startswith("new:") and "services/streamer/door/http.py" in left and "circle" not in left
 
 
 def test_this_tree_has_files_in_every_room() -> None:

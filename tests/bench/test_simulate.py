@@ -14,7 +14,7 @@ from bench.simulate import FAULTS, after, figures_of, missed, simulated
 from bench.simulated_mesh import LEAST_TIME, RESOLUTION, Mesh, Times
 from bench.simulated_traffic import PAGE, RECORDED, Lengths, Request, Traffic, recorded
 from bench.simulated_workers import PAGES, TOKENS_A_STEP, WITHOUT_DRAFTS, QueueWorker, prompt_tokens, text_of
-from services.streamer.routing import key_of
+from services.streamer.choice.routing import key_of
 
 REQUESTS = 800
 LENGTHS = [Lengths(20, 30), Lengths(100, 100), Lengths(400, 170)]

@@ -13,7 +13,7 @@ from bench.speculation import Method, Seen, auto_missed, compare, method, missed
 from bench.streams import Heard, Refused, told
 from bench.workloads import LEADING, WORKLOADS, from_lines, route, salt_of
 from loadtest.workloads import REQUESTS
-from services.streamer.request import RequestLimits, parse_chat, parse_completion
+from services.streamer.openai.request import RequestLimits, parse_chat, parse_completion
 
 # Three steps gave nine tokens; a stop text stood before the last two.
 STEPS = {"accepted_tokens": 9, "average_accept_length": 3.0}

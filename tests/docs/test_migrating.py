@@ -21,8 +21,8 @@ from services.api.settings import ROWS, Settings, load_settings
 from services.api.speculative_config import FLAGS, KEYS, KEYS_TO_COME, METHODS_TO_COME, WITHOUT_EFFECT, translate
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
-from services.streamer.errors import ApiError
-from services.streamer.request import RequestLimits, parse_chat, parse_completion
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.request import RequestLimits, parse_chat, parse_completion
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
 CODE = re.compile(r"`([^`]+)`")

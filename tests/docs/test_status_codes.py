@@ -30,7 +30,7 @@ def constant(node: ast.expr | None) -> object:
 def made() -> set[tuple[int, str]]:
     """Of the calls that make an error with a status and a code that are written there."""
     found = set()
-    for file in (ROOT / "services" / "streamer").glob("*.py"):
+    for file in (ROOT / "services" / "streamer").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or not call.args:
                 continue

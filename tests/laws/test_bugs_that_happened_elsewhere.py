@@ -28,9 +28,9 @@ from services.worker.running.verifier import verifier
 
 ELSEWHERE = {
     "stop string inside an accepted run: text trimmed, ids and logprobs not": [
-        "services/streamer/test_http.py"
+        "services/streamer/door/test_http.py"
         "::test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs_at_one_place",
-        "services/streamer/test_delivery.py"
+        "services/streamer/choice/test_delivery.py"
         "::test_a_stop_string_inside_an_accepted_run_trims_text_ids_and_logprobs_together",
     ],
     "EOS inside an accepted run": [

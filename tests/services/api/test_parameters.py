@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from services.api.parameters import SEEDS, Parameter, boolean, integer, number, other, parameters, text
-from services.streamer.errors import ApiError
-from services.streamer.fields import Fields
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.fields import Fields
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from services.api.prompt_logprobs import PromptLogprob, pack, parts
 from services.api.sampling_defaults import SamplingDefaults
 from services.api.settings import Settings
 from services.streamer.actor import StreamerActor
-from services.streamer.detokenize import Vocabulary
+from services.streamer.choice.detokenize import Vocabulary
 from services.tokenizer.encode import Encoder
 
 MODEL = "tiny"

@@ -15,17 +15,17 @@ from prometheus_client import CollectorRegistry
 from small_tokenizer import byte_level_tokenizer
 
 from services.api.strategies import Verification
-from services.streamer.answer import Streamed
-from services.streamer.connections import Connection, Connections
-from services.streamer.delivery import Delivery, Piece
-from services.streamer.detokenize import Vocabulary
-from services.streamer.errors import ApiError
-from services.streamer.generation import Choice, Ending
-from services.streamer.metrics import RequestTimes, StreamerMetrics
-from services.streamer.pacing import PacedStream, frame_size
-from services.streamer.request import Request, RequestLimits, parse_chat
-from services.streamer.sse import EventStream
-from services.streamer.turns import Turns
+from services.streamer.choice.delivery import Delivery, Piece
+from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.generation import Choice, Ending
+from services.streamer.choice.turns import Turns
+from services.streamer.door.answer import Streamed
+from services.streamer.door.connections import Connection, Connections
+from services.streamer.door.metrics import RequestTimes, StreamerMetrics
+from services.streamer.door.pacing import PacedStream, frame_size
+from services.streamer.door.sse import EventStream
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.request import Request, RequestLimits, parse_chat
 
 ASKS = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 LONGEST_ANSWER = 1000  # seconds of the clock

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from services.api.messages import ModelCard, Speculation
-from services.streamer.errors import ApiError
-from services.streamer.request import Request, RequestLimits, check_against, parse_completion
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.request import Request, RequestLimits, check_against, parse_completion
 
 CARD = ModelCard(
     model="m", max_context=100, vocab_size=1000, eos_token_ids=[0], methods=["naive", "ngram"],

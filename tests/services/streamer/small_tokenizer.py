@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from services.streamer.detokenize import byte_of_character
+from services.streamer.choice.detokenize import byte_of_character
 
 END_OF_TEXT = "<|end|>"
 WORDS = ("Ġthe", "Ġquick", "Ġfox", "hello", "Ġworld", "th", "Ġth", "stop", "ST", "OP")

@@ -1,0 +1,205 @@
+"""From a request to its choices: prompts and prediction become token ids, each answer gets its seed and its length.
+
+Seeds: answer i of a prompt samples with (seed + i × an odd 64-bit constant) mod 2^63, so answer 0 is the one
+that the same seed gives alone, and no two answers of a request share their noise. A request without a seed
+gets a random one. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from mesh.errors import RemoteError
+from services.api.messages import Encode, ModelCard
+from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, Sampling
+from services.api.strategies import Verification, verification_for
+from services.streamer.choice.acceptance import Acceptance, Predicted
+from services.streamer.choice.delivery import Delivery
+from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.echo import Echo
+from services.streamer.choice.generation import Choice
+from services.streamer.choice.namespace import Caller
+from services.streamer.choice.peers import Peers
+from services.streamer.choice.routing import key_of
+from services.streamer.openai.errors import ApiError, bad_value
+from services.streamer.openai.request import Prompt, Request, answer_length, too_long
+from services.streamer.openai.sampling import check_ids, check_something_is_left
+from services.streamer.openai.speculation import longest_draft
+
+SEED_BITS = 63
+SEED_MASK = (1 << SEED_BITS) - 1
+SEED_STEP = 0x9E3779B97F4A7C15
+
+
+# Bounds of a prediction, by what a context and a message can hold.
+PREDICTION_BYTES_A_TOKEN = 8
+MOST_PREDICTION_BYTES = 3 * 2**20
+# Put before a text that must not be encoded as the beginning of one.
+BEFORE = "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """A request with its encoded prediction and the model, the same for all of its choices."""
+
+    request: Request
+    answer_id: str
+    caller: Caller
+    prediction: list[int]
+    card: ModelCard
+    vocabulary: Vocabulary
+    page_tokens: int
+
+
+async def choices_of(
+    request: Request,
+    answer_id: str,
+    caller: Caller,
+    peers: Peers,
+    card: ModelCard,
+    vocabulary: Vocabulary,
+    page_tokens: int = 32,
+) -> list[Choice]:
+    if request.bad_words:
+        request = replace(request, sampling=await _forbidding(request, peers, card))
+    prediction, *prompts = await asyncio.gather(
+        _prediction(request, peers, card, vocabulary),
+        *(_encode(request, prompt, peers, card) for prompt in request.prompts),
+    )
+    base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+    asked = EncodedRequest(request, answer_id, caller, prediction, card, vocabulary, page_tokens)
+    return [
+        _choice(asked, number * request.n + answer, ids, seed_of(base, answer))
+        for number, ids in enumerate(prompts)
+        for answer in range(request.n)
+    ]
+
+
+def seed_of(base: int, answer: int) -> int:
+    return (base + answer * SEED_STEP) & SEED_MASK
+
+
+async def _forbidding(request: Request, peers: Peers, card: ModelCard) -> Sampling:
+    """The request's sampling with its bad words as token ids."""
+    try:
+        words = await peers.encode_words(request.bad_words)
+    except RemoteError as error:
+        raise encode_error(error, request, card) from error
+    for index, spellings in enumerate(words):
+        _check_spellings(spellings, f"bad_words[{index}]", card.vocab_size)
+    forbidden = [*request.sampling.bad_words, *(ids for spellings in words for ids in spellings)]
+    if len(forbidden) > MAX_BAD_WORDS:
+        message = f"have {len(forbidden)} spellings in tokens, at most {MAX_BAD_WORDS} are taken"
+        raise bad_value("bad_words", message, "array_above_max_length")
+    sampling = replace(request.sampling, bad_words=forbidden)
+    check_something_is_left(sampling, card)
+    return sampling
+
+
+def _check_spellings(spellings: list[list[int]], where: str, vocab_size: int) -> None:
+    if not spellings:
+        raise bad_value(where, "is nothing to the model: it has no tokens")
+    longest = max(len(ids) for ids in spellings)
+    if longest > LONGEST_BAD_WORD:
+        raise bad_value(where, f"has {longest} tokens, at most {LONGEST_BAD_WORD} are taken", "out_of_range")
+    for ids in spellings:
+        check_ids(ids, where, vocab_size)
+
+
+async def _encode(request: Request, prompt: Prompt, peers: Peers, card: ModelCard) -> list[int]:
+    if isinstance(prompt, list):
+        return prompt
+    try:
+        return await peers.encode(msgspec.structs.replace(prompt, max_tokens=card.max_context - 1))
+    except RemoteError as error:
+        raise encode_error(error, request, card) from error
+
+
+async def _prediction(request: Request, peers: Peers, card: ModelCard, vocabulary: Vocabulary) -> list[int]:
+    """The expected answer as token ids behind the prompt, cut at the context's length."""
+    if not request.prediction:
+        return []
+    most = min(card.max_context * PREDICTION_BYTES_A_TOKEN, MOST_PREDICTION_BYTES)
+    text = request.prediction.encode()[:most].decode(errors="ignore")
+    try:
+        ids = await _continuation(text, peers, chat=request.chat, byte_level=vocabulary.byte_level)
+    except RemoteError as error:
+        raise encode_error(error, None, None) from error
+    check_ids(ids, "prediction", card.vocab_size)
+    return ids[: card.max_context]
+
+
+async def _continuation(text: str, peers: Peers, *, chat: bool, byte_level: bool) -> list[int]:
+    """A byte-level tokenizer spells a word the same wherever a text begins. Others write the first word of a text as
+    if a space were before it, which is how a chat's answer begins, too; but the middle of a text doesn't."""
+    alone = Encode(text=text, add_special_tokens=False)
+    if byte_level or (chat and not text.startswith(" ")):
+        return await peers.encode(alone)
+    behind = Encode(text=BEFORE + text, add_special_tokens=False)
+    before, both = await asyncio.gather(
+        peers.encode(Encode(text=BEFORE, add_special_tokens=False)), peers.encode(behind)
+    )
+    if both[: len(before)] == before:
+        return both[len(before) :]
+    return await peers.encode(alone)
+
+
+REFUSALS = {"invalid": 400, "no_template": 400, "too_long": 413, "deadline": 504}
+
+
+def encode_error(error: RemoteError, request: Request | None, card: ModelCard | None) -> ApiError:
+    """A tokenizer's refusal as the client's error."""
+    if error.reason == "too_long" and request is not None and card is not None:
+        return too_long(request, error.message, card.max_context)
+    status = REFUSALS.get(error.reason, 500)
+    code = "request_too_large" if status == 413 else error.reason
+    return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=code)
+
+
+def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Choice:
+    request, card = asked.request, asked.card
+    length = answer_length(request, len(ids), card.max_context)
+    # A chat has one prompt, whose log-probabilities are returned once.
+    scored = -1 if request.chat and index else request.scored
+    sampling = replace(request.sampling, seed=seed, max_tokens=length, prompt_logprobs=scored)
+    server = verification_for(card.speculation, Verification(), sampling)
+    return Choice(
+        index=index,
+        request_id=f"{asked.answer_id}-{index}",
+        prompt=ids,
+        sampling=sampling,
+        speculation=request.speculation,
+        verification=verification_for(request.speculation, server, sampling),
+        longest_draft=longest_draft(request.speculation, card),
+        delivery=Delivery(
+            asked.vocabulary.detokenizer(ids),
+            request.stops,
+            min_tokens=sampling.min_tokens,
+            tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
+            origins_shown=request.return_provenance,
+        ),
+        acceptance=Acceptance(in_order=request.return_speculation_steps),
+        priority=request.priority,
+        cache_salt=asked.caller.cache_salt,
+        key=key_of(ids, asked.page_tokens, asked.caller.cache_salt, request.session),
+        namespace=asked.caller.namespace,
+        caller=asked.caller.name,
+        prediction=asked.prediction,
+        predicted=None if request.prediction is None else Predicted(),
+        echo=_echo(asked, index, ids) if request.echo or scored >= 0 else None,
+    )
+
+
+def _echo(asked: EncodedRequest, index: int, ids: list[int]) -> Echo:
+    request, vocabulary = asked.request, asked.vocabulary
+    scored = request.scored >= 0
+    if not request.echo:
+        return Echo(ids, None, scored=scored)
+    text = Delivery(vocabulary.of_prompt(), (), min_tokens=0, tokens_shown=True)
+    prompt = request.prompts[index // request.n]
+    added = vocabulary.added_before(ids, prompt.text or "") if isinstance(prompt, Encode) else 0
+    return Echo(ids, text, added=added, scored=scored)

@@ -1,0 +1,234 @@
+"""Generates a request's choices: as one body at the end, or as events while tokens come.
+
+`Whole` and `Streamed` are the two audiences of generation.py. Knows OpenAI's shapes through responses.py and
+sse.py; knows no routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from services.streamer.choice import responses
+from services.streamer.choice.delivery import Piece, join
+from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.generation import Audience, Choice, Ending, generate
+from services.streamer.choice.peers import Peers
+from services.streamer.choice.responses import WholeChoice
+from services.streamer.choice.turns import A_SLICE, Turns
+from services.streamer.door.bodies import JSON
+from services.streamer.door.metrics import RequestTimes
+from services.streamer.door.sse import DONE, ChunkForm, EventStream, event
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.request import Request
+
+# Units of work (turns.py): of a choice, to begin it; of a message of tokens, whatever it holds.
+A_CHOICE = 100
+A_MESSAGE = 5
+
+
+def new_id(request: Request) -> str:
+    return ("chatcmpl-" if request.chat else "cmpl-") + secrets.token_hex(12)
+
+
+async def run(
+    choices: Sequence[Choice], peers: Peers, audience: Audience, deadline: float, turns: Turns
+) -> list[Ending]:
+    """Runs all choices to their end; the first that fails cancels the others."""
+    if len(choices) == 1:  # the common case needs no further task
+        return [await _one(choices[0], peers, audience, deadline)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for each in choices:
+                await turns.take(A_CHOICE)
+                tasks.append(group.create_task(_one(each, peers, audience, deadline)))
+    except ExceptionGroup as errors:
+        told = [each for each in errors.exceptions if isinstance(each, ApiError)]
+        raise (told or errors.exceptions)[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _one(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
+    ending = await generate(choice, peers, audience, deadline)
+    await audience.ended(choice, ending)
+    return ending
+
+
+class Whole:
+    """Keeps the pieces until the end."""
+
+    def __init__(
+        self, request: Request, choices: Sequence[Choice], vocabulary: Vocabulary, watch: RequestTimes, turns: Turns
+    ) -> None:
+        self._request = request
+        self._vocabulary = vocabulary
+        self._watch = watch
+        self._turns = turns
+        self._texts: dict[int, list[str]] = {each.index: [] for each in choices}
+        self.wholes = {each.index: WholeChoice(each, Piece("")) for each in choices}
+        for each in self.wholes.values():  # a choice may have no tokens
+            self._write_logprobs(each, Piece(""))
+
+    async def show(self, choice: Choice, piece: Piece) -> None:
+        whole = self.wholes[choice.index]
+        for part in responses.slices_of(self._request, piece):
+            work = responses.work_of(self._request, part)
+            whole.work += work
+            await self._turns.take(A_MESSAGE + work)
+            self._write_logprobs(whole, part)
+        self._texts[choice.index].append(piece.text)
+        if piece.of_prompt:
+            return
+        self._watch.arrived(choice.index)
+        whole.piece.ids += piece.ids
+        whole.piece.offsets += piece.offsets
+        join(whole.piece.runs, piece.runs)
+
+    def _write_logprobs(self, whole: WholeChoice, part: Piece) -> None:
+        whole.logprobs.add(responses.logprobs(self._request, part, self._vocabulary) or {})
+        if part.of_prompt:
+            whole.of_prompt.add(responses.prompt_logprobs(self._request, part, self._vocabulary))
+
+    async def ended(self, choice: Choice, ending: Ending) -> None:
+        self.wholes[choice.index].piece.text = "".join(self._texts[choice.index])
+
+
+async def answer_whole(
+    http: web.BaseRequest, request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers,
+    vocabulary: Vocabulary, deadline: float, watch: RequestTimes, turns: Turns,
+) -> web.StreamResponse:  # fmt: skip
+    audience = Whole(request, choices, vocabulary, watch, turns)
+    endings = await run(choices, peers, audience, deadline, turns)
+    watch.ended(choices, endings)
+    opening = responses.head(request, answer_id, int(time.time()))
+    wholes = list(audience.wholes.values())
+    parts = responses.whole(request, opening, wholes, endings, vocabulary)
+    if sum(each.work for each in wholes) <= A_SLICE:
+        return web.Response(body=b"".join(parts), content_type=JSON)
+    response = web.StreamResponse()
+    response.content_type = JSON
+    await response.prepare(http)
+    while True:
+        await turns.take(A_SLICE)
+        if (part := next(parts, None)) is None:
+            break
+        if part:
+            await response.write(part)
+    await response.write_eof()
+    return response
+
+
+class Streamed:
+    """Writes pieces as events. Text that comes within one turn of the event loop leaves as one event: under
+    load that saves most of the system calls, without any delay."""
+
+    def __init__(
+        self, request: Request, answer_id: str, choices: Sequence[Choice], vocabulary: Vocabulary,
+        stream: EventStream, watch: RequestTimes, turns: Turns,
+    ) -> None:  # fmt: skip
+        self._request = request
+        self._choices = choices
+        self._vocabulary = vocabulary
+        self._stream = stream
+        self._watch = watch
+        self._turns = turns
+        self._opening = responses.head(request, answer_id, int(time.time()))
+        asked = request.return_token_ids or request.return_provenance or request.continuous_usage
+        self._plain = request.sampling.logprobs < 0 and not asked
+        self._forms = {
+            each.index: ChunkForm(self._opening, each.index, chat=request.chat, usage_asked=request.include_usage)
+            for each in choices
+        }
+        self._begun: set[int] = set()
+        self._texts: dict[int, list[str]] = {}  # of this turn, not written yet
+
+    async def show(self, choice: Choice, piece: Piece) -> None:
+        if self._plain:
+            await self._turns.take(A_MESSAGE)
+        if not piece.of_prompt:
+            self._watch.arrived(choice.index)
+        if choice.index not in self._begun:
+            await self._begin(choice)
+        if self._plain:
+            if piece.text:
+                self._write_soon(choice.index, piece.text)
+        else:
+            await self._show_tokens(choice, piece)
+        if self._stream.full:
+            await self._stream.writable()
+
+    async def _show_tokens(self, choice: Choice, piece: Piece) -> None:
+        """What came at once may be all that waited for a slow reader."""
+        for part in responses.slices_of(self._request, piece):
+            await self._turns.take(A_MESSAGE + responses.work_of(self._request, part))
+            if part.text or part.ids:
+                self._stream.write(self._rich(choice, part))
+
+    def _write_soon(self, index: int, text: str) -> None:
+        if not self._texts:
+            asyncio.get_running_loop().call_soon(self.flush)
+        texts = self._texts.get(index)
+        if texts is None:
+            self._texts[index] = [text]
+        else:
+            texts.append(text)
+
+    def flush(self) -> None:
+        """Write the texts of this turn. Repeat-safe."""
+        if self._texts:
+            turn, self._texts = self._texts, {}
+            self._stream.write(b"".join([self._forms[index].text("".join(t)) for index, t in turn.items()]))
+
+    async def ended(self, choice: Choice, ending: Ending) -> None:
+        if choice.index not in self._begun:
+            await self._begin(choice)
+        self.flush()
+        more: dict[str, Any] = {"stop_reason": ending.stop, **responses.ended(self._request, choice)}
+        if self._request.return_token_ids:
+            more["prompt_token_ids"] = choice.prompt
+        usage = self._usage_of(choice, ending.completion_tokens)
+        self._stream.write(self._forms[choice.index].finish(ending.reason, more, usage))
+
+    async def finish(self, endings: Sequence[Ending]) -> web.StreamResponse:
+        if not (self._request.include_usage or self._request.return_timeline):
+            return await self._stream.end()
+        closing: dict[str, Any] = {**self._opening, "choices": []}
+        if self._request.include_usage:
+            closing["usage"] = responses.usage(self._choices, endings)
+        return await self._stream.end(event(closing | responses.metrics(self._choices)) + DONE)
+
+    async def _begin(self, choice: Choice) -> None:
+        self._begun.add(choice.index)
+        await self._stream.start()
+        # What was generated comes with the chunk that shows it.
+        if role := self._forms[choice.index].role(self._usage_of(choice, 0)):
+            self._stream.write(role)
+
+    def _usage_of(self, choice: Choice, generated: int | None = None) -> dict[str, int] | None:
+        if not self._request.continuous_usage:
+            return None
+        return responses.usage_so_far(choice, choice.delivery.count if generated is None else generated)
+
+    def _rich(self, choice: Choice, piece: Piece) -> bytes:
+        logprobs = responses.logprobs(self._request, piece, self._vocabulary)
+        told = responses.tokens(self._request, piece, self._vocabulary)
+        return self._forms[choice.index].chunk(piece.text, logprobs, told, self._usage_of(choice))
+
+
+async def answer_streamed(
+    request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
+    deadline: float, stream: EventStream, watch: RequestTimes, turns: Turns,
+) -> web.StreamResponse:  # fmt: skip
+    audience = Streamed(request, answer_id, choices, vocabulary, stream, watch, turns)
+    try:
+        endings = await run(choices, peers, audience, deadline, turns)
+    finally:
+        audience.flush()
+    watch.ended(choices, endings)
+    return await audience.finish(endings)

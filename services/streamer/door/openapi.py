@@ -1,0 +1,339 @@
+"""The OpenAPI document, made from the table of routes and the fields below. Pure.
+
+Tests check that every route is in it and that every field is one that request.py reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from services.api.messages import LONGEST_SALT
+from services.api.methods import METHODS, OFF
+from services.api.names import NAME
+from services.api.parameters import Parameter
+from services.api.sampling import IDS, PARAMETERS
+from services.api.sampling_defaults import SamplingDefaults
+from services.api.strategies import ACCEPT_POLICIES, AUTO, LONGEST_WINDOW, MOST_CANDIDATES, STRATEGIES
+from services.streamer.extras.corpora import MAX_TEXTS
+from services.streamer.extras.mesh_map import KILLED_ROLES
+from services.streamer.openai.request import (
+    MAX_STOP_CHARACTERS,
+    OF_CHAT,
+    OF_COMPLETION,
+    ROLES,
+    SHARED,
+    WITHOUT_EFFECT,
+)
+from services.streamer.openai.sampling import (
+    MAX_BAD_WORD_CHARACTERS,
+    MAX_BAD_WORD_TEXTS,
+)
+from services.streamer.openai.speculation import MAX_CORPORA
+
+Schema = dict[str, Any]
+
+
+class RouteRow(Protocol):
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def secured(self) -> bool: ...
+
+
+def number(help: str, low: float, high: float, default: float | None = None) -> Schema:
+    schema: Schema = {"type": "number", "minimum": low, "maximum": high, "description": help}
+    return schema if default is None else {**schema, "default": default}
+
+
+def integer(help: str, low: int | None = None, high: int | None = None) -> Schema:
+    bounds = {"minimum": low, "maximum": high}
+    given = {name: value for name, value in bounds.items() if value is not None}
+    return {"type": "integer", "description": help, **given}
+
+
+def boolean(help: str) -> Schema:
+    return {"type": "boolean", "default": False, "description": help}
+
+
+def list_of(items: Schema, help: str) -> Schema:
+    return {"type": "array", "items": items, "description": help}
+
+
+TEXT: Schema = {"type": "string"}
+ABOVE_0: Schema = {"exclusiveMinimum": 0}
+NAMED: Schema = {"type": "string", "pattern": f"^{NAME.pattern}$"}
+CONTENT: Schema = {
+    "description": "Text, or text parts that are joined",
+    "oneOf": [
+        TEXT,
+        list_of(
+            {
+                "type": "object",
+                "required": ["type", "text"],
+                "properties": {"type": {"const": "text"}, "text": TEXT},
+            },
+            "Text parts",
+        ),
+    ],
+}
+
+SPECULATION: Schema = {
+    "type": "object",
+    "description": "How drafts are made and verified for this request, within what the server allows",
+    "additionalProperties": False,
+    "properties": {
+        "off": boolean("No drafts; the same as method naive"),
+        "method": {
+            "type": "string",
+            "enum": [*METHODS, OFF],
+            "description": "How drafts are made; naive and off: no drafts. Default: the server's choice",
+        },
+        "num_speculative_tokens": integer("Maximum draft length, in tokens", 0),
+        "verify_strategy": {
+            "type": "string",
+            "enum": [AUTO, *STRATEGIES],
+            "description": "Rule that accepts draft tokens; auto: the server's choice. greedy and target_match keep "
+            "the text, rejection and block its distribution; these change it and need the server's allow_lossy: "
+            + ", ".join(name for name, each in STRATEGIES.items() if not each.lossless),
+        },
+        "accept_policy": {
+            "type": "string",
+            "enum": list(ACCEPT_POLICIES),
+            "description": "For debugging; accept_all changes the text and needs the server's allow_lossy",
+        },
+        "max_candidate_len": integer(
+            "topp: accept a draft token if it is among this number of most probable tokens", 1, MOST_CANDIDATES
+        ),
+        "verify_window": integer(
+            "topp: accept the second most probable token if this number of most probable ones follow", 0, LONGEST_WINDOW
+        ),
+        "typical_epsilon": {**number("typical: accept a draft token of at least this probability", 0, 1), **ABOVE_0},
+        "typical_delta": {
+            **number("typical: also accept one of at least this value times exp(-entropy)", 0, 1),
+            **ABOVE_0,
+        },
+        "trees": {
+            "type": "boolean",
+            "description": "Drafts may be trees, with several tokens for one position. Default: the server's choice",
+        },
+        "corpus": {**NAMED, "description": "The corpus to draft from. Default: all of the namespace"},
+        "corpora": {
+            **list_of(NAMED, "Several corpora to draft from; empty: none"),
+            "maxItems": MAX_CORPORA,
+        },
+        "namespace": {
+            **NAMED,
+            "description": "Name of the namespace whose earlier answers drafts come from, and which learns from this "
+            "answer. It belongs to the caller alone, unless the setting shared_namespaces lists the name",
+        },
+        "learn": {
+            "type": "boolean",
+            "default": True,
+            "description": "Whether drafts of later requests in the namespace may come from this answer",
+        },
+    },
+}
+PREDICTION: Schema = {
+    "type": "object",
+    "description": "The expected answer. It can make the answer faster and never changes it; usage counts its draft "
+    "tokens that were accepted and rejected",
+    "required": ["type", "content"],
+    "additionalProperties": False,
+    "properties": {"type": {"const": "content"}, "content": CONTENT},
+}
+STREAM_OPTIONS: Schema = {
+    "type": "object",
+    "description": "Only with stream: true",
+    "additionalProperties": False,
+    "properties": {
+        "include_usage": boolean("Send a last chunk with the usage and no choices"),
+        "continuous_usage_stats": boolean("With include_usage: every chunk has the usage of its choice so far"),
+        "include_obfuscation": {"const": False, "description": "For OpenAI's clients: chunks are never padded"},
+    },
+}
+MESSAGE: Schema = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"type": "string", "enum": list(ROLES), "description": "developer is passed on as system"},
+        "content": CONTENT,
+        "name": TEXT,
+    },
+}
+MESSAGES = {**list_of(MESSAGE, "The conversation so far"), "minItems": 1}
+MODEL: Schema = {"type": "string", "description": "A name that /v1/models gives"}
+
+def rows(*tables: Mapping[str, Parameter]) -> dict[str, Schema]:
+    return {name: row.described() for table in tables for name, row in table.items()}
+
+
+# Beside the rows of the sampling parameters (services/api/sampling.py) and of request.py: what is no number, boolean or
+# text.
+BOTH: dict[str, Schema] = {
+    "model": MODEL,
+    "stream_options": STREAM_OPTIONS,
+    "n": integer("Number of answers to each prompt", 1),
+    "stop": {
+        "description": f"Up to 16 strings of at most {MAX_STOP_CHARACTERS} characters. The answer ends before "
+        "the one that is completed first; usage counts the token that completed it",
+        "oneOf": [TEXT, list_of(TEXT, "Several")],
+    },
+    "bad_words": {
+        **list_of({**TEXT, "minLength": 1, "maxLength": MAX_BAD_WORD_CHARACTERS}, ""),
+        "maxItems": MAX_BAD_WORD_TEXTS,
+        "description": "Forbidden words, at the start of a text and after a space: the last token of a word isn't "
+        "generated after its other tokens. Other token sequences may still spell them",
+    },
+    "speculation": SPECULATION,
+    "prediction": PREDICTION,
+    "return_drafts": boolean(
+        "Adds runs as return_provenance does, each with its step's number, the offsets of its tokens in the answer's "
+        "text (in characters), and the text of each rejected draft token"
+    ),
+    **{name: {"description": "Accepted, without effect on the answer"} for name in WITHOUT_EFFECT},
+}
+CHAT: dict[str, Schema] = {"messages": MESSAGES, **BOTH, **rows(SHARED, PARAMETERS, OF_CHAT)}
+COMPLETION: dict[str, Schema] = {
+    "prompt": {
+        "description": "A text, a list of texts, token ids, or a list of lists of them",
+        "oneOf": [TEXT, list_of(TEXT, "Texts"), IDS, list_of(IDS, "Lists of token ids")],
+    },
+    **BOTH,
+    **rows(SHARED, PARAMETERS, OF_COMPLETION),
+    "best_of": integer("Not greater than n", 1),
+}
+TOKENIZE: dict[str, Schema] = {
+    "model": MODEL,
+    "prompt": TEXT,
+    "add_special_tokens": {"type": "boolean", "default": True, "description": "Applies to prompt"},
+    "messages": {**MESSAGES, "description": "A conversation, instead of a prompt"},
+    "add_generation_prompt": {"type": "boolean", "default": True, "description": "Applies to messages"},
+}
+DETOKENIZE: dict[str, Schema] = {"model": MODEL, "tokens": IDS}
+
+# Whose corpora, beside the API key.
+PLACE: dict[str, Schema] = {
+    "namespace": {**NAMED, "description": "As in speculation.namespace of the requests that draft from it"},
+    "cache_salt": {"type": "string", "maxLength": LONGEST_SALT, "description": "As in those requests"},
+}
+CORPUS: dict[str, Schema] = {
+    "name": {**NAMED, "description": "An existing corpus of this name is replaced when the last part has arrived"},
+    "text": TEXT,
+    "texts": {**list_of(TEXT, "Several texts, instead of text"), "maxItems": MAX_TEXTS},
+    "part": {**integer("Number of the part, from 0, if the corpus is sent in several requests", 0), "default": 0},
+    "last": {"type": "boolean", "default": True, "description": "Whether this is the last part"},
+    **PLACE,
+}
+EXTERNAL_CORPUS: dict[str, Schema] = {
+    "corpus_id": {**NAMED, "description": "Name of the corpus. Default: a new one"},
+    "documents": {**list_of(TEXT, "Texts; file_path is not supported"), "maxItems": MAX_TEXTS},
+    "token_chunks": {**list_of(IDS, "The same as token ids"), "maxItems": MAX_TEXTS},
+}
+
+BODIES: dict[str, tuple[dict[str, Schema], list[str]]] = {
+    "/v1/chat/completions": (CHAT, ["model", "messages"]),
+    "/v1/completions": (COMPLETION, ["model", "prompt"]),
+    "/tokenize": (TOKENIZE, []),
+    "/detokenize": (DETOKENIZE, ["tokens"]),
+    "/v1/corpora": (CORPUS, ["name"]),
+    "/add_external_corpus": (EXTERNAL_CORPUS, []),
+    "/remove_external_corpus": ({"corpus_id": NAMED}, ["corpus_id"]),
+    "/v1/mesh/kill": ({"role": {"type": "string", "enum": list(KILLED_ROLES)}}, ["role"]),
+}
+STREAMS = ("/v1/chat/completions", "/v1/completions")
+
+ERROR: Schema = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": TEXT,
+                "type": TEXT,
+                "param": {"type": ["string", "null"], "description": "The field at fault"},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+PROBLEMS = {
+    "400": "The request is wrong; param names the field",
+    "401": "The API key is missing or wrong",
+    "403": "A page of another site asks, and the server has no API keys",
+    "404": "No such model or path",
+    "405": "The path takes another method",
+    "408": "The request did not arrive in time",
+    "413": "The body is too large",
+    "415": "The body is not application/json",
+    "421": "The Host header is not in allowed_hosts, and the server has no API keys",
+    "429": "The server has as many requests as it can hold; see Retry-After",
+    "503": "Draining, or a part of the server is missing; see Retry-After",
+    "504": "The request took longer than the server allows",
+}
+
+
+def document(routes: Sequence[RouteRow], version: str, sampling: SamplingDefaults | None = None) -> Schema:
+    """`sampling`: the defaults of this server."""
+    defaults = asdict(sampling or SamplingDefaults())
+    paths: dict[str, dict[str, Schema]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, defaults)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "specmesh",
+            "version": version,
+            "description": "Fields that are not listed are refused with a 400 that names them; null means not given.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: RouteRow, defaults: Mapping[str, float]) -> Schema:
+    operation: Schema = {"summary": route.summary, "responses": _responses(route)}
+    if "{model}" in route.path:
+        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
+    if route.path.startswith("/v1/corpora") and route.method != "POST":
+        named = [{"name": "name", "in": "path", "required": True, "schema": NAMED}] if "{name}" in route.path else []
+        operation["parameters"] = named + [{"name": name, "in": "query", "schema": PLACE[name]} for name in PLACE]
+    if route.path in BODIES and route.method == "POST":
+        properties, required = BODIES[route.path]
+        if "temperature" in properties:
+            properties = properties | {name: {**properties[name], "default": value} for name, value in defaults.items()}
+        schema: Schema = {"type": "object", "properties": properties, "required": required}
+        schema["additionalProperties"] = False
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if route.secured:
+        operation["security"] = [{"key": []}, {}]  # keys are asked for only where the server has some
+    return operation
+
+
+def _responses(route: RouteRow) -> Schema:
+    kinds = [{"/": "text/html", "/docs": "text/html", "/metrics": "text/plain"}.get(route.path, "application/json")]
+    if route.path in STREAMS:
+        kinds.append("text/event-stream")
+    done = {"description": "Done", "content": {kind: {} for kind in kinds}}
+    # A corpus is accepted and built later; a kill is accepted and happens later.
+    later = (route.method, route.path) in (("POST", "/v1/corpora"), ("POST", "/v1/mesh/kill"))
+    responses: Schema = {"202" if later else "200": done}
+    problems = PROBLEMS if route.path in BODIES else {}
+    if route.path == "/v1/models/{model}":
+        problems = {"404": PROBLEMS["404"]}
+    if route.path == "/metrics":
+        problems = {"403": "The setting api_metrics doesn't show them to this client"}
+    if route.path in ("/health", "/health/ready", "/ping"):
+        responses["503"] = {"description": "Not ready; the body says why", "content": {"application/json": {}}}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return responses | {code: {"description": text, "content": error} for code, text in problems.items()}

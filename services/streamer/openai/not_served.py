@@ -1,0 +1,90 @@
+"""Fields of OpenAI and vLLM that aren't served, and how a request with one of them is refused.
+
+A field whose value asks for nothing is let through: clients send the defaults of their libraries. Every other value is
+refused with the field's name. Knows JSON values, and no parameter that is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from services.streamer.openai.errors import ApiError, unsupported
+from services.streamer.openai.fields import Fields, shown
+
+Values = dict[str, tuple[Any, ...]]
+
+# Each with the values that ask for nothing, besides null; many are what vLLM takes a missing field for.
+CHAT: Values = {
+    "echo": (False,),
+    "tools": ([],),
+    # Without tools there is nothing to choose.
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "reasoning_effort": ("none",),
+    "include_reasoning": (True,),
+    "verbosity": (),
+    "web_search_options": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "add_special_tokens": (False,),
+    "chat_template_kwargs": ({},),
+    "documents": ([],),
+    "mm_processor_kwargs": ({},),
+}
+COMPLETION: Values = {"suffix": ("",), "add_special_tokens": (True,)}
+BOTH: Values = {
+    "response_format": ({"type": "text"},),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0, 1),
+    "early_stopping": (False,),
+    "truncate_prompt_tokens": (),
+    "return_tokens_as_token_ids": (False,),
+    "logits_processors": ([],),
+}
+# Fields of other servers that are refused in a body, and that some clients put into `metadata`.
+REFUSED_ELSEWHERE = frozenset({"enable_thinking", "reasoning_max_tokens", "temp_scaled_logprobs", "chat_template"})
+TOOL_ROLES = ("tool", "function")
+NO_TOOLS = "is not supported: tools aren't served yet"
+
+
+def check_not_asked(fields: Fields, values: Values) -> None:
+    for name, harmless in values.items():
+        fields.only(name, *harmless)
+
+
+def check_metadata(metadata: Any, read: Collection[str]) -> None:
+    """Labels, which have no effect, are texts. A field of a body that stands here with another value asks for
+    something, and would be ignored. `read`: the fields of a body that have an effect."""
+    if not isinstance(metadata, dict):
+        return
+    for name, value in metadata.items():
+        if value is None or isinstance(value, str):
+            continue
+        if name in REFUSED_ELSEWHERE or any(name in each for each in (CHAT, COMPLETION, BOTH)):
+            raise unsupported(f"metadata.{name}")
+        if name in read:
+            message = f"has no effect there: put {name} into the body itself, beside metadata"
+            raise unsupported(f"metadata.{name}", message)
+
+
+def check_no_tools(message: Fields) -> None:
+    """Before what is missing without them: a message that calls a tool needs no content."""
+    if (role := message.get("role")) in TOOL_ROLES:
+        raise unsupported(message.at("role"), f"{shown(role)} {NO_TOOLS}")
+    for name in ("tool_calls", "function_call"):
+        if message.get(name) not in (None, []):
+            raise _tool_call(message.at(name))
+
+
+def _tool_call(path: str) -> ApiError:
+    return unsupported(path, f"{NO_TOOLS}. Leave out messages that call tools, and the results of tools")

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.api.messages import Speculation
+from services.api.parameters import LARGEST
+from services.api.sampling import OF_MODEL
+from services.api.sampling_defaults import SamplingDefaults
+from services.streamer.door.http import DOCS_PAGE, ROUTES, find_route
+from services.streamer.door.openapi import BODIES, SPECULATION, document
+from services.streamer.extras import corpora as corpora_module
+from services.streamer.extras import mesh_map
+from services.streamer.openai import request as request_module
+from services.streamer.openai import sampling as sampling_module
+from services.streamer.openai import speculation as speculation_module
+from services.streamer.openai.errors import ApiError
+from services.streamer.openai.request import (
+    RequestLimits,
+    parse_chat,
+    parse_completion,
+    parse_detokenize,
+    parse_tokenize,
+)
+
+PARSERS: dict[str, Any] = {
+    "/v1/chat/completions": lambda values: parse_chat(values, RequestLimits()),
+    "/v1/completions": lambda values: parse_completion(values, RequestLimits()),
+    "/tokenize": lambda values: parse_tokenize(values, RequestLimits()),
+    "/detokenize": parse_detokenize,
+    "/v1/corpora": corpora_module.parse_part,
+    "/add_external_corpus": corpora_module.parse_external,
+    "/remove_external_corpus": corpora_module.parse_removal,
+    "/v1/mesh/kill": mesh_map.parse_kill,
+}
+MINIMAL: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "m", "messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"model": "m", "prompt": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+    "/v1/corpora": {"name": "n", "text": "x"},
+    "/add_external_corpus": {"documents": ["x"]},
+    "/remove_external_corpus": {"corpus_id": "n"},
+    "/v1/mesh/kill": {"role": "proposer"},
+}
+NOBODY = object()
+
+
+def test_the_document_has_every_route_and_no_other() -> None:
+    paths = document(ROUTES, "1")["paths"]
+    described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_probes_and_metrics_are_described_as_they_answer() -> None:
+    paths = document(ROUTES, "1")["paths"]
+    for probe in ("/health", "/ping", "/health/ready"):
+        assert set(paths[probe]["get"]["responses"]) == {"200", "503"}
+    metrics = paths["/metrics"]["get"]["responses"]
+    assert set(metrics["200"]["content"]) == {"text/plain"} and "403" in metrics
+
+
+def test_every_route_is_found_by_its_path() -> None:
+    for route in ROUTES:
+        assert find_route(route.method, route.path.replace("{model}", "org/name")) is route
+
+
+def test_every_route_with_a_body_is_described_and_parsed() -> None:
+    assert set(BODIES) == {route.path for route in ROUTES if route.method == "POST"} == set(PARSERS)
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_described_field_is_taken(path: str) -> None:
+    for name in BODIES[path][0]:
+        given = dict(MINIMAL[path])
+        if path == "/tokenize" and name in ("messages", "add_generation_prompt"):
+            given = {"messages": MINIMAL["/v1/chat/completions"]["messages"]}
+        try:
+            PARSERS[path]({**given, name: NOBODY})
+        except ApiError as error:
+            assert (error.code, error.param) != ("unsupported_parameter", name), path
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_every_field_that_is_taken_is_described(path: str) -> None:
+    modules = (request_module, sampling_module, speculation_module, corpora_module)
+    source = "".join(Path(module.__file__).read_text() for module in modules)
+    mentioned = set(re.findall(r'fields\.(?:get|integer|number|boolean|text|choice)\(\s*"(\w+)"', source))
+    assert len(mentioned) > 20
+    for name in mentioned - set(BODIES[path][0]):
+        with pytest.raises(ApiError) as caught:
+            PARSERS[path]({**MINIMAL[path], name: NOBODY})
+        assert caught.value.code == "unsupported_parameter", f"{path} takes {name} silently"
+
+
+def test_every_wish_of_speculation_is_described_and_no_other_is_taken() -> None:
+    # What the target hears, and what the door makes of other words for it.
+    heard = {*Speculation.__struct_fields__} - {"return_drafts"}  # which stands beside the other return_ fields
+    assert set(SPECULATION["properties"]) == {*heard, "off", "corpus", "namespace"}
+    for name in SPECULATION["properties"]:
+        with pytest.raises(ApiError) as caught:
+            PARSERS["/v1/completions"]({**MINIMAL["/v1/completions"], "speculation": {name: NOBODY}})
+        assert (caught.value.code, caught.value.param) == ("invalid_type", f"speculation.{name}")
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_is_described_as_required_is_missed(path: str) -> None:
+    for name in BODIES[path][1]:
+        with pytest.raises(ApiError) as caught:
+            PARSERS[path]({key: value for key, value in MINIMAL[path].items() if key != name})
+        assert caught.value.param == name
+
+
+def test_the_docs_page_loads_nothing_from_elsewhere() -> None:
+    page = DOCS_PAGE.read_text()
+    assert not re.search(r"https?://|src=|@import", page)
+
+
+def test_the_document_tells_the_sampling_of_this_server() -> None:
+    sampling = SamplingDefaults(temperature=0.6, top_k=20)
+    paths = document(ROUTES, "1", sampling)["paths"]
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        assert {name: body[name]["default"] for name in OF_MODEL} == asdict(sampling)
+        for name, row in OF_MODEL.items():
+            assert body[name]["minimum"] == row.low and body[name].get("maximum", LARGEST) == row.high
