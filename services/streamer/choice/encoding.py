@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -19,10 +19,9 @@ from services.api.sampling import LONGEST_BAD_WORD, MAX_BAD_WORDS, Sampling
 from services.api.strategies import Verification, verification_for
 from services.streamer.choice.acceptance import Acceptance, Predicted
 from services.streamer.choice.delivery import Delivery
-from services.streamer.choice.detokenize import Vocabulary
 from services.streamer.choice.echo import Echo
+from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Choice
-from services.streamer.choice.namespace import Caller
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.routing import key_of
 from services.streamer.openai.errors import ApiError, bad_value
@@ -42,38 +41,16 @@ MOST_PREDICTION_BYTES = 3 * 2**20
 BEFORE = "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRequest:
-    """A request with its encoded prediction and the model, the same for all of its choices."""
-
-    request: Request
-    answer_id: str
-    caller: Caller
-    prediction: list[int]
-    card: ModelCard
-    vocabulary: Vocabulary
-    page_tokens: int
-
-
-async def choices_of(
-    request: Request,
-    answer_id: str,
-    caller: Caller,
-    peers: Peers,
-    card: ModelCard,
-    vocabulary: Vocabulary,
-    page_tokens: int = 32,
-) -> list[Choice]:
-    if request.bad_words:
-        request = replace(request, sampling=await _forbidding(request, peers, card))
+async def encode(exchange: Exchange) -> None:
+    """Fills in the choices."""
+    request = exchange.request
+    sampling = await _forbidding(exchange) if request.bad_words else request.sampling
     prediction, *prompts = await asyncio.gather(
-        _prediction(request, peers, card, vocabulary),
-        *(_encode(request, prompt, peers, card) for prompt in request.prompts),
+        _prediction(exchange), *(_encode(exchange, prompt) for prompt in request.prompts)
     )
     base = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-    asked = EncodedRequest(request, answer_id, caller, prediction, card, vocabulary, page_tokens)
-    return [
-        _choice(asked, number * request.n + answer, ids, seed_of(base, answer))
+    exchange.choices = [
+        _choice(exchange, number * request.n + answer, ids, replace(sampling, seed=seed_of(base, answer)), prediction)
         for number, ids in enumerate(prompts)
         for answer in range(request.n)
     ]
@@ -83,10 +60,11 @@ def seed_of(base: int, answer: int) -> int:
     return (base + answer * SEED_STEP) & SEED_MASK
 
 
-async def _forbidding(request: Request, peers: Peers, card: ModelCard) -> Sampling:
+async def _forbidding(exchange: Exchange) -> Sampling:
     """The request's sampling with its bad words as token ids."""
+    request, card = exchange.request, exchange.card
     try:
-        words = await peers.encode_words(request.bad_words)
+        words = await exchange.peers.encode_words(request.bad_words)
     except RemoteError as error:
         raise encode_error(error, request, card) from error
     for index, spellings in enumerate(words):
@@ -110,23 +88,25 @@ def _check_spellings(spellings: list[list[int]], where: str, vocab_size: int) ->
         check_ids(ids, where, vocab_size)
 
 
-async def _encode(request: Request, prompt: Prompt, peers: Peers, card: ModelCard) -> list[int]:
+async def _encode(exchange: Exchange, prompt: Prompt) -> list[int]:
     if isinstance(prompt, list):
         return prompt
     try:
-        return await peers.encode(msgspec.structs.replace(prompt, max_tokens=card.max_context - 1))
+        return await exchange.peers.encode(msgspec.structs.replace(prompt, max_tokens=exchange.card.max_context - 1))
     except RemoteError as error:
-        raise encode_error(error, request, card) from error
+        raise encode_error(error, exchange.request, exchange.card) from error
 
 
-async def _prediction(request: Request, peers: Peers, card: ModelCard, vocabulary: Vocabulary) -> list[int]:
+async def _prediction(exchange: Exchange) -> list[int]:
     """The expected answer as token ids behind the prompt, cut at the context's length."""
+    request, card = exchange.request, exchange.card
     if not request.prediction:
         return []
     most = min(card.max_context * PREDICTION_BYTES_A_TOKEN, MOST_PREDICTION_BYTES)
     text = request.prediction.encode()[:most].decode(errors="ignore")
     try:
-        ids = await _continuation(text, peers, chat=request.chat, byte_level=vocabulary.byte_level)
+        byte_level = exchange.vocabulary.byte_level
+        ids = await _continuation(text, exchange.peers, chat=request.chat, byte_level=byte_level)
     except RemoteError as error:
         raise encode_error(error, None, None) from error
     check_ids(ids, "prediction", card.vocab_size)
@@ -160,23 +140,23 @@ def encode_error(error: RemoteError, request: Request | None, card: ModelCard | 
     return ApiError(status, error.message if status < 500 else "The tokenizer failed", code=code)
 
 
-def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Choice:
-    request, card = asked.request, asked.card
+def _choice(exchange: Exchange, index: int, ids: list[int], sampling: Sampling, prediction: list[int]) -> Choice:
+    request, card, caller = exchange.request, exchange.card, exchange.caller
     length = answer_length(request, len(ids), card.max_context)
     # A chat has one prompt, whose log-probabilities are returned once.
     scored = -1 if request.chat and index else request.scored
-    sampling = replace(request.sampling, seed=seed, max_tokens=length, prompt_logprobs=scored)
+    sampling = replace(sampling, max_tokens=length, prompt_logprobs=scored)
     server = verification_for(card.speculation, Verification(), sampling)
     return Choice(
         index=index,
-        request_id=f"{asked.answer_id}-{index}",
+        request_id=f"{exchange.answer_id}-{index}",
         prompt=ids,
         sampling=sampling,
         speculation=request.speculation,
         verification=verification_for(request.speculation, server, sampling),
         longest_draft=longest_draft(request.speculation, card),
         delivery=Delivery(
-            asked.vocabulary.detokenizer(ids),
+            exchange.vocabulary.detokenizer(ids),
             request.stops,
             min_tokens=sampling.min_tokens,
             tokens_shown=request.return_token_ids or request.continuous_usage or sampling.logprobs >= 0,
@@ -184,18 +164,18 @@ def _choice(asked: EncodedRequest, index: int, ids: list[int], seed: int) -> Cho
         ),
         acceptance=Acceptance(in_order=request.return_speculation_steps),
         priority=request.priority,
-        cache_salt=asked.caller.cache_salt,
-        key=key_of(ids, asked.page_tokens, asked.caller.cache_salt, request.session),
-        namespace=asked.caller.namespace,
-        caller=asked.caller.name,
-        prediction=asked.prediction,
+        cache_salt=caller.cache_salt,
+        key=key_of(ids, exchange.page_tokens, caller.cache_salt, request.session),
+        namespace=caller.namespace,
+        caller=caller.name,
+        prediction=prediction,
         predicted=None if request.prediction is None else Predicted(),
-        echo=_echo(asked, index, ids) if request.echo or scored >= 0 else None,
+        echo=_echo(exchange, index, ids) if request.echo or scored >= 0 else None,
     )
 
 
-def _echo(asked: EncodedRequest, index: int, ids: list[int]) -> Echo:
-    request, vocabulary = asked.request, asked.vocabulary
+def _echo(exchange: Exchange, index: int, ids: list[int]) -> Echo:
+    request, vocabulary = exchange.request, exchange.vocabulary
     scored = request.scored >= 0
     if not request.echo:
         return Echo(ids, None, scored=scored)

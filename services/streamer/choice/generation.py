@@ -28,7 +28,7 @@ from services.streamer.choice.admission import deadline_passed
 from services.streamer.choice.delivery import Delivery, Piece
 from services.streamer.choice.echo import Echo
 from services.streamer.choice.peers import GRACE, RETRY_MISSING, Lender, Peers, life, missing
-from services.streamer.choice.quarantine import Case, Life, Quarantine
+from services.streamer.choice.quarantine import Case, Life
 from services.streamer.choice.timeline import Timeline
 from services.streamer.openai.errors import ApiError
 
@@ -100,12 +100,24 @@ class Audience(Protocol):
 async def generate(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
     case = peers.quarantine.open()
     try:
-        return await _attempts(choice, case, peers, audience, deadline)
+        return await _attempts(_Run(choice, case, peers, audience, deadline))
     finally:
         peers.quarantine.close(case)
 
 
-async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience, deadline: float) -> Ending:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all attempts of a choice share."""
+
+    choice: Choice
+    case: Case
+    peers: Peers
+    audience: Audience
+    deadline: float
+
+
+async def _attempts(run: _Run) -> Ending:
+    choice, case, peers = run.choice, run.case, run.peers
     quarantine, now = peers.quarantine, asyncio.get_running_loop().time
     failures: list[Life] = []
     barren = 0
@@ -113,11 +125,11 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
     while True:
         if choice.timeline is not None:
             choice.timeline.waits()
-        member = await _worker(choice, case, peers, failures, deadline)
+        member = await _worker(run, failures)
         known = len(choice.tokens)
         try:
             with peers.running(member), peers.lending(choice.key, member, bool(failures)) as lender:
-                return await _attempt(choice, case, peers.ref(member), lender, quarantine, audience, deadline)
+                return await _attempt(run, peers.ref(member), lender)
         except (RemoteError, UnknownKind, TooLarge) as error:
             raise _refused(error.reason, str(error)) from error
         except DeadlineExceeded:
@@ -140,13 +152,14 @@ async def _attempts(choice: Choice, case: Case, peers: Peers, audience: Audience
             quarantine.left(case)
         if len(choice.tokens) >= choice.sampling.max_tokens and choice.prompt_told:
             # It was lost between its last token and its Finished.
-            return await _end_of_length(choice, audience)
+            return await _end_of_length(choice, run.audience)
         choice.attempt += 1
         await peers.pause(len(failures) - 1)
 
 
-async def _worker(choice: Choice, case: Case, peers: Peers, failures: list[Life], deadline: float) -> Member:
+async def _worker(run: _Run, failures: list[Life]) -> Member:
     """A ready worker that this choice may be sent to now."""
+    choice, case, peers, deadline = run.choice, run.case, run.peers, run.deadline
     now = asyncio.get_running_loop().time
     refused: list[Life] = []
     while True:
@@ -210,10 +223,9 @@ def _given_up(error: MeshError | _TryAgain) -> ApiError:
     return ApiError(503, message, code="worker_lost", retry_after=RETRY_MISSING)
 
 
-async def _attempt(
-    choice: Choice, case: Case, ref: Ref, lender: Lender, quarantine: Quarantine, audience: Audience, deadline: float
-) -> Ending:
-    left = deadline - asyncio.get_running_loop().time()
+async def _attempt(run: _Run, ref: Ref, lender: Lender) -> Ending:
+    choice, case = run.choice, run.case
+    left = run.deadline - asyncio.get_running_loop().time()
     if left <= 0:
         raise deadline_passed()
     if choice.timeline is not None:
@@ -226,12 +238,12 @@ async def _attempt(
                 continue
             held.append(item)
             if not isinstance(item, Failed):
-                quarantine.stepped(case, last=isinstance(item, Finished))
+                run.peers.quarantine.stepped(case, last=isinstance(item, Finished))
                 if case.on_trial:
                     # Others wait for the end of the trial, and must not wait for this client to read.
                     continue
             for each in held:
-                if (ending := await _take(choice, each, audience)) is not None:
+                if (ending := await _take(choice, each, run.audience)) is not None:
                     return ending
             held.clear()
     raise _Broken("the stream ended without an end")

@@ -16,11 +16,10 @@ from aiohttp import web
 
 from services.streamer.choice import responses
 from services.streamer.choice.delivery import Piece, join
-from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Audience, Choice, Ending, generate
-from services.streamer.choice.peers import Peers
 from services.streamer.choice.responses import WholeChoice
-from services.streamer.choice.turns import A_SLICE, Turns
+from services.streamer.choice.turns import A_SLICE
 from services.streamer.door.bodies import JSON
 from services.streamer.door.metrics import RequestTimes
 from services.streamer.door.sse import DONE, ChunkForm, EventStream, event
@@ -36,26 +35,25 @@ def new_id(request: Request) -> str:
     return ("chatcmpl-" if request.chat else "cmpl-") + secrets.token_hex(12)
 
 
-async def run(
-    choices: Sequence[Choice], peers: Peers, audience: Audience, deadline: float, turns: Turns
-) -> list[Ending]:
+async def run(exchange: Exchange, audience: Audience) -> list[Ending]:
     """Runs all choices to their end; the first that fails cancels the others."""
+    choices = exchange.choices
     if len(choices) == 1:  # the common case needs no further task
-        return [await _one(choices[0], peers, audience, deadline)]
+        return [await _one(exchange, choices[0], audience)]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = []
             for each in choices:
-                await turns.take(A_CHOICE)
-                tasks.append(group.create_task(_one(each, peers, audience, deadline)))
+                await exchange.turns.take(A_CHOICE)
+                tasks.append(group.create_task(_one(exchange, each, audience)))
     except ExceptionGroup as errors:
         told = [each for each in errors.exceptions if isinstance(each, ApiError)]
         raise (told or errors.exceptions)[0] from None
     return [task.result() for task in tasks]
 
 
-async def _one(choice: Choice, peers: Peers, audience: Audience, deadline: float) -> Ending:
-    ending = await generate(choice, peers, audience, deadline)
+async def _one(exchange: Exchange, choice: Choice, audience: Audience) -> Ending:
+    ending = await generate(choice, exchange.peers, audience, exchange.deadline)
     await audience.ended(choice, ending)
     return ending
 
@@ -63,15 +61,13 @@ async def _one(choice: Choice, peers: Peers, audience: Audience, deadline: float
 class Whole:
     """Keeps the pieces until the end."""
 
-    def __init__(
-        self, request: Request, choices: Sequence[Choice], vocabulary: Vocabulary, watch: RequestTimes, turns: Turns
-    ) -> None:
-        self._request = request
-        self._vocabulary = vocabulary
+    def __init__(self, exchange: Exchange, watch: RequestTimes) -> None:
+        self._request = exchange.request
+        self._vocabulary = exchange.vocabulary
         self._watch = watch
-        self._turns = turns
-        self._texts: dict[int, list[str]] = {each.index: [] for each in choices}
-        self.wholes = {each.index: WholeChoice(each, Piece("")) for each in choices}
+        self._turns = exchange.turns
+        self._texts: dict[int, list[str]] = {each.index: [] for each in exchange.choices}
+        self.wholes = {each.index: WholeChoice(each, Piece("")) for each in exchange.choices}
         for each in self.wholes.values():  # a choice may have no tokens
             self._write_logprobs(each, Piece(""))
 
@@ -99,23 +95,20 @@ class Whole:
         self.wholes[choice.index].piece.text = "".join(self._texts[choice.index])
 
 
-async def answer_whole(
-    http: web.BaseRequest, request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers,
-    vocabulary: Vocabulary, deadline: float, watch: RequestTimes, turns: Turns,
-) -> web.StreamResponse:  # fmt: skip
-    audience = Whole(request, choices, vocabulary, watch, turns)
-    endings = await run(choices, peers, audience, deadline, turns)
-    watch.ended(choices, endings)
-    opening = responses.head(request, answer_id, int(time.time()))
+async def answer_whole(exchange: Exchange, http: web.BaseRequest, watch: RequestTimes) -> web.StreamResponse:
+    audience = Whole(exchange, watch)
+    endings = await run(exchange, audience)
+    watch.ended(exchange.choices, endings)
+    opening = responses.head(exchange.request, exchange.answer_id, int(time.time()))
     wholes = list(audience.wholes.values())
-    parts = responses.whole(request, opening, wholes, endings, vocabulary)
+    parts = responses.whole(exchange.request, opening, wholes, endings, exchange.vocabulary)
     if sum(each.work for each in wholes) <= A_SLICE:
         return web.Response(body=b"".join(parts), content_type=JSON)
     response = web.StreamResponse()
     response.content_type = JSON
     await response.prepare(http)
     while True:
-        await turns.take(A_SLICE)
+        await exchange.turns.take(A_SLICE)
         if (part := next(parts, None)) is None:
             break
         if part:
@@ -128,22 +121,19 @@ class Streamed:
     """Writes pieces as events. Text that comes within one turn of the event loop leaves as one event: under
     load that saves most of the system calls, without any delay."""
 
-    def __init__(
-        self, request: Request, answer_id: str, choices: Sequence[Choice], vocabulary: Vocabulary,
-        stream: EventStream, watch: RequestTimes, turns: Turns,
-    ) -> None:  # fmt: skip
-        self._request = request
-        self._choices = choices
-        self._vocabulary = vocabulary
+    def __init__(self, exchange: Exchange, stream: EventStream, watch: RequestTimes) -> None:
+        self._request = request = exchange.request
+        self._choices = exchange.choices
+        self._vocabulary = exchange.vocabulary
         self._stream = stream
         self._watch = watch
-        self._turns = turns
-        self._opening = responses.head(request, answer_id, int(time.time()))
+        self._turns = exchange.turns
+        self._opening = responses.head(request, exchange.answer_id, int(time.time()))
         asked = request.return_token_ids or request.return_provenance or request.continuous_usage
         self._plain = request.sampling.logprobs < 0 and not asked
         self._forms = {
             each.index: ChunkForm(self._opening, each.index, chat=request.chat, usage_asked=request.include_usage)
-            for each in choices
+            for each in exchange.choices
         }
         self._begun: set[int] = set()
         self._texts: dict[int, list[str]] = {}  # of this turn, not written yet
@@ -221,14 +211,11 @@ class Streamed:
         return self._forms[choice.index].chunk(piece.text, logprobs, told, self._usage_of(choice))
 
 
-async def answer_streamed(
-    request: Request, answer_id: str, choices: Sequence[Choice], peers: Peers, vocabulary: Vocabulary,
-    deadline: float, stream: EventStream, watch: RequestTimes, turns: Turns,
-) -> web.StreamResponse:  # fmt: skip
-    audience = Streamed(request, answer_id, choices, vocabulary, stream, watch, turns)
+async def answer_streamed(exchange: Exchange, stream: EventStream, watch: RequestTimes) -> web.StreamResponse:
+    audience = Streamed(exchange, stream, watch)
     try:
-        endings = await run(choices, peers, audience, deadline, turns)
+        endings = await run(exchange, audience)
     finally:
         audience.flush()
-    watch.ended(choices, endings)
+    watch.ended(exchange.choices, endings)
     return await audience.finish(endings)

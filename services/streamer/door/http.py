@@ -25,9 +25,10 @@ from mesh.errors import MeshError, RemoteError
 from services.api.messages import Encode, ModelCard
 from services.api.methods import NAIVE, method_for
 from services.streamer.choice import responses
-from services.streamer.choice.admission import Admission, AdmissionTicket
+from services.streamer.choice.admission import Admission
 from services.streamer.choice.detokenize import Vocabulary
-from services.streamer.choice.encoding import choices_of, encode_error
+from services.streamer.choice.encoding import encode, encode_error
+from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.namespace import Caller, NamespaceIds
 from services.streamer.choice.peers import Peers
 from services.streamer.choice.timeline import open_timelines
@@ -376,8 +377,8 @@ async def _answer(
     stream = _stream(api, http, request) if request.stream else None
     try:
         async with ticket:
-            caller = api.caller(http, request.cache_salt, request.namespace)
-            return await _admitted(api, http, request, answer_id, caller, ticket, stream, watch)
+            exchange = await _exchange(api, http, request, answer_id, ticket.deadline)
+            return await _respond(api, http, exchange, stream, watch)
     except asyncio.CancelledError:
         watch.failed("abort", request.choices)
         raise
@@ -414,32 +415,36 @@ def _stream(api: HttpApi, http: web.BaseRequest, request: Request) -> EventStrea
     return EventStream(http)
 
 
-async def _admitted(
-    api: HttpApi, http: web.BaseRequest, request: Request, answer_id: str, caller: Caller, ticket: AdmissionTicket,
-    stream: EventStream | None, watch: RequestTimes,
-) -> web.StreamResponse:  # fmt: skip
+async def _exchange(
+    api: HttpApi, http: web.BaseRequest, request: Request, answer_id: str, deadline: float
+) -> Exchange:
     card = await api.peers.card()
     check_against(request, card)
+    caller = api.caller(http, request.cache_salt, request.namespace)
+    page_tokens = api.page_tokens
+    return Exchange(request, answer_id, caller, card, deadline, api.peers, api.vocabulary, api.turns, page_tokens)
+
+
+async def _respond(
+    api: HttpApi, http: web.BaseRequest, exchange: Exchange, stream: EventStream | None, watch: RequestTimes
+) -> web.StreamResponse:
+    request, card = exchange.request, exchange.card
     method = method_for(request.speculation.method, card.speculation.method, bool(request.prediction))
     if method in api.replays.audit.switched_off:
-        request, method = replace(request, speculation=without_drafts(request.speculation)), NAIVE
+        exchange.request, method = replace(request, speculation=without_drafts(request.speculation)), NAIVE
     encoded_from = time.perf_counter()
-    choices = await choices_of(request, answer_id, caller, api.peers, card, api.vocabulary, api.page_tokens)
+    await encode(exchange)
     record = http[RECORD]
-    record.choices, record.drafting = choices, method
+    record.choices, record.drafting = exchange.choices, method
     watch.encoded()
     if request.return_timeline:
-        open_timelines(choices, watch.started, encoded_from)
+        open_timelines(exchange.choices, watch.started, encoded_from)
     try:
         if stream is not None:
-            return await answer_streamed(
-                request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, stream, watch, api.turns
-            )
-        return await answer_whole(
-            http, request, answer_id, choices, api.peers, api.vocabulary, ticket.deadline, watch, api.turns
-        )
+            return await answer_streamed(exchange, stream, watch)
+        return await answer_whole(exchange, http, watch)
     finally:
-        for choice in choices:
+        for choice in exchange.choices:
             api.replays.ended(choice, method, card)
 
 

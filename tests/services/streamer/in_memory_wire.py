@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from fake_mesh import CARD, FakeMesh
 from mesh_doubles.clock import FakeClock
 from prometheus_client import CollectorRegistry
 from small_tokenizer import byte_level_tokenizer
@@ -17,7 +18,10 @@ from small_tokenizer import byte_level_tokenizer
 from services.api.strategies import Verification
 from services.streamer.choice.delivery import Delivery, Piece
 from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.exchange import Exchange
 from services.streamer.choice.generation import Choice, Ending
+from services.streamer.choice.namespace import Caller
+from services.streamer.choice.peers import Peers
 from services.streamer.choice.turns import Turns
 from services.streamer.door.answer import Streamed
 from services.streamer.door.connections import Connection, Connections
@@ -103,6 +107,13 @@ def choice_of(request: Request, index: int) -> Choice:
     )
 
 
+def exchange_of(request: Request, choices: list[Choice]) -> Exchange:
+    """Nobody is asked: what workers would send is given to the audience."""
+    mesh = FakeMesh()
+    peers, answer_id = Peers(mesh.directory, mesh.node), "chatcmpl-" + "0" * 24
+    return Exchange(request, answer_id, Caller("", ""), CARD, 1e9, peers, VOCABULARY, Turns(), choices=choices)
+
+
 @dataclass
 class Answers:
     """Answers that are played to the end of the writing path, any number of them side by side."""
@@ -163,7 +174,7 @@ async def _tell(
 ) -> web.StreamResponse:  # fmt: skip
     choices = [choice_of(request, index) for index in range(request.choices)]
     watch = RequestTimes(StreamerMetrics(CollectorRegistry(), "m"))
-    audience = Streamed(request, "chatcmpl-" + "0" * 24, choices, VOCABULARY, stream, watch, Turns())
+    audience = Streamed(exchange_of(request, choices), stream, watch)
     for delay, index, text in arrivals:
         await sleep(delay)
         await audience.show(choices[index], Piece(text))

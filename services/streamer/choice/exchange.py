@@ -1,0 +1,27 @@
+"""One request for an answer, with what all of its steps share: from the encoding of its prompts to its last byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.api.messages import ModelCard
+from services.streamer.choice.detokenize import Vocabulary
+from services.streamer.choice.generation import Choice
+from services.streamer.choice.namespace import Caller
+from services.streamer.choice.peers import Peers
+from services.streamer.choice.turns import Turns
+from services.streamer.openai.request import Request
+
+
+@dataclass(slots=True)
+class Exchange:
+    request: Request
+    answer_id: str
+    caller: Caller
+    card: ModelCard
+    deadline: float  # of the event loop's clock
+    peers: Peers
+    vocabulary: Vocabulary
+    turns: Turns
+    page_tokens: int = 32
+    choices: list[Choice] = field(default_factory=list)  # once the prompts are encoded
