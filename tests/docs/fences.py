@@ -17,7 +17,8 @@ SHELLS = ("console", "bash", "sh")
 
 # Before a fence, in a comment of its own: why nothing here runs it. Another comment is no reason.
 MARK = re.compile(
-    r"needs (?:a GPU|docker)|a sketch|(?:takes minutes: )?run by (?P<by>tests/\S+\.py)(?:: (?:file|row) \S+)?"
+    r"needs (?:a GPU|docker)|a sketch|"
+    r"(?:takes minutes: )?run by (?P<by>tests/\S+\.py)(?:: (?:file|row) \S+(?: before \".*\")?)?"
 )
 
 
