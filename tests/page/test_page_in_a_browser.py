@@ -78,6 +78,11 @@ def asked(mesh: RunningMesh, path: str, body: Any) -> Any:
         return json.load(answer)
 
 
+def listed(mesh: RunningMesh) -> Any:
+    with urllib.request.urlopen(f"{mesh.url}/v1/models", timeout=60) as answer:
+        return json.load(answer)["data"]
+
+
 async def test_an_answer_is_shown_as_it_is_with_every_tokens_origin(mesh: RunningMesh, opened: Page) -> None:
     await answered(opened)
     prompt = await opened.run("document.querySelector('#turns .asked').textContent")
@@ -98,6 +103,15 @@ async def test_an_answer_is_shown_as_it_is_with_every_tokens_origin(mesh: Runnin
     for chart in ("by-position", "in-order", "timeline"):
         assert await opened.run(f"document.querySelector('#{chart} svg').getAttribute('aria-label')"), chart
     assert opened.complaints == []
+
+
+async def test_the_menus_offer_the_methods_that_are_loaded(opened: Page, mesh: RunningMesh) -> None:
+    loaded = listed(mesh)[0]["methods"]
+    menu = "[...document.querySelectorAll('#ask [name=method] option')]"
+    await opened.until(f"{menu}.some((option) => option.disabled)")
+    offered = await opened.run(f"{menu}.filter((option) => !option.disabled).map((option) => option.value)")
+    assert set(offered) == {"", "off", *loaded} - {"naive"}
+    assert "medusa" in await opened.run(f"{menu}.filter((option) => option.hidden).map((option) => option.value)")
 
 
 async def test_pointing_at_a_step_brackets_it_and_shows_what_was_rejected(opened: Page) -> None:

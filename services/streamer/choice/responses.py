@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from services.api.messages import TokenLogprob
+from services.api.messages import ModelCard, TokenLogprob
 from services.api.prompt_logprobs import PromptLogprob
 from services.streamer.choice import timeline
 from services.streamer.choice.acceptance import Acceptance
@@ -282,8 +282,7 @@ def _ranked(token: int, each: TokenLogprob | None, count: int, vocabulary: Vocab
     }
 
 
-def model(name: str, created: int, max_context: int | None) -> dict[str, Any]:
+def model(name: str, created: int, card: ModelCard | None) -> dict[str, Any]:
+    """`card`: None until a worker has answered."""
     body: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "specmesh"}
-    if max_context is not None:
-        body["max_model_len"] = max_context
-    return body
+    return body if card is None else {**body, "max_model_len": card.max_context, "methods": card.methods}

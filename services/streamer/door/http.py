@@ -22,7 +22,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from mesh.errors import MeshError, RemoteError
-from services.api.messages import Encode, ModelCard
+from services.api.messages import Encode
 from services.api.methods import NAIVE, method_for
 from services.streamer.choice import responses
 from services.streamer.choice.admission import Admission
@@ -456,8 +456,7 @@ async def _encoded(api: HttpApi, message: Encode) -> list[int]:
 
 
 def _model_body(api: HttpApi) -> dict[str, Any]:
-    card: ModelCard | None = api.peers.known_card
-    return responses.model(api.model_name, api.created, card.max_context if card else None)
+    return responses.model(api.model_name, api.created, api.peers.known_card)
 
 
 # HTTP details -----------------------------------------------------------------------------------------

@@ -27,9 +27,20 @@ function show() {
   mesh.shown(view === "mesh");
 }
 
+// Whether a worker has told what it has.
 async function models() {
   const { data } = await ask("GET", "/v1/models");
   byId("model").replaceChildren(...data.map(({ id }) => el("option", {}, id)));
+  offer(data[0].methods);
+  return data[0].methods !== undefined;
+}
+
+// The menus of methods have all there are; those that aren't loaded can't be chosen. `methods`: undefined while no
+// worker has told which it has.
+function offer(methods) {
+  for (const option of document.querySelectorAll("select[name=method] option")) {
+    option.hidden = option.disabled = methods !== undefined && !["", "off", ...methods].includes(option.value);
+  }
 }
 
 const WORDS = { ready: "ready", degraded: "ready, without drafts", unready: "not ready" };
@@ -42,7 +53,7 @@ async function health() {
     box.dataset.state = status;
     box.lastChild.data = WORDS[status] ?? status;
     box.title = [...reasons, ...degraded].join("\n");
-    if (!known) known = await models().then(() => true, () => false);
+    if (!known) known = await models().catch(() => false);
   } catch {
     box.dataset.state = "gone";
     box.lastChild.data = "no answer";

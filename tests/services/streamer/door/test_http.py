@@ -281,8 +281,10 @@ async def test_the_model_is_the_one_that_is_listed(mesh: FakeMesh, http: aiohttp
     async with http.get(mesh.url + "/v1/models") as response:
         listed = (await response.json())["data"]
     assert [each["id"] for each in listed] == [MODEL]
+    await post(http, mesh.url + "/v1/chat/completions", CHAT)  # whose worker tells what it has
     async with http.get(mesh.url + f"/v1/models/{MODEL}") as response:
-        assert (await response.json())["id"] == MODEL
+        one = await response.json()
+    assert (one["id"], one["max_model_len"], one["methods"]) == (MODEL, CARD.max_context, CARD.methods)
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)):
         status, answer = await post(http, mesh.url + path, {**body, "model": "another"})
         assert (status, answer["error"]["code"]) == (404, "model_not_found")
