@@ -23,15 +23,23 @@ from types import ModuleType
 from bench import forms, on_gpu, regressions, rows, suite
 from bench.left_out import LeftOut
 
-# Each a module of this folder.
-NAMES = (
-    "harness", "bus", "step_overhead", "mesh", "engine", "verify", "proposer", "segments", "speculation",
-    "never_slower", "acceptance", "same_drafts", "serving", "compare", "peers", "restart", "faults", "attacks",
-    "same_text", "losslessness", "parity", "gpu_environment", "gpu_law3", "gpu_steps", "gpu_verify", "gpu_decode",
-    "gpu_attention", "gpu_runner", "gpu_prefill", "gpu_http", "simulate", "failover", "split", "on_ray",
-)  # fmt: skip
+# Name -> its module in this folder.
+BENCHMARKS = {
+    "harness": "harness", "bus": "bus", "step_overhead": "step_overhead", "mesh": "mesh", "engine": "engine",
+    "verify": "verify", "proposer": "proposer", "segments": "segments", "speculation": "speculation",
+    "never_slower": "never_slower", "acceptance": "acceptance", "same_drafts": "oracles.same_drafts",
+    "serving": "serving", "compare": "compare", "peers": "oracles.peers", "restart": "restart",
+    "faults": "failures.faults", "attacks": "attacks", "same_text": "same_text", "losslessness": "losslessness",
+    "parity": "gpu.parity", "gpu_environment": "gpu.environment", "gpu_law3": "gpu.law3", "gpu_steps": "gpu.steps",
+    "gpu_verify": "gpu.verify", "gpu_decode": "gpu.decode", "gpu_attention": "gpu.attention",
+    "gpu_runner": "gpu.runner", "gpu_prefill": "gpu.prefill", "gpu_http": "gpu.http",
+    "simulate": "simulated.simulate", "failover": "failures.failover", "split": "split", "on_ray": "failures.on_ray",
+    "witnesses": "oracles.witnesses",
+}  # fmt: skip
+NAMES = tuple(BENCHMARKS)
 # Commands that leave no row, and their modules.
 COMMANDS = {"results": "results_page", "rooms": "rooms", "step": "step"}
+MODULES = BENCHMARKS | COMMANDS
 MISSED, FAILED = 1, 2
 
 
@@ -40,7 +48,7 @@ def main(argv: list[str]) -> int:
     if name == "list":
         return _list()
     if name in COMMANDS:
-        return int(load(COMMANDS[name]).main(flags))
+        return int(load(name).main(flags))
     if name == forms.ON_GPU:
         return on_gpu.main(flags)
     if name in forms.FORMS:
@@ -56,9 +64,9 @@ def _list() -> int:
     for form, parts in forms.FORMS.items():
         print(f"  {form:<14} {forms.minutes(parts)} minutes at most: {', '.join(dict.fromkeys(p.name for p in parts))}")
     print("by name:")
-    for name, module in {**{name: name for name in NAMES}, **COMMANDS}.items():
+    for name in MODULES:
         try:
-            said = load(module).HELP
+            said = load(name).HELP
         except ImportError as missing:
             said = f"not here: {missing}"
         print(f"  {name:<14} {said}")
@@ -66,7 +74,8 @@ def _list() -> int:
 
 
 def load(name: str) -> ModuleType:
-    return importlib.import_module(f"bench.{name}")
+    """Of a benchmark or a command."""
+    return importlib.import_module(f"bench.{MODULES[name]}")
 
 
 def _run(name: str, flags: list[str]) -> int:

@@ -12,7 +12,7 @@ import statistics
 import tempfile
 from typing import Any
 
-from bench import peers_served
+from bench import served
 from bench.running_mesh import running_mesh
 from loadtest.workloads import REQUESTS
 
@@ -41,7 +41,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         options.cold, options.served = True, sides(mesh.url)
         for workload in options.workloads.split(","):
             for streams in map(int, options.concurrency.split(",")):
-                cells[f"{workload}, {streams}"] = cell(peers_served.loaded(workload, streams, options))
+                cells[f"{workload}, {streams}"] = cell(served.loaded(workload, streams, options))
     figures = {"model": options.model, "dtype": options.dtype, "tokens": options.tokens, "cells": cells}
     return figures | {"mean": mean(cells), "missed": missed(cells)}
 
@@ -51,7 +51,7 @@ def sides(url: str) -> list[str]:
 
 
 def cell(seen: dict[str, Any]) -> dict[str, Any]:
-    off, auto = peers_served.lines(seen)
+    off, auto = served.lines(seen)
     return {
         "off": off["tokens_per_s"],
         "auto": auto["tokens_per_s"],

@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from bench import likeness, replay
+from bench import replay
 from bench.kinds import KINDS, texts_of
+from bench.oracles import likeness
 from bench.replay import Guess, Text
 from bench.rows import ROOT
 from services.api.drafter import Draft, Drafter, DraftRequest
@@ -156,10 +157,10 @@ def ours(each: dict[str, Any]) -> dict[str, Any]:
 
 def theirs(python: str, jobs: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
     """Version, and figures of each job; one process for all."""
-    command = [python, "-m", "bench.arctic"]
+    command = [python, "-m", "bench.oracles.arctic"]
     done = subprocess.run(command, input=json.dumps(jobs), capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
-        raise SystemExit(f"{python} -m bench.arctic failed:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{python} -m bench.oracles.arctic failed:\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout)
     return answer["version"], answer["figures"]
 

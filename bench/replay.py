@@ -1,6 +1,6 @@
 """Texts said again, and somebody who guesses at each step how they go on: what the guesses were, what they brought and
 what they took. Whoever guesses stands behind `Guesser`; nothing of ours is needed here, so that other people's guessers
-are run by the same loops in an interpreter of their own (bench/arctic.py).
+are run by the same loops in an interpreter of their own (bench/oracles/arctic.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Sections of docs/results.md about drafting methods and heads: on held-out prompts (bench/acceptance.py), and token by
-token beside vLLM (bench/same_drafts.py)."""
+token beside vLLM (bench/oracles/same_drafts.py)."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def _serving_table(figures: Figures) -> str:
 
 
 def _served_table(figures: Figures) -> str:
-    """Of figures by bench/peers_served.py: a list of servers for each workload."""
+    """Of figures by bench/served.py: a list of servers for each workload."""
     named = {
         "tokens_per_s": "tokens/s", "ttft_p50_ms": "first token p50, ms", "ttft_p99_ms": "p99, ms",
         "tpot_p50_ms": "a token p50, ms", "e2e_p50_ms": "a request p50, ms", "failed": "failed",

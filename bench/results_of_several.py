@@ -100,7 +100,7 @@ def simulated(own: Rows) -> Section | None:
     section.say(
         "The streamers' own routing, admission and retry budget, without sockets and without a model. Workers are "
         "queues whose prompts don't hold up their answers, or have the worker's real scheduler, where they do "
-        "(bench/simulated_workers.py). Loads are compared twice a simulated second."
+        "(bench/simulated/workers.py). Loads are compared twice a simulated second."
     )
     widest = max(shown, key=lambda row: int(row["figures"]["workers"]))["figures"]
     if curve := [(float(x), float(y)) for x, y in widest.get(LOST, {}).get("curve", ())]:

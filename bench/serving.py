@@ -12,7 +12,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from bench import peers, turns
+from bench import turns
+from bench.oracles import peers
 from bench.running_mesh import RunningMesh, running_mesh
 
 HELP = "real model over HTTP against in process; batch of 16; shared prefix"

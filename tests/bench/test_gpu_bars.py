@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from bench import gpu_attention, gpu_decode, gpu_device, gpu_environment, gpu_runner, gpu_steps
+from bench.gpu import attention as gpu_attention
+from bench.gpu import decode as gpu_decode
+from bench.gpu import environment as gpu_environment
+from bench.gpu import runner as gpu_runner
+from bench.gpu import stage
+from bench.gpu import steps as gpu_steps
 from kernels import device_times, interpreter
 from models.config import Fields
 from models.llama import network
@@ -64,7 +69,7 @@ def test_a_kernel_that_spills_or_is_compiled_late_is_named() -> None:
 
 @pytest.mark.skipif(not interpreter.in_use(), reason="runs for real on a GPU")
 def test_decoding_counts_the_weights_and_times_rows_and_the_host() -> None:
-    shape = network(Fields(gpu_device.LLAMA_8B | gpu_device.TOY))
+    shape = network(Fields(stage.LLAMA_8B | stage.TOY))
     figures = gpu_decode.decoded(shape, True, (1, 2), 40, 10.0, 1, CPU)
     # qkv, output, gate and up, down, a norm each twice and the last; then the head.
     assert figures["weights_gb"] == round(2 * (32 * 64 + 32 * 32 + 3 * 32 * 32 + 3 * 32 + 64 * 32) / 1e9, 3)
@@ -79,5 +84,5 @@ def test_each_call_is_timed_but_the_first() -> None:
 
 
 def test_time_in_which_two_kernels_run_counts_once() -> None:
-    assert gpu_device.covered([]) == 0.0
-    assert gpu_device.covered([(5.0, 9.0), (0.0, 2.0), (1.0, 3.0), (6.0, 7.0), (9.0, 10.0)]) == 8.0
+    assert stage.covered([]) == 0.0
+    assert stage.covered([(5.0, 9.0), (0.0, 2.0), (1.0, 3.0), (6.0, 7.0), (9.0, 10.0)]) == 8.0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import gpu_http, peers_served
+from bench import served
+from bench.gpu import http as gpu_http
 from bench.left_out import LeftOut
 from tests.deploy_script import deploy_script
 
@@ -86,5 +87,5 @@ def test_its_flags_make_a_command_of_the_load_harness(workload: str) -> None:
     gpu_http.flags(parser)
     options = parser.parse_args([])
     options.served = ["label=naive;url=http://127.0.0.1:1"]
-    words = peers_served.command(workload, 16, options)
+    words = served.command(workload, 16, options)
     assert "--cold" in words and words[words.index("--workload") + 1] == workload

@@ -8,7 +8,7 @@ import argparse
 import pytest
 import torch
 
-from bench import gpu_verify
+from bench.gpu import verify as gpu_verify
 from kernels import interpreter
 from kernels.verify import fused, reference
 from tests.kernels.verify.test_fused import told

@@ -171,7 +171,7 @@ def test_the_dry_run_runs_every_stage_where_nothing_carries_messages(
 # In one process: most of what each alone would take is importing torch.
 ONE_BY_ONE = """
 import sys
-import services.worker.running.torch_runner, services.worker.loading, bench.in_process
+import services.worker.running.torch_runner, services.worker.loading, bench.gpu.in_process
 from bench import __main__ as command
 
 for name in sys.argv[2:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import parity
+from bench.gpu import parity
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="test_right"/>

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench import peers_served
-from bench.peers import parse
+from bench import served
+from bench.oracles.peers import parse
 from bench.running_mesh import running_mesh
 from loadtest.flags import parser, plan_of
 
@@ -12,7 +12,7 @@ SIDES = ["label=ours;url=http://127.0.0.1:1", "label=a peer;url=http://127.0.0.1
 
 def test_every_server_gets_the_same_requests_in_one_run() -> None:
     options = parse(["--served", *SIDES, "--tokens=9", "--requests=5", "--waves=3"])
-    words = peers_served.command("edit", 1, options)
+    words = served.command("edit", 1, options)
     plan = plan_of(parser().parse_args(words[2:]))
     assert [(each.label, each.url) for each in plan.sides] == [
         ("ours", "http://127.0.0.1:1"), ("a peer", "http://127.0.0.1:2"),
@@ -20,7 +20,7 @@ def test_every_server_gets_the_same_requests_in_one_run() -> None:
     assert [each.concurrency for each in plan.at()] == [1] and not plan.cold
     assert (plan.ask.max_tokens, plan.ask.path, plan.arrivals.requests) == (9, "/v1/chat/completions", 5)
     options.cold = True
-    several = plan_of(parser().parse_args(peers_served.command("edit", 4, options)[2:]))
+    several = plan_of(parser().parse_args(served.command("edit", 4, options)[2:]))
     assert several.cold and [each.concurrency for each in several.at()] == [4] and several.arrivals.requests == 12
 
 
@@ -29,7 +29,7 @@ def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:
         sides = [f"label=one;url={mesh.url}", f"label=the same;url={mesh.url}/;speculation=off"]
         few = ["--tokens=6", "--requests=2", "--waves=4", "--concurrency=1,2", "--workloads=chat"]
         options = parse(["--served", *sides, *few])
-        figures = peers_served.measure(options)
+        figures = served.measure(options)
     lines = [(each["server"], each["concurrency"], each["ok"], each["failed"]) for each in figures["chat"]]
     assert lines == [("one", 1, 2, 0), ("the same", 1, 2, 0), ("one", 2, 8, 0), ("the same", 2, 8, 0)]
     assert all(each["output_tokens"] == 6 * each["ok"] and each["without_usage"] == 0 for each in figures["chat"])

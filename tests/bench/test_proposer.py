@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench import likeness, replay
+from bench import replay
+from bench.oracles import likeness
 from bench.proposer import OurGuesser, at_drafted, missed
 from bench.replay import PROMPT, Guess, Text
 

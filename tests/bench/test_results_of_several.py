@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench import on_ray as bench_on_ray
-from bench import simulate
 from bench import split as bench_split
-from bench.on_ray import PHASES
+from bench.failures import on_ray as bench_on_ray
+from bench.failures.on_ray import PHASES
 from bench.results_of_several import FAULTS, RAY_PHASES, ROUTED, SPLIT, SPLIT_SIDES, failover, on_ray, simulated, split
 from bench.section import Section
+from bench.simulated import simulate
 from tests.bench.made_rows import row
 
 GAPS = {"failed": 0, "differ": 0, "gap p50, s": 0.2, "gap p99, s": 0.9, "gap, longest, s": 1.1}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.oracles.same_drafts import Answer, compared, placed, speculative_config
 from bench.replay import agreeing
-from bench.same_drafts import Answer, compared, placed, speculative_config
 
 
 def test_drafts_are_placed_behind_what_was_accepted() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bench import simulate
-from bench.simulate import FAULTS, after, figures_of, missed, simulated
-from bench.simulated_mesh import LEAST_TIME, RESOLUTION, Mesh, Times
-from bench.simulated_traffic import PAGE, RECORDED, Lengths, Request, Traffic, recorded
-from bench.simulated_workers import PAGES, TOKENS_A_STEP, WITHOUT_DRAFTS, QueueWorker, prompt_tokens, text_of
+from bench.simulated import simulate
+from bench.simulated.mesh import LEAST_TIME, RESOLUTION, Mesh, Times
+from bench.simulated.simulate import FAULTS, after, figures_of, missed, simulated
+from bench.simulated.traffic import PAGE, RECORDED, Lengths, Request, Traffic, recorded
+from bench.simulated.workers import PAGES, TOKENS_A_STEP, WITHOUT_DRAFTS, QueueWorker, prompt_tokens, text_of
 from services.streamer.choice.routing import key_of
 
 REQUESTS = 800

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import forms, peers, results_page, rows, suite
+from bench import forms, results_page, rows, suite
 from bench.forms import FORMS, FULL, ON_GPU, SHORT, Part
+from bench.oracles import peers
 from bench.suite import OVERRAN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,7 @@ def test_a_part_is_a_benchmark_and_its_flags_are_understood(form: str, part: Par
         assert command.parser(part.name, command.load(part.name)).parse_args(flags)
 
 
-@pytest.mark.parametrize("name", [*command.NAMES, *command.COMMANDS.values()])
+@pytest.mark.parametrize("name", [*command.MODULES])
 def test_every_benchmark_and_command_says_what_it_does(name: str) -> None:
     assert command.load(name).HELP
 

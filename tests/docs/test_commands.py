@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 from fences import MARK, PAGES, ROOT, SHELLS, Block, blocks, blocks_of, commands_of, programs_of, said_in_passing
 
+from bench.__main__ import MODULES
+from bench.forms import FORMS
 from bench.running_mesh import RunningMesh
 from loadtest.flags import parser as load_parser
 from services.cli.flags import read_settings, spelled_out
@@ -166,11 +168,10 @@ def wrong_in(mention: str) -> str:
     if words[0] == "make" and len(words) > 1 and re.fullmatch("[a-z-]+", words[1]):
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return "" if words[1] in targets else f"{mention}: no such target"
+    if words[:3] == ["python", "-m", "bench"] and len(words) > 3 and re.fullmatch("[a-z_]+", words[3]):
+        return "" if words[3] in {"list", *FORMS, *MODULES} else f"{mention}: no such benchmark"
     if words[:2] == ["python", "-m"] and (ROOT / words[2].partition(".")[0]).is_dir():
-        module = words[2].split(".")
-        if module[0] == "bench" and len(words) > 3 and re.fullmatch("[a-z_]+", words[3]) and words[3] != "list":
-            module.append(words[3])
-        return "" if importlib.util.find_spec(".".join(module)) else f"{mention}: no such module"
+        return "" if importlib.util.find_spec(words[2]) else f"{mention}: no such module"
     return ""
 
 

@@ -19,7 +19,7 @@ from test_gpu_executor import PROMPTS, SAMPLING, all_at_once
 from test_tensor_parallel import SETTINGS, WIDER
 from tiny_folder import write_tiny_model
 
-from bench.partition import HERE, Link
+from bench.failures.partition import HERE, Link
 from bench.running_mesh import free_ports
 from mesh.security import make_keys
 

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from sse_client import MODEL, events
 
-from bench.separate_roles import SeparateRoles, separate_roles
+from bench.failures.separate_roles import SeparateRoles, separate_roles
 
 pytestmark = pytest.mark.model
 

@@ -16,8 +16,8 @@ import ray
 from ray.cluster_utils import Cluster
 from running_mesh import has_ended, until
 
-from bench import ray_machines
-from bench.ray_machines import three_machines
+from bench.failures import ray_machines
+from bench.failures.ray_machines import three_machines
 from bench.running_mesh import ROOT, descendants, free_ports
 from services.placement import ray_cluster
 from services.placement.ray_cluster import NAMESPACE, KeeperLink

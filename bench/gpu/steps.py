@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from bench import gpu_device
-from bench.gpu_device import PAGE_TOKENS, RandomWeights
+from bench.gpu import stage
+from bench.gpu.stage import PAGE_TOKENS, RandomWeights
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Executor, Options
 from models.spec import Network
@@ -29,13 +29,13 @@ BARS = {"rows 8": 0.5, "exposed": 0.3}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    where = gpu_device.device(options)
-    shape = gpu_device.shape_of(gpu_device.SMOLLM2, options)
-    figures = gpu_device.facts(where) | {"overlap": "counted once"}
+    where = stage.device(options)
+    shape = stage.shape_of(stage.SMOLLM2, options)
+    figures = stage.facts(where) | {"overlap": "counted once"}
     rows, context = ((1, 8), 8) if options.dry_run else (ROWS, CONTEXT)
     untimed = 0 if options.dry_run else 3
     for name, graphs in (("graphs", True), ("eager", False)):
@@ -61,13 +61,13 @@ def timed(
     calls = {name: partial(_step, executor, batch) for name, batch in batches.items()}
     for turn in range(turns + untimed):
         for name, call in calls.items():
-            [ms] = gpu_device.wall_ms(call, 1, where)
+            [ms] = stage.wall_ms(call, 1, where)
             if turn >= untimed:
                 wall[name].append(ms)
     step_ms = {name: round(statistics.median(times), 4) for name, times in wall.items()}
     # What is known should the profiler break.
     print(f"-- {'graphs' if graphs else 'eager'}: {step_ms}", flush=True)
-    busy = {name: round(gpu_device.busy_ms(call, 10, where), 4) for name, call in calls.items()}
+    busy = {name: round(stage.busy_ms(call, 10, where), 4) for name, call in calls.items()}
     exposed = {name: round(step_ms[name] - busy[name], 4) for name in batches}
     return {"path": executor.path, "made_s": round(made_s, 1), "step_ms": step_ms, "device_busy_ms": busy,
             "exposed_ms": exposed, "steps": dict(executor.steps)}  # fmt: skip

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from bench import gpu_device
-from bench.gpu_device import PAGE_TOKENS, RandomWeights
+from bench.gpu import stage
+from bench.gpu.stage import PAGE_TOKENS, RandomWeights
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Options
 from models.spec import Network
@@ -29,14 +29,14 @@ BARS = {"batch 1": 1.2, "rows_over_one": 1.1, "host_us": 150.0}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    where = gpu_device.device(options)
-    shape = gpu_device.shape_of(gpu_device.LLAMA_8B, options)
-    rate = gpu_device.bandwidth(where)
-    figures = gpu_device.facts(where) | {"read_gb_s": round(rate, 1)}
+    where = stage.device(options)
+    shape = stage.shape_of(stage.LLAMA_8B, options)
+    rate = stage.bandwidth(where)
+    figures = stage.facts(where) | {"read_gb_s": round(rate, 1)}
     batches, context = ((1, 2), 40) if options.dry_run else (BATCHES, CONTEXT)
     for strict in (False, True):
         name = "strict" if strict else "fast"
@@ -57,13 +57,13 @@ def decoded(
     options = Options("bfloat16", max(batches) * each, PAGE_TOKENS, context + ROWS, strict=strict)
     made: Any = RandomWeights(shape, where)
     executor = GpuExecutor(shape, made, options, device=where.type)
-    weights = gpu_device.weight_bytes(executor, shape)
+    weights = stage.weight_bytes(executor, shape)
     keys = executor.page_bytes(shape, options) * -(-context // PAGE_TOKENS)
     found: dict[str, Any] = {"path": executor.path, "weights_gb": round(weights / 1e9, 3)}
     found |= {"step_ms": {}, "times_limit": {}}
 
     def step_ms(batch: Batch) -> float:
-        times = gpu_device.wall_ms(lambda: executor.forward(batch).logits.argmax(-1).cpu(), turns, where)
+        times = stage.wall_ms(lambda: executor.forward(batch).logits.argmax(-1).cpu(), turns, where)
         # The first ones compile.
         return statistics.median(times[turns // 4 :])
 
@@ -85,11 +85,11 @@ def host_us(call: Callable[[], Any], turns: int, where: torch.device) -> float:
     """Of a call that waits for nothing, begun when the device is idle."""
     times = []
     for _ in range(turns):
-        gpu_device.wait(where)
+        stage.wait(where)
         begin = time.perf_counter()
         call()
         times.append((time.perf_counter() - begin) * 1e6)
-    gpu_device.wait(where)
+    stage.wait(where)
     return statistics.median(times)
 
 

@@ -1,6 +1,6 @@
-"""A proposer's process with something wrong, for bench/faults.py:
+"""A proposer's process with something wrong, for bench/failures/faults.py:
 
-    python -m bench.faulty_proposer slow|garbage      settings come from SPECMESH_*, as for every role
+    python -m bench.failures.faulty_proposer slow|garbage      settings come from SPECMESH_*, as for every role
 
 `slow` answers everything 200 ms late. `garbage` says at once, and is sure of it, what nobody will say.
 """

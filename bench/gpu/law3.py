@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import gpu_device, in_process
 from bench.checkout import user_cache
-from bench.in_process import Answers, InProcess
+from bench.gpu import in_process, stage
+from bench.gpu.in_process import Answers, InProcess
 from services.api.sampling import Sampling
 
 HELP = "law 3 on the GPU: the same text with right, wrong and tree drafts, in batches, in chunks"
@@ -24,12 +24,12 @@ LENGTHS = (5, 40, 200, 1, 64)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
     parser.add_argument("--tokens", type=int, default=512, help="of each text")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    figures = gpu_device.facts(gpu_device.device(options))
+    figures = stage.facts(stage.device(options))
     lengths = (5, 9) if options.dry_run else LENGTHS
     tokens = 4 if options.dry_run else options.tokens
     with tempfile.TemporaryDirectory(prefix="law3-") as folder:
@@ -45,7 +45,7 @@ def model_folder(scratch: Path, options: argparse.Namespace) -> tuple[Path, str]
     real = user_cache() / "models" / MODEL
     if real.is_dir() and not options.dry_run:
         return real, MODEL
-    config = gpu_device.SMOLLM2 | (gpu_device.TOY if options.dry_run else {})
+    config = stage.SMOLLM2 | (stage.TOY if options.dry_run else {})
     return in_process.write_random(config, scratch / "random"), "random"
 
 

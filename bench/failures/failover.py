@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from bench.partition import Link, mesh_with_far_worker
+from bench.failures.partition import Link, mesh_with_far_worker
 from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
 
 HELP = "streams at two workers of which one dies, is stopped or drained: failures, changed texts, gaps"

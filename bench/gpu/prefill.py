@@ -8,8 +8,8 @@ import argparse
 import statistics
 from typing import Any
 
-from bench import gpu_device
-from bench.gpu_device import PAGE_TOKENS, RandomWeights
+from bench.gpu import stage
+from bench.gpu.stage import PAGE_TOKENS, RandomWeights
 from models.batch import Stretch
 from models.executor import Options
 from models.passes import forward
@@ -19,23 +19,23 @@ LENGTHS = (512, 2048, 8192)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     from models.gpu.executor import GpuExecutor
 
-    where = gpu_device.device(options)
-    shape = gpu_device.shape_of(gpu_device.LLAMA_8B, options)
-    tflops = gpu_device.matmul_tflops(where)
+    where = stage.device(options)
+    shape = stage.shape_of(stage.LLAMA_8B, options)
+    tflops = stage.matmul_tflops(where)
     lengths = (40,) if options.dry_run else LENGTHS
     pages = -(-max(lengths) // PAGE_TOKENS)
     made = Options("bfloat16", pages, PAGE_TOKENS, max(lengths), strict=False)
     weights: Any = RandomWeights(shape, where)
     executor = GpuExecutor(shape, weights, made, device=where.type, graphs=False)
-    figures = gpu_device.facts(where) | {"matmul_tflops": round(tflops, 1), "tokens_per_s": {}, "of_matmul": {}}
+    figures = stage.facts(where) | {"matmul_tflops": round(tflops, 1), "tokens_per_s": {}, "of_matmul": {}}
     # A linear takes two operations for a weight and token; the head's are for one token.
-    each = 2 * (gpu_device.weight_bytes(executor, shape, 1) - shape.head.outputs * shape.head.inputs)
+    each = 2 * (stage.weight_bytes(executor, shape, 1) - shape.head.outputs * shape.head.inputs)
     for length in lengths:
         stretch = Stretch([7 + n % 50 for n in range(length)], 0, range(pages), length - 1)
 
@@ -43,7 +43,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             forward(executor, [stretch], PAGE_TOKENS).logits.argmax(-1).cpu()
 
         run()
-        seconds = statistics.median(gpu_device.wall_ms(run, min(options.turns, 5), where)) / 1e3
+        seconds = statistics.median(stage.wall_ms(run, min(options.turns, 5), where)) / 1e3
         figures["tokens_per_s"][f"{length} tokens"] = round(length / seconds, 1)
         figures["of_matmul"][f"{length} tokens"] = round(each * length / seconds / 1e12 / tflops, 3)
     return figures | {"missed": []}

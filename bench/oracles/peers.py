@@ -3,7 +3,7 @@
 All in one run and in turns, so that what else the machine does falls on everyone alike. A figure counts the
 whole request, prompt included. A server is any with the OpenAI completions route: `--url`, more than once.
 
-With `--served` nothing of that: servers stand beside each other under the load harness's workloads (peers_served.py).
+With `--served` nothing of that: servers stand beside each other under the load harness's workloads (served.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench import peers_served, rows, turns
+from bench import rows, served, turns
 
 HELP = "tokens/s of a single greedy stream: ours in process, servers by URL, transformers with and without lookup"
 PROMPTS = (
@@ -32,7 +32,7 @@ Peer = Callable[[str], float]
 
 def main(argv: list[str]) -> int:
     options = parse(argv)
-    figures = peers_served.measure(options) if options.served else measure(make_peers(options), options)
+    figures = served.measure(options) if options.served else measure(make_peers(options), options)
     print(json.dumps(figures, indent=2))
     if not options.no_row:
         rows.append("peers", ["peers", *argv], figures)
@@ -49,7 +49,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--url", action="append", default=[], help="NAME=http://host:port of an OpenAI server")
     parser.add_argument("--body", type=json.loads, default={}, help="JSON fields added to requests to servers")
     parser.add_argument("--without", action="append", default=[], help="a peer to leave out")
-    peers_served.flags(parser)
+    served.flags(parser)
     parser.add_argument("--no-row", action="store_true", help="print only, append nothing to bench/results")
     return parser.parse_args(argv)
 

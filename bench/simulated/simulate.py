@@ -1,4 +1,4 @@
-"""Many workers in simulated time (bench/simulated_mesh.py): how evenly they are loaded, what of prompts is cached, how
+"""Many workers in simulated time (bench/simulated/mesh.py): how evenly they are loaded, what of prompts is cached, how
 the queue recovers when a fifth of the workers is lost at once, what the loss of a proposer costs, and what a routed
 request costs of real CPU time.
 
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.simulated_mesh import Mesh
-from bench.simulated_traffic import RECORDED, Lengths, Traffic, mean_answer, recorded
-from bench.simulated_workers import SLOTS, STEP, TOKENS_A_STEP, QueueWorker, ScheduledWorker
+from bench.simulated.mesh import Mesh
+from bench.simulated.traffic import RECORDED, Lengths, Traffic, mean_answer, recorded
+from bench.simulated.workers import SLOTS, STEP, TOKENS_A_STEP, QueueWorker, ScheduledWorker
 
 HELP = "routing and admission of up to 1 000 workers in simulated time: balance, prefix hits, loss of a fifth"
 POLICIES = ("ring", "least", "round_robin")

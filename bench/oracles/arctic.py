@@ -2,7 +2,7 @@
 
 Run by the interpreter of a virtual environment that has arctic-inference and numpy, and imported by nothing:
 
-    PYTHON -m bench.arctic < job.json        the answer is JSON, too
+    PYTHON -m bench.oracles.arctic < job.json        the answer is JSON, too
 """
 
 from __future__ import annotations

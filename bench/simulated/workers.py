@@ -1,4 +1,4 @@
-"""Workers in simulated time, for bench/simulated_mesh.py: a queue of requests, or the scheduler of a real worker.
+"""Workers in simulated time, for bench/simulated/mesh.py: a queue of requests, or the scheduler of a real worker.
 
     take(request) ──▶ began, ended (told to the mesh)      lose() ──▶ what goes elsewhere
 
@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from random import Random
 from typing import Any, Protocol
 
-from bench.simulated_traffic import PAGE, Request
+from bench.simulated.traffic import PAGE, Request
 from services.api.drafter import Draft
 from services.api.messages import Generate
 from services.api.sampling import Sampling

@@ -1,8 +1,8 @@
-"""What a head drafts inside vLLM, token by token, with the answers: the other side of bench/same_drafts.py.
+"""What a head drafts inside vLLM, token by token, with the answers: the other side of bench/oracles/same_drafts.py.
 
 Run by the interpreter of a virtual environment that has vllm, and imported by nothing:
 
-    PYTHON -m bench.vllm_drafts JOB ANSWER        both are files of JSON
+    PYTHON -m bench.oracles.vllm_drafts JOB ANSWER        both are files of JSON
 """
 
 from __future__ import annotations

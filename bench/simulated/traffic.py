@@ -1,4 +1,4 @@
-"""Requests in simulated time, for bench/simulate.py: when they come, whose they are, how long they are.
+"""Requests in simulated time, for bench/simulated/simulate.py: when they come, whose they are, how long they are.
 
 Lengths are drawn from those that were recorded (`prompt_tokens` and `completion_tokens` of answers, one a line), so
 that they have their spread and belong together. Beginnings that are shared are popular by rank.

@@ -21,9 +21,9 @@ import statistics
 import time
 from typing import Any, NamedTuple
 
-from bench.failover import NAME, Heard, together, told
+from bench.failures.failover import NAME, Heard, together, told
+from bench.failures.ray_machines import kill_machine, three_machines
 from bench.left_out import LeftOut
-from bench.ray_machines import kill_machine, three_machines
 from bench.running_mesh import MeshFailed, RunningMesh, free_ports, running_mesh
 from bench.step_overhead import gaps_of
 from services.placement import ray_cluster

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.separate_roles import SeparateRoles, separate_roles
+from bench.failures.separate_roles import SeparateRoles, separate_roles
 from bench.workloads import WORKLOADS, Body, route, salt_of
 
 HELP = "a proposer that dies, stops, is late or lies: failures, changed texts, and what it costs"
@@ -188,7 +188,7 @@ def _stopped(mesh: SeparateRoles) -> Iterator[None]:
 def _faulty(kind: str) -> Callable[[SeparateRoles], Any]:
     @contextmanager
     def fault(mesh: SeparateRoles) -> Iterator[None]:
-        mesh.replace_proposer(["-m", "bench.faulty_proposer", kind])
+        mesh.replace_proposer(["-m", "bench.failures.faulty_proposer", kind])
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench import gpu_device
+from bench.gpu import stage
 from bench.rows import ROOT
 from kernels import ahead_of_time
 from kernels.interpreter import SWITCH
@@ -30,14 +30,14 @@ COMPILE_SECONDS = 40.0
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
     parser.add_argument("--compile-seconds", type=float, default=COMPILE_SECONDS, help="for an operation's kernels")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    where = gpu_device.device(options)
+    where = stage.device(options)
     arch, operations = DRY_ARCH, DRY_OPERATIONS
-    figures = gpu_device.facts(where) | {"machine": machine(), "limits": limits(where)}
+    figures = stage.facts(where) | {"machine": machine(), "limits": limits(where)}
     if where.type == "cuda":
         properties = torch.cuda.get_device_properties(where)
         arch, operations = properties.major * 10 + properties.minor, ahead_of_time.OPERATIONS
@@ -68,9 +68,9 @@ def machine() -> dict[str, Any]:
 def limits(where: torch.device) -> dict[str, float]:
     """What the other stages' figures are held against, measured here."""
     return {
-        "copy_gb_s": round(gpu_device.copy_gb_s(where), 1),
-        "read_gb_s": round(gpu_device.read_gb_s(where), 1),
-        "matmul_tflops": round(gpu_device.matmul_tflops(where), 1),
+        "copy_gb_s": round(stage.copy_gb_s(where), 1),
+        "read_gb_s": round(stage.read_gb_s(where), 1),
+        "matmul_tflops": round(stage.matmul_tflops(where), 1),
     }
 
 

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench import gpu_device, gpu_law3, in_process
-from bench.in_process import Answers, InProcess
+from bench.gpu import in_process, law3, stage
+from bench.gpu.in_process import Answers, InProcess
 from kernels import launch
 
 HELP = "answers in process on the GPU: tokens per second with and without drafts, by sequences at a time"
@@ -19,15 +19,15 @@ AT_ONCE, TOKENS, PROMPT = (1, 16, 64), 200, 128
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
     parser.add_argument("--model", default="", help="a folder; otherwise SmolLM2, with random weights where it isn't")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    figures = gpu_device.facts(gpu_device.device(options))
+    figures = stage.facts(stage.device(options))
     at_once, tokens = ((2,), 3) if options.dry_run else (AT_ONCE, TOKENS)
     with tempfile.TemporaryDirectory(prefix="runner-") as scratch:
-        place, figures["weights"] = gpu_law3.model_folder(Path(scratch), options)
+        place, figures["weights"] = law3.model_folder(Path(scratch), options)
         if options.model:
             place, figures["weights"] = Path(options.model), Path(options.model).name
         loop = in_process.load(place, kv_cache_mb=4096)
@@ -45,7 +45,7 @@ def missed(figures: dict[str, Any]) -> list[str]:
 
 
 def spoken(loop: InProcess, count: int, tokens: int, prompt: int) -> dict[str, Any]:
-    asked = gpu_law3.prompts(loop.runner.facts.vocab_size, (prompt,) * count)
+    asked = law3.prompts(loop.runner.facts.vocab_size, (prompt,) * count)
     # The first one warms up.
     plain = [loop.generate(asked, tokens) for _ in range(2)][-1]
     ways = {"no drafts": plain, "prompt lookup": loop.generate(asked, tokens, in_process.looked_up(4))}

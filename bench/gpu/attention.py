@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from bench import gpu_device
-from bench.gpu_device import PAGE_TOKENS
+from bench.gpu import stage
+from bench.gpu.stage import PAGE_TOKENS
 from kernels.device_times import milliseconds
 
 HELP = "attention with 1 and 5 queries a sequence, against the bytes of keys and values"
@@ -27,13 +27,13 @@ LOADED, OF_BANDWIDTH = "64 at 4096", 0.75
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    gpu_device.flags(parser)
+    stage.flags(parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    where = gpu_device.device(options)
-    figures = gpu_device.facts(where)
-    rate = gpu_device.bandwidth(where)
+    where = stage.device(options)
+    figures = stage.facts(where)
+    rate = stage.bandwidth(where)
     sizes, layers = (((2, 40),), 1) if options.dry_run else (SIZES, LAYERS)
     figures |= {"read_gb_s": round(rate, 1), "us": {}, "of_bandwidth": {}, "five_over_one": {}}
     for sequences, context in sizes:
@@ -78,6 +78,6 @@ def layer_us(sequences: int, context: int, queries: int, layers: int, turns: int
             fused.attend_planned(asked, keys, values, tables, positions, HEAD_DIM**-0.5, work, partials, out)
 
     with torch.inference_mode():
-        times = milliseconds(gpu_device.captured(run, where), turns, where)
+        times = milliseconds(stage.captured(run, where), turns, where)
     assert out.isfinite().all()
     return statistics.median(times) * 1e3 / layers

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from bench import gpu_device
-from bench.gpu_device import captured
+from bench.gpu import stage
+from bench.gpu.stage import captured
 from kernels.device_times import milliseconds
 from kernels.verify import fused
 from kernels.verify.on_device import needs_of
@@ -47,14 +47,14 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", default="64,1,16,256", help="of a batch, comma-separated")
     # Each size and kind is compiled anew: all that the bars are for takes minutes.
     parser.add_argument("--drafts", default="4", help="tokens of a draft, comma-separated; the bars are for 1, 4, 8")
-    gpu_device.flags(parser)
+    stage.flags(parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    device = gpu_device.device(options)
-    read = gpu_device.bandwidth(device)
+    device = stage.device(options)
+    read = stage.bandwidth(device)
     vocabulary = DRY_VOCABULARY if options.dry_run else VOCABULARY
-    figures = gpu_device.facts(device) | {
+    figures = stage.facts(device) | {
         "dtype": options.dtype,
         "vocabulary": vocabulary,
         "read_gb_s": round(read, 1),

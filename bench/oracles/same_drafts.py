@@ -4,7 +4,7 @@ after the other; drafts behind the same text are compared token by token.
     python -m bench same_drafts --vllm PYTHON --method eagle3 --draft-model FOLDER --spec-bench question.jsonl
     python -m bench same_drafts --vllm PYTHON --method mtp --family mimo --spec-bench question.jsonl
 
-Which folder that is: bench/draft_folders.py.
+Which folder that is: bench/oracles/draft_folders.py.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.draft_folders import made
 from bench.held_out import prompts, sources
-from bench.mtp_folders import FAMILIES
+from bench.oracles.draft_folders import FAMILIES, made
 from bench.replay import agreeing
 from bench.rows import ROOT
 from models.sources import ensure_model
@@ -101,10 +100,10 @@ def in_vllm(model: Path, head: Path, asked: list[list[int]], options: argparse.N
     with tempfile.TemporaryDirectory(prefix="same-drafts-") as place:
         files = [Path(place) / name for name in ("job.json", "answer.json")]
         files[0].write_text(json.dumps(job))
-        command = [options.vllm, "-m", "bench.vllm_drafts", *map(str, files)]
+        command = [options.vllm, "-m", "bench.oracles.vllm_drafts", *map(str, files)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | _openmp(options.vllm))
         if done.returncode:
-            raise SystemExit(f"{options.vllm} -m bench.vllm_drafts failed:\n{done.stderr[-2000:]}")
+            raise SystemExit(f"{options.vllm} -m bench.oracles.vllm_drafts failed:\n{done.stderr[-2000:]}")
         said = json.loads(files[1].read_text())
     return said["version"], [
         placed(prompt, each["ids"], each["drafts"], each["seconds"])

@@ -1,5 +1,5 @@
-"""A mesh in simulated time, for bench/simulate.py: the streamers' own routing, admission and retry budget, and workers
-that are queues of requests or the worker's own scheduler (bench/simulated_workers.py).
+"""A mesh in simulated time, for bench/simulated/simulate.py: the streamers' own routing, admission and retry budget.
+Workers are queues of requests, or have the worker's own scheduler (bench/simulated/workers.py).
 
 What is real: the keys, the ring and the bounded loads (services/streamer/choice/routing.py), the share of a caller
 (admission.py), the budget of retries (retries.py), who owns a namespace (mesh/directory), the age of the directory's
@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from math import log
 from typing import Any
 
-from bench.simulated_traffic import CALLERS, Request
-from bench.simulated_workers import WITHOUT_DRAFTS, QueueWorker, ScheduledWorker
+from bench.simulated.traffic import CALLERS, Request
+from bench.simulated.workers import WITHOUT_DRAFTS, QueueWorker, ScheduledWorker
 from mesh.directory.membership import chosen
 from services.streamer.choice.admission import above_share
 from services.streamer.choice.retries import RetryBudget
@@ -62,7 +62,7 @@ class Times:
 
 
 class Mesh:
-    """`policy`: ring, round_robin or least. `kind`: what its workers are (bench/simulated_workers.py)."""
+    """`policy`: ring, round_robin or least. `kind`: what its workers are (bench/simulated/workers.py)."""
 
     def __init__(
         self,

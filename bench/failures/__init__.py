@@ -1,0 +1,1 @@
+"""What callers notice when something fails: a drafter, a worker, a machine."""

@@ -1,0 +1,1 @@
+"""Other programs beside ours: drafters, servers and load tools."""

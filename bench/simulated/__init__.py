@@ -1,0 +1,1 @@
+"""Routing and admission of many workers in simulated time."""
