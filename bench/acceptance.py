@@ -4,39 +4,68 @@ One stream. Every prompt goes to each method in turn before the next one does, s
 on all of them alike; each request has a `cache_salt` of its own: nothing is drafted from other answers. A server has
 one head at most, so there is one for each head and one without; they run side by side, and one answers at a time.
 
-What is counted, and how texts are compared: bench/acceptance_figures.py.
+Tokens a step is 1 + accepted / steps, over all steps but the one that computes the prompt. By position: the share of
+the drafts that reached this position of which the token there was accepted, and all before it. Texts are held to those
+of naive wherever the verify strategy is an exact one, which at temperature 0 it always is.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.acceptance_figures import by_method, curve_lines, lines, missed
-from bench.heads import Head, known_of, named
-from bench.held_out import KINDS, Sources, all_texts, lacking, prompts, sources
-from bench.overlap import held_out_overlap, training_prompts
+from bench.held_out import KINDS, Sources, all_texts, lacking, overlapping, prompts, sources, training_prompts
 from bench.running_mesh import RunningMesh, running_mesh
-from bench.speculation import AUTO, NAIVE, NAME, SEED, Method, method, rotated, send
-from bench.streams import Heard
+from bench.shown import Shown, number, table
+from bench.streams import Heard, listen
+from loadtest.acceptance import by_position
 from loadtest.workloads import Body
+from models.heads.sources import method_of
 from services.api.methods import METHODS
+from services.api.settings import Settings, cache_dir
+from services.api.strategies import STRATEGIES
 
 HELP = "tokens a step of each drafting method and learned head, by kind of held-out prompt; are the texts the same?"
+NAME, NAIVE, AUTO, ALL = "measured", "naive", "auto", "all"
 PARTS = ("methods", "curve", "training")
 DEFAULT_KINDS = "chat,summary,question,maths,code,edit"
+SEED = 1
 WARM_UP_TOKENS = 48
+# What a head's folder says of its training: in training.json, which `specmesh train-drafter` writes, or on its card.
+SENTENCES = {
+    "answers": r"Trained on (\d{1,18}) of the model's own answers",
+    "tokens": r"answers \((\d{1,18}) tokens",
+    "passes": r"(\d{1,18}) passes",
+    "tokens_per_step": r"(\d{1,3}\.\d{1,9}) tokens per step",
+}
+MOST_BYTES, MOST = 1 << 20, 1e18
 Figures = dict[str, Any]
+SHOWN = (
+    Shown("Tokens a step on held-out prompts", "temperatures>*>*",
+          {"chat>tokens_per_step": "chat", "code>tokens_per_step": "code", "all>tokens_per_step": "all",
+           "all>decode_tokens_per_second": "all, tokens/s"},
+          "By temperature and method; `:4` is the longest draft. One stream, cold; each prompt goes to all methods in "
+          "turn. Tokens a step: 1 + accepted / steps, without the step of the prompt."),
+)  # fmt: skip
+
+
+class Head(NamedTuple):
+    name: str
+    method: str
+    folder: str
 
 
 class Way(NamedTuple):
-    """A method on one of the servers. `head`: the name of that server's head; empty: the one without."""
+    """`head`: the name of the server's head; empty: the server without one."""
 
     head: str
-    method: Method
+    label: str
+    speculation: Figures
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -87,12 +116,8 @@ def measure(options: argparse.Namespace) -> Figures:
 
 def overlaps(options: argparse.Namespace, found: Sources) -> dict[str, dict[str, int]]:
     texts = list(all_texts(found, options.prompts_per_kind, SEED))
-    told = {}
-    for file in options.training:
-        trained_on = list(training_prompts(file))
-        told[file.name] = {"prompts": len(trained_on), "overlap": held_out_overlap(trained_on, texts)}
-        print(f"{file}: {told[file.name]['overlap']} of {len(trained_on)} prompts are held out", flush=True)
-    return told
+    trained_on = {file.name: list(training_prompts(file)) for file in options.training}
+    return {name: {"prompts": len(own), "overlap": overlapping(own, texts)} for name, own in trained_on.items()}
 
 
 def held_out(options: argparse.Namespace, found: Sources) -> dict[str, list[Body]]:
@@ -110,30 +135,79 @@ def held_out(options: argparse.Namespace, found: Sources) -> dict[str, list[Body
     return bodies
 
 
+# Heads ----------------------------------------------------------------------------------------------------
+
+
+def heads_of(folders: Sequence[str]) -> list[Head]:
+    """Named by their methods as far as that tells them apart, otherwise with their folder's name, or its path."""
+    paths = [Path(folder).expanduser().resolve() for folder in folders]
+    if missing := [folder for folder, path in zip(folders, paths, strict=True) if not path.is_dir()]:
+        raise SystemExit(f"bench acceptance: no folder {', '.join(missing)}")
+    cache = cache_dir(Settings.for_tests())
+    methods = [method_of(str(path), cache) for path in paths]
+    names: list[str] = methods
+    for parts in (1, 2):
+        if len(set(names)) < len(names):
+            names = [f"{method} {'/'.join(path.parts[-parts:])}" for method, path in zip(methods, paths, strict=True)]
+    if len(set(names)) < len(names):
+        raise SystemExit(f"bench acceptance: heads of the same name: {', '.join(names)}")
+    return [Head(*each) for each in zip(names, methods, map(str, paths), strict=True)]
+
+
+def known_of(head: Head) -> Figures:
+    """Both files are data: what isn't a number is left out."""
+    folder = Path(head.folder)
+    try:
+        said = json.loads(_read(folder / "training.json"))
+    except (ValueError, RecursionError):
+        said = {}
+    known = {name: said[name] for name in SENTENCES if isinstance(said, dict) and _is_number(said.get(name))}
+    if not known:
+        card = _read(folder / "README.md")
+        matches = {name: re.search(sentence, card) for name, sentence in SENTENCES.items()}
+        known = {name: float(match[1]) for name, match in matches.items() if match}
+    return {"method": head.method} | {
+        name: value if name == "tokens_per_step" else int(value) for name, value in known.items()
+    }
+
+
+def _read(file: Path) -> str:
+    if not file.is_file():
+        return ""
+    with file.open("rb") as opened:
+        return opened.read(MOST_BYTES).decode(errors="replace")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST
+
+
 # Sending --------------------------------------------------------------------------------------------------
 
 
 def measure_methods(options: argparse.Namespace, bodies: Mapping[str, list[Body]]) -> Figures:
-    heads = named(list(filter(None, options.draft_model.split(","))))
+    heads = heads_of(list(filter(None, options.draft_model.split(","))))
     chosen = ways(options.methods.split(","), list(map(int, options.lengths.split(","))), heads, options.trees)
     folders = {"": ""} | {head.name: head.folder for head in heads}
+    told: Figures = {}
     with ExitStack() as running:
         used = dict.fromkeys(way.head for way in chosen)
         meshes = {name: running.enter_context(running_mesh(**settings(options, folders[name]))) for name in used}
-        warm_up(meshes, chosen, bodies)
-        told: Figures = {}
+        # Whatever is compiled or loaded at first use; and `auto` learns what a step costs.
+        short = {kind: [{**own[0], "max_tokens": WARM_UP_TOKENS}] for kind, own in bodies.items()}
+        answers(meshes, chosen, short, 0.0, "warm up")
         for temperature in map(float, options.temperatures.split(",")):
-            heard = answers(meshes, chosen, bodies, temperature)
-            told[f"{temperature:g}"] = tables = by_method(heard)
-            print("\n".join(lines(f"temperature {temperature:g}", tables)), flush=True)
+            told[f"{temperature:g}"] = tables = by_method(answers(meshes, chosen, bodies, temperature))
+            kinds = [*bodies, ALL]
+            lines = [[way, *(number(own[kind]["tokens_per_step"]) for kind in kinds)] for way, own in tables.items()]
+            print(table([f"temperature {temperature:g}, tokens a step", *kinds], lines), flush=True)
     return {"heads": {head.name: known_of(head) for head in heads}, "temperatures": told}
 
 
-def settings(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+def settings(options: argparse.Namespace, folder: str) -> Figures:
     """Of a server with the head of this folder; empty: without one."""
-    told: dict[str, Any] = {"model": options.model, "served_model_name": NAME, "dtype": options.dtype}
-    told["draft_model"] = folder or "none"
-    return told | dict(each.split("=", 1) for each in options.setting)
+    told: Figures = {"model": options.model, "served_model_name": NAME, "dtype": options.dtype}
+    return told | {"draft_model": folder or "none"} | dict(each.split("=", 1) for each in options.setting)
 
 
 def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[Head], trees: bool = False) -> list[Way]:
@@ -142,60 +216,102 @@ def ways(names: Sequence[str], lengths: Sequence[int], heads: Sequence[Head], tr
     for name in names:
         if name not in METHODS or METHODS[name].has_network:
             raise SystemExit(f"bench acceptance: {name!r} is no method without a network; heads are --draft-model's")
-        told += [Way("", each) for each in at_lengths(name, name, lengths)]
+        told += at_lengths("", name, name, lengths)
     for head in heads:
-        for kind in ("", "+trees") if trees else ("",):
-            told += [Way(head.name, each) for each in at_lengths(head.name, head.method, lengths, kind)]
+        for tree in (False, True) if trees else (False,):
+            told += at_lengths(head.name, head.name, head.method, lengths, tree)
         if AUTO in names:
-            told.append(Way(head.name, Method(f"{AUTO} + {head.name}", {"method": AUTO})))
+            told.append(Way(head.name, f"{AUTO} + {head.name}", {"method": AUTO}))
     return told
 
 
-def at_lengths(label: str, name: str, lengths: Sequence[int], kind: str = "") -> list[Method]:
-    """`kind`: "" or "+trees"."""
-    if name in (NAIVE, AUTO):
-        return [method(name)]
-    ends = [f":{length}{kind}" for length in lengths]
-    return [Method(f"{label}{end}", method(f"{name}{end}").speculation) for end in ends]
-
-
-def warm_up(meshes: Mapping[str, RunningMesh], chosen: Sequence[Way], bodies: Mapping[str, list[Body]]) -> None:
-    """Whatever is compiled or loaded at first use; and `auto` learns what a step costs."""
-    for way in chosen:
-        for kind, own in bodies.items():
-            body = {**own[0], "max_tokens": WARM_UP_TOKENS, "temperature": 0}
-            send(meshes[way.head], body, way.method, f"warm up {way.method.label} {kind}")
+def at_lengths(head: str, label: str, method: str, lengths: Sequence[int], tree: bool = False) -> list[Way]:
+    if method in (NAIVE, AUTO):
+        return [Way(head, method, {"method": method})]
+    more = {"trees": True} if tree else {}
+    return [
+        Way(head, f"{label}:{each}{'+trees' * tree}", {"method": method, "num_speculative_tokens": each} | more)
+        for each in lengths
+    ]
 
 
 def answers(
-    meshes: Mapping[str, RunningMesh], chosen: Sequence[Way], bodies: Mapping[str, list[Body]], temperature: float
-) -> dict[str, dict[str, list[Heard]]]:
+    meshes: Mapping[str, RunningMesh], chosen: Sequence[Way], bodies: Mapping[str, list[Body]], temperature: float,
+    what: str = "",
+) -> dict[str, dict[str, list[Heard]]]:  # fmt: skip
     """Method -> kind -> answers, prompt by prompt. Who goes first changes."""
-    head_of = {way.method.label: way.head for way in chosen}
-    heard: dict[str, dict[str, list[Heard]]] = {label: {kind: [] for kind in bodies} for label in head_of}
+    heard: dict[str, dict[str, list[Heard]]] = {way.label: {kind: [] for kind in bodies} for way in chosen}
     for kind, own in bodies.items():
-        for number, body in enumerate(own):
-            asked = {**body, "temperature": temperature, "seed": number}
-            for each in rotated([way.method for way in chosen], number):
-                salt = f"{temperature} {kind} {number} {each.label}"
-                heard[each.label][kind].append(send(meshes[head_of[each.label]], asked, each, salt))
-        print(f"temperature {temperature:g}: {kind} is answered", flush=True)
+        for number_of, body in enumerate(own):
+            first = number_of % len(chosen)
+            for way in [*chosen[first:], *chosen[:first]]:
+                salt = f"{what} {temperature} {kind} {number_of} {way.label}"
+                asked = {"model": NAME, "speculation": way.speculation, "cache_salt": salt}
+                asked |= {"temperature": temperature, "seed": number_of}
+                heard[way.label][kind].append(listen(meshes[way.head].port, {**body, **asked}))
     return heard
 
 
 def measure_curve(options: argparse.Namespace, bodies: Mapping[str, list[Body]]) -> list[Figures]:
     """Heads one after the other, at temperature 0 and the first length: what is counted depends on nothing else."""
-    heads, length = named(options.curve), int(options.lengths.split(",")[0])
+    heads, length = heads_of(options.curve), int(options.lengths.split(",")[0])
     trained = [known_of(head) for head in heads]
     if unknown := [head.folder for head, known in zip(heads, trained, strict=True) if "tokens" not in known]:
         raise SystemExit(f"bench acceptance: {', '.join(unknown)} doesn't say how many tokens it was trained on")
     told = []
     for head, known in zip(heads, trained, strict=True):
-        way = Way(head.name, at_lengths(head.name, head.method, [length])[0])
+        [way] = at_lengths(head.name, head.name, head.method, [length])
         with running_mesh(**settings(options, head.folder)) as mesh:
             [tables] = by_method(answers({head.name: mesh}, [way], bodies, 0.0)).values()
         measured = {kind: cell["tokens_per_step"] for kind, cell in tables.items()}
         told.append({"head": head.name, **known, "length": length, "measured": measured})
-    told.sort(key=lambda point: int(point["tokens"]))
-    print("\n".join(curve_lines(told)), flush=True)
+    return sorted(told, key=lambda point: int(point["tokens"]))
+
+
+# Counting -------------------------------------------------------------------------------------------------
+
+
+def by_method(heard: Mapping[str, Mapping[str, list[Heard]]]) -> dict[str, dict[str, Figures]]:
+    """Method -> kind -> figures, and those of all kinds together. Naive's texts are what the others' are held to, or
+    the first method's."""
+    base = heard[NAIVE if NAIVE in heard else next(iter(heard))]
+    told = {}
+    for label, own in heard.items():
+        told[label] = {kind: cell(seen, base[kind]) for kind, seen in own.items()}
+        told[label][ALL] = cell(*([each for seen in kinds.values() for each in seen] for kinds in (own, base)))
     return told
+
+
+def cell(heard: Sequence[Heard], base: Sequence[Heard]) -> Figures:
+    # Without the step that computed the end of the prompt and gave the first token.
+    steps = sum(each.steps - 1 for each in heard)
+    drafted, accepted = sum(each.drafted for each in heard), sum(each.accepted for each in heard)
+    decoded = sum(each.tokens - 1 for each in heard) / sum(each.decode_seconds for each in heard)
+    exact = [is_exact(each) for each in heard]
+    differ = [each.text != other.text for each, other in zip(heard, base, strict=True)]
+    return {
+        "prompts": len(heard),
+        "tokens": sum(each.tokens for each in heard),
+        "steps": steps,
+        "tokens_per_step": round(1 + accepted / max(1, steps), 3),
+        "accepted_of_drafted": round(accepted / max(1, drafted), 3),
+        "accepted_by_position": [round(share, 3) for share in by_position(each.drafts for each in heard)],
+        "decode_tokens_per_second": round(decoded, 1),
+        "texts_compared": sum(exact),
+        "texts_differ": sum(each and other for each, other in zip(exact, differ, strict=True)),
+    }
+
+
+def is_exact(heard: Heard) -> bool:
+    """Strategies that keep only the distribution give another text with the same seed. Without drafts the server names
+    no strategy: the text is the target model's own."""
+    return STRATEGIES[heard.drafts.get("verify_strategy", "greedy")].exact
+
+
+def missed(temperatures: Mapping[str, Mapping[str, Mapping[str, Figures]]]) -> list[str]:
+    return [
+        f"temperature {temperature}: {tables[ALL]['texts_differ']} texts of {label} differ"
+        for temperature, by_label in temperatures.items()
+        for label, tables in by_label.items()
+        if tables[ALL]["texts_differ"]
+    ]

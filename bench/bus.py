@@ -17,6 +17,7 @@ import numpy as np
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from bench.shown import Shown
 from mesh.actor import Actor, Call
 from mesh.blocking import BlockingLink
 from mesh.clock import SystemClock
@@ -29,6 +30,10 @@ from mesh.transport.zmq import ZmqTransport
 
 HELP = "the actor runtime alone: ask, stream and blocking round trips over ipc"
 WARM_UP = 300
+SHOWN = (
+    Shown("Question and answer between two processes over ipc", "ask|blocking",
+          {"p50_us": "p50, µs", "p99_us": "p99, µs"}),
+)  # fmt: skip
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True):

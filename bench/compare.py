@@ -23,7 +23,7 @@ from bench import turns
 from bench.checkout import Checkout, checked_out
 from bench.compare_blocks import Block, first_token, mesh_tokens, requests
 from bench.running_mesh import ROOT, SPECMESH, RunningMesh
-from bench.section import table
+from bench.shown import Shown, table
 from bench.turns import Ratio
 from bench.workloads import LEADING, WORKLOADS
 
@@ -37,6 +37,11 @@ QUICK_SECONDS = 300.0
 # Between two blocks: what one mesh still does after its last token must not slow the other.
 SETTLE_SECONDS = 0.2
 MOCK = '{"step_ms": 0, "row_us": 0, "acceptance": 0.6, "vocab_size": 49152}'
+SHOWN = (
+    Shown("Against an older commit", "mean|worst",
+          {"mean&low&high": "tokens/s, new / old (95 %)", "cell": "cell"},
+          "The same requests to both in turns; cells by workload, streams and method."),
+)  # fmt: skip
 
 
 class Cell(NamedTuple):

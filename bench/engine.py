@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from bench import ceilings
+from bench.shown import Shown
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
 from services.runtime.cpu_placement import threads_of
@@ -22,6 +23,15 @@ HELP = "milliseconds of a step by rows, prefill tokens/s, and the machine's ceil
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 PROMPT = 2048
 PAGE_TOKENS = 32
+SHOWN = (
+    Shown("A step of the model by rows, ms", "step_ms",
+          say="*Rows* are of one sequence, as in verification; *sequences* have one row each.",
+          by=("dtype",)),
+    Shown("Prompts, and what the memory allows", "ceilings",
+          {"/prefill_tokens_per_second": "prompt tokens/s", "weights_mb": "weights, MB", "read_gb_s": "read, GB/s",
+           "step_of_one_row_times_floor": "one row, times reading all weights"},
+          by=("dtype",)),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

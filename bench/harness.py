@@ -32,6 +32,7 @@ import uvloop
 
 from bench.kernel_times import read_streams
 from bench.running_mesh import RunningMesh, running_mesh
+from bench.shown import Shown
 from loadtest.arrivals import Arrivals
 from loadtest.ask import Ask
 from loadtest.plan import Plan
@@ -47,6 +48,13 @@ OBSERVED = 8  # of the streams are the plain reader's
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 7}
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+SHOWN = (
+    Shown("The load harness itself", "ceiling|paced",
+          {"chunks_per_s": "chunks/s", "cpu_share:.2f": "of a core",
+           "sender_itl_p99_ms": "between chunks at the sender p99, ms", "itl_p99_ms": "as the harness saw it"}),
+    Shown("Requests that left on time", "arrivals_*",
+          {"requests_per_s": "requests/s", "left_ms>p99": "late p99, ms", "left_within_1_ms:.1%": "within 1 ms"}),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ import gzip
 import importlib.util
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,8 +31,8 @@ CODE, EDIT, EDIT_FAVOURABLE = "code", "edit", "edit-favourable"
 EDITS = {EDIT: edit.requests, EDIT_FAVOURABLE: edit_favourable.renames}
 KINDS = (*SPEC_BENCH, CODE, *EDITS)
 CODE_TASK = "Complete this Python function. Answer with the whole function.\n\n```python\n{}```"
-# Uncompressed. The real files have less than a megabyte.
-MOST_BYTES = 64 << 20
+# Uncompressed. The real files of held-out prompts have less than a megabyte.
+MOST_BYTES = 256 << 20
 
 
 class Sources(NamedTuple):
@@ -128,5 +128,46 @@ def _lines(path: Path, fields: str, read: Callable[[Any], T]) -> list[T]:
         raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MB")
     try:
         return [read(json.loads(line)) for line in data.decode().splitlines() if line.strip()]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: a line isn't a JSON object with {fields}") from error
+
+
+# Overlap --------------------------------------------------------------------------------------------------
+
+WINDOW = 12  # words
+
+
+def overlapping(asked: Iterable[str], texts: Iterable[str]) -> int:
+    """How many prompts have the normalised text (lower case, single spaces) of a held-out text, or any twelve words in
+    a row of one."""
+    kept = [normalised(text) for text in texts]
+    whole = {" ".join(words) for words in kept}
+    windows = {window for words in kept for window in _windows(words)}
+    return sum(
+        " ".join(words) in whole or any(window in windows for window in _windows(words))
+        for words in map(normalised, asked)
+    )
+
+
+def normalised(text: str) -> list[str]:
+    return text.lower().split()
+
+
+def _windows(words: list[str]) -> Iterator[str]:
+    return (" ".join(words[at : at + WINDOW]) for at in range(len(words) - WINDOW + 1))
+
+
+def training_prompts(file: Path) -> Iterator[str]:
+    """As `specmesh train-drafter --data` reads a file: a prompt a line, or JSON lines with `prompt` or `messages`, of
+    which the first of the user counts."""
+    if file.suffix == ".jsonl":
+        yield from _lines(file, "prompt or messages of a user", _prompt_of)
+    else:
+        yield from (line for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+
+
+def _prompt_of(line: Any) -> str:
+    if isinstance(prompt := line.get("prompt"), str):
+        return prompt
+    users = [str(each["content"]) for each in line["messages"] if each["role"] == "user"]
+    return users[0]

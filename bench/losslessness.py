@@ -14,10 +14,15 @@ from bench.distribution.cases import lossless, lossy
 from bench.distribution.draws import Case, Verify, draw
 from bench.distribution.statistics import holm, p_values, total_variation, total_variation_of_chance
 from bench.distribution.toy import blocks
+from bench.shown import Shown
 
 HELP = "lossless strategies against exact probabilities, and how far topp and typical are off"
 BAR = 1e-4
 Row = tuple[str, str, str, float]
+SHOWN = (
+    Shown("Lossless strategies against exact probabilities", "",
+          {"draws": "draws", "lossless_cases": "cases", "least_p_after_holm": "least p after Holm's correction"}),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -14,11 +14,19 @@ from typing import Any
 
 from bench import served
 from bench.running_mesh import running_mesh
+from bench.shown import Shown
 from loadtest.workloads import REQUESTS
 
 HELP = "auto against no speculation over HTTP, in turns: a ratio with its interval for each workload and streams"
 NAME = "measured"
 WORKLOADS = ("chat", "edit", "json", "retrieval", "agentic")
+SHOWN = (
+    Shown("Law 4: auto against no speculation", "cells>*",
+          {"off": "off, tokens/s", "auto": "auto, tokens/s", "ratio&low&high": "auto / off (95 %)",
+           "differ": "texts that differ"},
+          "The same requests with and without speculation, in turns, cold. A cell is a kind of request and streams.",
+          by=("dtype",)),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,7 @@ from bench.kinds import KINDS, texts_of
 from bench.oracles import likeness
 from bench.replay import Guess, Text
 from bench.rows import ROOT
+from bench.shown import Shown
 from services.api.drafter import Draft, Drafter, DraftRequest
 from services.api.drafter import Text as FollowedText
 from services.api.settings import Settings
@@ -51,6 +52,19 @@ CHANCES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8)
 LENGTHS = (16, 12, 8, 6, 4, 3, 2, 1)
 BRINGING = ("suffix", "auto")
 OUR_DEFAULT = "auto"
+SHOWN = (
+    Shown("What a step of a proposer costs", "ours|theirs",
+          {"step>p50_us": "a step p50, µs", "step>p99_us": "p99", "learn>ns_per_token": "a token learned, ns",
+           "learn>bytes_per_token": "bytes a token", "learn>tokens": "tokens learned"},
+          "A step of a sequence in a full batch: what was said is learned, then a draft. *theirs*: arctic-inference.",
+          by=("theirs>version",)),
+    Shown("What drafts bring: accepted tokens a step", "brings>kinds>*",
+          {"ours>suffix>1": "suffix", "ours>auto>1": "auto", "theirs>1": "arctic-inference",
+           "ratio>auto": "auto at as many drafted"}),
+    Shown("Drafts that are the same as arctic-inference's", "likeness>*",
+          {"steps": "steps", "identical:.2%": "the same", "identical_but_for_ties:.2%": "but for ties"},
+          "By the longest draft, in tokens."),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

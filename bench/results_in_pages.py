@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rows import Row, machine
-from bench.section import number, table, wrapped, wrapped_item
+from bench.shown import number, table, wrapped
 from bench.status import status, status_gpu
 
 Rows = dict[str, list[Row]]
@@ -242,9 +242,10 @@ def engine(rows: Rows) -> str:
     if row is None:
         return ""
     one, times = row["figures"]["step_ms"]["rows 1"], row["figures"]["times_one_row"]
-    return wrapped_item(
-        f"**One pass verifies many tokens.** A step of the default model in bf16 takes {one:.1f} ms with 1 row, "
-        f"{times['rows 8']:.2f} times as long with 8 and {times['rows 16']:.2f} times with 16 ({measured(row)})."
+    return wrapped(
+        f"- **One pass verifies many tokens.** A step of the default model in bf16 takes {one:.1f} ms with 1 row, "
+        f"{times['rows 8']:.2f} times as long with 8 and {times['rows 16']:.2f} times with 16 ({measured(row)}).",
+        "  ",
     )
 
 

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from bench.shown import Shown
 from models.sources import ensure_model
 from services.api.drafter import Draft
 from services.api.messages import Generate
@@ -35,6 +36,11 @@ WAYS: dict[str, dict[str, int]] = {
     "drafted": {"max_sequences": 16, "drafts": 1},
 }
 PAGE_TOKENS = 32
+SHOWN = (
+    Shown("The same text in every way", "ways>*",
+          {"differ": "texts that differ"},
+          by=("dtype",)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.running_mesh import RunningMesh, running_mesh
+from bench.shown import Shown
 from loadtest.server_metrics import parse
 
 HELP = "prefill and decode workers against workers that do both: time to first token, between tokens, of a handover"
@@ -39,6 +40,15 @@ NAME = "measured"
 BAR = 0.6
 HANDOVER_METRICS = ("handover_pages_total", "handover_bytes_total", "handover_seconds_total",
                     "handover_recomputed_pages_total", "handover_read_pages_total")  # fmt: skip
+SHOWN = (
+    Shown("Prefill and decode workers, ms", "",
+          {"together_itl_p99_ms": "between tokens p99, together", "split_itl_p99_ms": "between tokens p99, split",
+           "split_2_1_itl_p99_ms": "between tokens p99, split_2_1",
+           "together_long_ttft_p50_ms": "first token of long prompts, together",
+           "split_long_ttft_p50_ms": "first token of long prompts, split",
+           "split_2_1_long_ttft_p50_ms": "first token of long prompts, split_2_1"},
+          "Short prompts with long answers run all the time, and long prompts come beside them, on the same cores."),
+)  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.rows import ROOT, Row
-from bench.section import table, wrapped
+from bench.shown import table, wrapped
 
 # The strongest first.
 LEVELS = {

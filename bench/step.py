@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.section import table
+from bench.shown import table
 from services.api.settings import load_settings
 from services.worker.loading import load_runner
 from services.worker.running import replay

@@ -1,7 +1,13 @@
-"""The suite: runs the benchmarks of a form (bench/forms.py) one after the other on this machine.
+"""The suite: runs the benchmarks of a form one after the other on this machine, each in a process of its own.
 
-Each part is a process of its own with an allowance that is said before it starts. A part that fails or takes longer is
-told at the end, and the others run all the same. Each writes its own row; docs/results.md is made of them at the end.
+What a part found is on disk when it ends: its figures are a row of its own. A part that fails, crashes or hangs is told
+at the end, and the next one begins. `on_gpu` is the form for the first minutes on a machine with a GPU, torch, triton
+and little else: it has a time limit for all parts, and says in on_gpu.jsonl how each ended.
+
+    --only NAMES      these parts
+    --resume          not those that on_gpu.jsonl says ended on this commit and machine
+    --results DIR     rows go there (default: bench/results); copy them there from another machine
+    --dry-run         toy sizes in Triton's interpreter, without a GPU: shows that all of on_gpu runs
 """
 
 from __future__ import annotations
@@ -13,57 +19,145 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import IO, NamedTuple
 
-from bench import regressions, results_page, rows
-from bench.forms import FORMS, Part, minutes
+from bench import rows
 
-# How long a part that is stopped has for taking down what it started.
-STOPPING_SECONDS = 20.0
-ENDS = {0: "every bar is met", 1: "missed a bar", 2: "failed"}
-OVERRAN = 124
+SHORT, FULL, ON_GPU = "short", "full", "on_gpu"
+
+
+class Part(NamedTuple):
+    name: str
+    flags: str
+    seconds: int  # allowance
+
+    @property
+    def command(self) -> list[str]:
+        return [self.name, *shlex.split(self.flags)]
+
+
+FORMS: dict[str, tuple[Part, ...]] = {
+    # All that a change may make worse, in a quarter of an hour on two cores.
+    SHORT: (
+        Part("engine", "--turns 20", 50),
+        Part("engine", "--turns 20 --dtype int8", 50),
+        Part("verify", "--turns 5", 80),
+        Part("proposer", "--tokens 300000 --replayed 8 --kind-tokens 40000 --kind-replayed 6", 95),
+        Part("bus", "", 20),
+        Part("step_overhead", "--steps 150 --rounds 4", 65),
+        Part("mesh", "--seconds 8", 65),
+        Part("harness", "--seconds 5", 35),
+        Part("never_slower", "--workloads chat,edit --concurrency 1,4 --requests 10 --waves 4", 300),
+        Part("serving", "--only speed --rounds 1 --tokens 64", 45),
+        Part("peers", "--rounds 1 --tokens 64", 60),
+    ),
+    # What docs/results.md is best made of.
+    FULL: (
+        Part("engine", "", 60),
+        Part("engine", "--dtype int8", 60),
+        Part("verify", "", 150),
+        Part("proposer", "", 900),
+        Part("bus", "", 20),
+        Part("step_overhead", "", 180),
+        Part("mesh", "", 120),
+        Part("harness", "", 60),
+        Part("serving", "", 180),
+        Part("never_slower", "", 2400),
+        Part("faults", "--workloads chat --waves 24", 700),
+        Part("peers", "", 240),
+        Part("peers", "--dtype int8 --without 'transformers, prompt lookup'", 180),
+    ),
+    # In order of worth. What is wrong isn't worth timing: first the kernels are held to their references there, and the
+    # texts to each other.
+    ON_GPU: (
+        Part("gpu_environment", "", 45),
+        Part("parity", "--seconds 125", 130),
+        Part("gpu_law3", "", 80),
+        Part("gpu_steps", "", 35),
+        Part("gpu_verify", "", 40),
+        Part("gpu_decode", "", 30),
+        Part("gpu_attention", "", 25),
+        Part("gpu_runner", "", 35),
+        Part("gpu_prefill", "", 25),
+        Part("gpu_http", "", 90),
+    ),
+}
+# Of all stages on a GPU.
+MINUTES = 9.0
+LEFT_OUT, OVERRAN = 3, 124
+ENDS = {0: "every bar is met", 1: "missed a bar", 2: "failed", LEFT_OUT: "left out", OVERRAN: "was stopped: too long"}
+# How long a part that is stopped has for taking down what it started; with less left, a stage isn't begun.
+STOPPING_SECONDS, LEAST_SECONDS = 10.0, 5.0
+SAID_LINES = 15
+# A dry run is for any machine, and the interpreter is slow: times of all limits.
+DRY_SLACK = 12
+
+Begin = Callable[[Sequence[str], IO[bytes] | None], "subprocess.Popen[bytes]"]
+
+
+class LeftOut(SystemExit):
+    """Ends a benchmark that can't run here, with the reason: nothing failed."""
 
 
 class Ended(NamedTuple):
     part: Part
     code: int
     seconds: float
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:6.0f} s of {self.part.seconds:<5} {self.part.name:<16} {self.how}"
 
     @property
     def how(self) -> str:
-        if self.code == OVERRAN:
-            return f"took longer than its {self.part.seconds} s, and was stopped"
-        return ENDS.get(self.code, f"ended with {self.code}")
+        return f"died of signal {-self.code}" if self.code < 0 else ENDS.get(self.code, f"ended with {self.code}")
+
+
+def minutes(parts: Sequence[Part]) -> int:
+    return -(-sum(part.seconds for part in parts) // 60)
 
 
 def main(form: str, argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m bench {form}", description="The suite of this machine.")
-    parser.add_argument("--only", default="", metavar="NAMES", help="these parts alone, comma-separated")
-    parser.add_argument("--no-row", action="store_true", help="print only: no rows, and docs/results.md stays")
-    parser.add_argument("--arctic", default="", metavar="PYTHON", help="an interpreter that has arctic-inference")
-    options = parser.parse_args(argv)
-    only = [name for name in options.only.split(",") if name]
-    if unknown := set(only) - {part.name for part in FORMS[form]}:
-        parser.error(f"{form} has no part named {', '.join(sorted(unknown))}")
-    parts = [with_flags(part, options) for part in FORMS[form] if not only or part.name in only]
+    options = parser(form).parse_args(argv)
+    if form == ON_GPU and not options.dry_run and (why := without_gpu()):
+        print(f"bench {ON_GPU}: {why}", file=sys.stderr)
+        return 2
+    parts = chosen(form, options.only)
     print(f"{len(parts)} parts, at most {minutes(parts)} minutes", flush=True)
-    before = rows.read_all()
-    ended = [one(part, start) for part in parts]
-    print("\n".join(told(ended)))
-    if not options.no_row:
-        for line in worse_figures(before):
-            print(line)
-        results_page.main([])
-    return int(any(each.code for each in ended))
+    with tempfile.TemporaryDirectory(prefix="dry-run-") as scratch:
+        # Figures of toys are no results.
+        folder = options.results or (Path(scratch) if options.dry_run else rows.RESULTS)
+        ended = run(form, parts, folder, options)
+    print("\n".join(["", "==== all parts", *map(str, ended), f"{sum(each.seconds for each in ended):6.0f} s in all"]))
+    if folder == rows.RESULTS and not options.no_row:
+        make_page()
+    return int(any(each.code not in (0, LEFT_OUT) for each in ended))
 
 
-def with_flags(part: Part, options: argparse.Namespace) -> Part:
-    more = ["--no-row"] if options.no_row else []
-    if part.name == "proposer" and options.arctic:
-        more += ["--arctic", options.arctic]
-    return part._replace(flags=" ".join([part.flags, shlex.join(more)]).strip())
+def parser(form: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog=f"python -m bench {form}", description="The suite of this machine.")
+    made.add_argument("--only", default="", metavar="NAMES", help="these parts alone, comma-separated")
+    made.add_argument("--no-row", action="store_true", help="print only: no rows, and docs/results.md stays")
+    made.add_argument("--results", type=Path, metavar="DIR", help="where rows go (default: bench/results)")
+    made.set_defaults(dry_run=False, resume=False, arctic="", minutes=MINUTES)
+    if form == ON_GPU:
+        made.add_argument("--resume", action="store_true", help="not what ended on this commit and machine already")
+        made.add_argument("--minutes", type=float, help=f"for all of them (default: {MINUTES:g})")
+        made.add_argument("--dry-run", action="store_true", help="toy sizes in the interpreter: figures mean nothing")
+    else:
+        made.add_argument("--arctic", metavar="PYTHON", help="an interpreter that has arctic-inference")
+    return made
+
+
+def chosen(form: str, only: str) -> list[Part]:
+    names = [name for name in only.split(",") if name]
+    if unknown := set(names) - {part.name for part in FORMS[form]}:
+        raise SystemExit(f"{form} has no part named {', '.join(sorted(unknown))}")
+    return [part for part in FORMS[form] if not names or part.name in names]
 
 
 def without_gpu() -> str:
@@ -74,52 +168,92 @@ def without_gpu() -> str:
     return "" if torch.cuda.is_available() else "torch sees no GPU on this machine, and nothing can stand in for one"
 
 
+def make_page() -> None:
+    """Where everything is installed that a benchmark imports; rows can be carried to a machine that has it."""
+    try:
+        from bench import results_page
+
+        results_page.main([])
+    except ImportError as missing:
+        print(f"docs/results.md isn't made here ({missing}): `python -m bench results` makes it elsewhere")
+
+
 # Running --------------------------------------------------------------------------------------------------
 
 
-def one(part: Part, begin: Callable[[Sequence[str]], subprocess.Popen[bytes]]) -> Ended:
-    print(f"\n==== {shlex.join(['python', '-m', 'bench', *part.command])}: at most {part.seconds} s", flush=True)
+def run(form: str, parts: Sequence[Part], folder: Path, options: argparse.Namespace) -> list[Ended]:
+    done = already(folder) if options.resume else set()
+    slack = DRY_SLACK if options.dry_run else 1
+    end = time.monotonic() + slack * 60 * (options.minutes if form == ON_GPU else minutes(parts) + 1)
+    ended = []
+    for part in parts:
+        if part.name in done:
+            print(f"==== {part.name}: ended before, see {ON_GPU}.jsonl", flush=True)
+            continue
+        limit = min(float(slack * part.seconds), end - time.monotonic() - STOPPING_SECONDS)
+        command = [*part.command, *more_flags(part, folder, options)]
+        print(f"\n==== python -m bench {shlex.join(command)}: at most {max(0.0, limit):.0f} s", flush=True)
+        one = run_part(part, command, limit, start_dry if options.dry_run else start, keep=form == ON_GPU)
+        print(f"{one.said}\n{one}" if one.said else str(one), flush=True)
+        ended.append(one)
+        if form == ON_GPU and not options.no_row:
+            figures = {"stage": part.name, "code": one.code, "how": one.how, "seconds": round(one.seconds, 1)}
+            lines = [] if one.code in (0, 1) else one.said.splitlines()[-SAID_LINES:]
+            rows.append(ON_GPU, [part.name], {**figures, "said": lines, "dry_run": options.dry_run}, folder)
+    return ended
+
+
+def more_flags(part: Part, folder: Path, options: argparse.Namespace) -> list[str]:
+    found = [] if folder == rows.RESULTS else ["--results", str(folder.absolute())]
+    found += ["--no-row"] * options.no_row + ["--dry-run"] * options.dry_run
+    return found + (["--arctic", options.arctic] if part.name == "proposer" and options.arctic else [])
+
+
+def already(folder: Path) -> set[str]:
+    """Stages that ended by themselves on the commit and machine of this call."""
+    here = (rows.commit(), rows.hardware().get("gpu", ""))
+    return {
+        row["figures"]["stage"]
+        for row in rows.read(ON_GPU, folder)
+        if (row["commit"], row["hardware"].get("gpu", "")) == here and row["figures"]["code"] in (0, 1)
+    }
+
+
+def run_part(part: Part, command: Sequence[str], limit: float, begin: Begin, keep: bool) -> Ended:
+    """`keep`: what it said, which is printed at its end."""
+    if limit < min(LEAST_SECONDS, part.seconds):
+        return Ended(part, LEFT_OUT, 0.0, "there is no time left")
     started = time.monotonic()
-    process = begin(part.command)
-    try:
-        code = process.wait(part.seconds)
-    except subprocess.TimeoutExpired:
-        stop(process)
-        code = OVERRAN
-    except BaseException:
-        stop(process)
-        raise
-    return Ended(part, code, time.monotonic() - started)
+    with tempfile.TemporaryFile() as said:
+        process = begin(command, said if keep else None)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            stop(process)
+            code = OVERRAN
+        except BaseException:
+            stop(process)
+            raise
+        said.seek(0)
+        return Ended(part, code, time.monotonic() - started, said.read().decode(errors="replace").strip())
 
 
-def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], said: IO[bytes] | None, **environment: str) -> subprocess.Popen[bytes]:
     """In a group of its own: what it started is found when it has to be stopped."""
-    return subprocess.Popen([sys.executable, "-m", "bench", *command], cwd=rows.ROOT, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", *command], cwd=rows.ROOT, start_new_session=True, stdin=subprocess.DEVNULL,
+        stdout=said, stderr=said and subprocess.STDOUT, env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
+    )  # fmt: skip
 
 
-def stop(process: subprocess.Popen[bytes], seconds: float = STOPPING_SECONDS) -> None:
+def start_dry(command: Sequence[str], said: IO[bytes] | None) -> subprocess.Popen[bytes]:
+    return start(command, said, TRITON_INTERPRET="1")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
+        process.wait(STOPPING_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-# Telling --------------------------------------------------------------------------------------------------
-
-
-def told(ended: Sequence[Ended]) -> list[str]:
-    whole = sum(each.seconds for each in ended)
-    lines = [f"{each.seconds:6.0f} s of {each.part.seconds:<5} {each.part.name:<14} {each.how}" for each in ended]
-    return ["", "==== all parts", *lines, f"{whole:6.0f} s in all"]
-
-
-def worse_figures(before: dict[str, list[rows.Row]]) -> list[str]:
-    """Of the rows that came since."""
-    found = []
-    for name, now in rows.read_all().items():
-        earlier = before.get(name, [])
-        for at in range(len(earlier), len(now)):
-            found += [f"{name}: {line}" for line in regressions.worse(name, now[at], now[:at])]
-    return found

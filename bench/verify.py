@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from bench import ceilings
+from bench.shown import Shown
 from kernels.verify import cpu, reference
 from kernels.verify.questions import REJECTION, Asked, Questions, Rule, gather
 from models.sources import ensure_model
@@ -43,6 +44,11 @@ RULES = {
     "rejection": Rule(**_SAMPLED, strategy=REJECTION),
     "greedy, logprobs": Rule(),
 }
+SHOWN = (
+    Shown("Verifying a draft, share of its step in bfloat16", "bfloat16>verify>*",
+          {"rows 8>share:.1%": "rows 8", "rows 64>share:.1%": "rows 64"},
+          "Every draft is accepted to its end, so every row is looked at."),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ import aiohttp
 
 from bench.failures.partition import Link, mesh_with_far_worker
 from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
+from bench.shown import Shown
 
 HELP = "streams at two workers of which one dies, is stopped or drained: failures, changed texts, gaps"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
@@ -34,6 +35,16 @@ NAME = "measured"
 BEGUN = 3
 BACK_WITHIN = 240.0  # s, until both workers are ready again
 BARS = {"kill": ("gap p99, s", 1.5), "stop": ("seen after, s", 3.0)}
+SHOWN = (
+    Shown("A worker that dies under streams", "kill|stop|drain",
+          {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
+           "gap p50, s": "gap p50, s", "gap p99, s": "p99"},
+          "Streams at two workers, one of which is struck when all have begun. The gap of a stream is its longest "
+          "time without new text."),
+    Shown("A worker that is cut off for 5 s", "partition",
+          {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
+           "gap p50, s": "gap p50, s", "gap p99, s": "p99"}),
+)  # fmt: skip
 
 
 class Heard(NamedTuple):

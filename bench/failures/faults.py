@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.failures.separate_roles import SeparateRoles, separate_roles
+from bench.shown import Shown
 from bench.workloads import WORKLOADS, Body, route, salt_of
 
 HELP = "a proposer that dies, stops, is late or lies: failures, changed texts, and what it costs"
@@ -41,6 +42,12 @@ NAME = "measured"
 KILL_EVERY = 3.0
 NAIVE, AUTO = "naive", "auto"
 LEAST_BLOCKS, MOST_BLOCKS = 4, 64
+SHOWN = (
+    Shown("A proposer that fails", "cells>*",
+          {"speed&of_95_%>0&of_95_%>1": "of the speed without speculation (95 %)", "failed": "failed",
+           "differ": "texts that differ"},
+          "Killed every 3 s, stopped, 200 ms late, or sure of nonsense."),
+)  # fmt: skip
 
 
 class Answer(NamedTuple):

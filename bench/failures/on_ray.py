@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 
 from bench.failures.failover import NAME, Heard, together, told
 from bench.failures.ray_machines import kill_machine, three_machines
-from bench.left_out import LeftOut
 from bench.running_mesh import MeshFailed, RunningMesh, free_ports, running_mesh
+from bench.shown import Shown
 from bench.step_overhead import gaps_of
+from bench.suite import LeftOut
 from services.placement import ray_cluster
 from services.placement.ray_cluster import KeeperLink
 
@@ -38,6 +39,15 @@ LOOK_EVERY = 0.02  # s
 BAR_S = 5.0
 RATIO_BAR = 1.05
 PHASES = ("noticed", "started", "ready")
+SHOWN = (
+    Shown("A machine of a Ray cluster that dies", "machine",
+          {"times": "times", "failed": "failed", "differ": "texts that differ", "noticed p50, s": "noticed p50, s",
+           "started p50, s": "started p50, s", "ready p50, s": "ready p50, s"},
+          "Three nodes on one machine. A worker is placed anew: its loss is noticed, another is started, it is ready.",
+          by=("engine",)),
+    Shown("Between two tokens, on Ray and under `up`", "",
+          {"up, ms": "up, ms", "ray, ms": "on Ray, ms", "ratio": "ratio"}),
+)  # fmt: skip
 
 
 class Death(NamedTuple):

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.left_out import LeftOut
 from bench.running_mesh import ROOT, RunningMesh, free_ports
+from bench.suite import LeftOut
 from mesh.security import make_keys
 from services.api.settings import PREFIX, ROLES, Settings, to_environment
 

@@ -14,6 +14,7 @@ import torch
 
 from bench.gpu import stage
 from bench.gpu.stage import PAGE_TOKENS
+from bench.shown import Shown
 from kernels.device_times import milliseconds
 
 HELP = "attention with 1 and 5 queries a sequence, against the bytes of keys and values"
@@ -24,6 +25,9 @@ LAYERS, SLOTS = 4, 1024
 # Five queries over one; and one query of the largest batch, of the rate at which the device reads.
 BAR = 1.1
 LOADED, OF_BANDWIDTH = "64 at 4096", 0.75
+SHOWN = (
+    Shown("Attention on the GPU, µs, in the shape of Llama 3.1 8B", "us>*"),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from bench.gpu import stage
 from bench.gpu.stage import PAGE_TOKENS, RandomWeights
+from bench.shown import Shown
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Options
 from models.spec import Network
@@ -26,6 +27,11 @@ ROWS = 8
 # A step of one sequence over the time of reading the weights; a step of eight rows over one of one row; microseconds of
 # the host.
 BARS = {"batch 1": 1.2, "rows_over_one": 1.1, "host_us": 150.0}
+SHOWN = (
+    Shown("Decoding on the GPU", "strict|fast>step_ms|times_limit",
+          say="Random weights in the shape of Llama 3.1 8B. The limit is the time to read the bytes that a step must "
+              "read."),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

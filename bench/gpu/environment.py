@@ -20,6 +20,7 @@ import torch
 
 from bench.gpu import stage
 from bench.rows import ROOT
+from bench.shown import Shown
 from kernels import ahead_of_time
 from kernels.interpreter import SWITCH
 
@@ -27,6 +28,12 @@ HELP = "the GPU, its software, its limits, and a report of every kernel compiled
 # A dry run compiles one operation, for this architecture.
 DRY_ARCH, DRY_OPERATIONS = 90, ("kv_store",)
 COMPILE_SECONDS = 40.0
+SHOWN = (
+    Shown("What the device can do", "limits",
+          {"copy_gb_s": "copy, GB/s", "read_gb_s": "read, GB/s", "matmul_tflops": "products of bf16, TFLOP/s"}),
+    Shown("Its kernels, compiled", "compiled>*",
+          {"registers": "registers", "spills_in_loops": "spills in loops"}),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

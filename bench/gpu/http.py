@@ -18,8 +18,9 @@ from typing import Any
 
 from bench.checkout import user_cache
 from bench.gpu import stage
-from bench.left_out import LeftOut
 from bench.rows import ROOT
+from bench.shown import Shown
+from bench.suite import LeftOut
 
 HELP = "the whole mesh on the GPU over HTTP, with drafts and without; needs the packages or `make gpu-wheels`"
 NEEDED = ("zmq", "msgspec", "msgpack", "orjson", "aiohttp", "prometheus_client", "jinja2", "tokenizers")
@@ -27,6 +28,11 @@ MODEL = "smollm2-135m-instruct"
 FOLDER = ROOT / ".gpu"
 PART = ".part-"
 WORKLOADS = ("chat", "edit")
+SHOWN = (
+    Shown("The whole mesh on the GPU, over HTTP", "runs>*",
+          {"tokens_per_s": "tokens/s", "ttft_p50_ms": "first token p50, ms", "failed": "failed"},
+          named=("workload", "concurrency", "server")),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -16,11 +16,17 @@ from typing import Any
 from bench.checkout import user_cache
 from bench.gpu import in_process, stage
 from bench.gpu.in_process import Answers, InProcess
+from bench.shown import Shown
 from services.api.sampling import Sampling
 
 HELP = "law 3 on the GPU: the same text with right, wrong and tree drafts, in batches, in chunks"
 MODEL = "smollm2-135m-instruct"
 LENGTHS = (5, 40, 200, 1, 64)
+SHOWN = (
+    Shown("The same text on the GPU", "ways>*",
+          {"accepted": "accepted", "first_difference": "first token that differs"},
+          "Each way against one sequence alone without drafts; -1: no token differs."),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from bench.checkout import user_cache
-from bench.left_out import LeftOut
 from bench.rows import ROOT
+from bench.shown import Shown
+from bench.suite import LeftOut
 
 HELP = "the kernels' tests on a GPU, against plain torch: how many pass"
 # In this order. They run in the interpreter elsewhere; the compiled loops of the CPU are not among them.
@@ -34,6 +35,9 @@ NAMED = 20
 SIDE_BY_SIDE, CORES_EACH = 4, 2
 # What a dry run shows that it works with.
 DRY_TESTS = ("tests/kernels/norm_rope_act/test_fused.py::test_without_a_delta_the_residual_stays",)
+SHOWN = (
+    Shown("The kernels' tests", "", {"passed": "passed", "skipped": "skipped", "files": "files"}),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -10,12 +10,16 @@ from typing import Any
 
 from bench.gpu import stage
 from bench.gpu.stage import PAGE_TOKENS, RandomWeights
+from bench.shown import Shown
 from models.batch import Stretch
 from models.executor import Options
 from models.passes import forward
 
 HELP = "Llama-8B's shape: prompt tokens per second against the device's rate of bf16 products"
 LENGTHS = (512, 2048, 8192)
+SHOWN = (
+    Shown("Prompts on the GPU, in the shape of Llama 3.1 8B", "tokens_per_s|of_matmul"),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

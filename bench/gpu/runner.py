@@ -12,10 +12,15 @@ from typing import Any
 
 from bench.gpu import in_process, law3, stage
 from bench.gpu.in_process import Answers, InProcess
+from bench.shown import Shown
 from kernels import launch
 
 HELP = "answers in process on the GPU: tokens per second with and without drafts, by sequences at a time"
 AT_ONCE, TOKENS, PROMPT = (1, 16, 64), 200, 128
+SHOWN = (
+    Shown("Answers in process on the GPU", "* at once>*",
+          {"tokens_per_s": "tokens/s", "tokens_per_step": "tokens a step"}),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from bench.gpu import stage
 from bench.gpu.stage import PAGE_TOKENS, RandomWeights
+from bench.shown import Shown
 from models.batch import Batch, Stretch, make_batch
 from models.executor import Executor, Options
 from models.spec import Network
@@ -26,6 +27,12 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXT = 300
 # Milliseconds of a step of eight rows, and what the host may add to a step that is replayed as a graph.
 BARS = {"rows 8": 0.5, "exposed": 0.3}
+SHOWN = (
+    Shown("Steps of a small model on the GPU, ms", "graphs|eager>step_ms|device_busy_ms",
+          {f"rows {count}": f"rows {count}" for count in (1, 64, 256)},
+          "Random weights in the shape of SmolLM2-135M. Without the time that the device is busy the rest is the "
+              "host's."),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from bench.gpu import stage
 from bench.gpu.stage import captured
+from bench.shown import Shown
 from kernels.device_times import milliseconds
 from kernels.verify import fused
 from kernels.verify.on_device import needs_of
@@ -40,6 +41,7 @@ BARS = {"greedy": 1.35, "target_match": 1.35, "top_k, top_p": 2.5, "rejection": 
 ON_TOP_US, ALONE_US = 5.0, 10.0
 ALONE = ("greedy", "1 x 4")
 LOADED, LOADED_READS = "64 x 4", 1.5
+SHOWN = (Shown("Verification on the GPU, µs", "us>*", say="By sequences and drafted tokens of each."),)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

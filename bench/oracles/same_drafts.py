@@ -24,6 +24,7 @@ from bench.held_out import prompts, sources
 from bench.oracles.draft_folders import FAMILIES, made
 from bench.replay import agreeing
 from bench.rows import ROOT
+from bench.shown import Shown
 from models.sources import ensure_model
 from services.api.methods import METHODS
 from services.api.settings import Settings, cache_dir
@@ -32,6 +33,13 @@ HELP = "a head's drafts here and in vLLM, token by token (--vllm PYTHON)"
 # Shares of equal tokens below which something is computed otherwise, and not only rounded otherwise.
 EQUAL_BAR, ACCEPTED_BAR = 0.99, 0.01
 LONGEST_PROMPT = 1000
+SHOWN = (
+    Shown("The same head here and in vLLM", "",
+          {"prompts": "prompts", "same_texts": "same texts", "draft_tokens": "draft tokens", "equal_tokens": "equal",
+           "accepted_in_vllm": "accepted a draft there", "accepted_here": "here"},
+          "One folder, read by both; greedy, float32. Draft tokens behind the same text are compared one by one.",
+          by=("method", "family", "weights")),
+)  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from typing import Any
 
 from bench.rows import ROOT
 from bench.running_mesh import running_mesh
+from bench.shown import Shown
 from loadtest.workloads import workload
 from loadtest.workloads.session import as_completion
 
@@ -45,6 +46,10 @@ PROFILE = {"step_ms": 5, "row_us": 200, "vocab_size": 49152}
 OURS = "specmesh load"
 
 Seen = dict[str, float]
+SHOWN = (
+    Shown("Other load tools on the same requests", "figures>*",
+          {"ttft_p50_ms": "first token p50, ms", "tpot_p50_ms": "a token p50, ms", "tokens_per_s": "tokens/s"}),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

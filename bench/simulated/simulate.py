@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.shown import Shown
 from bench.simulated.mesh import Mesh
 from bench.simulated.traffic import RECORDED, Lengths, Traffic, mean_answer, recorded
 from bench.simulated.workers import SLOTS, STEP, TOKENS_A_STEP, QueueWorker, ScheduledWorker
@@ -37,6 +38,17 @@ CONNECTIONS = 64
 DEMANDS = (1.5, 2.0, 4.0)
 # Points of a curve, in a row and its picture.
 POINTS = 200
+SHOWN = (
+    Shown("Many workers, in simulated time", "ring|least|round_robin",
+          {"max/mean load, median": "largest of mean load", "prefix hits:.1%": "of prompts cached",
+           "queue time p99, s": "queue p99, s", "us a routed request": "µs to route"},
+          "The streamers' own routing and admission; workers are queues.",
+          by=("workers", "scheduler")),
+    Shown("A fifth of them is lost", "a fifth of the workers is lost",
+          {"queue time p99 before, s": "queue p99 before, s", "queue time p99, worst second, s": "worst",
+           "back after, s": "back after, s", "sent again": "sent again", "refused": "refused"},
+          by=("workers", "scheduler")),
+)  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

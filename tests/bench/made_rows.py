@@ -19,13 +19,3 @@ def row(name: str, figures: dict[str, Any], flags: str = "", day: int = 1, **cha
         "versions": {"python": "3.11"},
         "figures": figures,
     } | changed
-
-
-def method(throughput: float, rate: float = 50.0, differ: int = 0) -> dict[str, Any]:
-    """Of a workload and a number of requests at a time, in bench/speculation.py's figures."""
-    return {
-        "texts_differ": differ, "decode": [throughput, throughput - 0.5, throughput + 0.5],
-        "request": [throughput] * 3, "throughput": throughput, "decode_tokens_per_second": rate * throughput,
-        "tokens_per_second": rate * throughput, "tokens_per_answer": 100, "tokens_per_step": 2.5,
-        "accepted_of_drafted": 0.5, "drafted_per_token": 1.0,
-    }  # fmt: skip

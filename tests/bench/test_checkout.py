@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.checkout import checked_out, read_archive, resolve
+from bench.checkout import checked_out, resolve
 
 # Stands in for deploy/venv.py: says in the environment how often it ran.
 INSTALLS = """
@@ -88,7 +88,3 @@ def test_what_is_no_commit_is_said(repository: Path) -> None:
     commit(repository, code="old")
     with pytest.raises(SystemExit, match="nowhere is no commit"):
         resolve("nowhere", repository)
-
-
-def test_files_of_a_commit_can_be_read_without_unpacking(repository: Path) -> None:
-    assert read_archive(commit(repository, code="old"), repository)["code.txt"] == b"old"

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bench import compare
-from bench.__main__ import parser
-from bench.compare import Cell, judged, pairs, real_cells, summary
-from bench.compare_blocks import Block, block_of, loaded
+from bench import compare, turns
+from bench.compare import Cell, judged, pairs, summary
+from bench.compare_blocks import Block, block_of
 from bench.streams import Heard
 
 
@@ -21,10 +21,6 @@ def block(speed: float, *texts: str, failed: int = 0) -> Block:
 
 def heard(text: str, tokens: int, sent: float, first: float, ended: float) -> Heard:
     return Heard(text, tokens, 1, tokens, 0, 0, sent, first, ended)
-
-
-def options(*flags: str) -> Any:
-    return parser("compare", compare).parse_args(["abc", *flags])
 
 
 @pytest.fixture
@@ -45,11 +41,6 @@ def test_sides_alternate_and_both_get_the_same_requests(asked: Any) -> None:
     warm_up = [("old", 0), ("new", 0)]
     assert order == [*warm_up, ("old", 1), ("new", 1), ("new", 2), ("old", 2), ("old", 3), ("new", 3)]
     assert [(old.speed, new.speed) for old, new in seen] == [(10.0, 9.0)] * 3
-
-
-def test_a_cell_ends_after_its_most_pairs_however_much_time_is_left(asked: Any) -> None:
-    _, measure = asked
-    assert len(pairs(Cell("x", 1.0, measure), ["old", "new"], 3600.0, 5)) == 5  # type: ignore[list-item]
 
 
 def test_a_cell_says_its_ratio_its_rates_and_which_texts_differ() -> None:
@@ -81,25 +72,23 @@ def test_nothing_to_compare_is_no_success() -> None:
     assert summary({"x": judged([(block(0, failed=1), block(0, failed=1))])})["missed"]
 
 
-def test_cells_are_every_workload_number_of_requests_and_method() -> None:
-    names = [cell.name for cell in real_cells(options())]
-    assert len(names) == len(set(names)) == 4 * 3 * 2
-    assert names[:2] == ["edit, 1 at a time, naive", "edit, 1 at a time, auto"]
-    assert real_cells(options("--workloads", "")) == []
-    with pytest.raises(SystemExit, match="no workload named nothing"):
-        real_cells(options("--workloads", "nothing"))
+def test_pairs_give_their_geometric_mean_and_students_interval() -> None:
+    ratio = turns.of_pairs([0.5, 1.0, 2.0])
+    # Logarithms -ln 2, 0, ln 2: deviation ln 2, of three ln 2 / sqrt 3; t of 2 degrees is 4.30.
+    reach = 4.30 * math.log(2) / math.sqrt(3)
+    assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((1.0, math.exp(-reach), math.exp(reach)))
+    few, many = turns.of_pairs([0.9, 1.1] * 2), turns.of_pairs([0.9, 1.1] * 20)
+    assert few.mean == pytest.approx(many.mean) and few.low < many.low < many.high < few.high
+
+
+def test_the_mean_of_cells_is_surer_than_any_of_them() -> None:
+    cells = [turns.of_pairs([0.95, 1.05, 1.0]), turns.of_pairs([0.85, 0.95, 0.9])]
+    mean = turns.of_cells(cells)
+    assert mean.mean == pytest.approx(math.sqrt(cells[0].mean * cells[1].mean))
+    assert mean.error < min(cell.error for cell in cells) and mean.freedom == 4
 
 
 def test_a_blocks_speed_is_all_tokens_in_all_of_the_time() -> None:
     found = block_of([heard("a", 30, 0.0, 0.5, 2.0), heard("b", 10, 1.0, 2.0, 4.0)])
     assert found == Block(10.0, 0.75, ["a", "b"], 0)
     assert block_of([heard("a", 30, 0.0, 0.5, 2.0), None]) == Block(0.0, 0.0, [], 1)
-
-
-def test_a_load_in_which_requests_failed_has_no_speed() -> None:
-    seen = {"requests": {"failed": 0}, "ttft_s": {"p50": 0.5}}
-    assert loaded(seen, lambda seen: 80.0) == Block(80.0, 0.5, [], 0)
-    failed = Block(0.0, 0.0, [], 1)
-    assert loaded({"requests": {"failed": 1}, "ttft_s": None}, lambda seen: 80.0) == failed
-    # The harness didn't reach the mesh at all.
-    assert loaded(None, lambda seen: 80.0) == failed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench import served
-from bench.oracles.peers import parse
+from bench.__main__ import parser as bench_parser
 from bench.running_mesh import running_mesh
 from loadtest.flags import parser, plan_of
 
@@ -11,7 +11,7 @@ SIDES = ["label=ours;url=http://127.0.0.1:1", "label=a peer;url=http://127.0.0.1
 
 
 def test_every_server_gets_the_same_requests_in_one_run() -> None:
-    options = parse(["--served", *SIDES, "--tokens=9", "--requests=5", "--waves=3"])
+    options = bench_parser("peers").parse_args(["--served", *SIDES, "--tokens=9", "--requests=5", "--waves=3"])
     words = served.command("edit", 1, options)
     plan = plan_of(parser().parse_args(words[2:]))
     assert [(each.label, each.url) for each in plan.sides] == [
@@ -28,7 +28,7 @@ def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:
     with running_mesh(engine="mock", mock_profile='{"step_ms": 1, "vocab_size": 49152}') as mesh:
         sides = [f"label=one;url={mesh.url}", f"label=the same;url={mesh.url}/;speculation=off"]
         few = ["--tokens=6", "--requests=2", "--waves=4", "--concurrency=1,2", "--workloads=chat"]
-        options = parse(["--served", *sides, *few])
+        options = bench_parser("peers").parse_args(["--served", *sides, *few])
         figures = served.measure(options)
     lines = [(each["server"], each["concurrency"], each["ok"], each["failed"]) for each in figures["chat"]]
     assert lines == [("one", 1, 2, 0), ("the same", 1, 2, 0), ("one", 2, 8, 0), ("the same", 2, 8, 0)]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from bench import replay
 from bench.oracles import likeness
-from bench.proposer import OurGuesser, at_drafted, missed
+from bench.proposer import OurGuesser, at_drafted
 from bench.replay import PROMPT, Guess, Text
 
 JOB = {"method": "suffix", "depth": 64, "factor": 1.0, "min_token_prob": 0.1, "longest": 8}
@@ -74,12 +71,6 @@ def test_in_scheduled_steps_everyone_is_asked_at_the_same_places() -> None:
     assert guesser.learned == sum(len(text) - PROMPT for text in texts)
 
 
-def test_texts_come_back_from_a_file_as_they_were(tmp_path: Path) -> None:
-    texts = [array("i", [1, 2, 3]), array("i", [70_000]), array("i", range(500))]
-    replay.keep(tmp_path / "texts.npz", texts)
-    assert replay.kept(tmp_path / "texts.npz") == texts
-
-
 def test_ours_drafts_from_what_was_learned_and_knows_how_probable_it_is() -> None:
     text = array("i", range(1000, 3000))
     guesser = OurGuesser(JOB)
@@ -88,14 +79,6 @@ def test_ours_drafts_from_what_was_learned_and_knows_how_probable_it_is() -> Non
     (guesses,), _ = replay.scheduled(guesser, [text[:600]], batch=1)
     lengths = replay.ends(text[:600], 0)
     assert [guess.tokens for guess in guesses[8:]] == [text[at : at + 8].tolist() for at in lengths[8:]]
-
-
-@pytest.mark.parametrize(
-    ("mine", "other", "said"),
-    [([1, 2], [1, 2, 3], "theirs is longer"), ([1, 2], [], "ours is longer"), ([1, 2], [1, 3, 4], "another token")],
-)
-def test_drafts_differ_in_length_or_in_a_token(mine: list[int], other: list[int], said: str) -> None:
-    assert likeness.difference(mine, other) == said
 
 
 def test_another_token_is_a_tie_where_both_followed_as_often() -> None:
@@ -114,25 +97,6 @@ def test_another_token_is_a_tie_where_both_followed_as_often() -> None:
     assert causes(9, 3, 1) == {"tie": 1.0}
 
 
-def test_occurrences_are_counted_within_a_text_and_not_across_two() -> None:
-    both = likeness.joined([[1, 2, 3, 1, 2], [3, 1, 2]])
-    assert likeness.occurrences(both, [1, 2]) == 3
-    assert likeness.occurrences(both, [2, 3]) == 1
-    assert likeness.occurrences(both, [9]) == 0
-
-
 def test_a_curve_is_read_between_its_points_and_ends_at_its_most() -> None:
     curve = [(4.0, 2.0), (2.0, 1.5)]
     assert [at_drafted(curve, drafted) for drafted in (1.0, 3.0, 9.0)] == [0.75, 1.75, 2.0]
-
-
-def test_a_bar_that_is_missed_is_named() -> None:
-    good = {
-        "ours": {"step": {"p50_us": 1.0, "p99_us": 2.0}, "learn": {"ns_per_token": 1.0, "bytes_per_token": 70.0}},
-        "brings": {"auto": {"geometric_mean": 1.2, "least": 1.1, "to factor 4": 1.0}},
-    }
-    assert missed(good) == []
-    good["ours"]["learn"]["bytes_per_token"] = 141.0
-    assert missed(good) == ["bytes a token: 141.000, the bar is 140.0"]
-    good["brings"]["auto"]["least"] = 0.99
-    assert len(missed(good)) == 2

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from fences import MARK, PAGES, ROOT, SHELLS, Block, blocks, blocks_of, commands_of, programs_of, said_in_passing
 
-from bench.__main__ import MODULES
-from bench.forms import FORMS
+from bench.names import MODULES
 from bench.running_mesh import RunningMesh
+from bench.suite import FORMS
 from loadtest.flags import parser as load_parser
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.overlap import WINDOW, held_out_overlap, normalised
+from bench.held_out import WINDOW, normalised, overlapping
 from bench.workloads import WORKLOADS
 from models.config import read_network
 from models.heads.folder import read_head
@@ -85,7 +85,7 @@ def test_no_prompt_that_is_measured_was_trained_on(model: str, folder: Path) -> 
         for workload in WORKLOADS.values()
         for body in workload.requests(40, 5)
     ]
-    assert held_out_overlap(trained, ours) == 0
+    assert overlapping(trained, ours) == 0
 
 
 def test_a_prompt_that_is_held_out_is_found() -> None:
