@@ -43,7 +43,7 @@ class KeeperActor:
         home: str,
     ) -> None:
         cluster = ray_cluster.RayCluster(
-            environment, secrets, {role: Share(*words) for role, words in shares.items()}, home
+            WatcherActor, environment, secrets, {role: Share(*words) for role, words in shares.items()}, home
         )
         settings = load_settings({}, environment)
         self._loop = asyncio.new_event_loop()

@@ -146,6 +146,27 @@ def test_folders_of_the_streamer_import_only_those_below_them(folder: str) -> No
     assert {each for each in found if each[1] not in {folder, *STREAMER_FOLDERS[folder]}} == set()
 
 
+def folder_of(module: str) -> str:
+    """services.worker.running.mock -> services.worker."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_no_folders_of_the_services_import_each_other_in_a_circle() -> None:
+    folders = [each for each in (ROOT / "services").iterdir() if each.is_dir()]
+    graph: dict[str, set[str]] = {f"services.{each.name}": set() for each in folders}
+    for file in (ROOT / "services").rglob("*.py"):
+        own = ".".join(file.relative_to(ROOT).parts[:2])
+        if own in graph:
+            graph[own] |= ({folder_of(module) for module in modules_of(file)} & graph.keys()) - {own}
+    assert graph["services.cli"] and circles(graph) == []
+
+
+def test_only_the_command_line_imports_the_actors_of_ray() -> None:
+    """They import services/placement, which is given their classes."""
+    found = [file for file in (ROOT / "services").rglob("*.py") if "specmesh.ray_actors" in modules_of(file)]
+    assert found == [ROOT / "services" / "cli" / "on_ray.py"]
+
+
 # Who may look inside the suffix index, besides itself and its own tests.
 INSIDE = ("services/proposer/suffix_index/", "tests/services/proposer/")
 SUFFIX_INDEX = "services.proposer.suffix_index"

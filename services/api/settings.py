@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.api.cores import cores_of
 from services.api.foreign_flags import FOREIGN, key_of, meant
+from services.api.hosts import origins_of
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
 from services.api.nodes import problems_of
 from services.api.page_transport import NIXL, TRANSPORTS
@@ -27,8 +29,6 @@ from services.api.settings_file import read_file
 from services.api.speculative_config import FLAGS, translate, unread
 from services.api.strategies import ACCEPT_POLICIES, STRATEGIES
 from services.api.tree_shape import read_shape
-from services.runtime.cpu_placement import cores_of
-from services.runtime.hosts import origins_of
 
 
 @dataclass(frozen=True, slots=True)

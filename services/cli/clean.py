@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.api.settings import Settings, cache_dir, default_file, run_dir, sockets_in, store_dir
-from services.cli.refusal import refuse
+from services.runtime.refusal import refuse
 from specmesh import rooms
 
 LIBRARY = re.compile(r"\d+-[0-9a-f]{32}")

@@ -8,20 +8,18 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.supervisor import Child
 from services.api.phases import DECODE, PREFILL
-from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir, to_environment
+from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
 from services.runtime.cpu_placement import shared_cores, shared_devices
-from services.runtime.process import compute_environment
+from services.runtime.environment import environment_of
+from services.runtime.roles import STAGE
 from specmesh import rooms
-
-# Drained from the streamer inwards: running streams need the other roles.
-STAGE = {"streamer": 2, "worker": 1, "tokenizer": 0, "proposer": 0}
 
 
 class PortsTaken(Exception):
@@ -104,12 +102,6 @@ def _process(
     command = rooms.command("services.cli", "run", role)
     environment = {**environment_of(os.environ, role, own), **devices}
     return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))
-
-
-def environment_of(ours: Mapping[str, str], role: str, settings: Settings) -> dict[str, str]:
-    """Our environment without SPECMESH_*: their values are in `settings`."""
-    kept = {name: value for name, value in ours.items() if not name.startswith(PREFIX)}
-    return {**compute_environment(role, settings), **kept, **to_environment(settings), "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import sys
 from models.errors import ModelError
 from services.api.nodes import ranks_of
 from services.api.settings import Settings
-from services.cli.launch_plan import environment_of
-from services.cli.refusal import refuse
 from services.cli.up import compiling, fetch_model
+from services.runtime.environment import environment_of
 from services.runtime.log import configure_log
+from services.runtime.refusal import refuse
 from specmesh import rooms
 
 

@@ -23,13 +23,13 @@ from services.api.settings import ROLES, Settings, cache_dir, keys_of, run_dir, 
 from services.cli.banner import curl, door_url
 from services.cli.launch_plan import PortsTaken, check_ports, with_free_port
 from services.cli.ray_commands import START_TIMEOUT, Heard, leave, say
-from services.cli.refusal import refuse
 from services.cli.which_mesh import ADDRESS
 from services.placement import ray_cluster
 from services.placement.folder import API_KEYS, read_keys
 from services.placement.plan import shares_of
 from services.placement.ray_cluster import KeeperLink, NoRay
 from services.runtime.process import make_run_dir
+from services.runtime.refusal import refuse
 
 LOOK_EVERY = 0.25  # s
 
@@ -75,6 +75,8 @@ class _Up:
         self._wake = threading.Event()
 
     def run(self) -> int:
+        from specmesh.ray_actors import KeeperActor
+
         if ray_cluster.find_keeper() is not None:
             ray_cluster.disconnect()
             raise NoRay(f"a mesh runs in the Ray cluster {self._address} already\n  fix: specmesh down")
@@ -84,7 +86,7 @@ class _Up:
             signal.signal(number, self._stop)
         environment, secrets = to_environment(self._settings), secrets_of(self._settings)
         shares = shares_of(self._settings, ray_cluster.gpus())
-        link = ray_cluster.start_keeper(environment, secrets, shares)
+        link = ray_cluster.start_keeper(KeeperActor, environment, secrets, shares)
         try:
             self._watch(link)
             # All has drained; or it was said twice.

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from services.api.settings import Settings
-from services.cli.refusal import refuse
 from services.cli.which_mesh import cluster_of
 from services.placement import ray_cluster
 from services.placement.folder import remove_left
 from services.placement.ray_cluster import KeeperLink, NoRay
+from services.runtime.refusal import refuse
 
 LOOK_EVERY = 0.25  # s
 # For a keeper's process, on a machine that is busy.

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 from mesh.clock import Clock, SystemClock
 from services.api.settings import Settings, run_dir
 from services.cli.chat import ChatError, Conversation, server_url
-from services.cli.refusal import refuse
 from services.cli.top import look
 from services.cli.top_view import Body
 from services.cli.up import ROLL
 from services.cli.which_mesh import is_on_ray, supervisor_of
+from services.runtime.refusal import refuse
 
 LOOK_EVERY = 0.5  # s
 # Beyond its drain, for loading the model.

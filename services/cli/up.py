@@ -38,11 +38,12 @@ from services.api.settings import Settings, cache_dir, endpoint, run_dir, socket
 from services.cli.banner import box
 from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file, processes_of, with_free_port
 from services.cli.progress_bar import ProgressBar
-from services.cli.refusal import refuse
 from services.placement.plan import works
 from services.runtime import compile_ahead, output
 from services.runtime.log import configure_log, has_colours, painted
-from services.runtime.process import RENEWED_IN_PLACE, SocketFile, make_run_dir, mesh_codec, security_of
+from services.runtime.process import SocketFile, make_run_dir, mesh_codec, security_of
+from services.runtime.refusal import refuse
+from services.runtime.roles import RENEWED_IN_PLACE
 
 if TYPE_CHECKING:
     from models.spec import Network

@@ -23,7 +23,6 @@ from mesh.node import Node
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Look, Seen
 from services.api.settings import Settings
-from services.cli.launch_plan import STAGE
 from services.placement.cluster import Cluster, WatcherGone
 from services.placement.folder import OwnFolder, secrets_for
 from services.placement.plan import (
@@ -43,6 +42,7 @@ from services.placement.scaler import Scaler
 from services.placement.watcher import Report, Told
 from services.runtime.introspection import INTROSPECTION
 from services.runtime.process import mesh_codec, security_of
+from services.runtime.roles import STAGE
 
 log = logging.getLogger(__name__)
 

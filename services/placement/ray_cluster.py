@@ -141,10 +141,10 @@ class KeeperLink:
             raise NoRay(ENDED) from None
 
 
-def start_keeper(environment: Mapping[str, str], secrets: Mapping[str, str], shares: Mapping[str, Share]) -> KeeperLink:
-    """Near this process, while its machine is there."""
-    from specmesh.ray_actors import KeeperActor
-
+def start_keeper(
+    keeper: type, environment: Mapping[str, str], secrets: Mapping[str, str], shares: Mapping[str, Share]
+) -> KeeperLink:
+    """`keeper`: the actor's class. Near this process, while its machine is there."""
     ray = require_ray()
     home = ray.get_runtime_context().get_node_id()
     near = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=home, soft=True)
@@ -153,7 +153,7 @@ def start_keeper(environment: Mapping[str, str], secrets: Mapping[str, str], sha
         "num_cpus": LEAST_CPUS, "scheduling_strategy": near, "max_concurrency": 4,
     }  # fmt: skip
     words = {role: (share.cpus, share.gpus) for role, share in shares.items()}
-    return KeeperLink(ray.remote(KeeperActor).options(**options).remote(dict(environment), dict(secrets), words, home))
+    return KeeperLink(ray.remote(keeper).options(**options).remote(dict(environment), dict(secrets), words, home))
 
 
 def find_keeper() -> KeeperLink | None:
@@ -185,19 +185,23 @@ def machines() -> list[Machine]:
 
 
 class RayCluster:
-    """Meets `services.placement.cluster.Cluster`. In the keeper's process."""
+    """Meets `services.placement.cluster.Cluster`. In the keeper's process. `watcher`: the class of watchers' actors."""
 
     def __init__(
-        self, environment: Mapping[str, str], secrets: Mapping[str, str], shares: Mapping[str, Share], home: str
+        self,
+        watcher: type,
+        environment: Mapping[str, str],
+        secrets: Mapping[str, str],
+        shares: Mapping[str, Share],
+        home: str,
     ) -> None:
+        self._watcher = watcher
         self._ray = require_ray()
         self._environment, self._secrets = dict(environment), dict(secrets)
         self.shares, self._home = shares, home
         self._actors: dict[str, Any] = {}
 
     def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
-        from specmesh.ray_actors import WatcherActor
-
         ray, share = self._ray, self.shares[role]
         machine = choose_machine(role, self.shares, machines(), watchers, self._home)
         # On this machine, unless it is full or gone by then.
@@ -213,7 +217,7 @@ class RayCluster:
             "name": WATCHER + instance, "lifetime": "detached", "max_restarts": 0, "num_cpus": share.cpus,
             "num_gpus": share.gpus, "scheduling_strategy": strategy,
         }  # fmt: skip
-        actor = ray.remote(WatcherActor).options(**options)
+        actor = ray.remote(self._watcher).options(**options)
         secrets = secrets_for(role, self._secrets)
         self._actors[instance] = actor.remote(role, instance, self._environment, secrets, told)
         return machine

@@ -19,10 +19,10 @@ from typing import TypedDict
 from mesh.supervisor import Child, Policy, Supervisor
 from mesh.supervisor.processes import Processes
 from services.api.settings import Settings, load_settings, mesh_metrics_port
-from services.cli.launch_plan import environment_of
 from services.placement.folder import OwnFolder
 from services.placement.plan import cpus_of_worker, number_of
-from services.runtime.process import RENEWED_IN_PLACE
+from services.runtime.environment import environment_of
+from services.runtime.roles import RENEWED_IN_PLACE
 from specmesh import rooms
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from services.runtime.hosts import AllowedHosts, refusal
+from services.api.hosts import AllowedHosts, refusal
 
 MAX_HEAD_BYTES = 8192
 HEAD_TIMEOUT = 5.0  # s, for the whole of the request

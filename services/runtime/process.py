@@ -23,7 +23,6 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -42,18 +41,20 @@ from mesh.node import Node
 from mesh.security import FolderSecurity, load_security
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
+from services.api.hosts import AllowedHosts
 from services.api.messages import KINDS
 from services.api.page_transport import require_nixl
 from services.api.settings import Settings, directory_of, endpoint, instance_name, metrics_port, run_dir
 from services.runtime import output
-from services.runtime.cpu_placement import take_place, threads_of
+from services.runtime.cpu_placement import take_place
+from services.runtime.environment import compute_environment
 from services.runtime.health_server import HealthServer
-from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import INTROSPECTION, Figures, Introspection
 from services.runtime.log import configure_log
 from services.runtime.own_folder import make_own_folder
 from services.runtime.preload import WarmParent, tell_parent
 from services.runtime.process_metrics import ProcessMetrics
+from services.runtime.roles import RENEWED_IN_PLACE
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +69,7 @@ MAX_REASONS = 8
 # Roles that are forked from a parent that has loaded everything: what they bring is missed for as long as they are
 # gone, and little of them can't be loaded twice. For each, its module that loads what takes longest.
 KEPT_WARM = {"proposer": "services.proposer.suffix_index.compiling"}
-# Roles that take a new epoch in place when they are fenced; but two processes of one name must not do so in turns.
-RENEWED_IN_PLACE = frozenset({"streamer"})
+# Two processes of one name must not take new epochs in turns.
 RENEW_AT_MOST_EVERY = 10.0  # s
 
 
@@ -406,20 +406,6 @@ def prepare_process(role: str, settings: Settings) -> None:
     faulthandler.register(signal.SIGUSR1)
 
 
-def compute_environment(role: str, settings: Settings) -> Mapping[str, str]:
-    """Threads that spin while they wait take the cores from the other roles: a step was 40 to 285 times slower."""
-    threads = str(threads_of(role, settings.cores, settings.threads) if role == "worker" else 1)
-    return {
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "0",
-        "KMP_BLOCKTIME": "0",
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": "1",
-        "MALLOC_ARENA_MAX": "2",
-    }
-
-
 def log_name(role: str, settings: Settings) -> str:
     return f"{role}/{instance_name(settings, role)}"
 
@@ -456,6 +442,3 @@ def _another(folder: Path) -> Path:
     """A folder that this user can make, short enough for the names of sockets."""
     usual = Path(tempfile.gettempdir()) / f"specmesh-{os.getuid()}"
     return usual if usual != folder else usual.with_name(usual.name + "-2")
-
-
-_security = security_of

@@ -17,10 +17,10 @@ from prometheus_client import generate_latest
 from mesh.actor import Actor
 from mesh.errors import MeshError
 from models.sources import ensure_model
+from services.api.hosts import AllowedHosts
 from services.api.sampling_defaults import SamplingDefaults, sampling_of
 from services.api.settings import cache_dir, keys_of, served_model_name
 from services.runtime.descriptors import make_room_for
-from services.runtime.hosts import AllowedHosts
 from services.runtime.introspection import Figures
 from services.streamer.choice.admission import Admission
 from services.streamer.choice.detokenize import Vocabulary

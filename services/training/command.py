@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.api.settings import cache_dir
-from services.cli.refusal import refuse
+from services.runtime.refusal import refuse
 
 if TYPE_CHECKING:
     from services.api.settings import Settings

@@ -1,7 +1,7 @@
 """Who may send a request: API keys, Host and Origin, CORS, and who may read the metrics of all processes.
 
     Origin in cors_origins ─▶ preflights are answered, and answers may be read by that page
-    keys ─▶ the key decides          no keys ─▶ Host and Origin decide (services/runtime/hosts.py)
+    keys ─▶ the key decides          no keys ─▶ Host and Origin decide (services/api/hosts.py)
 
 Knows no routes.
 """
@@ -15,7 +15,7 @@ import re
 
 from aiohttp import web
 
-from services.runtime.hosts import EVERY, AllowedHosts, origins_of, refusal
+from services.api.hosts import EVERY, AllowedHosts, origins_of, refusal
 from services.streamer.openai.errors import ApiError
 
 METHODS = "GET, POST, DELETE"

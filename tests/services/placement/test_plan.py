@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.api.settings import Settings
-from services.cli.launch_plan import STAGE
 from services.placement.plan import (
     Create,
     Drain,
@@ -23,6 +22,7 @@ from services.placement.plan import (
     is_dead,
     shares_of,
 )
+from services.runtime.roles import STAGE
 
 ROLES = ("tokenizer", "proposer", "worker", "streamer")
 SHARES = {**{role: Share(0.2) for role in ROLES}, "worker": Share(1.0)}

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.cli.launch_plan import STAGE
 from services.placement.plan import Create, Drain, Remove, Watcher, decide, number_of
 from services.placement.rolling import is_stuck
+from services.runtime.roles import STAGE
 
 ROUNDS = 2000
 

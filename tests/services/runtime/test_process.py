@@ -27,9 +27,8 @@ from mesh.node import Node
 from mesh.supervisor import EXIT_CONFIG, EXIT_FENCED
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Decode, MetricsText, ReadMetrics
-from services.api.settings import Settings
 from services.runtime.introspection import INTROSPECTION
-from services.runtime.process import SocketFile, compute_environment, mesh_codec
+from services.runtime.process import SocketFile, mesh_codec
 
 ROOT = Path(__file__).parents[3]
 TINY = Path(__file__).with_name("tiny_role.py")
@@ -369,13 +368,6 @@ async def test_tcp_without_keys_doesnt_start(town: Town) -> None:
     child = town.child(bind="tcp://0.0.0.0:0")
     assert await child.exit_code() == 1
     assert "specmesh keys" in child.last_words()
-
-
-def test_waiting_threads_dont_spin_and_only_the_target_computes() -> None:
-    target = compute_environment("worker", Settings.for_tests(threads=3))
-    assert target["OMP_NUM_THREADS"] == "3"
-    assert (target["OMP_WAIT_POLICY"], target["GOMP_SPINCOUNT"], target["KMP_BLOCKTIME"]) == ("PASSIVE", "0", "0")
-    assert compute_environment("proposer", Settings.for_tests(threads=3))["OMP_NUM_THREADS"] == "1"
 
 
 def test_the_runtime_itself_imports_neither_torch_nor_aiohttp() -> None:

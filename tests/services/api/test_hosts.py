@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from services.runtime.hosts import AllowedHosts
+from services.api.hosts import AllowedHosts
 
 
 @pytest.mark.parametrize(
