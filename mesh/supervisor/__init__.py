@@ -1,22 +1,7 @@
-"""Child processes: machine.py decides which should run, processes.py starts, signals and reads them."""
+"""Which processes should run: decide.py says what is to be done, crashes.py when one that has crashed is started
+again, and processes.py starts, signals and reads those of this machine."""
 
-from mesh.supervisor.machine import (
-    EXIT_CONFIG,
-    EXIT_FENCED,
-    Begin,
-    Child,
-    Event,
-    Exited,
-    Fenced,
-    GaveUp,
-    Launch,
-    Policy,
-    Report,
-    Supervisor,
-    Tick,
-)
+from mesh.supervisor.crashes import EXIT_CONFIG, EXIT_FENCED, Crashes, Policy
+from mesh.supervisor.processes import Child, Processes
 
-__all__ = [
-    "EXIT_CONFIG", "EXIT_FENCED", "Begin", "Child", "Event", "Exited", "Fenced", "GaveUp", "Launch", "Policy",
-    "Report", "Supervisor", "Tick",
-]  # fmt: skip
+__all__ = ["EXIT_CONFIG", "EXIT_FENCED", "Child", "Crashes", "Policy", "Processes"]

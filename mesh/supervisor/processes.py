@@ -1,7 +1,7 @@
-"""Carries a supervisor's instructions out: starts, signals and reads child processes.
+"""The processes of one machine: starts, signals and reads them, and notes in their instances what happened.
 
-It decides nothing; every decision is `mesh/supervisor/machine.py`'s. Children are tied to this process: when it dies,
-in whatever way, the kernel kills them.
+It decides nothing: what is to be done is decide.py's, and when a crashed one is started again crashes.py's. Children
+are tied to this process: when it dies, in whatever way, the kernel kills them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from mesh.clock import Clock, SystemClock
-from mesh.supervisor.machine import (
-    Begin,
-    Child,
-    Ended,
-    Event,
-    Exited,
-    Fenced,
-    GaveUp,
-    Launch,
-    Readiness,
-    Report,
-    RollAsked,
-    Send,
-    StopAsked,
-    Supervisor,
-    Tick,
+from mesh.supervisor.crashes import Crashes, Policy
+from mesh.supervisor.decide import (
+    KILL_AGAIN,
+    Action,
+    Desired,
+    Drain,
+    Instance,
+    KeepOld,
+    Kill,
+    Remove,
+    Role,
+    Start,
+    decide,
+    next_wake,
 )
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,35 @@ _TIE = (
     "os.getppid()==int(sys.argv[1]) or os._exit(1);"
     "os.execvpe(sys.argv[2],sys.argv[2:],os.environ)"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What is to run. `role`: its own name where nothing is said. `after`: the roles that start before it. `env` is the
+    whole environment; empty: that of this process."""
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    role: str = ""
+    after: tuple[str, ...] = ()
+    stage: int = 0
+
+    @property
+    def of_role(self) -> str:
+        return self.role or self.name
+
+
+def roles_of(children: Iterable[Child]) -> dict[str, Role]:
+    """Raises ValueError where one waits for a role that nobody has."""
+    roles: dict[str, Role] = {}
+    for child in children:
+        count = roles[child.of_role].count if child.of_role in roles else 0
+        roles[child.of_role] = Role(count + 1, child.stage, child.after)
+    for name, role in roles.items():
+        if unknown := [each for each in role.after if each not in roles]:
+            raise ValueError(f"{name} waits for unknown roles: {', '.join(unknown)}")
+    return roles
 
 
 def tied(command: tuple[str, ...]) -> list[str]:
@@ -111,11 +139,12 @@ class LogFile:
 
 
 class Processes:
-    """Runs a Supervisor until it has ended. `stop` may be called from a signal handler of the loop."""
+    """Runs children until all have ended after `stop`. What is called here is called in the thread of the loop."""
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        children: Iterable[Child],
+        policy: Policy | None = None,
         *,
         log_dir: Path | None = None,
         on_line: Callable[[str, str], None] | None = None,
@@ -123,8 +152,13 @@ class Processes:
         on_exited: Callable[[str, int], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._supervisor = supervisor
-        self._children = {child.name: child for child in supervisor.children()}
+        self._policy = policy or Policy()
+        self._children = {child.name: child for child in children}
+        self._roles = roles_of(self._children.values())
+        self._instances = {child.name: Instance(child.of_role, child.name) for child in self._children.values()}
+        self._crashes = {name: Crashes(self._policy) for name in self._children}
+        self._old: set[str] = set()
+        self._stopping = False
         self._clock = clock or SystemClock()
         self._on_line = on_line or (lambda name, line: None)
         self._on_gave_up = on_gave_up or (lambda name, reason: None)
@@ -132,60 +166,95 @@ class Processes:
         self._logs = {name: LogFile(log_dir / f"{name}.log") for name in self._children} if log_dir else {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._watchers: set[asyncio.Task[None]] = set()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._changed = asyncio.Event()
 
     def pid(self, name: str) -> int | None:
         process = self._running.get(name)
         return process.pid if process else None
 
+    # What happens ----------------------------------------------------------------------------------------
+
     def readiness(self, name: str, ready: bool) -> None:
         """What is known of a child from outside, by the directory as a rule. Unknown names are ignored."""
-        if name in self._children:
-            self._events.put_nowait(Readiness(name, ready))
+        if name in self._instances:
+            self._instances[name].is_heard(ready, self._clock.now())
+            self._changed.set()
 
     def fenced(self, name: str) -> None:
         """The process that runs now is fenced: it is killed and started again. Unknown names are ignored."""
-        if name in self._children:
-            self._events.put_nowait(Fenced(name))
+        if name in self._running and name in self._instances:
+            self._instances[name].fenced = True
+            self._changed.set()
 
     def stop(self) -> None:
-        self._events.put_nowait(StopAsked())
+        """The first asks for a drain, the second for an end at once."""
+        if self._stopping:
+            for each in self._instances.values():
+                each.kill_at = self._clock.now()
+        self._stopping = True
+        self._changed.set()
 
-    def roll(self, names: tuple[str, ...]) -> None:
-        """These are replaced, one after the other."""
-        self._events.put_nowait(RollAsked(names))
+    def roll(self, role: str) -> None:
+        """Those of the role that run are replaced, one after the other."""
+        self._old = {each.name for each in self._instances.values() if (each.role, each.state) == (role, "running")}
+        self._changed.set()
+
+    def _exited(self, name: str, code: int, ran: float, said: tuple[str, ...] = ()) -> None:
+        instance, now = self._instances[name], self._clock.now()
+        self._old.discard(name)
+        self._changed.set()
+        if self._stopping:
+            instance.ends("ended")
+        elif instance.state == "draining":
+            instance.ends("waiting", start_at=now)
+        else:
+            restart = self._crashes[name].restart(code, ran, now, said)
+            start_at = None if restart.delay is None else now + restart.delay
+            instance.ends("failed" if restart.failed else "waiting", start_at)
+            self._say(name, f"failed: {restart.why}" if restart.failed else restart.why)
+            if restart.failed:
+                self._on_gave_up(name, restart.why)
+
+    # What is done ----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """From the first launch until every child has ended after `stop`."""
-        self._events.put_nowait(Begin())
+        """From the first start until every child has ended after `stop`."""
         try:
-            while True:
-                event = await self._next_event()
-                for instruction in self._supervisor.handle(event, self._clock.now()):
-                    match instruction:
-                        case Launch(name):
-                            await self._launch(self._children[name])
-                        case Send(name, signal_):
-                            self._send(name, signal_)
-                        case Report(name, text):
-                            self._say(name, text)
-                        case GaveUp(name, reason):
-                            self._say(name, f"failed: {reason}")
-                            self._on_gave_up(name, reason)
-                        case Ended():
-                            return
+            while self._instances:
+                self._changed.clear()
+                for action in decide(self._wanted(), list(self._instances.values()), self._clock.now()):
+                    await self._act(action)
+                if self._instances:
+                    await self._until_changed()
         finally:
             await self._end_all()
 
-    async def _next_event(self) -> Event:
-        wake = self._supervisor.next_wake(self._clock.now())
-        try:
-            async with asyncio.timeout(wake):
-                return await self._events.get()
-        except TimeoutError:
-            return Tick()
+    def _wanted(self) -> Desired:
+        return Desired(self._roles, self._old, self._stopping, kill_stuck_after=self._policy.kill_stuck_after)
+
+    async def _until_changed(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(next_wake(self._wanted(), list(self._instances.values()), self._clock.now())):
+                await self._changed.wait()
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case Start(_, name):
+                await self._launch(self._children[name])
+            case Drain(name, why):
+                self._instances[name].drains(self._clock.now() + self._policy.drain_timeout)
+                self._signal(name, signal.SIGTERM, why)
+            case Kill(name, why):
+                self._instances[name].kill_at = self._clock.now() + KILL_AGAIN
+                self._signal(name, signal.SIGKILL, why)
+            case Remove(name):
+                del self._instances[name]
+            case KeepOld(why):
+                self._say("up", why)
+                self._old.clear()
 
     async def _launch(self, child: Child) -> None:
+        self._instances[child.name].starts()
         try:
             process = await asyncio.create_subprocess_exec(
                 *tied(child.command),
@@ -197,14 +266,14 @@ class Processes:
                 start_new_session=True,
             )
         except OSError as error:
-            self._events.put_nowait(Exited(child.name, 127, (f"cannot be started: {error}",)))
+            self._exited(child.name, 127, 0.0, (f"cannot be started: {error}",))
             return
         self._running[child.name] = process
-        watcher = asyncio.create_task(self._watch(child.name, process))
+        watcher = asyncio.create_task(self._watch(child.name, process, self._clock.now()))
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
 
-    async def _watch(self, name: str, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, name: str, process: asyncio.subprocess.Process, began: float) -> None:
         last: deque[str] = deque(maxlen=LAST_LINES)
         reading = asyncio.create_task(self._read(name, process, last))
         try:
@@ -219,7 +288,7 @@ class Processes:
             _kill_group(process.pid)
         if self._running.get(name) is process:
             del self._running[name]
-        self._events.put_nowait(Exited(name, code, tuple(last)))
+        self._exited(name, code, self._clock.now() - began, tuple(last))
 
     async def _read(self, name: str, process: asyncio.subprocess.Process, last: deque[str]) -> None:
         def keep(line: str) -> None:
@@ -232,7 +301,9 @@ class Processes:
             lines.feed(data)
         lines.close()
 
-    def _send(self, name: str, signal_: signal.Signals) -> None:
+    def _signal(self, name: str, signal_: signal.Signals, why: str = "") -> None:
+        if why:
+            self._say(name, why)
         process = self._running.get(name)
         if process is None:
             return
@@ -253,7 +324,7 @@ class Processes:
     async def _end_all(self) -> None:
         """Nothing outlives `run`, also when it was cancelled or raised."""
         for name in list(self._running):
-            self._send(name, signal.SIGKILL)
+            self._signal(name, signal.SIGKILL)
         if self._watchers:
             await asyncio.wait(self._watchers, timeout=5.0)
         for file in self._logs.values():

@@ -18,7 +18,7 @@ from services.api.phases import DECODE, PREFILL
 from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
 from services.runtime.cpu_placement import shared_cores, shared_devices
 from services.runtime.environment import environment_of
-from services.runtime.roles import STAGE
+from services.runtime.roles import AFTER, STAGE
 from specmesh import rooms
 
 
@@ -53,7 +53,7 @@ def processes_of(settings: Settings, directory_endpoint: str) -> list[Process]:
     return [
         _process(
             settings.replaced(phase=phases[name]) if role == "worker" else settings,
-            directory_endpoint, role, name, number, names["tokenizer"] if role == "streamer" else (), len(phases),
+            directory_endpoint, role, name, number, len(phases),
         )
         for role in names
         for number, name in enumerate(names[role])
@@ -78,7 +78,6 @@ def _process(
     role: str,
     instance: str,
     number: int,
-    after: tuple[str, ...],
     workers: int,
 ) -> Process:
     port = mesh_metrics_port(settings, role, number)
@@ -101,7 +100,7 @@ def _process(
         devices = shared_devices(os.environ, number, workers)
     command = rooms.command("services.cli", "run", role)
     environment = {**environment_of(os.environ, role, own), **devices}
-    return Process(role, instance, port, Child(instance, command, environment, after, STAGE[role]))
+    return Process(role, instance, port, Child(instance, command, environment, role, AFTER.get(role, ()), STAGE[role]))
 
 
 @contextmanager

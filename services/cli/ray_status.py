@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mesh.supervisor.decide import number_of
 from services.api.settings import Settings
 from services.cli.ray_commands import Status, keeper_of
 from services.cli.top_view import Body, age
-from services.placement.plan import Machine, number_of, told
+from services.placement.plan import Machine, told
 from services.placement.ray_cluster import NoRay, machines
 
 # Of a machine's id, where several have one address.

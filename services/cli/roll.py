@@ -1,7 +1,7 @@
 """`specmesh roll`: the workers of a mesh are replaced one by one, while the others serve.
 
 On Ray the keeper does it (ray_commands.py). On one machine `up` does it when it gets the signal ROLL (its supervisor
-decides the order, mesh/supervisor/machine.py). This sends the signal and tells who has been replaced, from /v1/mesh.
+decides the order, mesh/supervisor/decide.py). This sends the signal and tells who has been replaced, from /v1/mesh.
 The signal needs the rights of the user who runs `up`.
 """
 

@@ -2,7 +2,7 @@
 says when it is ready, and leaves no process and no socket behind.
 
 Knows nothing of torch, tokens or HTTP bodies. Which processes: launch_plan.py; when they are started again:
-mesh/supervisor/machine.py.
+mesh/supervisor/decide.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from mesh.directory.membership import Member
 from mesh.epoch import next_epoch
 from mesh.errors import MeshError
 from mesh.node import Node
-from mesh.supervisor import Policy, Supervisor
-from mesh.supervisor.processes import Processes
+from mesh.supervisor import Policy, Processes
 from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
 from services.api.messages import Describe, ModelCard
@@ -194,7 +193,8 @@ class Up:
         self._directory = DirectoryActor(stale_after=settings.stale_after, on_change=self._members_changed)
         policy = Policy(kill_stuck_after=settings.kill_stuck_after, drain_timeout=settings.drain_timeout + LEAVE_GRACE)
         self._children = Processes(
-            Supervisor([process.child for process in processes], policy),
+            [process.child for process in processes],
+            policy,
             log_dir=run_dir(settings) / "logs",
             on_line=self._child_said,
             on_gave_up=self._gave_up,
@@ -216,7 +216,7 @@ class Up:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(ROLL, self._roll)
+        loop.add_signal_handler(ROLL, self._children.roll, "worker")
         welcoming = asyncio.create_task(self._welcome())
         try:
             await self._children.run()
@@ -234,13 +234,6 @@ class Up:
             _say("draining; again to end at once")
         self._stopping = True
         self._children.stop()
-
-    def _roll(self) -> None:
-        workers = tuple(name for name, process in self._processes.items() if process.role == "worker")
-        if len(workers) < 2:
-            _say("nothing is replaced: with one worker, requests would have to wait")
-        else:
-            self._children.roll(workers)
 
     # The children --------------------------------------------------------------------------------------------------
 

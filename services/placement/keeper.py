@@ -2,7 +2,8 @@
 scales the workers. One for the mesh; when it dies and is started anew, elsewhere perhaps, the watchers tell it what
 they were told, and it tells them where the directory is now.
 
-Knows no Ray: `Cluster` places and reaches the watchers (ray_cluster.py). What is decided is in plan.py, autoscale.py.
+Knows no Ray: `Cluster` places and reaches the watchers (ray_cluster.py). It decides nothing: what is to be done is said
+by mesh/supervisor/decide.py, where by plan.py, and how many workers by autoscale.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mesh.clock import Clock, SystemClock
 from mesh.directory import DIRECTORY, DirectoryActor
@@ -20,24 +21,13 @@ from mesh.directory.membership import Member
 from mesh.epoch import next_epoch
 from mesh.errors import MeshError
 from mesh.node import Node
+from mesh.supervisor.decide import Action, Desired, Drain, KeepOld, Remove, Role, Start, decide, number_of
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Look, Seen
 from services.api.settings import Settings
 from services.placement.cluster import Cluster, WatcherGone
 from services.placement.folder import OwnFolder, secrets_for
-from services.placement.plan import (
-    Create,
-    Drain,
-    Remove,
-    Watcher,
-    WatcherState,
-    counts_of,
-    decide,
-    is_dead,
-    number_of,
-    works,
-)
-from services.placement.rolling import is_stuck
+from services.placement.plan import Watcher, counts_of, is_dead, works
 from services.placement.scaler import Scaler
 from services.placement.watcher import Report, Told
 from services.runtime.introspection import INTROSPECTION
@@ -52,25 +42,20 @@ ANSWERS_WITHIN = 0.1  # s
 LOOK_TIMEOUT = 1.0  # s
 # A watcher without a machine after this long waits for room.
 PLACED_WITHIN = 30.0  # s
-ALIVE = ("placed", "there")
+ALIVE = ("placed", "running")
 MOST_EVENTS = 200
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Kept(Watcher):
     """A watcher as the keeper knows it."""
 
-    role: str
-    instance: str
-    asked_at: float
-    machine: str = ""
+    asked_at: float = 0.0
     address: str = ""
     pid: int = 0
-    state: WatcherState = "placed"
     answered: bool = False
     # Since when a tick is unanswered.
     silent_since: float | None = None
-    said: list[str] = field(default_factory=list)
     asking: asyncio.Task[None] | None = None
 
 
@@ -115,7 +100,7 @@ class Keeper:
         self._status = {
             "watchers": [
                 {
-                    "role": each.role, "instance": each.instance, "machine": each.machine, "address": each.address,
+                    "role": each.role, "instance": each.name, "machine": each.machine, "address": each.address,
                     "state": "ready" if self._is_ready(each) else each.state, "pid": each.pid,
                     "waits_s": now - each.asked_at if each.state == "placed" else None,
                     "needs": self._cluster.shares[each.role].bundle() if self._is_homeless(each) else None,
@@ -135,7 +120,7 @@ class Keeper:
 
     def roll(self) -> list[str]:
         """The workers that are replaced from now on, one by one."""
-        self._old = {each.instance for each in self._seen() if each.role == "worker" and each.state in ALIVE}
+        self._old = {each.name for each in self._watchers.values() if each.role == "worker" and each.state in ALIVE}
         self.say(f"replacing {', '.join(sorted(self._old, key=number_of)) or 'no worker, as there is none'}")
         self._note_status()
         return sorted(self._old)
@@ -167,21 +152,21 @@ class Keeper:
         """The watchers of an earlier keeper. What it wanted is what the most of them were told."""
         now = self._clock.now()
         for instance in await asyncio.to_thread(self._cluster.known):
-            self._watchers[instance] = _Kept(instance.rpartition("-")[0], instance, now)
+            self._watchers[instance] = self._asked_for(instance.rpartition("-")[0], instance, now)
         told: list[Report] = []
         for each in self._watchers.values():
             try:
                 async with asyncio.timeout(LOOK_TIMEOUT):
-                    told.append(await self._cluster.tick(each.instance, self._told_to(each, directory="")))
+                    told.append(await self._cluster.tick(each.name, self._told_to(each, directory="")))
             except (WatcherGone, TimeoutError):
                 continue
-            each.state, each.answered = "there", True
+            each.state, each.answered = "running", True
         newest = max(told, key=lambda report: sum(report["numbers"].values()), default=None)
         self._desired = dict(newest["desired"]) if newest and newest["desired"] else counts_of(self._settings)
         self._numbers = dict(newest["numbers"]) if newest else {}
         self._old = set(newest["old"]) & self._watchers.keys() if newest else set()
         for each in self._watchers.values():
-            self._numbers[each.role] = max(self._numbers.get(each.role, 0), number_of(each.instance))
+            self._numbers[each.role] = max(self._numbers.get(each.role, 0), number_of(each.name))
         if self._watchers:
             self.say(f"the directory has moved to {self._node.endpoint}; {len(self._watchers)} processes go on")
 
@@ -195,28 +180,29 @@ class Keeper:
             await asyncio.wait(asking, timeout=ANSWERS_WITHIN)
         self._bury_silent()
         await self._scale_by_load()
-        self._give_up_stuck()
-        for instruction in decide(self._desired, self._seen(), self._numbers, STAGE, self._stopping, self._old):
-            match instruction:
-                case Create(role, instance):
-                    await self._create(role, instance)
-                case Drain(instance):
-                    await self._drain(instance)
-                case Remove(instance):
-                    await self._remove(instance)
+        roles = {role: Role(count, STAGE[role]) for role, count in self._desired.items()}
+        wanted = Desired(roles, self._old, self._stopping, self._numbers)
+        for action in decide(wanted, self._seen(), self._clock.now()):
+            await self._act(action)
 
-    def _give_up_stuck(self) -> None:
-        active = [each for each in self._seen() if each.role == "worker" and each.state in ALIVE]
-        if is_stuck(active, self._desired["worker"], self._old):
-            self._old.clear()
-            needs = self._cluster.shares["worker"].told()
-            self.say(f"the worker stays: no machine has {needs} free for another beside it")
+    async def _act(self, action: Action) -> None:
+        match action:
+            case Start(role, instance):
+                await self._create(role, instance)
+            case Drain(instance):
+                await self._drain(instance)
+            case Remove(instance):
+                await self._remove(instance)
+            case KeepOld():
+                self._old.clear()
+                needs = self._cluster.shares["worker"].told()
+                self.say(f"the worker stays: no machine has {needs} free for another beside it")
 
     # In threads: the cluster may take its time, and this loop answers for the directory.
 
     async def _create(self, role: str, instance: str) -> None:
         self._numbers[role] = number_of(instance)
-        kept = self._watchers[instance] = _Kept(role, instance, self._clock.now())
+        kept = self._watchers[instance] = self._asked_for(role, instance, self._clock.now())
         # So that its process doesn't wait for our first tick.
         told = self._told_to(kept, self._node.endpoint)
         kept.machine = await asyncio.to_thread(self._cluster.create, role, instance, self._seen(), told)
@@ -225,9 +211,9 @@ class Keeper:
         kept = self._watchers[instance]
         if kept.state == "placed" and self._member(kept) is None:
             # Nothing runs there yet, or has just begun.
-            kept.state = "ended"
+            kept.ends("ended")
             return
-        kept.state = "draining"
+        kept.drains()
         with contextlib.suppress(WatcherGone):
             await asyncio.to_thread(self._cluster.drain, instance)
 
@@ -246,25 +232,25 @@ class Keeper:
 
     async def _ask(self, kept: _Kept) -> None:
         try:
-            report = await self._cluster.tick(kept.instance, self._told_to(kept, self._node.endpoint))
+            report = await self._cluster.tick(kept.name, self._told_to(kept, self._node.endpoint))
         except WatcherGone:
-            kept.state = "dead"
+            kept.ends("dead")
             return
         except Exception:
             # It counts as silent.
-            log.exception("%s didn't answer", kept.instance)
+            log.exception("%s didn't answer", kept.name)
             return
         kept.silent_since = None
         if kept.state == "placed":
-            kept.state = "there"
+            kept.starts()
             waited = self._clock.now() - kept.asked_at
-            self.say(f"{kept.instance} runs on {report['address']}, {waited:.1f} s after it was wanted")
+            self.say(f"{kept.name} runs on {report['address']}, {waited:.1f} s after it was wanted")
         if kept.pid and report["pid"] != kept.pid:
-            self._directory.bury(kept.instance, kept.pid)
+            self._directory.bury(kept.name, kept.pid)
         kept.answered = True
         kept.machine, kept.address, kept.pid = report["machine"], report["address"], report["pid"]
         if report["ended"]:
-            kept.state = "ended"
+            kept.ends("ended")
         for line in report["said"]:
             self.say(line)
 
@@ -282,20 +268,22 @@ class Keeper:
 
     def _member(self, kept: _Kept) -> Member | None:
         members = self._directory.members()
-        return next((each for each in members if each.key == (kept.role, kept.instance)), None)
+        return next((each for each in members if each.key == (kept.role, kept.name)), None)
 
     def _is_ready(self, kept: _Kept) -> bool:
         member = self._member(kept)
-        return member is not None and member.state == "ready" and kept.state == "there"
+        return member is not None and member.state == "ready" and kept.state == "running"
 
     def _seen(self) -> list[Watcher]:
-        seen = []
+        """With what the directory knows of their processes now."""
         for each in self._watchers.values():
             member = self._member(each)
-            load, homeless = member.load if member else 0, self._is_homeless(each)
-            ready = self._is_ready(each)
-            seen.append(Watcher(each.role, each.instance, each.state, each.machine, ready, load, homeless))
-        return seen
+            each.load = member.load if member else 0
+            each.ready, each.homeless = self._is_ready(each), self._is_homeless(each)
+        return list(self._watchers.values())
+
+    def _asked_for(self, role: str, instance: str, now: float) -> _Kept:
+        return _Kept(role, instance, "placed", asked_at=now)
 
     def _is_homeless(self, kept: _Kept) -> bool:
         """Others may use the machine that had room by what we know."""
@@ -309,7 +297,7 @@ class Keeper:
             heard = member is not None and member.state != "lost"
             silent = now - each.silent_since if each.silent_since is not None else 0.0
             if is_dead(silent, each.answered, heard):
-                each.state = "dead"
+                each.ends("dead")
                 if each.asking is not None:
                     each.asking.cancel()
 
@@ -336,4 +324,3 @@ class Keeper:
         self._told += 1
         self._events.append((self._told, text))
         log.info("%s", text)
-

@@ -1,29 +1,25 @@
-"""Which role processes a cluster should have, as values: what each needs, on which machine it goes, and what is to
-be done when some are missing, lost or too many. Knows no Ray, process, socket or clock.
+"""Where a cluster's role processes go, as values: what each needs, how many there are at first, on which machine one
+goes. What is to be done when some are missing, lost or too many: mesh/supervisor/decide.py.
 
-    desired + watchers ──decide──▶ Create, Drain, Remove      (while workers are replaced: rolling.py)
     machines + watchers ──choose_machine──▶ the machine with the fewest of that role
 
-A watcher is the process on a machine of the cluster that starts and watches one role process (watcher.py).
+A watcher is the process on a machine of the cluster that starts and watches one role process (watcher.py). Knows no
+Ray, process, socket or clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from mesh.directory.membership import Member
+from mesh.supervisor.decide import Instance
 from services.api.settings import ROLES, Settings
-from services.placement.rolling import is_one_more_due, next_to_drain
 
 # CPUs that Ray sets aside for the roles that don't compute.
 SMALL = 0.2
 # A watcher that answered once and then doesn't for this long is dead, if the directory doesn't hear its process either.
 SILENT = 2.0  # s
-
-# placed: Ray was asked for it; there: it answers; draining: told to end; ended: its process has; dead: it is gone.
-WatcherState = Literal["placed", "there", "draining", "ended", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +41,11 @@ def told(bundle: Mapping[str, float]) -> str:
     return " and ".join(f"{count:g} {name}{'' if count == 1 else 's'}" for name, count in bundle.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Watcher:
-    role: str
-    instance: str
-    state: WatcherState
+@dataclass(slots=True)
+class Watcher(Instance):
+    """The process on a machine that starts and watches a role's process, as the keeper knows it."""
+
     machine: str = ""
-    ready: bool = False
-    load: int = 0
-    # It waits for a machine with room.
-    homeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +55,6 @@ class Machine:
     id: str
     cpus: float
     gpus: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    role: str
-    instance: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    instance: str
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    instance: str
-
-
-Instruction = Create | Drain | Remove
 
 
 def shares_of(settings: Settings, cluster_gpus: float) -> dict[str, Share]:
@@ -109,46 +81,6 @@ def counts_of(settings: Settings) -> dict[str, int]:
         "worker": max(workers, settings.min_workers),
         "streamer": settings.streamers,
     }
-
-
-def decide(
-    desired: Mapping[str, int],
-    watchers: Sequence[Watcher],
-    numbers: Mapping[str, int],
-    stages: Mapping[str, int],
-    stopping: bool = False,
-    old: Collection[str] = (),
-) -> list[Instruction]:
-    """`numbers`: the largest that an instance of each role has had, so that no two processes ever share a name. While
-    `stopping`, the roles of the highest stage drain first. `old`: instances to be replaced one by one."""
-    out: list[Instruction] = [Remove(each.instance) for each in watchers if each.state in ("ended", "dead")]
-    left = [each for each in watchers if each.state not in ("ended", "dead")]
-    if stopping:
-        stage = max((stages[each.role] for each in left), default=0)
-        return out + [Drain(each.instance) for each in left if stages[each.role] == stage and each.state != "draining"]
-    for role, count in desired.items():
-        ours = [each for each in left if each.role == role]
-        active = [each for each in ours if each.state != "draining"]
-        missing = max(count - len(active), int(is_one_more_due(active, len(ours) - len(active), count, old)))
-        first = numbers.get(role, 0) + 1
-        out += [Create(role, f"{role}-{first + more}") for more in range(missing)]
-        if replaced := next_to_drain(active, count, old):
-            out.append(Drain(replaced))
-        else:
-            most = count + any(each.instance in old for each in active)
-            out += [Drain(each.instance) for each in surplus(active, most)]
-    return out
-
-
-def surplus(active: Sequence[Watcher], count: int) -> list[Watcher]:
-    """Those to end: without an answer yet first, then not ready ones, then the idlest."""
-    order = sorted(active, key=lambda each: (each.state == "there", each.ready, each.load, -number_of(each.instance)))
-    return order[: max(0, len(active) - count)]
-
-
-def number_of(instance: str) -> int:
-    number = instance.rpartition("-")[2]
-    return int(number) if number.isdigit() else 0
 
 
 def is_dead(unanswered: float, has_answered: bool, is_heard: bool) -> bool:

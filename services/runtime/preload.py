@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from mesh.supervisor import Begin, Child, Event, Exited, GaveUp, Launch, Policy, Report, Supervisor, Tick
+from mesh.supervisor import Crashes, Policy
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,9 @@ class WarmParent:
     def __init__(self, name: str, load: Callable[[], None], policy: Policy = POLICY) -> None:
         self._name = name
         self._load = load
-        self._supervisor = Supervisor([Child(name, ())], policy)
+        self._crashes = Crashes(policy)
+        self._forked_at = 0.0
+        self._fork_at = 0.0
         self._pid = os.getpid()
         self._worker = 0
         self._loaded = False
@@ -54,40 +56,26 @@ class WarmParent:
         """Returns in each process: None in a worker, which goes on from here; the exit code in the parent."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         _show_as(f"{self._name}-parent")
-        code = self._handle(Begin())
+        code: int | None = None
         while code is None and not self._is_worker:
-            code = self._handle(self._next_event())
+            if self._stopping and not self._worker:
+                return 0
+            if not self._worker and time.monotonic() >= self._fork_at:
+                self._fork()
+            else:
+                self._hear()
+                code = self._bury()
         return code
 
-    def _handle(self, event: Event) -> int | None:
-        """The exit code, once there is one. In a worker nothing is left to do."""
-        if isinstance(event, Exited):
-            self._worker = 0
-            if self._stopping or event.code == 0:
-                return _as_exit_code(event.code)
-        elif self._stopping and not self._worker:
-            return 0
-        for instruction in self._supervisor.handle(event, time.monotonic()):
-            match instruction:
-                case Launch():
-                    self._fork()
-                case Report(_, text):
-                    log.warning("%s", text)
-                case GaveUp(_, reason):
-                    log.error("giving up: %s", reason)
-                    assert isinstance(event, Exited)
-                    return _as_exit_code(event.code)
-        return None
-
-    def _next_event(self) -> Event:
-        left = self._supervisor.next_wake(time.monotonic())
-        heard = signal.sigwaitinfo(_HEARD) if left is None else signal.sigtimedwait(_HEARD, left)
+    def _hear(self) -> None:
+        """Wait for a signal, or until it is time to fork."""
+        left = max(0.0, self._fork_at - time.monotonic())
+        heard = signal.sigwaitinfo(_HEARD) if self._worker else signal.sigtimedwait(_HEARD, left)
         if heard is not None and heard.si_signo in _PASSED_ON:
             self._pass_on(signal.Signals(heard.si_signo))
         elif heard is not None and heard.si_signo == LOADABLE and not self._loaded:
             self._loaded = True
             self._load()
-        return self._bury()
 
     def _pass_on(self, number: signal.Signals) -> None:
         self._stopping |= number != signal.SIGUSR1
@@ -96,20 +84,33 @@ class WarmParent:
             # A stopped process gets no signal before it continues.
             os.kill(self._worker, signal.SIGCONT)
 
-    def _bury(self) -> Event:
-        """All that have ended: one SIGCHLD may stand for several."""
-        event: Event = Tick()
+    def _bury(self) -> int | None:
+        """All that have ended: one SIGCHLD may stand for several. The exit code, once there is one."""
+        code: int | None = None
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._worker:
-                    event = Exited(self._name, os.waitstatus_to_exitcode(ended[1]))
-        return event
+                    code = os.waitstatus_to_exitcode(ended[1])
+        return None if code is None else self._ended(code)
+
+    def _ended(self, code: int) -> int | None:
+        now, self._worker = time.monotonic(), 0
+        if self._stopping or code == 0:
+            return _as_exit_code(code)
+        restart = self._crashes.restart(code, now - self._forked_at, now)
+        if restart.failed or restart.delay is None:
+            log.error("giving up: %s", restart.why)
+            return _as_exit_code(code)
+        log.warning("%s", restart.why)
+        self._fork_at = now + restart.delay
+        return None
 
     def _fork(self) -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         # What is there stays in pages that both have.
         gc.freeze()
+        self._forked_at = time.monotonic()
         self._worker = os.fork()
         if not self._worker:
             self._become_worker()

@@ -47,7 +47,7 @@ def test_all_start_at_once_but_the_door_which_waits_for_a_tokenizer() -> None:
         "tokenizer-2": (),
         "proposer-1": (),
         "worker-1": (),
-        "streamer-1": ("tokenizer-1", "tokenizer-2"),
+        "streamer-1": ("tokenizer",),
     }
 
 

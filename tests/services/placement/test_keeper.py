@@ -150,7 +150,7 @@ async def test_a_lost_host_is_replaced_under_a_new_name_and_a_silent_one_only_if
         await until(lambda: keeper._watchers["worker-2"].silent_since is not None, lambda: "it is asked")
         keeper._watchers["worker-2"].silent_since = keeper._clock.now() - 60.0
         keeper._bury_silent()
-        assert keeper._watchers["worker-2"].state == "there"
+        assert keeper._watchers["worker-2"].state == "running"
         town.cluster.deaf.clear()
     assert "remove worker-1" in town.cluster.calls and "remove worker-2" not in town.cluster.calls
 

@@ -5,74 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from services.api.settings import Settings
 from services.placement.plan import (
-    Create,
-    Drain,
     Machine,
-    Remove,
     Share,
     Watcher,
     choose_machine,
     counts_of,
-    decide,
     is_dead,
     shares_of,
 )
-from services.runtime.roles import STAGE
 
 ROLES = ("tokenizer", "proposer", "worker", "streamer")
 SHARES = {**{role: Share(0.2) for role in ROLES}, "worker": Share(1.0)}
 
 
-def worker(number: int, state: str = "there", **more: object) -> Watcher:
+def worker(number: int, state: str = "running", **more: object) -> Watcher:
     return Watcher("worker", f"worker-{number}", state, **more)  # type: ignore[arg-type]
-
-
-def test_what_is_missing_is_made_under_new_names() -> None:
-    watchers = [worker(1), worker(2, "dead"), worker(4, "draining")]
-    out = decide({"worker": 3}, watchers, {"worker": 7}, STAGE)
-    assert out == [Remove("worker-2"), Create("worker", "worker-8"), Create("worker", "worker-9")]
-
-
-def test_what_is_too_much_drains_the_useless_and_the_idle_first() -> None:
-    watchers = [
-        worker(1, ready=True, load=9), worker(2, ready=True, load=1), worker(3, "placed"), worker(4, ready=False),
-        worker(5, ready=True, load=1),
-    ]  # fmt: skip
-    assert decide({"worker": 2}, watchers, {}, STAGE) == [Drain("worker-3"), Drain("worker-4"), Drain("worker-5")]
-
-
-def test_a_stop_drains_the_streamers_before_what_they_need() -> None:
-    watchers = [Watcher(role, f"{role}-1", "there") for role in ROLES]
-    everyone = dict.fromkeys(ROLES, 1)
-    first = decide(everyone, watchers, {}, STAGE, stopping=True)
-    assert first == [Drain("streamer-1")]
-    watchers = [Watcher(each.role, each.instance, "ended" if each.role == "streamer" else "there") for each in watchers]
-    assert decide(everyone, watchers, {}, STAGE, stopping=True) == [Remove("streamer-1"), Drain("worker-1")]
-    left = [Watcher(role, f"{role}-1", "there") for role in ("tokenizer", "proposer")]
-    assert decide(everyone, left, {}, STAGE, stopping=True) == [Drain("tokenizer-1"), Drain("proposer-1")]
-
-
-STATES = st.sampled_from(["placed", "there", "draining", "ended", "dead"])
-
-
-# On a loaded machine the first draw takes seconds.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(states=st.lists(STATES, max_size=8), wanted=st.integers(0, 8))
-def test_after_the_decision_is_carried_out_there_are_as_many_as_wanted(states: list[str], wanted: int) -> None:
-    watchers = [worker(number, state) for number, state in enumerate(states)]
-    left = {each.instance for each in watchers if each.state != "draining"}
-    for instruction in decide({"worker": wanted}, watchers, {"worker": len(states)}, STAGE):
-        if isinstance(instruction, Create):
-            assert instruction.instance not in {each.instance for each in watchers}
-            left.add(instruction.instance)
-        else:
-            left.discard(instruction.instance)
-    assert len(left) == wanted
 
 
 def test_a_host_is_dead_when_neither_it_nor_its_process_is_heard() -> None:
