@@ -181,6 +181,40 @@ class PagesHeld(Message, frozen=True):
     count: int
 
 
+# 2c. worker -> worker-node: its ranks on another machine (docs/parallel.md) ----------------------------------
+
+
+class JoinWorker(Message, frozen=True):
+    """Ask a node whether it belongs to the worker that has this `port` as master_port. What the two must have in common
+    is compared there: the version, the numbers of nodes and ranks, and the model (models/fingerprint.py: name, config,
+    tensors, values). A node that differs says in what, and ends."""
+
+    port: int
+    version: str
+    nodes: int
+    ranks: int
+    model: tuple[str, str, str, str]
+
+
+class NodeJoined(Message, frozen=True):
+    """The answer, and the first item of a RunRanks stream."""
+
+    node: int
+
+
+class RunRanks(Message, frozen=True):
+    """Start the node's ranks, which meet the others at `store` and `port` under the name `generation`. The stream is
+    held as long as the worker lives; it ends when one of the ranks does. `options` are models/executor.py's."""
+
+    executor: Literal["triton", "compiled", "plain"]
+    quantization: Literal["none", "wint8", "wint4"]
+    gpu: bool
+    store: str
+    port: int
+    generation: str
+    options: dict[str, str | int | float | bool]
+
+
 # 3. worker -> proposer, one for the whole batch of a step -----------------------------------------------
 
 
@@ -483,6 +517,9 @@ KINDS: dict[str, type[Message]] = {
     "lent_place": LentPlace,
     "pages_read": PagesRead,
     "pages_held": PagesHeld,
+    "join_worker": JoinWorker,
+    "node_joined": NodeJoined,
+    "run_ranks": RunRanks,
     "propose": Propose,
     "proposed": Proposed,
     "tokens": Tokens,

@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+# The role of a node that isn't the first.
+WORKER_NODE = "worker-node"
+# The reason with which a node refuses a worker that it wasn't started for.
+ANOTHER_WORKER = "another_worker"
+
 
 def meeting_address(master_addr: str, master_port: int) -> tuple[str, int]:
-    """Of HOST, HOST:PORT or [IPV6]:PORT, whose port goes before `master_port`. Raises ValueError."""
+    """Of HOST or HOST:PORT, whose port goes before `master_port`. Raises ValueError."""
     host, colon, port = master_addr.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):
         host, port = master_addr, str(master_port)
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{master_addr!r} is neither HOST nor HOST:PORT")
     host = host.removeprefix("[").removesuffix("]")
-    if host in ("0.0.0.0", "::"):
+    if host == "0.0.0.0":
         raise ValueError(f"{host} is no address at which others find node 0")
+    if ":" in host:
+        raise ValueError(f"{host} is an IPv6 address: sockets of the mesh take host names and IPv4 addresses")
     return host, int(port)
+
+
+def meeting_endpoint(master_addr: str, master_port: int, node: int) -> str:
+    """Of the directory that all nodes find each other in. Raises ValueError."""
+    host, port = meeting_address(master_addr, master_port)
+    # Node 0 binds it, and names can't be bound.
+    return f"tcp://{host if node else own_address(host)}:{port}"
+
+
+def own_address(host: str) -> str:
+    """The address of this machine behind its name. Raises ValueError."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise ValueError(f"master_addr: {host} isn't known here: {error.strerror or error}") from error
+
+
+def address_towards(master_addr: str, master_port: int) -> str:
+    """This machine's address, as node 0 sees it. Raises OSError. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(meeting_address(master_addr, master_port))
+        return str(probe.getsockname()[0])
 
 
 def ranks_of(node: int, nodes: int, ranks: int) -> str:
@@ -40,6 +70,12 @@ def problems_of(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             meeting_address(values["master_addr"], values["master_port"])
         except ValueError as error:
             yield "master_addr", str(error)
+    if not values["keys_dir"]:
+        yield (
+            "nnodes",
+            "set keys_dir, too: machines talk to each other with keys; make them with `specmesh keys make`, and copy"
+            " the folder to every node",
+        )
     if ranks % nodes:
         yield "nnodes", f"tensor_parallel_size of {ranks} can't be shared out evenly: set it to a multiple of {nodes}"
     for name in ("prefill_tensor_parallel_size", "decode_tensor_parallel_size"):

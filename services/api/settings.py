@@ -21,7 +21,7 @@ from services.api.cores import cores_of
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.hosts import origins_of
 from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
-from services.api.nodes import problems_of
+from services.api.nodes import WORKER_NODE, meeting_endpoint, problems_of
 from services.api.page_transport import NIXL, TRANSPORTS
 from services.api.phases import ALL, PHASES
 from services.api.sampling_defaults import API_ONLY
@@ -136,8 +136,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("decode_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase decode; 0: as tensor_parallel_size", low=0, high=64, roles="worker"),
     _row("nnodes", 1, "Number of machines that the processes of tensor_parallel_size are on, as many on each; each machine is given the same command with its own node_rank (docs/parallel.md)", low=1, high=64, roles="worker"),
     _row("node_rank", 0, "With nnodes: the number of this machine; 0 serves, the others only compute", low=0, high=63, roles="worker"),
-    _row("master_addr", "", "With nnodes: address of node 0, HOST or HOST:PORT, at which its worker waits for the other nodes", roles="worker"),
-    _row("master_port", 29501, "With nnodes: port of master_addr, where that has none", low=1, high=65535, roles="worker"),
+    _row("master_addr", "", "With nnodes: address of node 0, HOST or HOST:PORT; unless directory is set, the directory of the mesh is there, in which node 0 finds the others", roles="worker"),
+    _row("master_port", 29501, "With nnodes: port of master_addr, where that has none; a node joins only a worker with the same", low=1, high=65535, roles="worker"),
     _row("threads", 0, "Number of compute threads of the worker, of all its ranks together; 0: one per core", low=0, high=1024, roles="worker"),
     _row("prefix_cache", True, "Keep the KV pages of finished texts and reuse them for requests with the same beginning", roles="worker"),
     _row("phase", ALL, "Part of the work that the streamers give this worker: prefill: long prompts, whose KV pages it hands to others; decode: requests, whose long prompts others compute; all: requests, which it computes alone", kind="choice", choices=PHASES, roles="worker"),
@@ -606,7 +606,7 @@ def instance_name(settings: Settings, role: str) -> str:
 def endpoint(settings: Settings, role: str, instance: str = "") -> str:
     """Where a process of the mesh binds. The directory is a role with one well-known endpoint."""
     if role == "directory":
-        return settings.directory or _socket(settings, "directory")
+        return settings.directory or _meeting(settings) or _socket(settings, "directory")
     return settings.bind or _socket(settings, instance or instance_name(settings, role))
 
 
@@ -614,6 +614,13 @@ def directory_of(settings: Settings) -> Callable[[], str]:
     """Where the directory is found. Raises OSError or ValueError when it can't be read."""
     at = endpoint(settings, "directory")
     return lambda: read_endpoint(Path(at.removeprefix("file://"))) if at.startswith("file://") else at
+
+
+def _meeting(settings: Settings) -> str:
+    """Where the nodes of a split worker find each other; "": there is but one."""
+    if settings.nnodes == 1:
+        return ""
+    return meeting_endpoint(settings.master_addr, settings.master_port, settings.node_rank)
 
 
 def read_endpoint(file: Path) -> str:
@@ -635,7 +642,7 @@ def sockets_in(folder: Path) -> list[Path]:
 
 def metrics_port(settings: Settings, role: str) -> int:
     """Port of this process's health server; a port that was set is used as it is."""
-    return settings.metrics_port or FIRST_METRICS_PORT + ROLES.index(role)
+    return settings.metrics_port or FIRST_METRICS_PORT + (*ROLES, WORKER_NODE).index(role)
 
 
 def mesh_metrics_port(settings: Settings, role: str, index: int = 0) -> int:

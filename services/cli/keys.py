@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from services.api.nodes import WORKER_NODE
 from services.api.settings import ROLES, Settings, default_file
 
 
@@ -20,7 +21,7 @@ def make(names: list[str], settings: Settings) -> int:
 
     folder = keys_folder(settings)
     try:
-        made = make_keys(folder, names or ROLES)
+        made = make_keys(folder, names or (*ROLES, WORKER_NODE))
     except (OSError, ValueError) as error:
         print(f"specmesh: {error}", file=sys.stderr)
         return 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.supervisor import Child
+from services.api.nodes import meeting_address
 from services.api.phases import DECODE, PREFILL
 from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
 from services.runtime.cpu_placement import shared_cores, shared_devices
@@ -146,8 +147,22 @@ def check_ports(settings: Settings, processes: list[Process]) -> None:
             _listening(host, port).close()
         except OSError as error:
             problems.append(_refused(host, port, what, flag, error))
+    if settings.nnodes > 1 and not settings.directory:
+        problems += _meeting_problems(settings)
     if problems:
         raise PortsTaken("\n".join(problems))
+
+
+def _meeting_problems(settings: Settings) -> Iterator[str]:
+    host, port = meeting_address(settings.master_addr, settings.master_port)
+    try:
+        _listening(host, port).close()
+    except OSError as error:
+        yield (
+            f"{host}:{port}, where the nodes are to meet, cannot be had ({error.strerror or error})\n"
+            "  fix: set --master-addr to an address of this machine that the other nodes reach, and --master-port to a"
+            " free port"
+        )
 
 
 def _refused(host: str, port: int, what: str, flag: str, error: OSError) -> str:

@@ -1,5 +1,5 @@
 """`specmesh up` and `specmesh run worker` with `--node-rank` 1 and up: the ranks of another machine's worker. Fetches
-the model, and becomes the process that keeps them (services/worker/parallel/other_node.py)."""
+the model, and becomes the process that keeps them (services/worker/parallel/node_actor.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 
 from models.errors import ModelError
-from services.api.nodes import ranks_of
+from services.api.nodes import WORKER_NODE, ranks_of
 from services.api.settings import Settings
 from services.cli.up import compiling, fetch_model
 from services.runtime.environment import environment_of
@@ -23,8 +23,9 @@ def main(settings: Settings) -> int:
         with compiling(settings):
             folder = fetch_model(settings, with_head=False)
         print(banner(settings), file=sys.stderr, flush=True)
-        command = rooms.command("services.worker.parallel.other_node", str(folder))
-        os.execve(command[0], command, environment_of(os.environ, "worker", settings))
+        command = rooms.command("services.worker.parallel.node_actor")
+        own = settings.replaced(model=str(folder.absolute()), host_directory=False)
+        os.execve(command[0], command, environment_of(os.environ, WORKER_NODE, own))
     except KeyboardInterrupt:
         print("\nspecmesh: stopped", file=sys.stderr)
         return 130

@@ -49,6 +49,7 @@ from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.mail import CallBack, ProposersMoved
 from services.worker.metrics import WorkerMetrics
 from services.worker.outlet import Outlet
+from services.worker.parallel.nodes import Nodes, nodes_of
 from services.worker.running.replay import Recorder
 from services.worker.running.runner import Facts, PageMemory, Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
@@ -98,6 +99,8 @@ class WorkerActor(Actor):
         self.phase: str = settings.phase
         self._outlets: dict[int, Outlet | Loan] = {}
         self._handover: Handover | None = None
+        # Of a worker on several machines: the others.
+        self._nodes: Nodes | None = None
         self._stream_ids = itertools.count(1)
         self._secret = b""
         self._unready = "loading model"
@@ -113,12 +116,13 @@ class WorkerActor(Actor):
     async def on_start(self) -> None:
         """Returns at once; `ready` says when the model is loaded."""
         self._loop = asyncio.get_running_loop()
+        self._nodes = nodes_of(self._context) if self._settings.nnodes > 1 else None
         threading.Thread(target=self._load, name="load-model", daemon=True).start()
 
     def _load(self) -> None:
         try:
             self._secret = secret_of(self._settings)
-            runner = self._given_runner or load_runner(self._settings)
+            runner = self._given_runner or load_runner(self._settings, self._nodes)
             memory = runner.page_memory() if self._secret else None
             direct = direct_of(self._settings, memory)
         # Whatever is wrong with a model, log it and end the process.
@@ -408,6 +412,8 @@ class WorkerActor(Actor):
 
     async def on_stop(self) -> None:
         self._stopped = True
+        if self._nodes is not None:
+            self._nodes.close()
         if self._engine is not None:
             self._engine.stop()
             if not await asyncio.to_thread(self._engine.join, JOIN_SECONDS):

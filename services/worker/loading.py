@@ -21,6 +21,7 @@ from services.worker.scheduling.limits import LONGEST_AUTO
 from services.worker.speculation.local.drafters import LocalDrafters
 
 if TYPE_CHECKING:
+    from services.worker.parallel.nodes import Nodes
     from services.worker.running.mock import MockRunner
 
 # How many times the time after which a worker counts as stuck a rank may keep the others waiting.
@@ -29,11 +30,11 @@ STALE_TIMES = 5
 MOCK_TOKEN_BYTES = 16384
 
 
-def load_runner(settings: Settings) -> Runner:
-    """Raises ModelError or ValueError with a message for the user."""
+def load_runner(settings: Settings, nodes: Nodes | None = None) -> Runner:
+    """`nodes`: the other machines that the model is on. Raises ModelError or ValueError with a message for the user."""
     if settings.engine == "mock":
         return _mock(settings)
-    return _torch(settings)
+    return _torch(settings, nodes)
 
 
 def model_name(settings: Settings) -> str:
@@ -52,10 +53,9 @@ def _mock(settings: Settings) -> MockRunner:
     return MockRunner(profile, page_tokens=settings.page_tokens, pages=pages)
 
 
-def _torch(settings: Settings) -> Runner:
+def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
     from models.sources import ensure_model
     from services.api.own_drafter import own_drafter
-    from services.worker.parallel.meeting import meeting_of
     from services.worker.running.load_torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
@@ -80,7 +80,7 @@ def _torch(settings: Settings) -> Runner:
         rows_a_sequence=rows_a_sequence(settings),
         ranks=ranks_of(settings),
         rank_timeout=STALE_TIMES * settings.stale_after,
-        meeting=meeting_of(settings),
+        nodes=nodes,
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
     if own and METHODS[own.method].has_network:

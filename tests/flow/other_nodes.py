@@ -12,7 +12,7 @@ from typing import Any
 
 from running_mesh import descendants, has_ended, until
 
-from bench.running_mesh import ROOT, SPECMESH
+from bench.running_mesh import ROOT, SPECMESH, free_ports
 
 RANK = "services.worker.parallel.rank"
 
@@ -20,6 +20,7 @@ RANK = "services.worker.parallel.rank"
 class OtherNode:
     def __init__(self, log: Path, node: int = 1, within: Sequence[str] = (), **settings: Any) -> None:
         """`within`: the start of a command that runs the rest of it elsewhere."""
+        settings = {"run_dir": log.with_suffix(".run"), "metrics_port": free_ports(1), **settings}
         argv = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
         self._command = [*within, *SPECMESH, "up", "--headless", f"--node-rank={node}", *argv]
         self._log = log

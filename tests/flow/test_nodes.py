@@ -22,7 +22,10 @@ from tiny_folder import write_tiny_model
 from bench.failures.partition import HERE, Link
 from bench.running_mesh import free_ports
 from mesh.security import make_keys
+from services.api.nodes import WORKER_NODE
+from services.api.settings import ROLES
 
+KEYS = (*ROLES, WORKER_NODE)
 Pair = tuple[RunningMesh, OtherNode]
 
 
@@ -34,9 +37,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pair(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("mesh")
+    make_keys(folder / "keys", KEYS)
     shared: dict[str, Any] = {
         "model": model, "tensor_parallel_size": 2, "nnodes": 2, "master_addr": "127.0.0.1",
-        "master_port": free_ports(1), **SETTINGS,
+        "master_port": free_ports(1), "keys_dir": folder / "keys", **SETTINGS,
     }  # fmt: skip
     with other_node(folder / "node.log", **shared) as node, running_mesh(folder, **shared) as mesh:
         yield mesh, node
@@ -77,7 +81,7 @@ async def test_streams_go_on_when_any_of_it_is_killed(pair: Pair, calm: list[str
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace")
 async def test_streams_go_on_across_a_network_that_was_cut(model: Path, tmp_path: Path) -> None:
     """The other node is in a network of its own, with keys. While the link is down nothing says that it is."""
-    make_keys(tmp_path / "keys", ["worker", "streamer", "tokenizer", "proposer"])
+    make_keys(tmp_path / "keys", KEYS)
     shared: dict[str, Any] = {
         "model": model, "tensor_parallel_size": 2, "nnodes": 2, "master_addr": f"{HERE}:{free_ports(1)}",
         "keys_dir": tmp_path / "keys", **SETTINGS,

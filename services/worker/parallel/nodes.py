@@ -1,179 +1,164 @@
-"""The other nodes of a split worker, as node 0 sees them: they come, are checked, and are told what their ranks need.
+"""The other nodes of a split worker, as node 0 sees them: members of the mesh, found in the directory (node_actor.py is
+the other side).
 
-While one is missing, whoever can't belong is refused by name and the wait goes on. Once all are told, the end of any is
-the end of the worker (ranks.py). other_node.py is the other side.
+    directory ─▶ members with the role worker-node
+    JoinWorker ─▶ each of them, again and again until all have joined; whoever doesn't belong here is refused by name
+    RunRanks   ─▶ all of them at once: a stream each, open as long as both sides live
+
+The end of a stream is the end of that node's ranks, and so of the worker (ranks.py). The connections live in the event
+loop; `gather` and `run` are called from the thread that loads the model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-import socket
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import astuple
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from models.errors import ModelError
+from mesh.actor import Home
+from mesh.directory.membership import Member
+from mesh.errors import MeshError, RemoteError
+from mesh.ref import Ref
+from mesh.stream import StreamReader
 from models.fingerprint import Fingerprint
+from services.api.messages import JoinWorker, NodeJoined, RunRanks
+from services.api.nodes import ANOTHER_WORKER, WORKER_NODE, meeting_address, own_address
 from services.runtime.version import own_version
-from services.worker.parallel.line import Beats, Hello, Line, LineLost, Lost, Message, Refused
-from services.worker.parallel.meeting import Meeting
+
+if TYPE_CHECKING:
+    from services.runtime.process import Context
 
 log = logging.getLogger("specmesh.worker")
 
-# Connections that haven't said what they are.
-MOST_STRANGERS = 64
+# Seconds between two looks at the nodes that are missing, and for one answer.
+RETRY, ANSWER = 0.5, 2.0
+# A stream has a deadline, and a worker none: another stream takes over now and then.
+RENEW = 7 * 86400.0  # s
+
+
+class Directory(Protocol):
+    def ready(self, role: str) -> list[Member]: ...
+
+    def on_change(self, callback: Callable[[], None]) -> None: ...
 
 
 class Nodes:
-    def __init__(self, meeting: Meeting, ranks: int, model: Fingerprint, lost: Callable[[str], Any]) -> None:
-        """`lost` is called in any thread, after `tell`. Raises `ModelError` where the address can't be had."""
-        self._meeting, self._ranks, self._model, self._lost = meeting, ranks, model, lost
-        self._changed = threading.Condition()
-        self._there: dict[int, tuple[Line, Beats]] = {}
-        self._told = self._closed = False
-        self._last_said = ""
-        self._strangers = threading.Semaphore(MOST_STRANGERS)
-        self._listener = _listening(meeting)
-        # Without a name that has to be looked up.
-        self.host: str = self._listener.getsockname()[0]
-        threading.Thread(target=self._accept, name="nodes", daemon=True).start()
+    def __init__(
+        self, home: Home, directory: Directory, host: str, port: int, nodes: int, ranks: int, renew: float = RENEW
+    ) -> None:
+        """`host`: where ranks of other nodes meet those of this one. `port` tells this worker from others. To be made
+        in the event loop."""
+        self.host, self.count = host, nodes
+        self._home, self._directory, self._port, self._ranks, self._renew = home, directory, port, ranks, renew
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        directory.on_change(self._changed.set)
+        self._joined: dict[int, Member] = {}
+        self._held: set[asyncio.Task[None]] = set()
+        # What was said of a node last: one that is refused may come again and again.
+        self._said: dict[str, str] = {}
 
-    def gather(self) -> None:
-        """Returns when all are there, however long that takes."""
-        at = f"{self._meeting.host}:{self._meeting.port}"
-        with self._changed:
-            while missing := [node for node in range(1, self._meeting.nodes) if node not in self._there]:
-                which = f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
-                log.warning("waiting at %s for %s of %d", at, which, self._meeting.nodes)
-                self._changed.wait()
-            self._told = True
-        # Whoever comes now waits for the next worker.
-        self._close_listener()
+    def gather(self, model: Fingerprint) -> None:
+        """Returns when all have joined, however long that takes."""
+        join = JoinWorker(
+            port=self._port, version=own_version(), nodes=self.count, ranks=self._ranks, model=astuple(model)
+        )
+        self._in_loop(self._gather(join))
 
-    def tell(self, message: Message) -> None:
-        for node, (line, _) in sorted(self._there.items()):
-            try:
-                line.say(message)
-            except LineLost as error:
-                self._lost(f"node {node}: {error}")
+    def run(self, told: RunRanks, lost: Callable[[str], Any]) -> None:
+        """On all nodes. `lost` is called in the event loop when the ranks of one have ended, or can't be begun."""
+        self._in_loop(self._run(told, lost))
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-        self._close_listener()
-        for line, beats in list(self._there.values()):
-            beats.close()
-            line.close()
+        """In the event loop. Nothing is lost after this."""
+        for task in self._held:
+            task.cancel()
 
-    def _close_listener(self) -> None:
-        # A thread that accepts is woken by it, which a close alone doesn't do.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+    def _in_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def _accept(self) -> None:
+    async def _gather(self, join: JoinWorker) -> None:
         while True:
-            try:
-                connection, address = self._listener.accept()
-            except OSError:
+            members = self._directory.ready(WORKER_NODE)
+            numbers = await asyncio.gather(*(self._ask(member, join) for member in members))
+            self._joined = {number: member for number, member in zip(numbers, members, strict=True) if number}
+            missing = [number for number in range(1, self.count) if number not in self._joined]
+            if not missing:
                 return
-            if self._strangers.acquire(blocking=False):
-                arguments = connection, str(address[0])
-                threading.Thread(target=self._meet, args=arguments, name="node", daemon=True).start()
-            else:
-                connection.close()
+            which = f"node {missing[0]}" if len(missing) == 1 else f"nodes {', '.join(map(str, missing))}"
+            self._say_once("", f"waiting for {which} of {self.count}")
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY):
+                    await self._changed.wait()
 
-    def _meet(self, connection: socket.socket, address: str) -> None:
+    async def _ask(self, member: Member, join: JoinWorker) -> int:
+        """The node's number; 0: it is none of this worker's."""
         try:
-            line = Line(connection, self._meeting.secret, first=True)
-            hello = line.hear()
-        except LineLost as error:
-            connection.close()
-            self._say_once(f"{address} is refused: {error}")
-            return
-        finally:
-            self._strangers.release()
-        refused = self._welcome(hello, line)
-        if refused is None:
-            assert isinstance(hello, Hello)
-            self._live_with(hello.node, line, address)
-            return
-        self._say_once(f"{address} is refused: {refused.why}")
-        with contextlib.suppress(LineLost):
-            line.say(refused)
-        line.close()
+            answer = await self._ref(member).ask(join, timeout=ANSWER)
+        except RemoteError as error:
+            if error.reason != ANOTHER_WORKER:
+                self._say_once(member.instance, f"{_place(member)} is refused: {error.message}")
+        except MeshError as error:
+            self._say_once(member.instance, f"{_place(member)} doesn't join yet: {error}")
+        else:
+            if isinstance(answer, NodeJoined) and 0 < answer.node < self.count:
+                return answer.node
+        return 0
 
-    def _say_once(self, text: str) -> None:
-        """Who is refused may come again and again."""
-        if text != self._last_said:
-            self._last_said = text
+    async def _run(self, told: RunRanks, lost: Callable[[str], Any]) -> None:
+        for number, member in self._joined.items():
+            log.info("node %d is there: %s", number, _place(member))
+            name = f"node {number} ({_place(member)})"
+            task = self._loop.create_task(self._live_with(self._ref(member), name, told, lost))
+            self._held.add(task)
+            task.add_done_callback(self._held.discard)
+
+    async def _live_with(self, node: Ref, name: str, told: RunRanks, lost: Callable[[str], Any]) -> None:
+        try:
+            await self._hold(node, told)
+        except RemoteError as error:
+            lost(f"{name}: {error.message}")
+        except MeshError as error:
+            lost(f"{name}: {error}")
+
+    async def _hold(self, node: Ref, told: RunRanks) -> None:
+        """Until the node's ranks have ended. Raises MeshError, which says why."""
+        held: list[StreamReader] = []
+        try:
+            while True:
+                items = await node.stream(told, timeout=2 * self._renew).__aenter__()
+                held.append(items)
+                # It holds the ranks, too, from its first item on.
+                await anext(items)
+                while len(held) > 1:
+                    held.pop(0).close()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._renew):
+                        await anext(items)
+        finally:
+            for items in held:
+                items.close()
+
+    def _ref(self, member: Member) -> Ref:
+        return self._home.ref(member.endpoint, WORKER_NODE)
+
+    def _say_once(self, about: str, text: str) -> None:
+        if self._said.get(about) != text:
+            self._said[about] = text
             log.warning("%s", text)
 
-    def _welcome(self, hello: object, line: Line) -> Refused | None:
-        """None: it belongs here."""
-        if not isinstance(hello, Hello):
-            return Refused("it didn't say what it has", False)
-        if why := self._unfit(hello):
-            return Refused(f"node {hello.node} {why}", False)
-        with self._changed:
-            if hello.node in self._there or self._told:
-                return Refused(f"node {hello.node} is there already", True)
-            self._there[hello.node] = line, Beats(line)
-            self._changed.notify_all()
-        return None
 
-    def _unfit(self, hello: Hello) -> str:
-        version, nodes = own_version(), self._meeting.nodes
-        if hello.version != version:
-            return f"runs specmesh {hello.version}, and node 0 {version}"
-        if hello.nodes != nodes:
-            return f"was started with nnodes {hello.nodes}, and node 0 with {nodes}"
-        if hello.ranks != self._ranks:
-            return f"was started with tensor_parallel_size {hello.ranks}, and node 0 with {self._ranks}"
-        if not 0 < hello.node < nodes:
-            return f"is none of 1 to {nodes - 1}"
-        model = Fingerprint(*hello.model)
-        if difference := self._model.difference(model):
-            return f"has another model: {model.name} beside {self._model.name}, with {difference}"
-        return ""
-
-    def _live_with(self, node: int, line: Line, address: str) -> None:
-        log.info("node %d is there: %s", node, address)
-        try:
-            while not isinstance(message := line.hear(), Lost):
-                pass
-            why = message.why
-        except LineLost as error:
-            why = str(error)
-        with self._changed:
-            told, closed = self._told, self._closed
-            if not told:
-                self._there.pop(node)[1].close()
-                self._changed.notify_all()
-        line.close()
-        if told and not closed:
-            self._lost(f"node {node} ({address}): {why}")
+def nodes_of(context: Context) -> Nodes:
+    """By the settings. Raises ValueError."""
+    settings = context.settings
+    host, port = meeting_address(settings.master_addr, settings.master_port)
+    ranks = settings.tensor_parallel_size
+    return Nodes(context.node, context.directory, own_address(host), port, settings.nnodes, ranks)
 
 
-def _listening(meeting: Meeting) -> socket.socket:
-    at = f"{meeting.host}:{meeting.port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(meeting.host, meeting.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(MOST_STRANGERS)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        fix = "set master_addr to an address of this machine that the other nodes reach, and master_port to a free port"
-        raise ModelError(f"{at}, where the nodes are to meet, can't be had: {error.strerror or error}", fix) from error
-    return listener
-
-
-def hello_of(model: Fingerprint, node: int, nodes: int, ranks: int) -> Hello:
-    return Hello(own_version(), nodes, node, ranks, astuple(model))
+def _place(member: Member) -> str:
+    return member.endpoint.removeprefix("tcp://").rpartition(":")[0]

@@ -15,11 +15,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models.errors import ModelError
 from models.executor import Executor, Options
 from models.fingerprint import fingerprint
 from models.group import Group, join, meeting_place, open_meeting_place
 from services.worker.parallel.executor import ParallelExecutor
-from services.worker.parallel.meeting import Meeting
 from services.worker.parallel.processes import RankProcesses
 from services.worker.parallel.rank import NOT_TOLD, Start
 
@@ -49,18 +49,17 @@ class Ranks:
         options: Options,
         gpu: bool,
         lost: Callable[[str], Any] = end_process,
-        meeting: Meeting | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
-        """Blocks until all have met, for as long as it takes the other nodes of `meeting`. `lost` is called in any
+        """Blocks until all have met, for as long as it takes the other `nodes`. `lost` is called in any
         thread. Raises `ModelError`."""
         self.processes = RankProcesses(lost)
-        self._nodes: Nodes | None = None
         self._device = "cuda" if gpu else "cpu"
         told = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in NOT_TOLD}
         self._start = Start(
             os.getpid(), 0, ranks, 0, "", 0, "", LOOPBACK, str(folder), executor, quantization, gpu, told
         )
-        self.group: Group = self._meet_here() if meeting is None else self._meet_others(meeting)
+        self.group: Group = self._meet_here() if nodes is None else self._meet_others(nodes)
 
     def executor(self, own: Executor) -> ParallelExecutor:
         return ParallelExecutor(own, self.group, self.processes.tell_lost)
@@ -68,8 +67,6 @@ class Ranks:
     def close(self) -> None:
         """For tests: a worker's ranks end with it."""
         self.processes.end()
-        if self._nodes is not None:
-            self._nodes.close()
 
     def _meet_here(self) -> Group:
         with tempfile.TemporaryDirectory(prefix="specmesh-ranks-") as place:
@@ -77,29 +74,30 @@ class Ranks:
             self._begin(self._start.ranks, store=store)
             return self._join(meeting_place(store, self._start.ranks))
 
-    def _meet_others(self, meeting: Meeting) -> Group:
+    def _meet_others(self, nodes: Nodes) -> Group:
         # Messages need msgspec, which a machine that only measures the model may lack.
-        from services.worker.parallel.line import Told
-        from services.worker.parallel.nodes import Nodes
+        from services.api.messages import RunRanks
 
         start = self._start
-        nodes = Nodes(meeting, start.ranks, fingerprint(Path(start.folder)), self.processes.tell_lost)
-        self._nodes = nodes
-        nodes.gather()
+        nodes.gather(fingerprint(Path(start.folder)))
         generation = secrets.token_hex(16)
-        store, port = open_meeting_place(nodes.host, generation)
-        nodes.tell(
-            Told(
-                executor=start.executor,  # type: ignore[arg-type]
-                quantization=start.quantization,  # type: ignore[arg-type]
-                gpu=start.gpu,
-                ranks=start.ranks,
-                port=port,
-                generation=generation,
-                options=start.options,
-            )
+        try:
+            store, port = open_meeting_place(nodes.host, generation)
+        except OSError as error:
+            told = f"{nodes.host}, where the ranks are to meet, can't be had: {error.strerror or error}"
+            fix = "set master_addr to an address of this machine that the other nodes reach"
+            raise ModelError(told, fix) from error
+        run = RunRanks(
+            executor=start.executor,  # type: ignore[arg-type]
+            quantization=start.quantization,  # type: ignore[arg-type]
+            gpu=start.gpu,
+            store=nodes.host,
+            port=port,
+            generation=generation,
+            options=start.options,
         )
-        self._begin(start.ranks // meeting.nodes, store=nodes.host, port=port, generation=generation, host=nodes.host)
+        nodes.run(run, self.processes.tell_lost)
+        self._begin(start.ranks // nodes.count, store=nodes.host, port=port, generation=generation, host=nodes.host)
         return self._join(store, nodes.host)
 
     def _begin(self, here: int, **more: Any) -> None:

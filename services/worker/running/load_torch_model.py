@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,7 +26,6 @@ from models.spec import Network
 from models.taps import Tap, check_taps
 from models.weights import Weights
 from services.worker.parallel.executor import ParallelExecutor
-from services.worker.parallel.meeting import Meeting
 from services.worker.parallel.ranks import Ranks, end_process
 from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import OpenedHead, OpenedResidual, open_head
@@ -35,6 +34,9 @@ from services.worker.running.torch_model import ForwardRows, ModelFacts, TorchMo
 from services.worker.running.verifier import verifier
 from services.worker.running.weights import weights_of
 from specmesh import rooms
+
+if TYPE_CHECKING:
+    from services.worker.parallel.nodes import Nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,12 @@ class Wanted:
     # Processes that the model is split over, and how long one may keep the others waiting, in seconds.
     ranks: int = 1
     rank_timeout: float = 10.0
-    # Where the processes of other machines are met; None: all are here.
-    meeting: Meeting | None = None
+    # The other machines that they are on; None: all are here.
+    nodes: Nodes | None = None
 
     @property
     def ranks_here(self) -> int:
-        return self.ranks if self.meeting is None else self.ranks // self.meeting.nodes
+        return self.ranks if self.nodes is None else self.ranks // self.nodes.count
 
 
 def load_torch_model(
@@ -105,7 +107,7 @@ def load_torch_model(
     if wanted.ranks > 1:
         on_gpu = device.type == "cuda"
         others = Ranks(
-            folder, wanted.ranks, choice.name, wanted.quantization, options, on_gpu, lost, wanted.meeting
+            folder, wanted.ranks, choice.name, wanted.quantization, options, on_gpu, lost, wanted.nodes
         )
         options = replace(options, group=others.group)
     own: Executor = choice.executor(shares[0], weights, options)

@@ -27,7 +27,8 @@ VALUES = {"prefix_cache": "true", "gpu_memory_utilization": "0.5", "model": "./m
 WRITTEN = {"SHARE": "0.5", "N": "64", "S": "5", "JSON": "[[0]]", "NAME": "info", "FOLDER": "./m",
            "K": "1", "FIRST": "10.0.0.1", "FILE": "./m.gguf"}  # fmt: skip
 # What some settings need beside them.
-WITH = {"nnodes": ("--tp=64", "--master-addr=a"), "node_rank": ("--tp=64", "--nnodes=64", "--master-addr=a")}
+MANY = ("--tp=64", "--master-addr=a", "--keys-dir=keys")
+WITH = {"nnodes": MANY, "node_rank": (*MANY, "--nnodes=64")}
 
 # Made once: it takes longer than what is parsed by it.
 one_parser = functools.cache(parser)

@@ -70,6 +70,15 @@ def test_a_taken_port_is_told_with_the_flag_for_another() -> None:
         check_ports(with_free_port(settings.replaced(port=0)), [])
 
 
+def test_a_taken_meeting_place_of_nodes_is_told_with_the_flags_for_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        settings = Settings.for_tests(nnodes=2, tensor_parallel_size=2, master_addr=at, keys_dir="keys")
+        with pytest.raises(PortsTaken, match=f"{at}, where the nodes are to meet, cannot be had .*in use") as caught:
+            check_ports(with_free_port(settings.replaced(port=0)), [])
+    assert "--master-addr" in str(caught.value) and "--master-port" in str(caught.value)
+
+
 # The run_dir
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from services.api.nodes import WORKER_NODE
 from services.api.settings import ROLES, SETTINGS, Settings, SettingsError, flag_name
 from services.cli.flags import OF_ONE_PROCESS
 from services.cli.main import main, parser
@@ -260,7 +261,7 @@ def test_a_node_after_the_first_keeps_ranks_and_serves_nothing(
 ) -> None:
     seen: list[Settings] = []
     monkeypatch.setattr("services.cli.node.main", lambda settings: seen.append(settings) or 5)
-    two = ["--tensor-parallel-size=4", "--nnodes=2", "--master-addr=10.0.0.1", "--headless"]
+    two = ["--tensor-parallel-size=4", "--nnodes=2", "--master-addr=10.0.0.1", "--keys-dir=keys", "--headless"]
     assert main([*command, *two, "--node-rank=1"]) == 5
     assert [(each.node_rank, each.nnodes) for each in seen] == [(1, 2)]
     assert "flag --headless: without effect" in capsys.readouterr().err
@@ -391,7 +392,7 @@ def test_keys_are_made_once_and_shown_without_secrets(tmp_path: Path, capsys: py
     assert main(["keys", "show", "--keys-dir", str(folder)]) == 1
     assert main(["keys", "--keys-dir", str(folder)]) == 0
     secrets = {path.stem: path.read_text() for path in folder.glob("*.secret")}
-    assert set(secrets) == {"mesh", *ROLES}
+    assert set(secrets) == {"mesh", *ROLES, WORKER_NODE}
     assert main(["keys", "make", "extra", "--keys-dir", str(folder)]) == 0
     assert (folder / "extra.secret").stat().st_mode & 0o077 == 0
     assert {name: (folder / f"{name}.secret").read_text() for name in secrets} == secrets

@@ -139,7 +139,7 @@ def test_up_on_a_machine_is_what_it_was() -> None:
 
 
 def test_a_worker_over_several_nodes_is_refused_before_ray_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    two_nodes = ["--tp=2", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1"]
+    two_nodes = ["--tp=2", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--keys-dir=keys"]
     assert command_line.main(["up", "--on", "ray", *two_nodes]) == 1
     told = capsys.readouterr().err
     assert "flag --nnodes: with --on ray a worker's ranks are on one machine" in told

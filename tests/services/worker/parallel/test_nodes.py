@@ -3,13 +3,15 @@ of them ends."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import socket
 import threading
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -19,30 +21,85 @@ from test_ranks import loaded, said
 from tiny_folder import write_tiny_model
 
 from bench.running_mesh import free_ports
-from mesh.security import make_keys
+from mesh.directory import DIRECTORY, DirectoryActor, DirectoryClient
+from mesh.node import Node
+from mesh.security import load_security, make_keys
+from mesh.transport.zmq import ZmqTransport
 from models import group
-from models.errors import ModelError
 from models.group import distant_meeting_place, open_meeting_place
-from services.api.settings import Settings
-from services.worker.parallel.meeting import Meeting, meeting_of
+from services.api.nodes import WORKER_NODE
+from services.runtime.process import mesh_codec
+from services.worker.parallel.nodes import Nodes
 from services.worker.parallel.processes import RankProcesses
 from services.worker.parallel.rank import Start
-from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import TorchModel
 
 HERE = "127.0.0.1"
+T = TypeVar("T")
 
 
-def there(folder: Path, port: int, ranks: int = 2, **more: Any) -> dict[str, Any]:
-    """Flags of the other node."""
-    return {
-        "model": folder, "tensor_parallel_size": ranks, "nnodes": 2, "master_addr": f"{HERE}:{port}",
-        "dtype": "float32", "threads": 2, **more,
-    }  # fmt: skip
+class Mesh:
+    """A directory, and the end of a worker that looks for its nodes in it, in a thread with a loop of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self._keys = free_ports(1), folder / "keys"
+        make_keys(self._keys, ["worker", WORKER_NODE])
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._do(self._open())
+
+    def flags(self, folder: Path, ranks: int = 2, **more: Any) -> dict[str, Any]:
+        """Of the other node."""
+        return {
+            "model": folder, "tensor_parallel_size": ranks, "nnodes": 2, "master_addr": f"{HERE}:{self.port}",
+            "dtype": "float32", "threads": 2, "keys_dir": self._keys, **more,
+        }  # fmt: skip
+
+    def nodes(self, ranks: int = 2) -> Nodes:
+        return self._do(self._made(ranks))
+
+    def leave(self, nodes: Nodes) -> None:
+        """As a worker that ends."""
+        self._loop.call_soon_threadsafe(nodes.close)
+
+    def close(self) -> None:
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    async def _open(self) -> None:
+        security = load_security(self._keys, "worker")
+        self._own, self._worker = (
+            Node(ZmqTransport(security=security), mesh_codec(), name=name) for name in (DIRECTORY, "worker-1")
+        )
+        at = f"tcp://{HERE}:{self.port}"
+        await self._own.start(at)
+        await self._own.spawn(DirectoryActor(), DIRECTORY)
+        await self._worker.start()
+        self._directory = DirectoryClient(self._worker, at)
+        await self._directory.start()
+
+    async def _made(self, ranks: int) -> Nodes:
+        return Nodes(self._worker, self._directory, HERE, self.port, 2, ranks)
+
+    async def _end(self) -> None:
+        await self._directory.stop()
+        await self._worker.stop(0.5)
+        await self._own.stop(0.5)
 
 
-def meeting(port: int, secret: bytes = b"") -> Meeting:
-    return Meeting(HERE, port, 2, secret)
+@contextmanager
+def mesh_at(folder: Path) -> Iterator[Mesh]:
+    mesh = Mesh(folder)
+    try:
+        yield mesh
+    finally:
+        mesh.close()
 
 
 def bits(model: TorchModel) -> list[torch.Tensor]:
@@ -70,10 +127,10 @@ def test_ranks_on_two_nodes_compute_the_bits_of_as_many_on_one(executor: str, ra
     with torch.inference_mode():
         with loaded(model, executor=executor, ranks=ranks) as (one, _):
             expected, path = bits(one), one.facts.path
-        port = free_ports(1)
         with (
-            other_node(tmp_path / "node.log", **there(model, port, ranks)) as node,
-            loaded(model, executor=executor, ranks=ranks, meeting=meeting(port)) as (two, own),
+            mesh_at(tmp_path) as mesh,
+            other_node(tmp_path / "node.log", **mesh.flags(model, ranks)) as node,
+            loaded(model, executor=executor, ranks=ranks, nodes=mesh.nodes(ranks)) as (two, own),
         ):
             assert own is not None
             assert len(node.ranks()) == ranks // 2 and len(own.processes.running) == ranks // 2 - 1
@@ -85,21 +142,24 @@ def test_ranks_on_two_nodes_compute_the_bits_of_as_many_on_one(executor: str, ra
 class Held:
     """A worker that loads in a thread, as it does in its process."""
 
-    def __init__(self, model: Path, port: int, secret: bytes = b"") -> None:
+    def __init__(self, mesh: Mesh, model: Path) -> None:
         self.lost: list[str] = []
         self.noticed, self.over, self.ready = threading.Event(), threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(model, meeting(port, secret)), daemon=True)
+        self._nodes = mesh.nodes()
+        self._thread = threading.Thread(target=self._run, args=(mesh, model), daemon=True)
         self._thread.start()
 
     def _note(self, reason: str) -> None:
         self.lost.append(reason)
         self.noticed.set()
 
-    def _run(self, model: Path, where: Meeting) -> None:
-        with torch.inference_mode(), loaded(model, self._note, executor="plain", ranks=2, meeting=where) as (made, _):
+    def _run(self, mesh: Mesh, model: Path) -> None:
+        options = {"executor": "plain", "ranks": 2, "nodes": self._nodes}
+        with torch.inference_mode(), loaded(model, self._note, **options) as (made, _):
             self.text = said(made)
             self.ready.set()
             assert self.over.wait(300)
+        mesh.leave(self._nodes)
 
     def close(self) -> None:
         self.over.set()
@@ -111,45 +171,37 @@ def test_another_model_a_wrong_number_and_other_keys_are_refused_by_name_and_the
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, other = write_tiny_model(tmp_path / "tiny"), write_tiny_model(tmp_path / "other", num_hidden_layers=3)
-    make_keys(tmp_path / "keys", ["worker"])
-    port = free_ports(1)
+    make_keys(tmp_path / "strange", ["worker", WORKER_NODE])
     wrong = {
         "another model: other beside tiny, with another config.json": {"model": other},
         "tensor_parallel_size 4, and node 0 with 2": {"tensor_parallel_size": 4},
         "nnodes 3, and node 0 with 2": {"nnodes": 3, "tensor_parallel_size": 3},
     }
-    worker = Held(model, port)
-    try:
-        for told, flags in wrong.items():
-            node = OtherNode(tmp_path / "wrong.log", **{**there(model, port), **flags})
-            assert node.process.wait(120) == 1
-            assert told in node.text() and told in caplog.text
-        with other_node(tmp_path / "keys.log", **there(model, port, keys_dir=tmp_path / "keys")) as node:
-            node.wait_for("it has")
-            until(lambda: "it has other keys" in caplog.text, 60.0, why=lambda: caplog.text)
-            assert node.stop() == 0
-        assert caplog.text.count("it has other keys") == 1
-        assert not worker.ready.is_set()
-        with other_node(tmp_path / "right.log", **there(model, port)):
-            assert worker.ready.wait(120)
-            worker.close()
-    finally:
-        worker.over.set()
-    assert worker.lost == []
+    with mesh_at(tmp_path) as mesh:
+        worker = Held(mesh, model)
+        try:
+            for told, flags in wrong.items():
+                node = OtherNode(tmp_path / "wrong.log", **{**mesh.flags(model), **flags})
+                assert node.process.wait(120) == 1
+                assert told in node.text() and told in caplog.text
+            with other_node(tmp_path / "keys.log", **mesh.flags(model, keys_dir=tmp_path / "strange")) as node:
+                node.wait_for(f"no mesh is found at tcp://{HERE}:{mesh.port}")
+                assert node.stop() == 0
+            assert not worker.ready.is_set()
+            with other_node(tmp_path / "right.log", **mesh.flags(model)):
+                assert worker.ready.wait(120)
+                worker.close()
+        finally:
+            worker.over.set()
+        assert worker.lost == []
 
 
 def test_a_node_outlives_workers_and_ranks_joins_the_next_worker_and_ends_when_asked(tmp_path: Path) -> None:
-    model, port = write_tiny_model(tmp_path / "tiny"), free_ports(1)
-    keys = tmp_path / "keys"
-    make_keys(keys, ["worker"])
-    found = meeting_of(Settings.for_tests(nnodes=2, tensor_parallel_size=2, master_addr=HERE, keys_dir=str(keys)))
-    assert found is not None and found.secret
-    secret = found.secret
-    with other_node(tmp_path / "node.log", **there(model, port, keys_dir=keys)) as node:
-        node.wait_for(f"waiting for the worker at {HERE}:{port}")
+    model = write_tiny_model(tmp_path / "tiny")
+    with mesh_at(tmp_path) as mesh, other_node(tmp_path / "node.log", **mesh.flags(model)) as node:
 
         def joined() -> tuple[Held, int]:
-            worker = Held(model, port, secret)
+            worker = Held(mesh, model)
             assert worker.ready.wait(120)
             (rank,) = node.ranks()
             return worker, rank
@@ -173,18 +225,23 @@ def test_a_node_outlives_workers_and_ranks_joins_the_next_worker_and_ends_when_a
         worker.close()
 
 
-def test_a_node_that_is_killed_is_noticed_without_a_request(tmp_path: Path) -> None:
-    model, port = write_tiny_model(tmp_path / "tiny"), free_ports(1)
-    worker = Held(model, port)
-    with other_node(tmp_path / "node.log", **there(model, port)) as node:
+def test_a_node_that_is_killed_is_noticed_without_a_request_and_joins_again(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny")
+    with mesh_at(tmp_path) as mesh, other_node(tmp_path / "node.log", **mesh.flags(model)) as node:
+        worker = Held(mesh, model)
         assert worker.ready.wait(120)
         (rank,) = node.ranks()
         os.kill(node.process.pid, signal.SIGKILL)
         assert worker.noticed.wait(60)
         until(lambda: has_ended(rank), 30.0, why=node.text)
-    worker.close()
-    assert len(worker.lost) == 1 and worker.lost[0].startswith(f"node 1 ({HERE})")
-    assert "ended with" not in worker.lost[0]
+        worker.close()
+        assert len(worker.lost) == 1 and worker.lost[0].startswith(f"node 1 ({HERE})")
+        assert "ended with" not in worker.lost[0]
+        node.restart()
+        again = Held(mesh, model)
+        assert again.ready.wait(120) and node.ranks() not in ([], [rank]) and again.text == worker.text
+        again.close()
+        assert again.lost == []
 
 
 def test_a_rank_of_an_older_worker_joins_no_newer_one(tmp_path: Path) -> None:
@@ -215,12 +272,3 @@ def test_a_rank_of_an_older_worker_joins_no_newer_one(tmp_path: Path) -> None:
         assert heard.equal(words) and lost == []
     finally:
         stale.end()
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "tiny")
-    with socket.create_server((HERE, 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ModelError, match=f"{HERE}:{port}, where the nodes are to meet, can't be had") as error:
-            load_torch_model(model, Wanted(ranks=2, threads=1, executor="plain", meeting=meeting(port)))
-    assert "master_port" in error.value.fix
