@@ -35,8 +35,8 @@ from bench.shown import Shown
 from services.api.drafter import Draft, Drafter, DraftRequest
 from services.api.drafter import Text as FollowedText
 from services.api.settings import Settings
+from services.proposer.fast import SuffixIndex, compiling
 from services.proposer.registry import make_drafters
-from services.proposer.suffix_index import SuffixIndex, compiling
 
 HELP = "drafts, accepted tokens, time and bytes of our proposers, beside arctic-inference's (--arctic PYTHON)"
 DEPTH, LEAST = 64, 0.1

@@ -321,8 +321,8 @@ def _tokenizer(registry: CollectorRegistry) -> None:
 
 
 def _proposer(registry: CollectorRegistry) -> None:
+    from services.proposer.fast import IndexStats
     from services.proposer.metrics import ProposerMetrics
-    from services.proposer.suffix_index import IndexStats
 
     class NoTexts:
         tokens = 0

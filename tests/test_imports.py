@@ -168,11 +168,11 @@ def test_only_the_command_line_imports_the_actors_of_ray() -> None:
 
 
 # Who may look inside the suffix index, besides itself and its own tests.
-INSIDE = ("services/proposer/suffix_index/", "tests/services/proposer/")
-SUFFIX_INDEX = "services.proposer.suffix_index"
+INSIDE = ("services/proposer/fast/", "tests/services/proposer/")
+FAST = "services.proposer.fast"
 
 
-def test_nothing_imports_the_inner_files_of_the_suffix_index() -> None:
+def test_nothing_imports_the_inner_files_of_the_compiled_index() -> None:
     """They are reached through the names in its __init__."""
     found = []
     for package in (*sorted(OURS), "deploy"):
@@ -180,7 +180,7 @@ def test_nothing_imports_the_inner_files_of_the_suffix_index() -> None:
             name = file.relative_to(ROOT).as_posix()
             if name.startswith(INSIDE):
                 continue
-            inner = [source for source in imports_of(file).sources if source.startswith(f"{SUFFIX_INDEX}.")]
+            inner = [source for source in imports_of(file).sources if source.startswith(f"{FAST}.")]
             found += [f"{name} imports {each}" for each in inner]
     assert found == []
 

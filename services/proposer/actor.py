@@ -27,11 +27,11 @@ from services.api.messages import (
     ProposeItem,
     RemoveCorpus,
 )
-from services.proposer import suffix_index
+from services.proposer import fast
+from services.proposer.fast import CorpusRefused, SuffixIndex
 from services.proposer.metrics import ProposerMetrics
 from services.proposer.registry import make_drafters
 from services.proposer.sequences import Sequence, Sequences
-from services.proposer.suffix_index import CorpusRefused, SuffixIndex
 from services.runtime.introspection import Figures
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class ProposerActor(Actor):
     async def list_corpora(self, message: ListCorpora, call: Call) -> Corpora:
         return Corpora(corpora=self._corpora(message).list())
 
-    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> suffix_index.Corpora:
+    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> fast.Corpora:
         corpora = self._index.corpora(message.vocabulary, message.namespace)
         if corpora is None:
             raise Refuse("unavailable", "this proposer can't keep corpora")

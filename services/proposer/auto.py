@@ -14,8 +14,7 @@ from typing import ClassVar
 from services.api.drafter import Draft, Drafter, DraftRequest
 from services.api.methods import METHODS
 from services.api.settings import Settings
-from services.proposer.hybrid import expected_tokens
-from services.proposer.suffix_index import (
+from services.proposer.fast import (
     CALIBRATED,
     CORPUS,
     NGRAM,
@@ -26,6 +25,7 @@ from services.proposer.suffix_index import (
     Rule,
     SuffixIndex,
 )
+from services.proposer.hybrid import expected_tokens
 from services.proposer.text_drafter import TextDrafter
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from services.proposer.suffix_index import NGRAM
+from services.proposer.fast import NGRAM
 from services.proposer.text_drafter import TextDrafter
 
 

@@ -1,11 +1,11 @@
 """Prediction: the caller sends the text that it expects, and the draft continues in it. After a difference the position
-in the prediction is searched again (suffix_index/drafting/predicting.py)."""
+in the prediction is searched again (fast/drafting/predicting.py)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from services.proposer.suffix_index import PREDICTION
+from services.proposer.fast import PREDICTION
 from services.proposer.text_drafter import TextDrafter
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from services.api.drafter import Drafter
 from services.api.settings import Settings
-from services.proposer.suffix_index import CORPUS, OWN, SHARED, STORE, Rule, SuffixIndex
+from services.proposer.fast import CORPUS, OWN, SHARED, STORE, Rule, SuffixIndex
 from services.proposer.text_drafter import TextDrafter
 
 

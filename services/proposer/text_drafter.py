@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from services.api.drafter import Committed, Draft, Drafter, DraftRequest, Needs
 from services.api.settings import Settings
-from services.proposer.suffix_index import Rule, SuffixIndex
+from services.proposer.fast import Rule, SuffixIndex
 
 
 class TextDrafter:
     needs: ClassVar[Needs] = Needs.TOKENS
     gives_probs: ClassVar[bool] = False
-    # Bits of services/proposer/suffix_index.
+    # Bits of services/proposer/fast.
     sources: ClassVar[int]
     rule: ClassVar[Rule] = Rule()
 

@@ -68,7 +68,7 @@ CLOSE_TIMEOUT = 10.0  # s
 MAX_REASONS = 8
 # Roles that are forked from a parent that has loaded everything: what they bring is missed for as long as they are
 # gone, and little of them can't be loaded twice. For each, its module that loads what takes longest.
-KEPT_WARM = {"proposer": "services.proposer.suffix_index.compiling"}
+KEPT_WARM = {"proposer": "services.proposer.fast.compiling"}
 # Two processes of one name must not take new epochs in turns.
 RENEW_AT_MOST_EVERY = 10.0  # s
 

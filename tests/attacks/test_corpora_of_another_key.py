@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry
 
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
-from services.proposer.suffix_index import index, namespace_key
-from services.proposer.suffix_index.library.library import Bounds, Library
+from services.proposer.fast import index, namespace_key
+from services.proposer.fast.library.library import Bounds, Library
 from services.streamer.choice.namespace import NamespaceIds
 from tests.mesh_doubles.clock import FakeClock
 

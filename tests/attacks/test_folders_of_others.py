@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.proposer.suffix_index.library.folder import LibraryFolder, private_folder
+from services.proposer.fast.library.folder import LibraryFolder, private_folder
 
 EVERYTHING = 1 << 60  # bytes: more than /dev/shm has, so that the folder is made in the temporary one
 

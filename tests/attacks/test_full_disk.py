@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "suffix_index"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "fast"))
 
 from library_world import Clock
 
-from services.proposer.suffix_index.library.library import Library
+from services.proposer.fast.library.library import Library
 
 MINUTES = 10
 

@@ -19,7 +19,7 @@ from far_proposer import Lie, World, honest
 from simulation import COSTS, DEADLINE, Simulation
 
 from services.api.drafts import PlacedDraft
-from services.proposer.suffix_index import compiling
+from services.proposer.fast import compiling
 
 LOST_AT_MOST = 1.02
 NETWORKS: dict[str, dict[str, float]] = {

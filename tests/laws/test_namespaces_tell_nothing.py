@@ -15,7 +15,7 @@ import pytest
 from far_proposer import World
 from simulation import Simulation
 
-from services.proposer.suffix_index import compiling
+from services.proposer.fast import compiling
 from services.worker.running.mock import CYCLE, FIRST
 
 Heard = list[list[tuple[float, Any]]]

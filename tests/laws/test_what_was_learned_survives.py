@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from services.proposer.suffix_index.library.library import Bounds, Library
+from services.proposer.fast.library.library import Bounds, Library
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "suffix_index"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "services" / "proposer" / "fast"))
 
 from library_world import Died, Disk, World, killed, texts_of
 
@@ -141,7 +141,7 @@ def _let_go_of_locks(folder):
 CHILD = """
 import sys, time
 from pathlib import Path
-from services.proposer.suffix_index.library.library import Bounds, Library
+from services.proposer.fast.library.library import Bounds, Library
 
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 library = Library(folder, "words", Bounds(journal_bytes=100_000))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from services.api.drafter import Draft, Drafter, DraftRequest, Text
 from services.api.settings import Settings
+from services.proposer.fast import SuffixIndex
+from services.proposer.fast.library.library import Library
+from services.proposer.fast.namespaces import Namespaces
+from services.proposer.fast.texts import Texts
 from services.proposer.registry import make_drafters
-from services.proposer.suffix_index import SuffixIndex
-from services.proposer.suffix_index.library.library import Library
-from services.proposer.suffix_index.namespaces import Namespaces
-from services.proposer.suffix_index.texts import Texts
 
 
 def asks(texts: Sequence[Text], budgets: Sequence[int]) -> list[DraftRequest]:

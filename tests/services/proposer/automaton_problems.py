@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from services.proposer.suffix_index.automaton import loops
-from services.proposer.suffix_index.automaton.automaton import Automaton
-from services.proposer.suffix_index.automaton.loops import (
+from services.proposer.fast.automaton import loops
+from services.proposer.fast.automaton.automaton import Automaton
+from services.proposer.fast.automaton.loops import (
     BEST_COUNT,
     BEST_TOKEN,
     COUNT,
@@ -24,7 +24,7 @@ from services.proposer.suffix_index.automaton.loops import (
     TARGET,
     TOKEN,
 )  # fmt: skip
-from services.proposer.suffix_index.native import Longs, kept
+from services.proposer.fast.native import Longs, kept
 
 Table = npt.NDArray[np.int32]
 Edges = list[dict[int, int]]

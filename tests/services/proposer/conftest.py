@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(scope="session")
 def compiled() -> None:
-    from services.proposer.suffix_index import compiling
+    from services.proposer.fast import compiling
 
     compiling.start().join()
     assert compiling.is_compiled()

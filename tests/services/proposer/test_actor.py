@@ -29,7 +29,7 @@ from services.api.messages import (
 )
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
-from services.proposer.suffix_index import compiling
+from services.proposer.fast import compiling
 
 CALL: Any = None
 

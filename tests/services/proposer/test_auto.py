@@ -9,9 +9,9 @@ from asking import asks, drafters, guess, index, say, view
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Text
 from services.proposer.auto import AutoDrafter
-from services.proposer.suffix_index import calibration, compiling
-from services.proposer.suffix_index.drafting import chances
-from services.proposer.suffix_index.texts import Texts
+from services.proposer.fast import calibration, compiling
+from services.proposer.fast.drafting import chances
+from services.proposer.fast.texts import Texts
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

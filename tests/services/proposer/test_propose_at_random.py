@@ -20,9 +20,9 @@ from services.api.drafts import unpack
 from services.api.messages import Ended, Propose, ProposeItem
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
-from services.proposer.suffix_index import compiling
-from services.proposer.suffix_index.namespaces import Namespaces
-from services.proposer.suffix_index.texts import NGRAM, OWN, Rule, Texts
+from services.proposer.fast import compiling
+from services.proposer.fast.namespaces import Namespaces
+from services.proposer.fast.texts import NGRAM, OWN, Rule, Texts
 from tests.mesh_doubles.clock import FakeClock
 
 METHODS = ("", "ngram", "suffix", "prediction", "hybrid", "auto", "naive", "unknown")

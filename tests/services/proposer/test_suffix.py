@@ -10,10 +10,10 @@ from asking import guess as guess_of
 from automaton_problems import problems
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, Text
+from services.proposer.fast import compiling
+from services.proposer.fast.namespaces import Namespace
+from services.proposer.fast.texts import SLICE, Rule
 from services.proposer.suffix import SuffixDrafter
-from services.proposer.suffix_index import compiling
-from services.proposer.suffix_index.namespaces import Namespace
-from services.proposer.suffix_index.texts import SLICE, Rule
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -23,7 +23,7 @@ from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Failed, Finished, Generate, Propose, Proposed, Tokens
 from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
-from services.proposer.suffix_index import compiling
+from services.proposer.fast import compiling
 from services.runtime.process import mesh_codec
 from services.worker.actor import WorkerActor
 from services.worker.engine import Engine

@@ -1,0 +1,265 @@
+"""The suffix index: the text that drafts are made from, of running requests and learned earlier.
+
+    open                      the index of a process
+    follow ─▶ draft ─▶ end    a text while its request runs, and when it has ended
+    work, refresh             index ended texts; pick up new segments and corpora
+    stats                     figures for metrics
+
+    new output of a text    ─▶ journal of its namespace
+    a text has ended        ─▶ indexed to its last token, a slice at a time, then forgotten
+    a namespace begins      ◀─ its segments and corpora, and texts that are in no segment yet
+    an automaton is full    ─▶ what was learned becomes a segment
+    the library has changed ─▶ segments and corpora are exchanged between two calls
+
+Not thread-safe; the library's threads do slow work. Knows no messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+from services.api.drafter import NO_DRAFT, Draft, DraftRequest, Text
+from services.api.names import MODEL_ANSWERS
+from services.api.settings import Settings, store_dir
+from services.proposer.fast import compiling
+from services.proposer.fast.automaton.memory import POOL
+from services.proposer.fast.corpora import Corpora
+from services.proposer.fast.libraries import Libraries, namespace_key, vocabulary_of
+from services.proposer.fast.library.library import Bounds, Library, Stats
+from services.proposer.fast.namespaces import Namespace
+from services.proposer.fast.segments.segment import Segment
+from services.proposer.fast.shipped import ShippedAnswers
+from services.proposer.fast.texts import Rule, Texts
+
+# Ended texts that wait to be indexed; further ones are in the journal only.
+MAX_WAITING = 4096
+_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    # Memory of automata, tables and their requests.
+    memory_bytes: int
+    # Ended texts that are not indexed yet.
+    waiting_texts: int
+    # Figures of the libraries, one for each vocabulary.
+    libraries: list[Stats]
+
+
+class SuffixIndex:
+    def __init__(
+        self,
+        texts: Texts,
+        open_library: Callable[[str], Library],
+        learns_prompts: bool = False,
+        opener: Executor | None = None,
+        shipped: ShippedAnswers | None = None,
+    ) -> None:
+        self._texts, self._learns_prompts, self._shipped = texts, learns_prompts, shipped
+        self._open_library = open_library
+        self._libraries = Libraries(self._open, opener)
+        # Texts that ended while their library was being opened.
+        self._early: list[Text] = []
+        # By text in the journal: its namespace, and the number of its tokens there.
+        self._journaled: dict[int, tuple[str, int]] = {}
+        # Ended texts, not yet indexed to their end.
+        self._waiting: deque[Text] = deque()
+        # Ids of texts that come from a library: requests have positive ones.
+        self._numbers = itertools.count(-1, -1)
+        # By namespace: its segments, and the library's version when it got them.
+        self._held: dict[str, list[Segment]] = {}
+        self._versions: dict[str, int] = {}
+        texts.used = self._used
+        texts.namespaces.met = self._met
+        texts.namespaces.filled = self._filled
+        texts.namespaces.left = self._left
+
+    @classmethod
+    def open(cls, settings: Settings) -> SuffixIndex:
+        """Compiling begins, unless no method needs it; until it is done there are no drafts."""
+        if settings.method != "naive":
+            compiling.start()
+        folder = store_dir(settings)
+        bounds = Bounds(max_bytes=settings.store_mb << 20, max_tokens=settings.store_tokens)
+        return cls(
+            Texts.of(settings),
+            lambda vocabulary: Library(folder, vocabulary, bounds),
+            settings.suffix_decoding_learn_prompts,
+            ThreadPoolExecutor(1, "library-opens"),
+            ShippedAnswers() if settings.model_answers else None,
+        )
+
+    def _open(self, vocabulary: str) -> Library:
+        """In the opener's thread."""
+        if self._shipped is not None:
+            self._shipped.prepare(vocabulary)
+        return self._open_library(vocabulary)
+
+    # Texts ------------------------------------------------------------------------------------------------
+
+    def follow(self, text: Text) -> None:
+        """The text's new output is journaled, if its namespace learns from it."""
+        if not self._learns_from(text):
+            return
+        _, begin = self._journaled.get(text.sequence_id, ("", 0 if self._learns_prompts else text.prompt_tokens))
+        if begin < len(text.tokens) and (library := self._libraries.of(text.namespace)) is not None:
+            library.learn(text.namespace, text.sequence_id, text.tokens[begin:])
+            self._journaled[text.sequence_id] = text.namespace, len(text.tokens)
+
+    def draft(self, requests: Sequence[DraftRequest], sources: int, rule: Rule) -> list[Draft]:
+        """Index each text's new tokens, then return the best draft of the sources; NO_DRAFT while the loops are being
+        compiled, or until a long prompt is indexed."""
+        if not compiling.is_compiled():
+            return [NO_DRAFT] * len(requests)
+        return self._texts.draft(requests, sources, rule, compiling.can_branch())
+
+    def end(self, text: Text) -> None:
+        """The text is complete: it is learned to its end, and forgotten."""
+        self.follow(text)
+        if text.sequence_id in self._journaled:
+            self._stop_journaling(text.sequence_id)
+            self._take_in(text)
+        elif self._learns_from(text) and self._libraries.is_opening(text.namespace) and self._has_room():
+            self._early.append(text)
+        else:
+            self._texts.forget(text.sequence_id)
+
+    def forget(self, sequence_ids: Sequence[int]) -> None:
+        """Texts whose end is not known; unknown ids are fine."""
+        for sequence_id in sequence_ids:
+            self._texts.forget(sequence_id)
+            self._stop_journaling(sequence_id)
+
+    def _stop_journaling(self, sequence_id: int) -> None:
+        namespace, _ = self._journaled.pop(sequence_id, ("", 0))
+        if namespace and (library := self._libraries.of(namespace)) is not None:
+            library.end(namespace, sequence_id)
+
+    def _learns_from(self, text: Text) -> bool:
+        return bool(text.namespace and text.learn and self._texts.namespaces.learns)
+
+    def _take_in(self, text: Text) -> None:
+        if self._has_room():
+            self._waiting.append(text)
+        else:
+            self._texts.forget(text.sequence_id)
+
+    def _has_room(self) -> bool:
+        return len(self._waiting) + len(self._early) < MAX_WAITING
+
+    # Background work --------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Index a slice of the ended texts, for about a millisecond; returns whether more of them wait."""
+        if not self._waiting or not compiling.is_compiled():
+            return False
+        batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        self._texts.take_in(batch)
+        left = []
+        for text in batch:
+            if self._texts.is_taken_in(text):
+                self._texts.forget(text.sequence_id)
+            else:
+                left.append(text)
+        self._waiting.extendleft(reversed(left))
+        return bool(self._waiting)
+
+    def refresh(self) -> None:
+        """Pick up opened libraries and their new segments and corpora."""
+        self._opened()
+        for namespace in self._texts.namespaces.known():
+            library = self._libraries.of(namespace.name)
+            if library is not None and library.version(namespace.name) != self._versions.get(namespace.name, 0):
+                self._exchange(library, namespace)
+        if not POOL.is_prepared():
+            POOL.prepare()
+
+    def _opened(self) -> None:
+        """Pick up what the library holds, then the texts that ended before it was open."""
+        finished = self._libraries.finished()
+        if not finished:
+            return
+        for namespace in self._texts.namespaces.known():
+            if vocabulary_of(namespace.name) in finished:
+                self._met(namespace)
+        early, self._early = self._early, []
+        for text in early:
+            self.end(text)
+
+    # Namespaces -------------------------------------------------------------------------------------------
+
+    def _met(self, namespace: Namespace) -> None:
+        """A namespace begins. The library is read before more is learned: else a text would be learned twice."""
+        library = self._libraries.of(namespace.name)
+        if self._shipped is not None and (shipped := self._shipped.of(vocabulary_of(namespace.name))):
+            namespace.set_corpus(MODEL_ANSWERS, shipped)
+        if library is None:
+            return
+        if self._texts.namespaces.learns:
+            for tokens in library.recent(namespace.name):
+                self._take_in(Text(next(self._numbers), tokens, namespace=namespace.name))
+        self._exchange(library, namespace)
+
+    def _filled(self, namespace: Namespace) -> None:
+        if (library := self._libraries.of(namespace.name)) is not None:
+            library.seal(namespace.name)
+
+    def _left(self, namespace: Namespace) -> None:
+        """Its segments are not read any more."""
+        self._versions.pop(namespace.name, None)
+        self._release(namespace.name, self._held.pop(namespace.name, []))
+
+    def _used(self, namespace: Namespace, segment: object, confidence: list[float]) -> None:
+        """A draft came from the segment: it is evicted later, by the number of tokens expected to be accepted."""
+        library = self._libraries.of(namespace.name)
+        if library is not None and isinstance(segment, Segment):
+            library.used(namespace.name, segment, sum(accumulate(confidence, mul)))
+
+    def _exchange(self, library: Library, namespace: Namespace) -> None:
+        name = namespace.name
+        # Read first: a change meanwhile is found the next time.
+        self._versions[name] = library.version(name)
+        before, held = self._held.get(name, []), library.segments(name)
+        namespace.set_segments(held)
+        ready = {card.name for card in library.corpora(name) if card.state == "ready"}
+        for corpus in ready | namespace.corpora.keys() - {MODEL_ANSWERS}:
+            segments = library.corpus_segments(name, corpus) if corpus in ready else []
+            namespace.set_corpus(corpus, segments)
+            held += segments
+        self._held[name] = held
+        self._release(name, before)
+
+    def _release(self, name: str, segments: list[Segment]) -> None:
+        if (library := self._libraries.of(name)) is not None:
+            for segment in segments:
+                library.release(segment)
+
+    # Around it --------------------------------------------------------------------------------------------
+
+    def corpora(self, vocabulary: str, namespace: str) -> Corpora | None:
+        """The corpora of a namespace; None: the index can't keep any. A library that is being opened is waited for."""
+        key = namespace_key(vocabulary, namespace)
+        if not key:
+            return None
+        self._libraries.of(key)
+        if self._libraries.is_opening(key):
+            self._libraries.wait()
+            self._opened()
+        library = self._libraries.of(key)
+        return Corpora(library, key) if library is not None else None
+
+    def stats(self) -> IndexStats:
+        return IndexStats(self._texts.held_bytes(), len(self._waiting), list(self._libraries.stats()))
+
+    def close(self) -> None:
+        self._libraries.wait()
+        self._opened()
+        self._libraries.close()
+        if self._shipped is not None:
+            self._shipped.close()

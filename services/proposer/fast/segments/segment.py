@@ -1,0 +1,145 @@
+"""A segment: learned texts that no longer change, in a file that several processes map. file.py reads and writes it,
+build.py sorts it, loops.py drafts from it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from services.proposer.fast.native import Ints, Longs
+from services.proposer.fast.segments import build as segment_build
+from services.proposer.fast.segments import file as segment_file
+from services.proposer.fast.segments import loops as segment_loops
+from services.proposer.fast.segments.file import Header, SegmentDamaged, SegmentFile, SegmentForeign
+from services.proposer.fast.segments.loops import SEPARATOR, STEP
+
+__all__ = ["Segment", "SegmentDamaged", "SegmentForeign", "merge"]
+
+# Tokens by which places are sorted.
+DEPTH = 64
+# Places merged at a time.
+_SLICE = 1 << 20
+
+
+class Segment:
+    """Open until it is closed; then its address is of an empty one. Not to be closed during a compiled call."""
+
+    def __init__(self, path: Path, file: SegmentFile) -> None:
+        self.path, self._file = path, file
+        words = np.zeros(segment_loops.SEGMENT_WORDS, np.int64)
+        words[segment_loops.TEXT_AT] = file.text.ctypes.data
+        words[segment_loops.POSITIONS_AT] = file.positions.ctypes.data
+        words[segment_loops.INDEX_AT] = file.index.ctypes.data
+        words[segment_loops.TEXT_WORDS], words[segment_loops.TOKENS] = len(file.text), len(file.positions)
+        words[segment_loops.ROWS], words[segment_loops.DEPTH] = len(file.index), file.header.depth
+        self.words: Longs = words
+
+    @classmethod
+    def build(
+        cls, texts: Iterable[Sequence[int]], path: Path, vocabulary: str = "", namespace: str = "", depth: int = DEPTH
+    ) -> Segment:
+        """ValueError: not token ids. Needs 20 bytes of memory a token."""
+        parts = [np.asarray(text, np.int32) for text in texts]
+        tokens = sum(map(len, parts))
+        if any(len(part) and part.min() < 0 for part in parts):
+            raise ValueError("token ids are not negative")
+        header = Header(vocabulary, namespace, len(parts), tokens, depth)
+        with segment_file.written(path, header) as file:
+            file.text[0] = SEPARATOR
+            at = 1
+            for part in parts:
+                file.text[at : at + len(part)] = part
+                at += len(part) + 1
+                file.text[at - 1] = SEPARATOR
+            segment_build.sort(file.text, depth, file.positions)
+            segment_build.make_index(file.text, file.positions, STEP, file.index)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path, vocabulary: str | None = None, namespace: str | None = None) -> Segment:
+        """Checks the whole file. SegmentDamaged: it isn't whole; SegmentForeign: of another vocabulary or namespace."""
+        file = segment_file.opened(path)
+        for name, wanted in (("vocabulary", vocabulary), ("namespace", namespace)):
+            if wanted is not None and getattr(file.header, name) != wanted:
+                file.close()
+                raise SegmentForeign(f"{path}: of another {name}")
+        return cls(path, file)
+
+    @property
+    def address(self) -> int:
+        """Of its words. They never move."""
+        return int(self.words.ctypes.data)
+
+    @property
+    def tokens(self) -> int:
+        return self._file.header.tokens
+
+    @property
+    def texts(self) -> int:
+        return self._file.header.texts
+
+    @property
+    def vocabulary(self) -> str:
+        return self._file.header.vocabulary
+
+    @property
+    def namespace(self) -> str:
+        return self._file.header.namespace
+
+    @property
+    def depth(self) -> int:
+        return self._file.header.depth
+
+    def held_bytes(self) -> int:
+        """Size of the file."""
+        return len(self._file)
+
+    def close(self) -> None:
+        self.words[:] = 0
+        self._file.close()
+
+    def read_texts(self) -> Iterator[array[int]]:
+        text = self._file.text
+        begin = 1
+        # A slice at a time: a list of all separators could be long.
+        for at in range(1, len(text), _SLICE):
+            for end in (np.flatnonzero(text[at : at + _SLICE] == SEPARATOR) + at).tolist():
+                yield array("i", text[begin:end].tobytes())
+                begin = end + 1
+
+    # For merging --------------------------------------------------------------------
+
+    def sections(self) -> tuple[Ints, Ints, Ints]:
+        """(text, positions, index), where they are mapped."""
+        return self._file.text, self._file.positions, self._file.index
+
+
+def merge(segments: Sequence[Segment], path: Path, progress: Callable[[int, int], None] | None = None) -> Segment:
+    """The same segment as if built from all their texts, in linear time and almost no memory. `progress` is called with
+    (tokens done, of how many); if it raises, the merge ends and leaves nothing."""
+    if len({(each.vocabulary, each.namespace, each.depth) for each in segments}) != 1:
+        raise ValueError("segments to merge are of one vocabulary, one namespace and one depth")
+    first = segments[0]
+    tokens, texts = sum(each.tokens for each in segments), sum(each.texts for each in segments)
+    header = Header(first.vocabulary, first.namespace, texts, tokens, first.depth)
+    with segment_file.written(path, header) as file:
+        sources = np.zeros((len(segments), segment_build.SOURCE_WORDS), np.int64)
+        base = 0
+        for source, segment in zip(sources, segments, strict=True):
+            text, positions, _ = segment.sections()
+            # The last separator of a segment is the first of the next.
+            file.text[base : base + len(text)] = text
+            source[:] = positions.ctypes.data, len(positions), 0, base
+            base += len(text) - 1
+        for done in range(0, tokens, _SLICE):
+            if progress is not None:
+                progress(done, tokens)
+            segment_build.merge_some(file.text, first.depth, sources, file.positions[done : done + _SLICE])
+        segment_build.make_index(file.text, file.positions, STEP, file.index)
+        if progress is not None:
+            progress(tokens, tokens)
+    return Segment.open(path)

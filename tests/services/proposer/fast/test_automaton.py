@@ -1,0 +1,176 @@
+"""An automaton's bounds, its growth, and what it tells of itself."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+import numpy as np
+import pytest
+from automaton_problems import problems, transitions
+
+from services.proposer.fast.automaton import loops
+from services.proposer.fast.automaton.automaton import Automaton
+from services.proposer.fast.native import Longs, carray, ints_at, kept, longs_at
+
+
+def some_text(length: int, seed: int = 3, alphabet: int = 30) -> array[int]:
+    """Half of it copied from itself."""
+    chance = random.Random(seed)
+    text = array("i", [1])
+    while len(text) < length:
+        if chance.random() < 0.3:
+            at = chance.randrange(len(text))
+            text.extend(text[at : at + chance.randint(2, 40)])
+        else:
+            text.append(chance.randrange(alphabet))
+    return text[:length]
+
+
+@kept
+def _write(address: int, follower_at: int, text_at: int, count: int) -> tuple[int, int]:
+    """(how many tokens were taken, what became of the next one): what step.py does with it, and nothing else."""
+    words, rows, entries, buckets = loops.opened(address)
+    lasts, follower = loops.lasts_of(words), carray(longs_at(follower_at), loops.FOLLOWER_WORDS)
+    text = carray(ints_at(text_at), count)
+    for at in range(count):
+        found = loops.write(words, rows, entries, buckets, lasts, follower, text[at])
+        if found != loops.TAKES:
+            return at, found
+    return count, loops.TAKES
+
+
+def begin(automaton: Automaton) -> Longs:
+    return np.array([automaton.address, *[0] * (loops.FOLLOWER_WORDS - 1)], np.int64)
+
+
+def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
+    """How much of it was taken."""
+    writer, taken = begin(automaton), 0
+    for at in range(0, len(text), slice_of):
+        taken += add(automaton, writer, text[at : at + slice_of])
+    return taken
+
+
+def add(automaton: Automaton, writer: Longs, piece: array[int]) -> int:
+    taken, found = 0, int(loops.LACKS)
+    while found == loops.LACKS:
+        begin = piece.buffer_info()[0] + 4 * taken
+        more, found = _write(automaton.address, writer.ctypes.data, begin, len(piece) - taken)
+        taken += more
+        if found == loops.LACKS:
+            automaton.grow()
+    return taken
+
+
+def followed(automaton: Automaton, context: list[int], count: int) -> list[int]:
+    """The most frequent tokens behind a context that is known."""
+    states, edges = transitions(automaton)
+    state, found = 0, []
+    for token in context:
+        state = edges[state][token]
+    for _ in range(count):
+        found.append(int(states[state, loops.BEST_TOKEN]))
+        state = edges[state][found[-1]]
+    return found
+
+
+def test_a_full_automaton_takes_as_many_tokens_as_it_was_made_for_and_goes_on_answering() -> None:
+    automaton, text = Automaton(16, max_tokens=500), some_text(2000)
+    assert write(automaton, text) == 500 == automaton.tokens
+    assert write(automaton, text) == 0
+    assert problems(automaton) == []
+    assert followed(automaton, text[100:140].tolist(), 4) == text[140:144].tolist()
+
+
+@pytest.mark.parametrize("max_bytes", [0, 500, 5_000, 60_000])
+def test_an_automaton_never_holds_more_bytes_than_it_may(max_bytes: int) -> None:
+    automaton, text = Automaton(16, max_bytes=max_bytes), some_text(5000)
+    taken = write(automaton, text, slice_of=7)
+    assert taken < 5000 and automaton.tokens == taken
+    # An empty one holds its root.
+    assert automaton.held_bytes() <= max(max_bytes, Automaton(16).held_bytes())
+    assert max_bytes - automaton.held_bytes() < 2000
+    assert problems(automaton) == []
+
+
+def test_one_token_that_follows_everything_does_not_burst_the_bounds() -> None:
+    """Its append adds a transition to each of 3000 contexts at once."""
+    text = array("i", [*[1] * 1500, *[2] * 1500])
+    automaton = Automaton(16)
+    write(automaton, text)
+    rest = Automaton(16, max_bytes=automaton.held_bytes() + 10_000)
+    assert write(rest, text + array("i", [3])) == len(text)
+    assert rest.held_bytes() == automaton.held_bytes()
+    assert problems(rest) == []
+    assert write(automaton, array("i", [3])) == 1
+
+
+def test_grown_in_any_slices_it_is_the_same_automaton() -> None:
+    text = some_text(20_000)
+    whole, sliced = Automaton(32), Automaton(32)
+    write(whole, text)
+    write(sliced, text, slice_of=13)
+    assert problems(sliced) == []
+    for one, other in zip(whole.tables(), sliced.tables(), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+def test_memory_stays_within_140_bytes_a_token() -> None:
+    automaton = Automaton(64)
+    write(automaton, some_text(50_000, alphabet=3000))
+    assert 40 < automaton.held_bytes() / automaton.tokens < 140
+
+
+def test_memory_is_copied_where_the_system_cannot_move_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mmap
+
+    class Rigid(mmap.mmap):
+        def resize(self, newsize: int) -> None:
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    monkeypatch.setattr(mmap, "mmap", Rigid)
+    automaton, text = Automaton(16), some_text(3000)
+    assert write(automaton, text, slice_of=100) == 3000
+    assert problems(automaton) == []
+
+
+def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    automaton = Automaton(8)
+    write(automaton, some_text(300))
+    states, entries, buckets = automaton.tables()
+
+    def seen(**changed: object) -> list[str]:
+        tables = {"states": states, "entries": entries, "buckets": buckets, **changed}
+        monkeypatch.setattr(Automaton, "tables", lambda self: tuple(tables.values()))
+        return problems(automaton)
+
+    assert seen() == []
+    for word in (loops.LEN, loops.LINK, loops.COUNT, loops.BEST_COUNT, loops.BEST_TOKEN, loops.TOKEN, loops.TARGET):
+        wrong = states.copy()
+        wrong[5, word] += 40
+        assert seen(states=wrong), word
+    lost = buckets.copy()
+    lost[buckets[:, loops.FIRST].nonzero()[0][0]] = 0
+    assert seen(buckets=lost)
+    elsewhere = buckets.copy()
+    elsewhere[buckets[:, loops.FIRST].nonzero()[0][0], loops.GOAL_OF_FIRST] += 1
+    assert seen(buckets=elsewhere)
+    for word in (loops.LABEL, loops.GOAL, loops.NEXT_OF_SOURCE):
+        wrong = entries.copy()
+        wrong[3, word] = 1
+        assert seen(entries=wrong), word
+
+
+def test_texts_written_in_turns_make_as_many_states_as_one_after_the_other() -> None:
+    texts = [some_text(2000, seed=seed // 2) for seed in range(8)]
+    one_by_one, in_turns = Automaton(16), Automaton(16)
+    for text in texts:
+        write(one_by_one, text)
+    writers = [begin(in_turns) for _ in texts]
+    for at in range(0, 2000, 3):
+        for writer, text in zip(writers, texts, strict=True):
+            add(in_turns, writer, text[at : at + 3])
+    assert problems(in_turns) == []
+    assert in_turns.held_bytes() == one_by_one.held_bytes()
+    assert [len(table) for table in in_turns.tables()] == [len(table) for table in one_by_one.tables()]

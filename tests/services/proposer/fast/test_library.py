@@ -1,0 +1,397 @@
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+
+import pytest
+from library_world import Clock
+from segment_problems import problems
+
+from services.proposer.fast.library.library import Bounds, Library
+
+DAY = 24 * 3600.0
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def open_library(tmp_path, clock):
+    opened = []
+
+    def make(bounds=None, folder=tmp_path):
+        opened.append(Library(folder, "words", bounds, now=clock.now, clock=clock.now, threads=False))
+        return opened[-1]
+
+    yield make
+    for library in opened:
+        library.close()
+
+
+def teach(library, namespace, *texts):
+    for text_id, tokens in enumerate(texts):
+        library.learn(namespace, text_id, tokens)
+        library.end(namespace, text_id)
+
+
+def sealed(library, namespace, *texts):
+    teach(library, namespace, *texts)
+    library.seal(namespace)
+    library.work()
+
+
+def segments(library, namespace):
+    library.segments(namespace)
+    library.work()
+    return library.segments(namespace)
+
+
+def said(library, namespace):
+    return [list(text) for segment in segments(library, namespace) for text in segment.read_texts()]
+
+
+def test_what_was_learned_is_recent_until_it_is_sealed(open_library):
+    library = open_library()
+    library.learn("a", 1, [1, 2])
+    library.learn("a", 2, [9])
+    library.learn("a", 1, [3])
+    assert library.recent("a") == [array("i", [1, 2, 3]), array("i", [9])]
+    assert library.recent("b") == []
+    ticket = library.seal("a")
+    assert library.sealed("a") < ticket
+    library.work()
+    assert library.sealed("a") == ticket
+    assert library.recent("a") == []
+    assert said(library, "a") == [[1, 2, 3], [9]]
+
+
+def test_a_text_that_goes_on_is_cut_where_it_was_sealed(open_library):
+    library = open_library()
+    library.learn("a", 1, [1, 2])
+    library.seal("a")
+    library.learn("a", 1, [3])
+    library.work()
+    assert said(library, "a") == [[1, 2]]
+    assert library.recent("a") == [array("i", [3])]
+
+
+def test_an_id_may_be_used_again_once_its_text_has_ended(open_library):
+    library = open_library()
+    teach(library, "a", [1])
+    teach(library, "a", [2])
+    assert [list(text) for text in library.recent("a")] == [[1], [2]]
+
+
+def test_nothing_to_seal_is_sealed_at_once(open_library):
+    library = open_library()
+    assert library.seal("a") == library.sealed("a") == 0
+    sealed(library, "a", [1])
+    assert library.seal("a") == library.sealed("a") == 1
+
+
+def test_what_is_no_token_is_refused_and_nothing_is_learned(open_library):
+    library = open_library()
+    for wrong in ([-1], [1 << 31]):
+        with pytest.raises((ValueError, OverflowError)):
+            library.learn("a", 1, wrong)
+    sealed(library, "a", [1])
+    assert said(library, "a") == [[1]]
+
+
+def test_it_is_there_again_after_a_restart(open_library):
+    library = open_library()
+    sealed(library, "a", [1, 2])
+    teach(library, "a", [3, 4])
+    library.close()
+    library = open_library()
+    assert library.recent("a") == [array("i", [3, 4])]
+    assert said(library, "a") == [[1, 2]]
+
+
+def test_of_recent_texts_the_newest_tokens_come(open_library):
+    library = open_library(Bounds(recent_tokens=5))
+    teach(library, "a", [1, 2, 3], [4, 5, 6], [7, 8])
+    assert [list(text) for text in library.recent("a")] == [[4, 5, 6], [7, 8]]
+    teach(library, "a", range(10))
+    assert [list(text) for text in library.recent("a")] == [[5, 6, 7, 8, 9]]
+
+
+def test_a_version_tells_of_other_segments(open_library):
+    library = open_library()
+    assert library.version("a") == 0
+    seen = {0}
+    for tokens in ([1], [2], [3]):
+        sealed(library, "a", tokens)
+        library.segments("a")
+        library.work()
+        assert library.version("a") not in seen
+        seen.add(library.version("a"))
+    before = library.version("a")
+    library.work()
+    assert library.version("a") == before
+
+
+def test_who_asks_first_gets_segments_a_little_later(open_library):
+    library = open_library()
+    sealed(library, "a", [1])
+    assert library.segments("a") == []
+    before = library.version("a")
+    library.work()
+    assert library.version("a") != before
+    assert len(library.segments("a")) == 1
+
+
+def test_a_segment_that_was_merged_is_readable_until_it_is_released(open_library):
+    library = open_library()
+    sealed(library, "a", [1, 2, 3])
+    (first,) = segments(library, "a")
+    for _ in range(3):
+        sealed(library, "a", [4])
+    (merged,) = segments(library, "a")
+    assert merged is not first and merged.tokens == 6
+    assert [list(text) for text in first.read_texts()] == [[1, 2, 3]]
+    library.release(first)
+    library.work()
+    assert first.address and not first.words.any()
+    assert problems(merged) == []
+
+
+def test_small_segments_become_large_ones_and_stay_few(open_library):
+    library = open_library(Bounds(max_tokens=60_000))
+    for turn in range(60):
+        sealed(library, "a", range(turn, turn + 900))
+        assert library.stats().segments <= 8
+    assert library.stats().tokens == 60 * 900
+    assert max(segment.tokens for segment in segments(library, "a")) <= 10_000
+
+
+def test_a_seal_that_is_larger_than_a_segment_may_be_is_several(open_library):
+    library = open_library(Bounds(max_tokens=600))
+    sealed(library, "a", range(250), range(1000, 1040))
+    assert sorted(len(text) for text in said(library, "a")) == [40, 50, 100, 100]
+
+
+def test_of_a_namespace_that_is_full_the_oldest_goes(open_library, clock):
+    library = open_library(Bounds(max_tokens=600))
+    for turn in range(8):
+        clock.time += 1
+        sealed(library, "a", range(turn * 100, turn * 100 + 100))
+    assert sorted(text[0] for text in said(library, "a")) == [200, 300, 400, 500, 600, 700]
+    assert library.stats().evicted_tokens == 200
+
+
+def test_what_was_used_stays_and_what_was_used_long_ago_does_not(open_library, clock):
+    bounds = Bounds(max_tokens=600)
+    library = open_library(bounds)
+    for turn in range(6):
+        clock.time += 1
+        sealed(library, "a", range(turn * 100, turn * 100 + 100))
+    oldest = min(segments(library, "a"), key=lambda one: next(one.read_texts())[0])
+    library.used("a", oldest, 50)
+    # Use is known after a restart.
+    library.close()
+    library = open_library(bounds)
+    clock.time += 1
+    sealed(library, "a", range(600, 700))
+    assert sorted(text[0] for text in said(library, "a")) == [0, 200, 300, 400, 500, 600]
+    clock.time += 30 * DAY
+    sealed(library, "a", range(700, 800))
+    assert sorted(text[0] for text in said(library, "a")) == [200, 300, 400, 500, 600, 700]
+
+
+def test_use_is_told_once(open_library, clock):
+    library = open_library()
+    sealed(library, "a", [1, 2, 3])
+    (segment,) = segments(library, "a")
+    library.used("a", segment, 50)
+    for _ in range(3):
+        library._builder.tell_all_use()
+    (space,) = library._state.spaces.values()
+    assert [entry.use for entry in space.manifest.segments] == [50]
+    assert not space.uses
+
+
+def test_bytes_are_bounded_over_all_namespaces(open_library, clock):
+    library = open_library(Bounds(max_bytes=200_000, journal_bytes=5000))
+    for turn in range(40):
+        clock.time += 1
+        sealed(library, f"space {turn % 4}", range(turn, turn + 1000))
+        assert library.stats().bytes <= 200_000
+    assert library.stats().evicted_segments
+    assert library.stats().namespaces == 4
+
+
+def test_namespaces_are_bounded_and_the_one_unused_for_the_longest_time_goes(open_library, clock):
+    library = open_library(Bounds(max_namespaces=3))
+    for turn in range(3):
+        clock.time += 100
+        sealed(library, f"space {turn}", [turn])
+    (used,) = segments(library, "space 0")
+    clock.time += 100
+    library.used("space 0", used, 1)
+    library.work()
+    sealed(library, "space 3", [3])
+    assert [said(library, f"space {turn}") for turn in range(4)] == [[[0]], [], [[2]], [[3]]]
+
+
+def test_a_namespace_that_comes_again_has_another_version(open_library, clock):
+    library = open_library(Bounds(max_namespaces=1))
+    sealed(library, "a", [1])
+    before = library.version("a")
+    clock.time += 1
+    sealed(library, "b", [1])
+    assert library.version("a") == 0
+    clock.time += 1
+    sealed(library, "a", [1])
+    assert library.version("a") not in (0, before)
+
+
+def test_namespaces_that_were_never_sealed_are_bounded_too(open_library):
+    library = open_library(Bounds(max_namespaces=3))
+    for turn in range(10):
+        library.learn(f"space {turn}", 1, [turn])
+    assert [bool(library.recent(f"space {turn}")) for turn in range(10)] == [False] * 7 + [True] * 3
+    assert library.stats().dropped_tokens == 7
+
+
+def test_tokens_on_their_way_are_bounded(open_library):
+    library = open_library(Bounds(journal_bytes=450))
+    library.learn("a", 1, range(90))
+    library.learn("a", 1, range(80))
+    library.learn("a", 1, [5])
+    assert [len(text) for text in library.recent("a")] == [90, 1]
+    assert library.stats().dropped_tokens == 80
+
+
+def test_tiny_texts_are_bounded_as_well_for_whoever_listens_too(open_library):
+    bounds = Bounds(journal_bytes=100_000)
+    library, other = open_library(bounds), open_library(bounds)
+    for turn in range(3000):
+        library.learn(f"space {turn % 100}", turn, [turn])
+    library.write()
+    other.work()
+    assert sum(len(library.recent(f"space {turn}")) for turn in range(100)) == 50_000 // 65
+    assert sum(len(other.recent(f"space {turn}")) for turn in range(100)) == 50_000 // 65
+
+
+def test_what_was_on_disk_is_taken_over_also_where_bounds_are_small_now(open_library):
+    library = open_library()
+    teach(library, "a", *([turn] * 40 for turn in range(600)))
+    library.close()
+    library = open_library(Bounds(journal_bytes=100_000))
+    assert library.stats().learning_tokens == 600 * 40
+    library.work()
+    assert library.stats().learning_tokens == library.stats().dropped_tokens == 0
+    assert len(said(library, "a")) == 600
+
+
+def test_what_nobody_seals_becomes_a_segment_when_there_is_no_room(open_library):
+    library = open_library(Bounds(journal_bytes=100_000))
+    for turn in range(2000):
+        library.learn("a", turn, [turn])
+        library.end("a", turn)
+        if turn % 100 == 0:
+            library.work()
+    assert library.stats().dropped_tokens == 0
+    assert len(said(library, "a")) + len(library.recent("a")) == 2000
+
+
+def test_journals_stay_small_and_lose_nothing(open_library):
+    library = open_library(Bounds(journal_bytes=20_000))
+    library.learn("quiet", 1, [7])
+    for turn in range(200):
+        teach(library, "loud", range(turn, turn + 100))
+        library.write()
+        library.work()
+        assert library.stats().journal_bytes < 30_000
+    library.close()
+    library = open_library()
+    assert [list(text) for text in library.recent("quiet")] == [[7]]
+    assert len(said(library, "loud") + library.recent("loud")) == 200
+
+
+def test_names_of_namespaces_are_never_names_of_files(open_library, tmp_path):
+    library = open_library()
+    for name in ("../secret", "/secret", "", "secret" * 100, "secret\0", "\ud800secret"):
+        sealed(library, name, [1, 2])
+        teach(library, name, [3])
+        assert said(library, name) == [[1, 2]]
+    library.write()
+    for path in tmp_path.rglob("*"):
+        assert "secret" not in str(path)
+        assert path.is_dir() or b"secret" not in path.read_bytes()
+
+
+def test_only_the_owner_may_look(open_library, tmp_path):
+    before = os.umask(0)
+    try:
+        library = open_library(folder=tmp_path / "new")
+        sealed(library, "a", [1, 2])
+        library.add_corpus("a", "notes", 0, [[1]])
+        teach(library, "a", [3])
+        library.write()
+        library.work()
+    finally:
+        os.umask(before)
+    for path in [tmp_path / "new", *(tmp_path / "new").rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_without_a_folder_nothing_is_left(open_library):
+    library = open_library(folder=None)
+    root = library._folder.root
+    sealed(library, "a", [1, 2])
+    assert said(library, "a") == [[1, 2]]
+    library.close()
+    assert not root.parent.exists()
+
+
+def test_what_a_killed_process_kept_in_memory_is_removed_by_the_next(open_library):
+    gone = open_library(folder=None)
+    folder, lock = gone._private.peek()[2]
+    os.close(lock)
+    gone._private.detach()
+    open_library(folder=None)
+    assert not folder.exists()
+
+
+def test_a_full_disk_costs_nothing_but_time(open_library, clock, monkeypatch, caplog):
+    library = open_library()
+    teach(library, "a", [1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", _full)
+        for _ in range(5):
+            library.learn("a", 7, [3])
+            library._do(library.write)
+            library.seal("a")
+            library.work()
+    assert library.stats().failures and library.stats().unwritable == 1
+    assert caplog.text.count("the store can't be written") == 1
+    clock.time += 60
+    library._do(library.write)
+    library.work()
+    assert library.stats().unwritable == 0
+    assert sorted(said(library, "a")) == [[1, 2], *[[3]] * 5]
+    assert library.stats().unwritten_tokens == 0
+
+
+def _full(_file):
+    raise OSError(28, "No space left on device")
+
+
+def test_threads_write_and_work_by_themselves(tmp_path):
+    library = Library(tmp_path, "words")
+    threads = [thread._thread for thread in library._threads]
+    ticket = 0
+    for turn in range(20):
+        library.learn("a", turn, [1, 2, 3])
+        ticket = library.seal("a")
+    library.close()
+    assert not any(thread.is_alive() for thread in threads)
+    library = Library(tmp_path, "words", threads=False)
+    assert ticket == 20
+    assert sum(map(len, library.recent("a"))) + library.stats().tokens == 60
+    library.close()
