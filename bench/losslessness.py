@@ -28,7 +28,7 @@ SHOWN = (
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draws", type=int, default=1_000_000, help="of each case")
     parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--table", action="store_true", help="print docs/verify.md's table and nothing else")
+    parser.add_argument("--table", action="store_true", help="print docs/internals/verify.md's table and nothing else")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """What our proposers guess, bring and cost; beside them arctic-inference's suffix cache, where `--arctic` names an
-interpreter that has it (docs/proposers.md says how one is made).
+interpreter that has it.
 
 1. Like for like: the Python library's sources are learned, other files of it are said again in the same steps, and the
    drafts are compared token for token. Two lengths: where context and draft fit into the depth together, both mean the

@@ -36,7 +36,7 @@ CALLED = {
 
 def pages(docs: Path) -> list[Path]:
     """Those with figures in them."""
-    found = [docs.parent / "README.md", *sorted(docs.glob("*.md"))]
+    found = [docs.parent / "README.md", *sorted(docs.rglob("*.md"))]
     return [page for page in found if page.exists() and BLOCK.search(page.read_text())]
 
 

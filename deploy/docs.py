@@ -180,21 +180,22 @@ def messages() -> str:
         parts.append(f"### {title}\n")
         for name in names:
             struct = getattr(module, name)
-            for part in dataclasses_in(struct):
-                parts.append(f"**{part.__name__}** (part of others, a map). {_doc(part)}".rstrip() + "\n")
-                parts.append(table(("field", "type", "default"), _dataclass_fields(part)))
-            kind = f"kind `{kinds[name]}`" if name in kinds else "part of others"
-            parts.append(f"**{name}** ({kind}). {_doc(struct)}".rstrip() + "\n")
-            if struct.__struct_fields__:
-                parts.append(table(("field", "type", "default"), _fields(struct)))
+            parts += [_message(part, "a map", _dataclass_fields(part)) for part in dataclasses_in(struct)]
+            parts.append(_message(struct, f"`{kinds[name]}`" if name in kinds else "a part", _fields(struct)))
     return "\n".join(parts)
+
+
+def _message(struct: type, what: str, fields: Iterator[str]) -> str:
+    said = f"**{struct.__name__}** ({what}). {_doc(struct)}".rstrip()
+    listed = ", ".join(fields)
+    return f"{said}\n\n`{listed}`\n" if listed else f"{said}\n"
 
 
 def sections(source: str) -> list[tuple[str, list[str]]]:
     """The numbered comments of messages.py and the classes under each, in order."""
     found: list[tuple[str, list[str]]] = []
     for line in source.splitlines():
-        if heading := re.match(r"# (\d+\. .*?) -+$", line):
+        if heading := re.match(r"# (\d+b?\. .*?) -+$", line):
             found.append((heading[1].replace("->", "→"), []))
         elif (struct := re.match(r"class (\w+)\(Message", line)) and found:
             found[-1][1].append(struct[1])
@@ -208,11 +209,22 @@ def dataclasses_in(struct: Any) -> list[type]:
     return [each for each in found if isinstance(each, type) and dataclasses.is_dataclass(each)]
 
 
-def _dataclass_fields(part: Any) -> Iterator[tuple[str, str, str]]:
+def _dataclass_fields(part: Any) -> Iterator[str]:
     for each in dataclasses.fields(part):
-        made = each.default_factory is not dataclasses.MISSING
-        default = each.default_factory() if made else each.default
-        yield f"`{each.name}`", f"`{each.type}`", "" if default is dataclasses.MISSING else f"`{default!r}`"
+        make = each.default_factory
+        default = each.default if make is dataclasses.MISSING else make()
+        yield _field(each.name, each.type, default, dataclasses.MISSING)
+
+
+def _field(name: str, kind: object, default: object, missing: object) -> str:
+    """As in a signature, in few words: a part that is as it is made says only its name."""
+    if default is missing:
+        said = ""
+    elif dataclasses.is_dataclass(default) or hasattr(default, "__struct_fields__"):
+        said = f"={type(default).__name__}()"
+    else:
+        said = f"={default!r}"
+    return f"{name}: {str(kind).replace(' | ', '|').replace(', ', ',')}{said}"
 
 
 def request_fields() -> str:
@@ -228,18 +240,13 @@ def request_fields() -> str:
     )
 
 
-def _fields(struct: Any) -> Iterator[tuple[str, str, str]]:
+def _fields(struct: Any) -> Iterator[str]:
     import msgspec
 
-    for field in msgspec.structs.fields(struct):
-        name = struct.__annotations__[field.name]
-        if field.default_factory is not msgspec.NODEFAULT:
-            default = repr(field.default_factory())
-        elif field.default is not msgspec.NODEFAULT:
-            default = repr(field.default)
-        else:
-            default = ""
-        yield f"`{field.name}`", f"`{name}`", f"`{default}`" if default else ""
+    for each in msgspec.structs.fields(struct):
+        made = each.default_factory is not msgspec.NODEFAULT
+        default = each.default_factory() if made else each.default
+        yield _field(each.name, struct.__annotations__[each.name], default, msgspec.NODEFAULT)
 
 
 def _doc(struct: Any) -> str:

@@ -1,4 +1,5 @@
-"""The records of the mesh protocol and the bundles that carry them (docs/protocol.md). Knows no sockets and no actors.
+"""The records of the mesh protocol and the bundles that carry them (docs/internals/mesh.md). Knows neither sockets nor
+actors.
 
 A bundle is one transport message. Frame 0 is `[version, epoch, to_epoch, [record, ...]]` as msgpack; the raw frames of
 its records follow in order. Everything one side has to send at the end of a loop tick leaves as one bundle. A record

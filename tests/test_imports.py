@@ -224,7 +224,7 @@ def test_the_target_starts_without_an_http_server_and_the_mock_engine_without_to
 
 
 def test_the_foreign_package_with_a_name_of_ours_is_not_installed() -> None:
-    """docs/decisions/0004: with it, transformers imports names from our folder and fails."""
+    """docs/internals/decisions/0004: with it, transformers imports names from our folder and fails."""
     import importlib.metadata
 
     with pytest.raises(importlib.metadata.PackageNotFoundError):

@@ -5,7 +5,7 @@ Knows no event loop and no envelopes: zmq.py watches these sockets from a loop, 
 Why a DEALER is made for every connection, instead of left to reconnect by itself: with IMMEDIATE, libzmq (4.3.5) drops
 the queue of a lost connection at once, also in the middle of a message, and aborts the process (`Assertion failed:
 !_more`). Without IMMEDIATE it would send what is queued to the next peer. And after bytes that are no ZMTP it
-never tries again (docs/decisions/0014).
+never tries again (docs/internals/decisions/0014).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mesh.transport import CurveClient, Frame, Limits, Security
 # the 256 KB of a bundle a copy is as fast.
 COPY_BELOW = 1 << 20
 # Off: libzmq (4.3.5 and later) aborts the process when a heartbeat is due on a connection whose peer has left while our
-# queue was full (docs/decisions/0007). A peer with open calls is watched by Hello and Welcome instead (mesh/timing.py,
-# `silence`), an idle one over tcp by the kernel's keepalive.
+# queue was full (docs/internals/decisions/0007). A peer with open calls is watched by Hello and Welcome instead
+# (mesh/timing.py, `silence`), an idle one over tcp by the kernel's keepalive.
 HEARTBEAT_MS = 0
 KEEPALIVE_IDLE_S = 10
 KEEPALIVE_INTERVAL_S = 3

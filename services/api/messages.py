@@ -2,7 +2,7 @@
 
 This file is the table of contents of the system. A message is a frozen struct; its kind on the wire is the
 struct's tag; `KINDS` is the whole table of what may be decoded. Nothing here knows sockets or torch.
-Field order is wire order (structs travel as arrays): append, never reorder (docs/protocol.md, "Versions").
+Field order is wire order (structs travel as arrays): append, never reorder (docs/internals/mesh.md, "Versions").
 """
 
 from __future__ import annotations
@@ -98,12 +98,10 @@ LONGEST_CALLER = 64
 
 class Generate(Message, frozen=True):
     """Continue `token_ids`. The first `prompt_tokens` of them are the prompt; on a later attempt the rest are tokens
-    already delivered, which count against max_tokens. A lower `priority` goes first. KV pages are shared only between
-    requests with the same `cache_salt`. The answer is learned for, and drafts come from, `namespace` only (empty:
-    nothing is learned or shared). `prediction` is the answer that the caller expects. With `timeline` the answer has
-    `spans`. Requests that wait are admitted in turn by `caller`, an id of the API key (empty: there is none).
-    `pages_from` is the instance of another worker that may have pages of this text, or is to compute them; it changes
-    no text."""
+    already delivered, which count against max_tokens. A lower `priority` goes first. Pages are shared between requests
+    of one `cache_salt`, text and drafts within one `namespace` (empty: none). `prediction` is the answer that the
+    caller expects. With `timeline` the answer has `spans`. Requests that wait are admitted in turn by `caller`, an
+    id of the API key. `pages_from` is a worker that may have pages of this text, or is to compute them."""
 
     request_id: str
     attempt: int
@@ -125,10 +123,9 @@ class Generate(Message, frozen=True):
 
 class FetchPages(Message, frozen=True):
     """Ask for the pages with these `names` (NAME_BYTES each, in the order of the text): a stream of LentPage. With
-    `generate` the other worker computes its text as far as it hasn't, sends pages while it does, and also the Tokens
-    and Finished of this request; without, it sends what it has. `layout` and `secret` identify what pages look like and
-    what names are made with: both are the same for all workers of a mesh, or Failed is the answer. With
-    `transport` nixl the other worker may say where pages lie, to be read there: LentMemory, then LentPlace for each."""
+    `generate` the other worker computes what it lacks, and also sends the Tokens and Finished of this request. `layout`
+    and `secret` identify what pages look like and what names are made with; if they differ, Failed is the answer. With
+    `transport` nixl the other worker may say where pages are: LentMemory, then LentPlace for each."""
 
     request_id: str
     names: bytes
@@ -147,8 +144,8 @@ class LentPage(Message, frozen=True):
 
 
 class LentMemory(Message, frozen=True):
-    """Where the pages of this stream lie: the name of NIXL's agent and what that needs to be reached, the number of the
-    loan, and for each part of a page its address in page 0 and the distance to page 1."""
+    """Where the pages of this stream are: NIXL's agent and how to reach it, the number of the loan, and for each part
+    of a page its address in page 0 and the distance to page 1."""
 
     agent: str
     metadata: bytes
@@ -175,8 +172,7 @@ class PagesRead(Message, frozen=True):
 
 
 class PagesHeld(Message, frozen=True):
-    """The answer: the first `count` of them were held until now, so what was read is theirs. The others may have been
-    another text's while they were read."""
+    """The answer: the first `count` of them were held until now, so what was read is theirs."""
 
     count: int
 
@@ -219,10 +215,9 @@ class RunRanks(Message, frozen=True):
 
 
 class ProposeItem(Message, frozen=True):
-    """One sequence of the step; a message has at most one item for a sequence. `tokens` are those committed since the
-    last Propose that this proposer answered for it (all tokens if `first` is set); `committed` is the length after
-    them. `ahead` are tokens that are being verified; the draft is to follow them, as if all were accepted. namespace,
-    prediction, corpora and learn are the request's, and are sent with `first`."""
+    """One sequence of the step. `tokens` are those committed since the last Propose that this proposer answered for it
+    (all if `first` is set); `committed` is the length after them. `ahead` are tokens that are being verified; the draft
+    follows them, as if all were accepted. namespace, prediction, corpora and learn are sent with `first`."""
 
     sequence_id: int
     committed: int
@@ -263,12 +258,10 @@ class Propose(Message, frozen=True):
 
 
 class DraftColumns(Message, frozen=True):
-    """Drafts of several sequences, in columns with one entry for each draft. A draft follows position `committed`,
-    which includes the request's `ahead`. `tokens` has the tokens of all drafts in sequence, int32. `chances` has a
-    float64 for each token: the probability that it is accepted if all before it are, -1 if the drafter gives none.
-    `parents` is empty if all drafts are chains. `vocabularies` is the width of each draft's rows in `probs`, 0 without
-    probabilities; empty if no draft has any. `probs` has these rows, one for each token, float32. Numbers are
-    little-endian."""
+    """Drafts of several sequences, in columns with an entry for each draft. A draft follows position `committed`, which
+    includes `ahead`. `tokens` (int32) and `chances` (float64: the probability of acceptance if all before are accepted;
+    -1: none) hold all drafts in sequence. `parents` is empty if all are chains. `probs` (float32) has a row for each
+    token of drafts with probabilities, `vocabularies` the width of these. Little-endian."""
 
     sequence_ids: list[int] = []
     committed: list[int] = []
@@ -311,7 +304,7 @@ class TokenLogprob(Message, frozen=True, gc=False):
 
 class Run(Message, frozen=True):
     """The tokens of one verify step within `Tokens.ids`: `source` drafted the first `accepted` of them, the next one is
-    the model's own. `rejected` is the rest of the draft, for requests that ask for it."""
+    the model's own. `rejected` is the rest of the draft."""
 
     length: int
     drafted: int
@@ -461,7 +454,7 @@ class ModelCard(Message, frozen=True):
 
 
 class Look(Message, frozen=True):
-    """Asks a process for its current figures. services/runtime/introspection.py answers, in every process."""
+    """Asks a process for its figures; services/runtime/introspection.py answers."""
 
 
 class LinkCard(Message, frozen=True):

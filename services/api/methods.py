@@ -1,6 +1,6 @@
 """The one table of methods: every way of drafting, by the name that settings, requests, metrics and docs use.
 
-Choices of settings, the HTTP API's enum, the page, `chat`, docs/proposers.md and the registries of drafters are made
+Choices of settings, the HTTP API's enum, the page, `chat`, docs/use/methods.md and the registries of drafters are made
 from it. A new method is one file with a Drafter (services/api/drafter.py) and one row here. The class is named as text,
 so that reading the table imports no drafter.
 """

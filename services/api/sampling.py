@@ -43,10 +43,9 @@ ALLOWED_TOKEN_IDS = {
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The same meaning under every strategy. Defaults: greedy, no filter. `seed` and `max_tokens` are those of one
-    choice; `logprobs`: -1 none, 0 of the chosen token, k also of the k most probable; `prompt_logprobs` the same, of
-    the prompt's tokens behind the first. The last id of one of `bad_words` may not follow its other ids; empty
-    `allowed_token_ids` allow all."""
+    """`seed` and `max_tokens` are those of one choice. `logprobs`: -1 none, 0 of the chosen token, k also of the k most
+    probable; `prompt_logprobs` the same of the prompt, from its second token. The last id of one of `bad_words` may not
+    follow its other ids; empty `allowed_token_ids` allow all."""
 
     min_tokens: int = integer(0, "Minimum answer length, in tokens: no end of text and no stop string before it")
     temperature: float = number(0.0, "0: always the most probable token, ties to the lowest id", 0, 2, of_model=True)

@@ -121,7 +121,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("pace_ms", 0.0, "Fixed interval between SSE chunks of a stream, in ms, with chunks of equal size; 0: each step's tokens are sent at once", low=0.0, high=10000.0, roles="streamer"),
     _row("record_steps", "", "File to which each step's work and result are written, for `bench step --replay`; it holds token ids of prompts and answers", roles="worker"),
     _row("draft_deadline_ms", 20.0, "Maximum time that a step waits for drafts, in ms", low=0.1, high=10000.0, roles="worker"),
-    _row("audit_share", 0.0, "Share of requests, 0 to 1, that the streamer sends again without drafts in idle time to compare the texts (docs/architecture.md)", low=0.0, high=1.0, roles="streamer"),
+    _row("audit_share", 0.0, "Share of requests, 0 to 1, that the streamer sends again without drafts in idle time to compare the texts (docs/internals/architecture.md)", low=0.0, high=1.0, roles="streamer"),
     _row("audit_threshold", 3, "Number of differing answers after which the audit switches a method off; 0: never", low=0, high=1000000, roles="streamer"),
     _row("proposer_tokens", 1000000, "Maximum number of tokens of running sequences that a proposer keeps, about 350 bytes each", low=1000, high=1000000000, roles="proposer"),
     # Memory and batch of the worker

@@ -1,6 +1,6 @@
 """The one table of verification strategies, and which of them verifies a request. Knows no logits.
 
-Choices of settings, the HTTP API's enum and docs/verify.md are made from the table; how a strategy decides is
+Choices of settings, the HTTP API's enum and docs/internals/verify.md are made from the table; how a strategy decides is
 kernels/verify/README.md.
 """
 

@@ -1,5 +1,5 @@
-"""docs/add-a-drafter.md, followed word for word in a copy of the sources: one file and one row, and the new method is
-served, in `hybrid` and `auto`, too."""
+"""docs/internals/add-a-drafter.md, followed word for word in a copy of the sources: one file and one row, and the
+new method is served, in `hybrid` and `auto`, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from copied_sources import copy_sources
 from bench.running_mesh import RunningMesh
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "add-a-drafter.md"
+PAGE = ROOT / "docs" / "internals" / "add-a-drafter.md"
 BLOCK = re.compile(r"<!-- run by \S+: (file|row) (\S+) -->\n```python\n(.*?)```", re.DOTALL)
 
 

@@ -1,6 +1,6 @@
 """docs/migrating.md against the code: each key, flag and field it names is taken, refused or missing as it says.
 
-Settings that docs/tuning.md, choosing.md and security.md name exist, too.
+Settings that docs/tuning.md, use/methods.md and security.md name exist, too.
 """
 
 from __future__ import annotations
@@ -153,9 +153,11 @@ def test_a_flag_nobody_knows_stops_the_start() -> None:
         load_settings({"max_modal_len": "10"}, {}, None)
 
 
-@pytest.mark.parametrize("name", ["tuning.md", "choosing.md", "security.md", "not-promised.md"])
+@pytest.mark.parametrize("name", ["tuning.md", "use/methods.md", "security.md", "not-promised.md"])
 def test_settings_these_pages_name_exist(name: str) -> None:
     page = (ROOT / "docs" / name).read_text()
-    named = {word for cell in re.findall(r"^\| (`[a-z_`, ]+`) \|", page, re.MULTILINE) for word in CODE.findall(cell)}
+    tables = re.findall(r"^\| setting .*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    cells = re.findall(r"^\| (`[a-z_`, ]+`) \|", "".join(tables), re.MULTILINE)
+    named = {word for cell in cells for word in CODE.findall(cell)}
     assert named <= {*ROWS}, named - {*ROWS}
     assert len(named) > 20 or name != "tuning.md"

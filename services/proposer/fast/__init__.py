@@ -8,7 +8,7 @@
     segments/       learned text that doesn't change any more, in mapped files
     library/        journals, segments and corpora of all namespaces on disk
 
-docs/suffix-index.md explains how it works. `compiling` is what a process does before it forks.
+docs/internals/suffix-index.md explains how it works. `compiling` is what a process does before it forks.
 """
 
 from services.proposer.fast import compiling

@@ -15,7 +15,7 @@ Rule 6: in a mesh with phases, requests go to workers that generate, and each ge
         first on the ring gets that one's name: it most likely has the pages.
 
 The ring costs a binary search; rendezvous hashing would cost a hash for each worker and request, 1 ms for 1 000
-workers (docs/decisions/0024). Knows no sockets, no directory and no clock.
+workers (docs/internals/decisions/0024). Knows no sockets, no directory and no clock.
 """
 
 from __future__ import annotations

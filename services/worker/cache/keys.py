@@ -4,7 +4,7 @@
 
 A key thus depends on all tokens from the beginning of the text to the end of the page, and on the salt: tenants with
 different salts have no key in common. Keys have 128 bits and are keyed with a secret of this process, so that nobody
-else can search for two texts with one key (docs/decisions/0008).
+else can search for two texts with one key (docs/internals/decisions/0008).
 """
 
 from __future__ import annotations

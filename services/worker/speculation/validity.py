@@ -2,7 +2,7 @@
 another process, or in this worker. Knows no sequence.
 
 What can't be seen here is a draft whose probabilities are a distribution, but not the one that its tokens were drawn
-from: rejection sampling then keeps no distribution (docs/verify.md).
+from: rejection sampling then keeps no distribution (docs/internals/verify.md).
 """
 
 from __future__ import annotations

@@ -431,7 +431,7 @@ def test_the_weights_of_the_target_are_those_of_its_folder(model: Path) -> None:
     assert torch.equal(features, final) and features.shape == (3, 64)
 
 
-def test_the_command_of_docs_heads_md_trains_and_says_how_to_serve(
+def test_the_command_of_docs_research_training_md_trains_and_says_how_to_serve(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
