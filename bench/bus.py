@@ -19,7 +19,6 @@ from prometheus_client import CollectorRegistry
 
 from bench.shown import Shown
 from mesh.actor import Actor, Call
-from mesh.blocking import BlockingLink
 from mesh.clock import SystemClock
 from mesh.codec import Codec
 from mesh.metrics import BusMetrics
@@ -28,10 +27,10 @@ from mesh.ref import Ref
 from mesh.stream import StreamWriter
 from mesh.transport.zmq import ZmqTransport
 
-HELP = "the actor runtime alone: ask, stream and blocking round trips over ipc"
+HELP = "the actor runtime alone: round trips and streams over ipc"
 WARM_UP = 300
 SHOWN = (
-    Shown("Question and answer between two processes over ipc", "ask|blocking",
+    Shown("Question and answer between two processes over ipc", "ask",
           {"p50_us": "p50, µs", "p99_us": "p99, µs"}),
 )  # fmt: skip
 
@@ -77,7 +76,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         server.start()
         endpoint = ours.recv()
         figures = uvloop.run(_client(endpoint, folder, options))
-        figures["blocking"] = _blocking(endpoint, options.round_trips)
         ours.send("stop")
         server.join(10)
         figures["server_stopped"] = server.exitcode == 0
@@ -141,19 +139,6 @@ async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
     begin = time.perf_counter()
     await work()
     return time.perf_counter() - begin
-
-
-def _blocking(endpoint: str, count: int) -> dict[str, float]:
-    link = BlockingLink(endpoint, actor="echo", codec=Codec(CODEC_TABLE), name="bench-link", epoch=1, keys=None)
-    took = np.empty(count)
-    try:
-        for number in range(-WARM_UP, count):
-            begin = time.perf_counter()
-            link.ask(Ping(number, [1, 2, 3]), timeout=5.0)
-            took[number] = time.perf_counter() - begin
-    finally:
-        link.close()
-    return _microseconds(took)
 
 
 def _microseconds(took: np.ndarray[Any, Any]) -> dict[str, float]:

@@ -41,8 +41,7 @@ class Checkout(NamedTuple):
 def checked_out(name: str, cache: Path | None = None, repository: Path = ROOT) -> Iterator[Checkout]:
     """`name`: a commit, branch or tag. The folder is locked: a second comparison would change the files below us."""
     commit = resolve(name, repository)
-    files = read_archive(commit, repository)
-    root = (cache or user_cache() / "bench") / fingerprint(files)
+    root = (cache or user_cache() / "bench") / fingerprint(commit, repository)
     root.mkdir(parents=True, exist_ok=True)
     with root.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -64,22 +63,12 @@ def resolve(name: str, repository: Path = ROOT) -> str:
     return found.stdout.strip()
 
 
-def archive(commit: str, repository: Path = ROOT) -> tarfile.TarFile:
-    packed = subprocess.run(["git", "archive", "--format=tar", commit], cwd=repository, capture_output=True, check=True)
-    return tarfile.open(fileobj=io.BytesIO(packed.stdout))
-
-
-def read_archive(commit: str, repository: Path = ROOT) -> dict[str, bytes]:
-    """Path -> content of every file of a commit."""
-    with archive(commit, repository) as tar:
-        found = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
-        return {name: file.read() for name, file in found if file is not None}
-
-
-def fingerprint(files: dict[str, bytes]) -> str:
+def fingerprint(commit: str, repository: Path = ROOT) -> str:
+    """Of what decides the packages; a file that isn't there is an empty one."""
     digest = hashlib.sha256(sys.version.encode())
     for name in DECIDE_PACKAGES:
-        digest.update(files.get(name, b"") + b"\0")
+        shown = subprocess.run(["git", "show", f"{commit}:{name}"], cwd=repository, capture_output=True)
+        digest.update(shown.stdout + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -96,7 +85,8 @@ def unpack(commit: str, root: Path, repository: Path = ROOT) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-    with archive(commit, repository) as tar:
+    packed = subprocess.run(["git", "archive", "--format=tar", commit], cwd=repository, capture_output=True, check=True)
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
         tar.extractall(root, filter="data")
     stamp.write_text(commit)
 

@@ -2,46 +2,56 @@
 
 Both meshes are started with `specmesh up`, each with its own files and environment, and talked to over HTTP only. They
 take turns (old new, new old, ...), one block of requests each, and only one of them has work at a time, so that what
-else the machine does falls on both alike. Each pair of blocks gives one ratio, new / old, of tokens a second; a cell is
-their geometric mean with its 95 % confidence interval. Texts of both are compared.
-
-Cells: a workload, a number of requests at a time and a method, with the real model; then the mesh alone with the mock
-engine: tokens a second of 64 streams, and the time to the first token of one.
+else the machine does falls on both alike. Each pair of blocks gives one ratio, new / old, of tokens a second; a cell (a
+workload, a number of requests at a time, a method) is their geometric mean with its 95 % confidence interval. Texts of
+both are compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import turns
 from bench.checkout import Checkout, checked_out
-from bench.compare_blocks import Block, first_token, mesh_tokens, requests
 from bench.running_mesh import ROOT, SPECMESH, RunningMesh
 from bench.shown import Shown, table
+from bench.streams import Heard, Refused, listen
 from bench.turns import Ratio
-from bench.workloads import LEADING, WORKLOADS
+from bench.workloads import LEADING, WORKLOADS, salt_of
 
 HELP = "speed of the working tree against an older commit, both running, in turns, with confidence intervals"
 NAME = "measured"
 CELL_BAR, MEAN_BAR = 0.97, 0.99
 LEAST_PAIRS, MOST_PAIRS = 3, 40
-# Starting both meshes twice: not for cells.
-START_SECONDS = 120.0
-QUICK_SECONDS = 300.0
+# Starting both meshes: not for cells.
+START_SECONDS, QUICK_SECONDS = 60.0, 300.0
 # Between two blocks: what one mesh still does after its last token must not slow the other.
 SETTLE_SECONDS = 0.2
-MOCK = '{"step_ms": 0, "row_us": 0, "acceptance": 0.6, "vocab_size": 49152}'
+SEED = 5
+# Requests of a block where they come one after the other.
+ONE_BY_ONE = 2
 SHOWN = (
     Shown("Against an older commit", "mean|worst",
           {"mean&low&high": "tokens/s, new / old (95 %)", "cell": "cell"},
           "The same requests to both in turns; cells by workload, streams and method."),
 )  # fmt: skip
+
+
+class Block(NamedTuple):
+    """`speed`: tokens a second; 0 where a request failed."""
+
+    speed: float
+    first_token_s: float
+    texts: list[str]
+    failed: int
 
 
 class Cell(NamedTuple):
@@ -54,14 +64,12 @@ class Cell(NamedTuple):
 
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("commit", metavar="OLD_COMMIT", help="what the working tree is compared with")
-    shown = f"comma-separated, of {', '.join(WORKLOADS)}; empty: the mock engine only"
-    parser.add_argument("--workloads", default=",".join(LEADING), help=shown)
+    parser.add_argument("--workloads", default=",".join(LEADING), help=f"comma-separated, of {', '.join(WORKLOADS)}")
     parser.add_argument("--methods", default="naive,auto", help="comma-separated")
     parser.add_argument("--concurrency", default="1,4,16", help="requests at a time, comma-separated")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer")
     parser.add_argument("--rounds", type=int, default=MOST_PAIRS, help="most pairs of blocks of a cell")
     parser.add_argument("--seconds-budget", type=float, default=1500.0, help="about; a cell has 3 pairs or more")
-    parser.add_argument("--no-serving", action="store_true", help="leave out the cells with the mock engine")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of both servers")
     parser.add_argument("--quick", action="store_true", help="edit and chat, 1 and 4 at a time, 5 minutes")
 
@@ -71,28 +79,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         options.workloads, options.concurrency, options.seconds_budget = "edit,chat", "1,4", QUICK_SECONDS
     if options.rounds < 2:
         raise SystemExit("--rounds: an interval needs at least 2 pairs")
-    real, mock = real_cells(options), [] if options.no_serving else mock_cells(options)
-    weights = {cell.name: cell.weight for cell in [*real, *mock]}
-    seconds = turns.shares(weights, max(0.0, options.seconds_budget - START_SECONDS))
-    settings = dict(each.split("=", 1) for each in options.setting)
+    cells = cells_of(options)
+    seconds = max(0.0, options.seconds_budget - START_SECONDS) / sum(cell.weight for cell in cells)
+    settings = {"served_model_name": NAME} | dict(each.split("=", 1) for each in options.setting)
     seen: dict[str, dict[str, Any]] = {}
-    with checked_out(options.commit) as old:
-        for cells, engine in ((real, {}), (mock, {"engine": "mock", "mock_profile": MOCK})):
-            if cells:
-                with both(old, {"served_model_name": NAME, **settings, **engine}) as meshes:
-                    for cell in cells:
-                        seen[cell.name] = judged(pairs(cell, meshes, seconds[cell.name], options.rounds))
-                        print(line(cell.name, seen[cell.name]), flush=True)
+    with checked_out(options.commit) as old, both(old, settings) as meshes:
+        for cell in cells:
+            seen[cell.name] = judged(pairs(cell, meshes, seconds * cell.weight, options.rounds))
+            print("  ".join(row(cell.name, seen[cell.name])), flush=True)
     figures = {"old": old.commit[:12], "tokens": options.tokens, "cells": seen, **summary(seen)}
-    print("\n".join(["", *shown(figures)]), flush=True)
+    print(table(HEAD, [row(name, each) for name, each in seen.items()]))
     return figures
 
 
-# Cells ----------------------------------------------------------------------------------------------------
-
-
-def real_cells(options: argparse.Namespace) -> list[Cell]:
-    names = [name for name in options.workloads.split(",") if name]
+def cells_of(options: argparse.Namespace) -> list[Cell]:
+    names = options.workloads.split(",")
     if unknown := set(names) - set(WORKLOADS):
         raise SystemExit(f"no workload named {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
     found = []
@@ -100,15 +101,9 @@ def real_cells(options: argparse.Namespace) -> list[Cell]:
         for at_a_time in map(int, options.concurrency.split(",")):
             for method in options.methods.split(","):
                 name = f"{workload}, {at_a_time} at a time, {method}"
-                ask = requests(NAME, workload, at_a_time, method, options.tokens, salt=name)
                 # A block of many takes longer: it needs more time for as many pairs.
-                found.append(Cell(name, 1 + at_a_time / 16, ask))
+                found.append(Cell(name, 1 + at_a_time / 16, blocks(workload, at_a_time, method, options.tokens, name)))
     return found
-
-
-def mock_cells(options: argparse.Namespace) -> list[Cell]:
-    fast = [Cell(f"mesh, 64 at a time, {method}", 1.0, mesh_tokens(method)) for method in ("naive", "ngram")]
-    return [*fast, Cell("mesh, time to first token", 0.5, first_token())]
 
 
 # Running --------------------------------------------------------------------------------------------------
@@ -152,6 +147,43 @@ def _has_time(began: float, seconds: float, done: int) -> bool:
     return spent + spent / (done + 1) / 2 < seconds
 
 
+def blocks(
+    workload: str, at_a_time: int, method: str, tokens: int, salt: str
+) -> Callable[[RunningMesh, int], Block]:
+    """Every turn has other requests, and both meshes get the same in a turn."""
+    size = max(at_a_time, ONE_BY_ONE)
+
+    def asked(number: int, body: dict[str, Any]) -> dict[str, Any]:
+        wish = {"model": NAME, "speculation": {"method": method}, "temperature": 0}
+        longest = min(tokens, body["max_tokens"])
+        return {**body, **wish, "cache_salt": salt_of(workload, salt, number), "max_tokens": longest}
+
+    def measure(mesh: RunningMesh, turn: int) -> Block:
+        first = turn * size
+        bodies = WORKLOADS[workload].requests(first + size, SEED)[first:]
+        with ThreadPoolExecutor(at_a_time) as callers:
+            return block_of(list(callers.map(lambda each: ask(mesh, asked(*each)), enumerate(bodies, first))))
+
+    return measure
+
+
+def ask(mesh: RunningMesh, body: dict[str, Any]) -> Heard | None:
+    try:
+        return listen(mesh.port, body)
+    except (OSError, Refused) as failure:
+        print(f"failed: {failure}", file=sys.stderr)
+        return None
+
+
+def block_of(answers: list[Heard | None]) -> Block:
+    heard = [each for each in answers if each is not None]
+    if len(heard) < len(answers):
+        return Block(0.0, 0.0, [], len(answers) - len(heard))
+    seconds = max(each.ended for each in heard) - min(each.sent for each in heard)
+    first = sum(each.first - each.sent for each in heard) / len(heard)
+    return Block(sum(each.tokens for each in heard) / seconds, first, [each.text for each in heard], 0)
+
+
 # Judging --------------------------------------------------------------------------------------------------
 
 
@@ -171,57 +203,35 @@ def judged(seen: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
     for side, name in enumerate(("old", "new")):
         figures[name] = round(sum(pair[side].speed for pair in whole) / len(whole), 2)
         figures[f"{name}_first_token_ms"] = round(sum(pair[side].first_token_s for pair in whole) / len(whole) * 1e3, 2)
-    return figures | {name: round(value, 4) for name, value in ratio._asdict().items()}
+    return figures | rounded(ratio)
 
 
-def ratio_of(figures: dict[str, Any]) -> Ratio:
-    return Ratio(*(figures[name] for name in Ratio._fields))
+def rounded(ratio: Ratio) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in ratio._asdict().items()}
 
 
 def summary(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Worst cell, mean, and which bars they miss."""
-    ratios = {name: ratio_of(figures) for name, figures in cells.items() if "mean" in figures}
-    told = [f"{name}: {figures['failed_new']} requests failed" for name, figures in cells.items() if failed(figures)]
+    ratios = {
+        name: Ratio(*(seen[field] for field in Ratio._fields)) for name, seen in cells.items() if "mean" in seen
+    }
+    told = [
+        f"{name}: {seen['failed_new']} requests failed"
+        for name, seen in cells.items()
+        if seen["failed_new"] or "mean" not in seen
+    ]
     told += [f"{name}: {each['differ']} texts differ" for name, each in cells.items() if each["differ"]]
     if not ratios:
         return {"missed": [*told, "no cell has two pairs"]}
     worst = min(ratios, key=lambda name: ratios[name].mean)
     mean = turns.of_cells(list(ratios.values()))
     told += turns.missed(f"worst cell, {worst}", ratios[worst], CELL_BAR) + turns.missed("mean", mean, MEAN_BAR)
-    return {
-        "worst": {"cell": worst, **{name: round(value, 4) for name, value in ratios[worst]._asdict().items()}},
-        "mean": {name: round(value, 4) for name, value in mean._asdict().items()},
-        "missed": told,
-    }
+    return {"worst": {"cell": worst, **rounded(ratios[worst])}, "mean": rounded(mean), "missed": told}
 
-
-def failed(figures: dict[str, Any]) -> bool:
-    return bool(figures["failed_new"]) or "mean" not in figures
-
-
-# Showing --------------------------------------------------------------------------------------------------
 
 HEAD = ("cell", "pairs", "old", "new", "new / old", "low", "high", "texts that differ")
 
 
 def row(name: str, figures: dict[str, Any]) -> list[str]:
-    if "mean" not in figures:
-        return [name, str(figures["pairs"]), "–", "–", "–", "–", "–", str(figures["differ"])]
-    rates = [f"{figures[side]:.1f}" for side in ("old", "new")]
-    ratios = [f"{figures[field]:.3f}" for field in ("mean", "low", "high")]
-    return [name, str(figures["pairs"]), *rates, *ratios, str(figures["differ"])]
-
-
-def line(name: str, figures: dict[str, Any]) -> str:
-    return "  ".join(f"{field} {value}" for field, value in zip(HEAD, row(name, figures), strict=True))
-
-
-def shown(figures: dict[str, Any]) -> list[str]:
-    lines = [table(HEAD, [row(name, each) for name, each in figures["cells"].items()])]
-    for what, bar in (("worst", CELL_BAR), ("mean", MEAN_BAR)):
-        if seen := figures.get(what):
-            called = f"worst cell, {seen['cell']}" if what == "worst" else what
-            interval = f"({seen['low']:.3f} to {seen['high']:.3f})"
-            verdict = "met" if seen["mean"] >= bar else "missed"
-            lines.append(f"{called}: {seen['mean']:.3f} {interval}, the bar is {bar}: {verdict}")
-    return lines
+    ratios = [f"{figures[field]:.3f}" for field in ("old", "new", "mean", "low", "high") if "mean" in figures]
+    return [name, str(figures["pairs"]), *(ratios or ["–"] * 5), str(figures["differ"])]

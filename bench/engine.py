@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from bench import ceilings
+import numba
+import numpy as np
+
 from bench.shown import Shown
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
@@ -23,6 +26,7 @@ HELP = "milliseconds of a step by rows, prefill tokens/s, and the machine's ceil
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 PROMPT = 2048
 PAGE_TOKENS = 32
+READ_BYTES = 1 << 29
 SHOWN = (
     Shown("A step of the model by rows, ms", "step_ms",
           say="*Rows* are of one sequence, as in verification; *sequences* have one row each.",
@@ -116,7 +120,7 @@ def _read(model: TorchModel, text: list[int], pages: list[int], chunk: int) -> N
 
 
 def _ceilings(model: TorchModel, dtype: str, threads: int, step_ms: float) -> dict[str, Any]:
-    gb_s = ceilings.read_gb_s(threads)
+    gb_s = read_gb_s(threads)
     weight_bytes = model.facts.parameters * {"bfloat16": 2, "float32": 4, "int8": 1}[dtype]
     floor_ms = weight_bytes / gb_s / 1e6
     return {
@@ -125,6 +129,26 @@ def _ceilings(model: TorchModel, dtype: str, threads: int, step_ms: float) -> di
         "weights_mb": round(weight_bytes / 1e6, 1),
         "floor_ms": round(floor_ms, 2),
         "step_of_one_row_times_floor": round(step_ms / floor_ms, 2),
-        "bfloat16_gmac_s": round(ceilings.gmac_s("bfloat16", threads), 1),
-        "int8_gmac_s": round(ceilings.gmac_s("int8", threads), 1),
     }
+
+
+def read_gb_s(threads: int) -> float:
+    """Best of a few turns over memory that no cache holds."""
+    data = np.ones(READ_BYTES // 8, np.int64)
+    parts = np.array_split(data, threads)
+    _sum(data[:8])
+    seconds = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(4):
+            start = time.perf_counter()
+            list(pool.map(_sum, parts))
+            seconds.append(time.perf_counter() - start)
+    return READ_BYTES / min(seconds) / 1e9
+
+
+@numba.njit(nogil=True)
+def _sum(data: np.ndarray) -> int:
+    total = np.int64(0)
+    for i in range(data.size):
+        total ^= data[i]
+    return total

@@ -1,6 +1,6 @@
 """The mesh alone: all four processes with the mock engine at zero latency, loaded over HTTP from outside.
 
-throughput   64 streams, with and without drafts: tokens/s, and which process used how much CPU
+throughput   64 streams, with and without drafts: tokens/s
 soak         the same for minutes, resident memory sampled: it must be flat (`--soak 300`)
 disconnects  requests hung up at random: afterwards nothing may be left (`--disconnects 10000`)
 
@@ -11,26 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bench.running_mesh import (
-    ROLES,
-    ROOT,
-    RunningMesh,
-    cpu_seconds,
-    open_files,
-    resident_mb,
-    running_mesh,
-    threads,
-)
+from bench.running_mesh import ROLES, ROOT, RunningMesh, open_files, resident_mb, running_mesh, threads
 from bench.shown import Shown
 
 HELP = "tokens/s through the whole mesh (mock engine), memory under load, leaks after disconnects"
@@ -98,13 +88,22 @@ def _throughput(mesh: RunningMesh, options: argparse.Namespace, figures: dict[st
 
 
 def _soak(mesh: RunningMesh, options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    with _MemorySampler(mesh) as sampler:
-        run = _load(mesh, options, duration=options.soak or 300.0)
-    grown = sampler.growth_mb()
-    figures["soak"] = {**run, "memory_growth_mb": grown, "memory_mb": sampler.thinned()}
-    for role, growth in grown.items():
-        if growth > FLAT_MB:
-            figures["missed"].append(f"{role} grew by {growth:.1f} MB during the soak")
+    """Growth: the median of the last fifth minus that of the second; the first one fills caches and pools."""
+    pids, samples = mesh.processes(), dict[str, list[float]]()
+    with ThreadPoolExecutor(1) as beside:
+        load = beside.submit(_load, mesh, options, duration=options.soak or 300.0)
+        while not load.done():
+            time.sleep(1.0)
+            for role, pid in pids.items():
+                samples.setdefault(role, []).append(resident_mb(pid))
+    grown = {role: round(growth(seen), 2) for role, seen in samples.items()}
+    figures["soak"] = {**load.result(), "memory_growth_mb": grown}
+    figures["missed"] += [f"{role} grew by {mb:.1f} MB during the soak" for role, mb in grown.items() if mb > FLAT_MB]
+
+
+def growth(samples: list[float]) -> float:
+    fifth = max(1, len(samples) // 5)
+    return statistics.median(samples[-fifth:]) - statistics.median(samples[fifth : 2 * fifth] or samples[:1])
 
 
 def _disconnects(mesh: RunningMesh, options: argparse.Namespace, figures: dict[str, Any]) -> None:
@@ -158,16 +157,10 @@ def _counts(mesh: RunningMesh) -> dict[str, float]:
 
 
 def _load(
-    mesh: RunningMesh,
-    options: argparse.Namespace,
-    *,
-    requests: int = 0,
-    duration: float = 0.0,
-    disconnect: float = 0.0,
-    speculation: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """One run of the harness in a process of its own, with the CPU every process used meanwhile."""
-    before = {role: cpu_seconds(pid) for role, pid in mesh.processes().items()}
+    mesh: RunningMesh, options: argparse.Namespace, *, requests: int = 0, duration: float = 0.0,
+    disconnect: float = 0.0, speculation: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """One run of the harness in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
         file = Path(folder) / "figures.json"
         command = [
@@ -179,58 +172,16 @@ def _load(
             command.append(f"--speculation={json.dumps(speculation)}")
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         seen = json.loads(file.read_text())
-    wall = seen["wall_s"]
-    used = {role: cpu_seconds(pid) - before.get(role, 0.0) for role, pid in mesh.processes().items()}
     return {
         "tokens_per_s": seen["throughput"]["output_tokens_per_s"],
-        "chunks_per_s": seen["throughput"]["chunks_per_s"],
         "requests_per_s": seen["throughput"]["requests_per_s"],
-        "wall_s": wall,
+        "wall_s": seen["wall_s"],
         "requests": seen["requests"],
         "errors": seen["errors"],
         "ttft_ms": _milliseconds(seen["ttft_s"]),
         "itl_ms": _milliseconds(seen["chunk_gap_s"]),
-        "acceptance": seen["acceptance"],
-        "cpu_share": {role: round(seconds / wall, 3) for role, seconds in used.items()}
-        | {"harness": round(seen["harness"]["cpu_share"], 3)},
     }
 
 
 def _milliseconds(row: dict[str, float] | None) -> dict[str, float] | None:
     return row and {name: round(row[name] * 1e3, 3) for name in ("p50", "p90", "p99")}
-
-
-class _MemorySampler:
-    """Resident memory of every process once a second, in a thread."""
-
-    def __init__(self, mesh: RunningMesh) -> None:
-        self._mesh = mesh
-        self._samples: dict[str, list[float]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _MemorySampler:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def growth_mb(self) -> dict[str, float]:
-        """Median of the last fifth minus median of the second: the first one fills caches and pools."""
-        return {role: round(_growth(samples), 2) for role, samples in self._samples.items()}
-
-    def thinned(self) -> dict[str, list[float]]:
-        return {role: [round(mb, 1) for mb in s[:: max(1, len(s) // 20)]] for role, s in self._samples.items()}
-
-    def _run(self) -> None:
-        pids = self._mesh.processes()
-        while not self._stop.wait(1.0):
-            for role, pid in pids.items():
-                self._samples.setdefault(role, []).append(resident_mb(pid))
-
-
-def _growth(samples: list[float]) -> float:
-    fifth = max(1, len(samples) // 5)
-    return float(np.median(samples[-fifth:]) - np.median(samples[fifth : 2 * fifth] or samples[:1]))

@@ -1,11 +1,9 @@
 """What our proposers guess, bring and cost; beside them arctic-inference's suffix cache, where `--arctic` names an
 interpreter that has it.
 
-1. Like for like: the Python library's sources are learned, other files of it are said again in the same steps, and the
-   drafts are compared token for token. Two lengths: where context and draft fit into the depth together, both mean the
-   same; beyond it ours goes on, and theirs ends.
-2. Time of a sequence's step (what was said is learned, then a draft) in a full batch, of a learned token, and bytes.
-3. Accepted tokens a step for several kinds of text at as many drafted tokens as theirs has.
+1. Time of a sequence's step (what was said is learned, then a draft) in a full batch, of a learned token, and bytes:
+   the Python library's sources are learned, and other files of it are said again in the same steps.
+2. Accepted tokens a step for several kinds of text at as many drafted tokens as theirs has.
 
 Ours is used through the proposers' seam, as the proposer process does. On a busy machine times are worth little.
 """
@@ -28,7 +26,6 @@ import numpy as np
 
 from bench import replay
 from bench.kinds import KINDS, texts_of
-from bench.oracles import likeness
 from bench.replay import Guess, Text
 from bench.rows import ROOT
 from bench.shown import Shown
@@ -41,17 +38,14 @@ from services.proposer.registry import make_drafters
 HELP = "drafts, accepted tokens, time and bytes of our proposers, beside arctic-inference's (--arctic PYTHON)"
 DEPTH, LEAST = 64, 0.1
 STEP_P50_US, STEP_P99_US, LEARN_NS, BYTES = 3.0, 20.0, 800.0, 140.0
-IDENTICAL, BRINGS, NEVER_BELOW = 0.99, 1.10, 1.0
-# Of a text of parts 1 and 2: all of them fit beside a million learned tokens into one mutable store of ours.
-SAID = 1400
-# Longest drafts of part 1: within the depth for nearly all contexts, and as engines set it.
-WITHIN_DEPTH, LONGEST = 8, 32
-# Part 3: longest drafts, and where ours may be cut.
+BRINGS, NEVER_BELOW = 1.10, 1.0
+# Of a text of part 1: all of them fit beside a million learned tokens into one mutable store of ours.
+SAID, LONGEST = 1400, 32
+# Part 2: longest drafts, and where ours may be cut.
 BRINGS_LONGEST = 16
 CHANCES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8)
 LENGTHS = (16, 12, 8, 6, 4, 3, 2, 1)
 BRINGING = ("suffix", "auto")
-OUR_DEFAULT = "auto"
 SHOWN = (
     Shown("What a step of a proposer costs", "ours|theirs",
           {"step>p50_us": "a step p50, µs", "step>p99_us": "p99", "learn>ns_per_token": "a token learned, ns",
@@ -61,9 +55,6 @@ SHOWN = (
     Shown("What drafts bring: accepted tokens a step", "brings>kinds>*",
           {"ours>suffix>1": "suffix", "ours>auto>1": "auto", "theirs>1": "arctic-inference",
            "ratio>auto": "auto at as many drafted"}),
-    Shown("Drafts that are the same as arctic-inference's", "likeness>*",
-          {"steps": "steps", "identical:.2%": "the same", "identical_but_for_ties:.2%": "but for ties"},
-          "By the longest draft, in tokens."),
 )  # fmt: skip
 
 
@@ -71,19 +62,19 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arctic", default="", help="an interpreter that has arctic-inference and numpy")
     parser.add_argument("--tokens", type=int, default=1_000_000, help="learned before the rest is replayed")
     parser.add_argument("--batch", type=int, default=32, help="texts replayed at a time")
-    parser.add_argument("--replayed", type=int, default=32, help="texts replayed in all, parts 1 and 2")
-    parser.add_argument("--kind-tokens", type=int, default=150_000, help="learned of each kind of text, part 3")
-    parser.add_argument("--kind-replayed", type=int, default=32, help="texts replayed of each kind, part 3")
+    parser.add_argument("--replayed", type=int, default=32, help="texts replayed in all, part 1")
+    parser.add_argument("--kind-tokens", type=int, default=150_000, help="learned of each kind of text, part 2")
+    parser.add_argument("--kind-replayed", type=int, default=32, help="texts replayed of each kind, part 2")
     parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
-    parser.add_argument("--only", choices=("likeness", "brings"), help="parts 1 and 2, or part 3")
+    parser.add_argument("--only", choices=("costs", "brings"), help="part 1 or part 2")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="proposer-") as folder:
         if options.only != "brings":
-            figures |= side_by_side(Path(folder), options)
-        if options.only != "likeness":
+            figures |= costs(Path(folder), options)
+        if options.only != "costs":
             figures["brings"] = brings(Path(folder), options)
     figures["missed"] = missed(figures)
     return figures
@@ -118,10 +109,7 @@ class OurGuesser:
         return self._drafter.draft([DraftRequest(self._texts[key], self._longest) for key in keys])
 
     def told(self, keys: Sequence[int], drafts: Sequence[Draft]) -> list[Guess]:
-        return [
-            Guess(draft.tokens, list(itertools.accumulate(draft.confidence, operator.mul)), draft.match_length)
-            for draft in drafts
-        ]
+        return [Guess(draft.tokens, list(itertools.accumulate(draft.confidence, operator.mul))) for draft in drafts]
 
     def end(self, key: int) -> None:
         self.learn(key)
@@ -179,30 +167,23 @@ def theirs(python: str, jobs: list[dict[str, Any]]) -> tuple[str, list[dict[str,
     return answer["version"], answer["figures"]
 
 
-# 1 and 2: like for like, time, bytes ----------------------------------------------------------------------
+# 1: time, bytes -------------------------------------------------------------------------------------------
 
 
-def side_by_side(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def costs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     found = texts_of("python", options.tokens, options.replayed)
     if found is None:
         raise SystemExit("the Python library has too few tokens")
     texts = found[0], [text[:SAID] for text in found[1]]
-    figures: dict[str, Any] = {"likeness": {}}
-    for longest in (WITHIN_DEPTH, LONGEST):
-        told = job(folder, "python", texts, how="scheduled", longest=longest, batch=options.batch)
-        mine = ours(told)
-        figures["ours"] = {"learn": mine["learn"], "step": mine["step"]}
-        if options.arctic:
-            version, (other,) = theirs(options.arctic, [told])
-            figures["theirs"] = {"version": version, "learn": other["learn"], "step": other["step"]}
-            other["guesses"] = [[Guess(*each) for each in steps] for steps in other["guesses"]]
-            figures["likeness"][str(longest)] = likeness.compare(
-                texts, mine["guesses"], other["guesses"], options.batch
-            )
+    told = job(folder, "python", texts, how="scheduled", longest=LONGEST, batch=options.batch)
+    figures: dict[str, Any] = {"ours": ours(told)}
+    if options.arctic:
+        version, (other,) = theirs(options.arctic, [told])
+        figures["theirs"] = {"version": version, **other}
     return figures
 
 
-# 3: what drafts bring -------------------------------------------------------------------------------------
+# 2: what drafts bring -------------------------------------------------------------------------------------
 
 
 def brings(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -268,20 +249,19 @@ def at_drafted(points: Sequence[tuple[float, float]], drafted: float) -> float:
 def missed(figures: dict[str, Any]) -> list[str]:
     bars: list[tuple[str, float, float, bool]] = []
     if mine := figures.get("ours"):
+        step, learn = mine["step"], mine["learn"]
         bars += [
-            ("step p50, µs a sequence", mine["step"].get("p50_us", 0.0), STEP_P50_US, False),
-            ("step p99, µs a sequence", mine["step"].get("p99_us", 0.0), STEP_P99_US, False),
-            ("learning, ns a token", mine["learn"]["ns_per_token"], LEARN_NS, False),
-            ("bytes a token", mine["learn"]["bytes_per_token"], BYTES, False),
+            ("step p50, µs a sequence", step.get("p50_us", 0.0), STEP_P50_US, False),
+            ("step p99, µs a sequence", step.get("p99_us", 0.0), STEP_P99_US, False),
+            ("learning, ns a token", learn["ns_per_token"], LEARN_NS, False),
+            ("bytes a token", learn["bytes_per_token"], BYTES, False),
         ]
-    if within := figures.get("likeness", {}).get(str(WITHIN_DEPTH)):
-        bars.append(("drafts as theirs, within the depth", within["identical_but_for_ties"], IDENTICAL, True))
     # suffix means the same as theirs, and brings the same.
-    if seen := figures.get("brings", {}).get(OUR_DEFAULT):
+    if seen := figures.get("brings", {}).get("auto"):
         bars += [
-            (f"{OUR_DEFAULT}: accepted of theirs, mean", seen["geometric_mean"], BRINGS, True),
-            (f"{OUR_DEFAULT}: accepted of theirs, least", seen["least"], NEVER_BELOW, True),
-            (f"{OUR_DEFAULT} as it is: accepted of theirs at factor 4", seen["to factor 4"], NEVER_BELOW, True),
+            ("auto: accepted of theirs, mean", seen["geometric_mean"], BRINGS, True),
+            ("auto: accepted of theirs, least", seen["least"], NEVER_BELOW, True),
+            ("auto as it is: accepted of theirs at factor 4", seen["to factor 4"], NEVER_BELOW, True),
         ]
     return [
         f"{name}: {seen:.3f}, the bar is {bar}"

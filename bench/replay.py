@@ -27,7 +27,6 @@ class Guess(NamedTuple):
 
     tokens: list[int]
     chances: list[float]
-    match_length: int
 
 
 class Guesser(Protocol):
@@ -171,7 +170,7 @@ def figures_of(make: Callable[[dict[str, Any]], Guesser], job: dict[str, Any]) -
     guesser = make(job)
     found: dict[str, Any] = {"learn": learn(guesser, learned)}
     if job["how"] == "scheduled":
-        found["guesses"], found["step"] = scheduled(guesser, said, job["batch"])
+        _, found["step"] = scheduled(guesser, said, job["batch"])
     else:
         found["free"] = free(guesser, said, job["batch"], cutter(job))
     return found

@@ -49,11 +49,6 @@ def newest(rows: Rows, name: str, holds: Callable[[Figures], Any]) -> Row | None
     return next((row for row in reversed(rows.get(name, [])) if holds(row["figures"])), None)
 
 
-def warmth(workload: str, figures: Figures) -> str:
-    """Rows of before there was a cold workload don't name any."""
-    return "cold" if workload in figures.get("cold", ()) else "warm"
-
-
 # Which rows -----------------------------------------------------------------------------------------------
 
 
@@ -82,13 +77,12 @@ def measured(row: Row) -> str:
 
 
 def interval(seen: Figures) -> str:
-    """A ratio; in bold if it is below 1 with all of its interval."""
-    if seen.get("ratio") is None:
+    """A ratio; in bold if it is below 1 with all of its interval, where it has one."""
+    ratio, low, high = (seen.get(name) for name in ("ratio", "low", "high"))
+    if ratio is None:
         return number(None)
-    if seen.get("low") is None:
-        return f"**{seen['ratio']:.2f}**" if seen["ratio"] < 1 else f"{seen['ratio']:.2f}"
-    text = f"{seen['ratio']:.2f} ({seen['low']:.2f}–{seen['high']:.2f})"
-    return f"**{text}**" if seen["high"] < 1 else text
+    text = f"{ratio:.2f}" if low is None else f"{ratio:.2f} ({low:.2f}–{high:.2f})"
+    return f"**{text}**" if (ratio if high is None else high) < 1 else text
 
 
 # Beside others --------------------------------------------------------------------------------------------
@@ -182,7 +176,7 @@ def _prefix(rows: Rows) -> list[str]:
 
 def never_slower(rows: Rows) -> str:
     """Every cell, met or missed, and those of a GPU, whose row has no intervals."""
-    return "\n\n".join(each for each in (_on_cpus(rows), _on_gpus(rows)) if each)
+    return "\n\n".join(each for each in (_on_cpus(of_one_commit(rows)), _on_gpus(rows)) if each)
 
 
 def _cells(rows: Rows) -> dict[str, Figures]:
@@ -191,46 +185,42 @@ def _cells(rows: Rows) -> dict[str, Figures]:
 
 
 def _on_cpus(rows: Rows) -> str:
-    found = of_one_commit(rows)
-    row = newest(found, "never_slower", lambda figures: figures.get("cells"))
+    row = newest(rows, "never_slower", lambda figures: figures.get("cells"))
     if row is None:
         return ""
-    by_name: dict[str, dict[int, str]] = {}
-    for name, seen in row["figures"]["cells"].items():
-        workload, _, streams = name.rpartition(", ")
-        if workload in CALLED:
-            by_name.setdefault(workload, {})[int(streams)] = interval(seen)
-    missed = sum(seen["high"] is not None and seen["high"] < 1 for seen in row["figures"]["cells"].values())
-    own = row["hardware"]
+    cells, own = row["figures"]["cells"], row["hardware"]
+    missed = sum(seen["high"] is not None and seen["high"] < 1 for seen in cells.values())
     said = (
         f"{own['cpu']}, {own['cores']} cores, bf16, cold, {measured(row)}, `python -m bench never_slower`. "
-        f"Cells whose interval lies below 1: {missed} of {len(row['figures']['cells'])}."
+        f"Cells whose interval lies below 1: {missed} of {len(cells)}."
     )
-    return f"{wrapped(said)}\n\n{_matrix(by_name)}"
+    named = {name.rpartition(", ")[::2]: seen for name, seen in cells.items()}
+    return f"{wrapped(said)}\n\n{_matrix({(name, int(streams)): seen for (name, streams), seen in named.items()})}"
 
 
 def _on_gpus(rows: Rows) -> str:
     row = newest(rows, "gpu_http", lambda figures: figures.get("runs"))
     if row is None:
         return ""
-    speeds = {(each["workload"], each["concurrency"], each["server"]): each for each in row["figures"]["runs"]}
-    by_name: dict[str, dict[int, str]] = {}
-    for (workload, streams, server), auto in speeds.items():
+    runs = {(each["workload"], each["concurrency"], each["server"]): each for each in row["figures"]["runs"]}
+    cells: dict[tuple[str, int], Figures] = {}
+    for (*cell, server), auto in runs.items():
         if server == "auto":
-            plain = {"ratio": auto["tokens_per_s"] / speeds[workload, streams, "naive"]["tokens_per_s"]}
-            by_name.setdefault(workload, {})[streams] = interval(auto.get("of_first", plain))
-    told = all("of_first" in run for run in row["figures"]["runs"] if run["server"] == "auto")
+            plain = {"ratio": auto["tokens_per_s"] / runs[cell[0], cell[1], "naive"]["tokens_per_s"]}
+            cells[cell[0], cell[1]] = auto.get("of_first", plain)
     said = f"One {row['figures']['gpu']}, bf16, cold, {measured(row)}, `python -m bench gpu_http`" + (
-        "." if told else ": one run, so there are no intervals; ratios below 1 are bold."
-    )
-    return f"{wrapped(said)}\n\n{_matrix(by_name)}"
+        "." if all("low" in seen for seen in cells.values())
+        else ": one run, so there are no intervals; ratios below 1 are bold."
+    )  # fmt: skip
+    return f"{wrapped(said)}\n\n{_matrix(cells)}"
 
 
-def _matrix(by_name: dict[str, dict[int, str]]) -> str:
-    streams = sorted({each for seen in by_name.values() for each in seen})
+def _matrix(cells: dict[tuple[str, int], Figures]) -> str:
+    """By the kind of request and the number of streams."""
+    streams = sorted({at for name, at in cells if name in CALLED})
     head = ["requests", *(f"{each} stream{'s' * (each > 1)}" for each in streams)]
-    lines = [[CALLED[name], *(seen.get(at, number(None)) for at in streams)] for name, seen in by_name.items()]
-    return table(head, lines)
+    names = dict.fromkeys(name for name, _ in cells if name in CALLED)
+    return table(head, [[CALLED[name], *(interval(cells.get((name, at), {})) for at in streams)] for name in names])
 
 
 # Sentences ------------------------------------------------------------------------------------------------

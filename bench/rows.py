@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import platform
-import re
 import shlex
 import subprocess
 import time
@@ -24,10 +23,6 @@ NOT_MEASURED = (":!bench/results", ":!docs")
 # Says which commit a copy is of that has no git, or one that has stayed behind.
 COMMIT = "BENCH_COMMIT"
 
-# In rows without a form, or of form 1, `edit` is what is called `edit-favourable` since.
-FORM = 2
-FAVOURABLE = re.compile(r"(^|, )edit(?=$|,)")
-
 # How long is watched, before a benchmark begins, how busy others keep the cores.
 WATCHED_SECONDS = 1.0
 _busy_before: float | None = None
@@ -39,7 +34,6 @@ Hardware = tuple[str, int, tuple[str, ...], str]
 def append(name: str, command: list[str], figures: dict[str, Any], folder: Path = RESULTS) -> Row:
     """Adds one row and returns it."""
     row: Row = {
-        "form": FORM,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "dirty": COMMIT not in os.environ
@@ -63,20 +57,7 @@ def read(name: str, folder: Path = RESULTS) -> list[Row]:
     """All rows of a benchmark, the oldest first; none where it never ran."""
     path = folder / f"{name}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return sorted((_named(json.loads(line)) for line in lines if line.strip()), key=lambda row: str(row["date"]))
-
-
-def _named(row: Row) -> Row:
-    """The row with the names that its workloads have now; what was typed then stays as it was."""
-    return row if row.get("form", 1) >= FORM else row | {"figures": _renamed(row["figures"])}
-
-
-def _renamed(figures: Any) -> Any:
-    if isinstance(figures, dict):
-        return {_renamed(name): _renamed(each) for name, each in figures.items()}
-    if isinstance(figures, list):
-        return [_renamed(each) for each in figures]
-    return FAVOURABLE.sub(r"\1edit-favourable", figures) if isinstance(figures, str) else figures
+    return sorted((json.loads(line) for line in lines if line.strip()), key=lambda row: str(row["date"]))
 
 
 def read_all(folder: Path = RESULTS) -> dict[str, list[Row]]:

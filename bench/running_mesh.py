@@ -146,11 +146,6 @@ def threads(pid: int) -> int:
     return _status_field(pid, "Threads")
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def descendants(pid: int) -> dict[int, str]:
     """Living descendants of a process: pid -> command line."""
     parents: dict[int, int] = {}

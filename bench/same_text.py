@@ -104,25 +104,16 @@ def requests(count: int, least: int, most: int) -> list[Generate]:
         if index % 2:
             sampling |= {"temperature": 0.8, "seed": index, "top_p": (1.0, 0.9)[index // 2 % 2]}
         prompt = half + half
-        found.append(
-            Generate(
-                request_id=str(index),
-                attempt=0,
-                token_ids=prompt,
-                prompt_tokens=len(prompt),
-                sampling=Sampling(**sampling),
-            )
-        )
+        asked = {"request_id": str(index), "attempt": 0, "token_ids": prompt, "prompt_tokens": len(prompt)}
+        found.append(Generate(**asked, sampling=Sampling(**sampling)))
     return found
 
 
 def run(runner: TorchRunner, wanted: list[Generate], pages: int = 0, drafts: int = 0, **limits: int) -> Ran:
     facts = runner.facts
-    scheduler = Scheduler(
-        limits_of(
-            facts, pages=pages or facts.pages, max_waiting=len(wanted), method="ngram" if drafts else "naive", **limits
-        )
-    )
+    method = "ngram" if drafts else "naive"
+    limited = limits_of(facts, pages=pages or facts.pages, max_waiting=len(wanted), method=method, **limits)
+    scheduler = Scheduler(limited)
     texts: list[list[int]] = [[] for _ in wanted]
     cached = 0
 

@@ -14,23 +14,24 @@ measured on an idle mesh: the time to the first token of a long prompt, beside t
 from __future__ import annotations
 
 import argparse
-import hashlib
+import itertools
 import json
 import statistics
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from bench.running_mesh import RunningMesh, running_mesh
 from bench.shown import Shown
+from bench.streams import Chunks, chunks
 from loadtest.server_metrics import parse
 
 HELP = "prefill and decode workers against workers that do both: time to first token, between tokens, of a handover"
-SIDES: dict[str, dict[str, int]] = {
+SIDES: dict[str, dict[str, Any]] = {
     "together": {"workers": 2},
     "split": {"prefill_workers": 1, "decode_workers": 1},
     "split_2_1": {"prefill_workers": 2, "decode_workers": 1},
@@ -51,13 +52,6 @@ SHOWN = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Answer:
-    first: float = 0.0  # s to the first token
-    gaps: list[float] = field(default_factory=list)  # s between later ones
-    text: str = ""
-
-
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct", help="name, folder, GGUF file or hub id")
     parser.add_argument("--dtype", default="auto", help="as of a worker")
@@ -73,21 +67,24 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {"model": "mock" if options.mock else options.model, "dtype": options.dtype}
-    texts: dict[str, str] = {}
-    for side, settings in sides(options.sides, options.page_transport).items():
-        workers = sum(each for each in settings.values() if isinstance(each, int))
-        with running_mesh(**_settings(options), **settings) as mesh:
-            _until_all_are_ready(mesh, workers)
-            found, texts[side] = _side(mesh, options)
-            found |= _handed_over(mesh, workers)
+    texts: dict[str, list[str]] = {}
+    for side, own in sides(options.sides, options.page_transport).items():
+        workers = sum(each for each in own.values() if isinstance(each, int))
+        with running_mesh(**settings(options), **own) as mesh:
+            until_all_are_ready(mesh, workers)
+            found, texts[side] = of_side(mesh, options)
+            found |= handed_over(mesh, workers)
         figures |= {f"{side}_{name}": value for name, value in found.items()}
-    figures["same_texts"] = len({*texts.values()}) == 1
+    figures["same_texts"] = all(each == texts[side] for each in texts.values())
     for side in texts.keys() - {"together"} if "together" in texts else ():
         ratio = figures[f"{side}_itl_p99_ms"] / figures["together_itl_p99_ms"]
         figures[f"{side}_itl_p99_of_together"] = round(ratio, 3)
         added = figures[f"{side}_alone_ttft_ms"] - figures["together_alone_ttft_ms"]
         figures[f"{side}_handover_adds_ms"] = round(added, 1)
-    return figures | {"missed": _missed(figures)}
+    missed = [] if figures["same_texts"] else ["the texts of the sides differ"]
+    ratio = figures.get("split_itl_p99_of_together", 0.0)
+    missed += [f"split_itl_p99_of_together is {ratio}, at most {BAR}"] if ratio > BAR else []
+    return figures | {"missed": missed}
 
 
 def sides(names: str, transports: str) -> dict[str, dict[str, Any]]:
@@ -95,16 +92,14 @@ def sides(names: str, transports: str) -> dict[str, dict[str, Any]]:
     chosen: dict[str, dict[str, Any]] = {}
     for name in names.split(","):
         if "workers" in SIDES[name]:
-            chosen[name] = {**SIDES[name]}
+            chosen[name] = SIDES[name]
             continue
-        for transport in transports.split(","):
-            chosen[name if transport == "mesh" else f"{name}_{transport}"] = {
-                **SIDES[name], "page_transport": transport,
-            }  # fmt: skip
+        for each in transports.split(","):
+            chosen[name if each == "mesh" else f"{name}_{each}"] = SIDES[name] | {"page_transport": each}
     return chosen
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def settings(options: argparse.Namespace) -> dict[str, Any]:
     common = {"served_model_name": NAME, "method": "naive"}
     if options.mock:
         profile = {"step_ms": 4, "row_us": 100, "vocab_size": 49152, "token_bytes": 23040}
@@ -112,13 +107,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return common | {"model": options.model, "dtype": options.dtype}
 
 
-def _missed(figures: dict[str, Any]) -> list[str]:
-    missed = [] if figures["same_texts"] else ["the texts of the sides differ"]
-    ratio = figures.get("split_itl_p99_of_together", 0.0)
-    return missed + ([f"split_itl_p99_of_together is {ratio}, at most {BAR}"] if ratio > BAR else [])
-
-
-def _until_all_are_ready(mesh: RunningMesh, workers: int) -> None:
+def until_all_are_ready(mesh: RunningMesh, workers: int) -> None:
     end = time.monotonic() + 240
     while time.monotonic() < end:
         with urllib.request.urlopen(f"{mesh.url}/v1/mesh", timeout=10) as answer:
@@ -129,44 +118,49 @@ def _until_all_are_ready(mesh: RunningMesh, workers: int) -> None:
     raise TimeoutError(f"no {workers} workers are ready")
 
 
-def _side(mesh: RunningMesh, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Figures, and a hash of all texts."""
-    for text in ("Say hello.", *(_long(options, f"warm-up {turn}") for turn in range(2))):
-        _ask(mesh.url, text, 8)
-    alone = [_ask(mesh.url, _long(options, f"alone {turn}"), 4) for turn in range(options.alone)]
-    stop, short = threading.Event(), [[] for _ in range(options.short)]  # type: list[list[Answer]]
+def of_side(mesh: RunningMesh, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Figures, and texts."""
 
-    def stream(number: int) -> None:
+    def ask(prompt: str, tokens: int) -> Chunks:
+        body = {"model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        return chunks(mesh.port, body)
+
+    def ask_long(name: str, tokens: int) -> Chunks:
+        words = " ".join(f"item{number % 10}" for number in range(options.long_words))
+        return ask(f"Read the list {name}. {words}", tokens)
+
+    ask("Say hello.", 8), ask_long("warm-up 0", 8), ask_long("warm-up 1", 8)
+    alone = [ask_long(f"alone {turn}", 4) for turn in range(options.alone)]
+    stop = threading.Event()
+
+    def stream(number: int) -> list[Chunks]:
+        found = []
         while not stop.is_set():
-            turn = len(short[number])
-            short[number].append(_ask(mesh.url, f"Story {number}.{turn}: tell me more.", options.short_tokens))
+            found.append(ask(f"Story {number}.{len(found)}: tell me more.", options.short_tokens))
+        return found
 
     with ThreadPoolExecutor(options.short) as callers:
         running = [callers.submit(stream, number) for number in range(options.short)]
-        long = [_ask(mesh.url, _long(options, f"{turn}"), 16) for turn in range(options.long)]
+        long = [ask_long(f"{turn}", 16) for turn in range(options.long)]
         stop.set()
-        for each in running:
-            each.result()
+        short = [each.result() for each in running]
+    every = [each for answers in short for each in answers]
+    gaps = [later - before for each in every for before, later in itertools.pairwise(each.at)]
+    firsts = [each.first_s for each in long]
     # How many short answers there were is a matter of speed.
-    texts = "\0".join(each.text for each in [*alone, *long, *(answers[0] for answers in short)])
-    return _figures(alone, long, [each for answers in short for each in answers]), _hash(texts)
-
-
-def _figures(alone: list[Answer], long: list[Answer], short: list[Answer]) -> dict[str, Any]:
-    gaps = sorted(gap for each in short for gap in each.gaps)
-    firsts = sorted(each.first for each in long)
+    texts = [each.text for each in [*alone, *long, *(answers[0] for answers in short)]]
     return {
-        "alone_ttft_ms": _ms(statistics.median(each.first for each in alone)),
+        "alone_ttft_ms": _ms(statistics.median(each.first_s for each in alone)),
         "long_ttft_p50_ms": _ms(statistics.median(firsts)),
-        "long_ttft_p99_ms": _ms(_at(firsts, 0.99)),
-        "short_ttft_p50_ms": _ms(statistics.median(each.first for each in short)),
+        "long_ttft_p99_ms": _ms(float(np.percentile(firsts, 99))),
+        "short_ttft_p50_ms": _ms(statistics.median(each.first_s for each in every)),
         "itl_p50_ms": _ms(statistics.median(gaps)),
-        "itl_p99_ms": _ms(_at(gaps, 0.99)),
-        "short_answers": len(short),
-    }
+        "itl_p99_ms": _ms(float(np.percentile(gaps, 99))),
+        "short_answers": len(every),
+    }, texts
 
 
-def _handed_over(mesh: RunningMesh, workers: int) -> dict[str, float]:
+def handed_over(mesh: RunningMesh, workers: int) -> dict[str, float]:
     """Sums over all workers; each page counts twice, as lent and as fetched."""
     summed = dict.fromkeys(HANDOVER_METRICS, 0.0)
     for number in range(workers):
@@ -177,45 +171,5 @@ def _handed_over(mesh: RunningMesh, workers: int) -> dict[str, float]:
     return {name.removesuffix("_total"): round(value, 3) for name, value in summed.items()}
 
 
-def _long(options: argparse.Namespace, name: str) -> str:
-    return f"Read the list {name}. " + " ".join(f"item{number % 10}" for number in range(options.long_words))
-
-
-def _ask(url: str, prompt: str, tokens: int) -> Answer:
-    body = {"model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-    request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        return _read(answer, began)
-
-
-def _read(lines: Iterable[bytes], began: float) -> Answer:
-    answer, last = Answer(), 0.0
-    for line in lines:
-        if not line.startswith(b"data: {"):
-            continue
-        text = json.loads(line[6:])["choices"][0]["text"]
-        if not text:
-            continue
-        now = time.perf_counter()
-        if last:
-            answer.gaps.append(now - last)
-        else:
-            answer.first = now - began
-        last = now
-        answer.text += text
-    return answer
-
-
-def _at(values: list[float], share: float) -> float:
-    return values[min(len(values) - 1, int(len(values) * share))]
-
-
 def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 2)
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from bench.running_mesh import RunningMesh, running_mesh
 from bench.shown import Shown
-from bench.streams import arrivals
+from bench.streams import chunks
 
 HELP = "milliseconds the mesh adds to a step, and a prepared or awaited draft adds between two steps"
 NAME = "measured"
@@ -104,7 +104,7 @@ def gaps_of(mesh: RunningMesh, speculation: dict[str, Any], tokens: int, salt: s
         "model": NAME, "prompt": PROMPT, "max_tokens": tokens, "ignore_eos": True, "temperature": 0,
         "speculation": speculation, "cache_salt": salt,
     }  # fmt: skip
-    at = arrivals(mesh.port, body)[SKIPPED:]
+    at = chunks(mesh.port, body).at[SKIPPED:]
     return [later - earlier for earlier, later in itertools.pairwise(at)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bench.workloads import route
@@ -45,16 +45,37 @@ def listen(port: int, body: dict[str, Any], timeout: float = 600.0) -> Heard:
     asked = {**body, "stream_options": {"include_usage": True}, "return_speculate_metrics": True}
     sent = time.perf_counter()
     came = _lines(port, asked, timeout)
-    return told([(at, json.loads(line[6:])) for at, line in came], sent)
+    return told([(at, json.loads(line[6:])) for at, line in came if line.startswith(b"data: {")], sent)
 
 
-def arrivals(port: int, body: dict[str, Any], timeout: float = 600.0) -> list[float]:
-    """When each chunk with text came."""
-    events = ((at, json.loads(line[6:])) for at, line in _lines(port, body, timeout))
-    return [at for at, event in events if any(choice.get("text") for choice in event.get("choices", ()))]
+class Chunks(NamedTuple):
+    """When each chunk with text came. `ended`: with the line that says so."""
+
+    text: str
+    at: list[float]
+    sent: float
+    ended: bool
+
+    @property
+    def first_s(self) -> float:
+        return self.at[0] - self.sent
 
 
-def _lines(port: int, body: dict[str, Any], timeout: float) -> list[tuple[float, bytes]]:
+def chunks(port: int, body: dict[str, Any], timeout: float = 600.0, came: Callable[[], object] = int) -> Chunks:
+    """`came` is called with each line of the stream."""
+    sent = time.perf_counter()
+    lines = _lines(port, body, timeout, came)
+    events = [(at, json.loads(line[6:])) for at, line in lines if line.startswith(b"data: {")]
+    if failed := [event["error"] for _, event in events if "error" in event]:
+        raise Refused(str(failed[0]))
+    pieces = [(at, each["text"]) for at, event in events for each in event.get("choices", ()) if each.get("text")]
+    ended = any(line.startswith(b"data: [DONE]") for _, line in lines)
+    return Chunks("".join(text for _, text in pieces), [at for at, _ in pieces], sent, ended)
+
+
+def _lines(
+    port: int, body: dict[str, Any], timeout: float, came: Callable[[], object] = int
+) -> list[tuple[float, bytes]]:
     """Lines are kept as they come and read afterwards: whoever listens to many streams at once must be quick."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
@@ -63,7 +84,12 @@ def _lines(port: int, body: dict[str, Any], timeout: float) -> list[tuple[float,
         answer = connection.getresponse()
         if answer.status != 200:
             raise Refused(f"{answer.status}: {answer.read(2000)!r}")
-        return [(time.perf_counter(), line) for line in answer if line.startswith(b"data: {")]
+        found = []
+        for line in answer:
+            if line.startswith(b"data: "):
+                found.append((time.perf_counter(), line))
+                came()
+        return found
     finally:
         connection.close()
 

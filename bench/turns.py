@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Student's t, 97.5 %, by degrees of freedom; beyond the table the normal distribution's.
@@ -56,9 +56,3 @@ def missed(what: str, ratio: Ratio, bar: float) -> list[str]:
         return []
     how = "certain" if ratio.high < bar else "within noise"
     return [f"{what}: {ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), the bar is {bar} ({how})"]
-
-
-def shares(weights: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """The budget divided among cells by weight."""
-    whole = sum(weights.values())
-    return {name: seconds * weight / whole for name, weight in weights.items()}

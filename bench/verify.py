@@ -2,7 +2,7 @@
 
 CPU: the compiled loops (kernels/verify/cpu.py) on one thread, on SmolLM2's own logits as they come out of a step, after
 that very step, which has left nothing of them in the nearer caches. Every draft stands to its end, so every row is
-looked at: the most that a step of so many rows can cost. A floor is the time to read the logits once from memory.
+looked at: the most that a step of so many rows can cost.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from typing import Any
 
 import torch
 
-from bench import ceilings
 from bench.shown import Shown
-from kernels.verify import cpu, reference
+from kernels.verify import cpu
 from kernels.verify.questions import REJECTION, Asked, Questions, Rule, gather
 from models.sources import ensure_model
 from services.api.settings import Settings, cache_dir
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import ForwardRows, TorchModel
 
-HELP = "microseconds of verify by rows and kind, against the step of as many rows, a memory floor and the reference"
+HELP = "microseconds of verify by rows and kind, against the step of as many rows"
 ROWS = (1, 4, 8, 16, 64)
 CONTEXT = 300
 PAGE_TOKENS = 32
@@ -97,40 +96,26 @@ class Work:
             cpu.logprobs(logits, answers.rows, answers.tokens, 5)
         return int(answers.accepted[0])
 
-    def run_reference(self, logits: torch.Tensor) -> None:
-        answers = reference.verify(logits, self.questions)
-        if self.logprobs:
-            reference.logprobs(logits, answers.rows, answers.tokens, 5)
-
 
 def _beside_steps(options: argparse.Namespace, dtype: str) -> dict[str, Any]:
-    model = _load(options.model, dtype)
+    folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
+    model = load_torch_model(folder, Wanted(dtype=dtype, page_tokens=PAGE_TOKENS, kv_cache_mb=256))
     pages = list(range(-(-(CONTEXT + max(ROWS)) // PAGE_TOKENS)))
     text = _own_text(model, pages)
     steps = {rows: ForwardRows(text[CONTEXT : CONTEXT + rows], CONTEXT, pages, 0) for rows in ROWS}
     works = [_work(model, name, steps[rows], Counter(text[:CONTEXT])) for rows in ROWS for name in RULES]
     step_ms, verify_us = _take_turns(model, works, options.turns)
-    gb_s = ceilings.read_gb_s(1)
-    figures: dict[str, Any] = {"path": model.facts.path, "read_gb_s_of_one_thread": round(gb_s, 1), "verify": {}}
+    figures: dict[str, Any] = {"path": model.facts.path, "verify": {}}
     figures["step_ms"] = {f"rows {rows}": step_ms[rows] for rows in ROWS}
     for work in works:
         rows = len(work.step.tokens)
         logits = model.forward([work.step]).logits.clone()
-        floor = logits.numel() * logits.element_size() / gb_s / 1e3
         figures["verify"].setdefault(work.name, {})[f"rows {rows}"] = {
             "us": round(verify_us[work.name, rows], 1),
-            "times_floor": round(verify_us[work.name, rows] / floor, 2),
             "share": round(verify_us[work.name, rows] / 1e3 / step_ms[rows], 4),
             "accepted": work.run(logits),
         }
-        if rows <= BAR_ROWS:
-            figures["verify"][work.name][f"rows {rows}"]["reference_ms"] = round(_reference_ms(work, logits), 1)
     return figures
-
-
-def _load(name: str, dtype: str) -> TorchModel:
-    folder = ensure_model(name, cache_dir(Settings.for_tests()))
-    return load_torch_model(folder, Wanted(dtype=dtype, page_tokens=PAGE_TOKENS, kv_cache_mb=256))
 
 
 def _own_text(model: TorchModel, pages: list[int]) -> list[int]:
@@ -181,9 +166,3 @@ def _take_turns(
                 found[work.name, rows].append((end - between) * 1e6)
     medians = {rows: round(statistics.median(times), 3) for rows, times in steps.items()}
     return medians, {key: statistics.median(times) for key, times in found.items()}
-
-
-def _reference_ms(work: Work, logits: torch.Tensor) -> float:
-    start = time.perf_counter()
-    work.run_reference(logits)
-    return (time.perf_counter() - start) * 1e3

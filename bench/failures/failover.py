@@ -9,22 +9,26 @@ calls the worker ready. Two workers need twice the memory of one.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import functools
+import itertools
 import json
 import os
 import random
 import signal
 import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import aiohttp
 
 from bench.failures.partition import Link, mesh_with_far_worker
 from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
 from bench.shown import Shown
+from bench.streams import Refused, chunks
 
 HELP = "streams at two workers of which one dies, is stopped or drained: failures, changed texts, gaps"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
@@ -35,26 +39,24 @@ NAME = "measured"
 BEGUN = 3
 BACK_WITHIN = 240.0  # s, until both workers are ready again
 BARS = {"kill": ("gap p99, s", 1.5), "stop": ("seen after, s", 3.0)}
+_TOLD = {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
+         "gap p50, s": "gap p50, s", "gap p99, s": "p99"}  # fmt: skip
 SHOWN = (
-    Shown("A worker that dies under streams", "kill|stop|drain",
-          {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
-           "gap p50, s": "gap p50, s", "gap p99, s": "p99"},
+    Shown("A worker that dies under streams", "kill|stop|drain", _TOLD,
           "Streams at two workers, one of which is struck when all have begun. The gap of a stream is its longest "
           "time without new text."),
-    Shown("A worker that is cut off for 5 s", "partition",
-          {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
-           "gap p50, s": "gap p50, s", "gap p99, s": "p99"}),
+    Shown("A worker that is cut off for 5 s", "partition", _TOLD),
 )  # fmt: skip
 
 
 class Heard(NamedTuple):
     text: str
-    at: list[float]
-    error: str
+    gap: float
+    error: str = ""
 
-    @property
-    def gap(self) -> float:
-        return max((later - before for before, later in zip(self.at, self.at[1:], strict=False)), default=0.0)
+
+# Strikes once, and says after how many seconds that was seen.
+Strike = Callable[[RunningMesh], float]
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -63,50 +65,41 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--streams", type=int, default=16, metavar="N", help="at a time (default 16)")
     parser.add_argument("--tokens", type=int, default=120, metavar="N", help="of each answer (default 120)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which worker it is each time (default 1)")
-
-
-# Strikes once, and says after how many seconds that was seen.
-Strike = Callable[[RunningMesh], Awaitable[float]]
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="of the server")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     faults = options.faults.split(",")
     chance = random.Random(options.seed)
     # What was learned in the calm run would end every answer before the fault.
-    settings = {"served_model_name": NAME, "method": "ngram"}
+    settings = {"served_model_name": NAME, "method": "ngram"} | dict(each.split("=", 1) for each in options.setting)
     figures: dict[str, Any] = {}
-    if signals := {fault: _signalled(SIGNALS[fault], chance) for fault in faults if fault != PARTITION}:
+    if signals := {fault: signalled(SIGNALS[fault], chance) for fault in faults if fault != PARTITION}:
         with running_mesh(workers=2, **settings) as mesh:
-            figures |= asyncio.run(_measured(mesh, options, signals))
+            figures |= struck(mesh, options, signals)
     if PARTITION in faults:
         with (
             tempfile.TemporaryDirectory(prefix="mesh-") as folder,
             mesh_with_far_worker(Path(folder), **settings) as (mesh, link),
         ):
-            figures |= asyncio.run(_measured(mesh, options, {PARTITION: _parted(link)}))
+            figures |= struck(mesh, options, {PARTITION: parted(link)})
     return figures | {"missed": list(missed(figures))}
 
 
-async def _measured(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Strike]) -> dict[str, Any]:
-    await both_ready(mesh)
-    calm = await together(mesh, options, asyncio.Event())
+def struck(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Strike]) -> dict[str, Any]:
+    until_both_are_ready(mesh)
+    calm, _ = together(mesh, options, lambda: None)
     figures: dict[str, Any] = {"calm": told(calm, calm)}
     for fault, strike in faults.items():
         heard: list[Heard] = []
         seen: list[float] = []
         for _ in range(options.times):
-            struck = asyncio.create_task(_when_begun(begun := asyncio.Event(), strike(mesh)))
-            heard += await together(mesh, options, begun)
-            seen.append(await struck)
-            await both_ready(mesh)
+            more, after = together(mesh, options, functools.partial(strike, mesh))
+            heard, seen = heard + more, [*seen, after]
+            until_both_are_ready(mesh)
             print(f"{fault}: {json.dumps(told(heard, calm))}", flush=True)
         figures[fault] = {"times": options.times, "seen after, s": round(max(seen), 2), **told(heard, calm)}
     return figures
-
-
-async def _when_begun(begun: asyncio.Event, strike: Awaitable[float]) -> float:
-    await begun.wait()
-    return await strike
 
 
 def told(heard: list[Heard], calm: list[Heard]) -> dict[str, Any]:
@@ -129,91 +122,71 @@ def missed(figures: dict[str, Any]) -> Iterator[str]:
             yield f"{fault}: {name} is {seen[name]}, the bar is {most}"
 
 
-# Streams ---------------------------------------------------------------------------------------------------
+def together(mesh: RunningMesh, options: argparse.Namespace, strike: Callable[[], Any]) -> tuple[list[Heard], Any]:
+    """All streams at once, and what `strike` says, which is called when they are under way."""
+    under_way = threading.Semaphore(0)
 
+    def listen(number: int) -> Heard:
+        prompt = f"Story number {number}: once upon a time there was a {number} and then another {number}"
+        body = {"model": NAME, "prompt": prompt, "max_tokens": options.tokens, "ignore_eos": True, "temperature": 0}
+        try:
+            found = chunks(mesh.port, body, came=under_way.release)
+        except (OSError, Refused) as failure:
+            return Heard("", 0.0, str(failure) or type(failure).__name__)
+        gaps = [later - before for before, later in itertools.pairwise(found.at)]
+        return Heard(found.text, max(gaps, default=0.0), "" if found.ended else "the stream has no end")
 
-async def together(mesh: RunningMesh, options: argparse.Namespace, begun: asyncio.Event) -> list[Heard]:
-    """All streams at once; `begun` is set when they are under way."""
-    left = BEGUN * options.streams
-    no_limits = aiohttp.TCPConnector(limit=0)
-
-    def came() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            begun.set()
-
-    async with aiohttp.ClientSession(connector=no_limits, timeout=aiohttp.ClientTimeout(total=600)) as session:
-        bodies = [_body(number, options.tokens) for number in range(options.streams)]
-        return await asyncio.gather(*(_listen(session, mesh.url, body, came) for body in bodies))
-
-
-def _body(number: int, tokens: int) -> dict[str, Any]:
-    prompt = f"Story number {number}: once upon a time there was a {number} and then another {number}"
-    return {
-        "model": NAME, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, "stream": True,
-    }  # fmt: skip
-
-
-async def _listen(session: aiohttp.ClientSession, url: str, body: dict[str, Any], came: Any) -> Heard:
-    text, at, done = "", list[float](), False
-    async with session.post(f"{url}/v1/completions", json=body) as answer:
-        if answer.status != 200:
-            return Heard("", [], await answer.text())
-        async for raw in answer.content:
-            line = raw.strip()
-            if not line.startswith(b"data: {"):
-                done = done or line == b"data: [DONE]"
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                return Heard(text, at, str(event["error"]))
-            if piece := "".join(each.get("text") or "" for each in event["choices"]):
-                text += piece
-                at.append(time.perf_counter())
-                came()
-    return Heard(text, at, "" if done else "the stream has no end")
+    with ThreadPoolExecutor(options.streams) as callers:
+        running = [callers.submit(listen, number) for number in range(options.streams)]
+        for _ in range(BEGUN * options.streams):
+            # One that failed brings no chunks.
+            under_way.acquire(timeout=BACK_WITHIN)
+        said = strike()
+        return [each.result() for each in running], said
 
 
 # Faults ----------------------------------------------------------------------------------------------------
 
 
-def _signalled(number: signal.Signals, chance: random.Random) -> Strike:
-    async def strike(mesh: RunningMesh) -> float:
-        pids = await asyncio.to_thread(workers, mesh)
+def signalled(number: signal.Signals, chance: random.Random) -> Strike:
+    def strike(mesh: RunningMesh) -> float:
+        pids = workers(mesh)
         name = chance.choice(sorted(pids))
         os.kill(pids[name], number)
-        return await _seen_after(mesh, name)
+        return seen_after(mesh, name)
 
     return strike
 
 
-def _parted(link: Link) -> Strike:
-    async def strike(mesh: RunningMesh) -> float:
+def parted(link: Link) -> Strike:
+    def strike(mesh: RunningMesh) -> float:
         link.cut()
-        mended = asyncio.get_running_loop().call_later(PARTED, link.mend)
+        mending = threading.Timer(PARTED, link.mend)
+        mending.start()
         try:
-            return await _seen_after(mesh, FAR)
+            return seen_after(mesh, FAR)
         finally:
-            await asyncio.sleep(max(0.0, mended.when() - asyncio.get_running_loop().time()))
+            mending.join()
 
     return strike
 
 
-async def _seen_after(mesh: RunningMesh, name: str) -> float:
+def seen_after(mesh: RunningMesh, name: str) -> float:
     """Seconds until the streamer no longer calls that worker ready."""
-    struck = time.perf_counter()
-    async with aiohttp.ClientSession() as session:
-        # There is no event of another process's view.
-        while await _state(session, mesh, name) == "ready":  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return time.perf_counter() - struck
+    began = time.perf_counter()
+    while states(mesh).get(name) == "ready":
+        time.sleep(0.02)
+    return time.perf_counter() - began
 
 
-async def _state(session: aiohttp.ClientSession, mesh: RunningMesh, instance: str) -> str:
-    async with session.get(f"{mesh.url}/health/ready") as answer:
-        found = (await answer.json())["roles"]["worker"]
-    return next((str(each["state"]) for each in found if each["instance"] == instance), "gone")
+def states(mesh: RunningMesh) -> dict[str, str]:
+    """Of workers, as the streamer sees them, by instance."""
+    try:
+        with urllib.request.urlopen(f"{mesh.url}/health/ready", timeout=10) as answer:
+            said = json.load(answer)
+    except urllib.error.HTTPError as not_ready:
+        said = json.load(not_ready)
+    return {each["instance"]: each["state"] for each in said["roles"]["worker"]}
 
 
 def workers(mesh: RunningMesh) -> dict[str, int]:
@@ -227,15 +200,9 @@ def _instance(pid: int) -> str:
     return dict(each.split(b"=", 1) for each in pairs if b"=" in each)[b"SPECMESH_INSTANCE"].decode()
 
 
-async def both_ready(mesh: RunningMesh) -> None:
-    """As the streamer sees them."""
+def until_both_are_ready(mesh: RunningMesh) -> None:
     end = time.monotonic() + BACK_WITHIN
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(f"{mesh.url}/health/ready") as answer:
-                found = (await answer.json())["roles"]["worker"]
-            if sum(each["state"] == "ready" for each in found) == 2:
-                return
-            if time.monotonic() > end:
-                raise MeshFailed(f"no two workers within {BACK_WITHIN:g} s: {found}")
-            await asyncio.sleep(0.1)
+    while [*states(mesh).values()].count("ready") != 2:
+        if time.monotonic() > end:
+            raise MeshFailed(f"no two workers within {BACK_WITHIN:g} s: {states(mesh)}")
+        time.sleep(0.1)

@@ -13,17 +13,17 @@ ready      it may be given work
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
 import json
 import random
 import statistics
+import threading
 import time
 from typing import Any, NamedTuple
 
 from bench.failures.failover import NAME, Heard, together, told
 from bench.failures.ray_machines import kill_machine, three_machines
-from bench.running_mesh import MeshFailed, RunningMesh, free_ports, running_mesh
+from bench.running_mesh import MeshFailed, free_ports, running_mesh
 from bench.shown import Shown
 from bench.step_overhead import gaps_of
 from bench.suite import LeftOut
@@ -91,43 +91,31 @@ def missed(figures: dict[str, Any]) -> list[str]:
 
 
 def deaths(options: argparse.Namespace) -> dict[str, Any]:
-    settings = MOCK if options.engine == "mock" else {"threads": 1}
+    settings: dict[str, Any] = MOCK if options.engine == "mock" else {"threads": 1}
     # What was learned in the calm run would end every answer before the death.
     settings = {**settings, "served_model_name": NAME, "method": "ngram", "workers": WORKERS}
+    chance, seen, heard = random.Random(options.seed), list[Death](), list[Heard]()
     with three_machines() as cluster, mesh_on_ray(cluster.address, **settings) as mesh:
-        link = _keeper(cluster.address)
-        return {"engine": options.engine, **asyncio.run(_deaths(cluster, mesh, link, options))}
+        ray_cluster.connect(cluster.address)
+        link = ray_cluster.find_keeper()
+        assert link is not None
+        until_all_are_ready(link)
+        calm, _ = together(mesh, options, lambda: None)
+        for _ in range(options.times):
+            more, death = together(mesh, options, lambda: killed(cluster, link, chance))
+            heard, seen = heard + more, [*seen, death]
+            # Ray sets signal handlers, which only the main thread may.
+            cluster.add_node(num_cpus=2)
+            until_all_are_ready(link)
+            print(json.dumps({**told(heard, calm), **phases(seen[-1:])}), flush=True)
+    machine = {"times": options.times, **told(heard, calm), **phases(seen)}
+    return {"engine": options.engine, "calm": told(calm, calm), "machine": machine}
 
 
 def mesh_on_ray(address: str, **settings: Any) -> Any:
     # Of processes under ever new names.
     ports = free_ports(100)
     return running_mesh(on="ray", ray_address=address, metrics_port=ports, **settings)
-
-
-def _keeper(address: str) -> KeeperLink:
-    ray_cluster.connect(address)
-    link = ray_cluster.find_keeper()
-    assert link is not None
-    return link
-
-
-async def _deaths(cluster: Any, mesh: RunningMesh, link: KeeperLink, options: argparse.Namespace) -> dict[str, Any]:
-    chance = random.Random(options.seed)
-    await _all_ready(link)
-    calm = await together(mesh, options, asyncio.Event())
-    heard: list[Heard] = []
-    seen: list[Death] = []
-    for _ in range(options.times):
-        begun = asyncio.Event()
-        struck = asyncio.create_task(_killed_when_begun(begun, cluster, link, chance))
-        heard += await together(mesh, options, begun)
-        seen.append(await struck)
-        # It blocks, and nothing runs here meanwhile; Ray sets signal handlers, which only the main thread may.
-        cluster.add_node(num_cpus=2)
-        await _all_ready(link)
-        print(json.dumps({**told(heard, calm), **phases(seen[-1:])}), flush=True)
-    return {"calm": told(calm, calm), "machine": {"times": options.times, **told(heard, calm), **phases(seen)}}
 
 
 def phases(seen: list[Death]) -> dict[str, float]:
@@ -139,19 +127,19 @@ def phases(seen: list[Death]) -> dict[str, float]:
     return figures
 
 
-async def _killed_when_begun(begun: asyncio.Event, cluster: Any, link: KeeperLink, chance: random.Random) -> Death:
-    await begun.wait()
-    before = await _watchers(link)
+def killed(cluster: Any, link: KeeperLink, chance: random.Random) -> Death:
+    before = watchers(link)
     # The streamer's machine is where clients are, and the cluster's head.
     home = next(each["machine"] for each in before if each["role"] == "streamer")
     machine = chance.choice(sorted({each["machine"] for each in before if each["role"] == "worker"} - {home}))
     lost = {each["instance"] for each in before if each["role"] == "worker" and each["machine"] == machine}
     kept = {each["instance"] for each in before} - lost
     # Taking the node down returns once its processes are gone; what others see begins at once.
-    killing = asyncio.create_task(asyncio.to_thread(kill_machine, cluster, machine))
+    killing = threading.Thread(target=kill_machine, args=(cluster, machine))
+    killing.start()
     struck, at = time.perf_counter(), dict[str, float]()
     while len(at) < len(PHASES):
-        now = await _watchers(link)
+        now = watchers(link)
         new = [each for each in now if each["role"] == "worker" and each["instance"] not in kept | lost]
         held = len(new) == len(lost)
         reached = {
@@ -164,22 +152,22 @@ async def _killed_when_begun(begun: asyncio.Event, cluster: Any, link: KeeperLin
                 at.setdefault(phase, time.perf_counter() - struck)
         if time.perf_counter() - struck > READY_WITHIN:
             raise MeshFailed(f"no worker placed anew within {READY_WITHIN:g} s: {now}")
-        await asyncio.sleep(LOOK_EVERY)
-    await killing
+        time.sleep(LOOK_EVERY)
+    killing.join()
     return Death(**at)
 
 
-async def _watchers(link: KeeperLink) -> list[dict[str, Any]]:
-    status = await asyncio.to_thread(link.status)
+def watchers(link: KeeperLink) -> list[dict[str, Any]]:
+    status = link.status()
     return list(status["watchers"]) if status else []
 
 
-async def _all_ready(link: KeeperLink) -> None:
+def until_all_are_ready(link: KeeperLink) -> None:
     end = time.monotonic() + READY_WITHIN
-    while [each["state"] for each in await _watchers(link) if each["role"] == "worker"] != ["ready"] * WORKERS:
+    while [each["state"] for each in watchers(link) if each["role"] == "worker"] != ["ready"] * WORKERS:
         if time.monotonic() > end:
-            raise MeshFailed(f"no {WORKERS} workers within {READY_WITHIN:g} s: {await _watchers(link)}")
-        await asyncio.sleep(0.1)
+            raise MeshFailed(f"no {WORKERS} workers within {READY_WITHIN:g} s: {watchers(link)}")
+        time.sleep(0.1)
 
 
 # Between two tokens ------------------------------------------------------------------------------------------------

@@ -61,11 +61,10 @@ class SeparateRoles:
         process = self._processes.pop(role)
         process.terminate()
         try:
-            code = process.wait(40)
+            self.exits[role, process.pid] = process.wait(40)
         except subprocess.TimeoutExpired:
             process.kill()
-            code = process.wait()
-        self.exits[role, process.pid] = code
+            self.exits[role, process.pid] = process.wait()
 
     def pid(self, role: str) -> int:
         """Of the process that does the work."""

@@ -62,11 +62,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    cache = os.environ.get("TRITON_CACHE_DIR", "")
     return {
         "torch_cuda": torch.version.cuda,
         "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "none",
-        "triton_cache": cache or "default",
         "driver": _told(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
         "cores": len(os.sched_getaffinity(0)),
     }
@@ -88,14 +86,6 @@ def compiled(arch: int, operations: tuple[str, ...], seconds: float) -> dict[str
 
 
 def _compiled(arch: int, operation: str, seconds: float) -> dict[str, Any]:
-    found = _once(arch, operation, seconds)
-    if "problem" not in found:
-        # What a start takes that finds them in Triton's cache.
-        found["warm_seconds"] = _once(arch, operation, seconds).get("seconds")
-    return found
-
-
-def _once(arch: int, operation: str, seconds: float) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if name != SWITCH}
     command = [sys.executable, "-m", "kernels.ahead_of_time", str(arch), operation]
     began = time.monotonic()

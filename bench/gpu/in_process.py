@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from kernels import interpreter
 from services.api.draft_tree import cut_to_reach
@@ -189,16 +190,7 @@ def write_random(config: dict[str, Any], folder: Path, seed: int = 0) -> Path:
         made = torch.randn(shape, generator=chance) * shape[-1] ** -0.5 if matrix else torch.ones(shape)
         tensors[name] = made.bfloat16()
     folder.mkdir(parents=True, exist_ok=True)
-    header, at = {}, 0
-    for name, tensor in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
-        at += tensor.nbytes
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for tensor in tensors.values():
-            file.write(tensor.view(torch.int16).numpy().tobytes())
+    save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
     return folder

@@ -57,19 +57,12 @@ class ArcticGuesser:
         for key in keys:
             known = self._lengths[key]
             pattern = self._rows[key][max(0, known - self._depth) : known].tolist()
-            draft = self._cache.speculate(
-                key,
-                pattern,
-                max_spec_tokens=self._longest,
-                max_spec_factor=self._factor,
-                max_spec_offset=0.0,
-                min_token_prob=self._least,
-            )
-            found.append(draft)
+            how = {"max_spec_factor": self._factor, "max_spec_offset": 0.0, "min_token_prob": self._least}
+            found.append(self._cache.speculate(key, pattern, max_spec_tokens=self._longest, **how))
         return found
 
     def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
-        return [Guess(draft.token_ids, draft.probs, draft.match_len) for draft in guesses]
+        return [Guess(draft.token_ids, draft.probs) for draft in guesses]
 
     def end(self, key: int) -> None:
         # The last tokens of a text bring no guess any more.
@@ -84,12 +77,8 @@ class ArcticGuesser:
 
 
 def main() -> None:
-    jobs = json.load(sys.stdin)
-    answer = {
-        "version": metadata.version("arctic-inference"),
-        "figures": [figures_of(ArcticGuesser, job) for job in jobs],
-    }
-    json.dump(answer, sys.stdout)
+    figures = [figures_of(ArcticGuesser, job) for job in json.load(sys.stdin)]
+    json.dump({"version": metadata.version("arctic-inference"), "figures": figures}, sys.stdout)
 
 
 if __name__ == "__main__":

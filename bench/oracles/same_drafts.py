@@ -68,9 +68,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--longest", type=int, help="tokens of a draft; the method's own length if left out")
     parser.add_argument("--eager", action="store_true", help="vLLM compiles nothing: it starts sooner and is slower")
-    parser.add_argument(
-        "--all-positions", action="store_true", help="vLLM's MTP blocks read the embedding at position 0, too"
-    )
+    every = "vLLM's MTP blocks read the embedding at position 0, too"
+    parser.add_argument("--all-positions", action="store_true", help=every)
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from bench import compare, turns
-from bench.compare import Cell, judged, pairs, summary
-from bench.compare_blocks import Block, block_of
+from bench.compare import Block, Cell, block_of, judged, pairs, summary
 from bench.streams import Heard
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench import replay
-from bench.oracles import likeness
 from bench.proposer import OurGuesser, at_drafted
 from bench.replay import PROMPT, Guess, Text
 
@@ -35,7 +34,7 @@ class Seer:
         return [[self._last[key] + more for more in (1, 2, 3)] for key in keys]
 
     def told(self, keys: Sequence[int], guesses: list[Any]) -> list[Guess]:
-        return [Guess(tokens, [0.9, 0.5, 0.1], 1) for tokens in guesses]
+        return [Guess(tokens, [0.9, 0.5, 0.1]) for tokens in guesses]
 
     def end(self, key: int) -> None:
         del self._last[key]
@@ -79,22 +78,6 @@ def test_ours_drafts_from_what_was_learned_and_knows_how_probable_it_is() -> Non
     (guesses,), _ = replay.scheduled(guesser, [text[:600]], batch=1)
     lengths = replay.ends(text[:600], 0)
     assert [guess.tokens for guess in guesses[8:]] == [text[at : at + 8].tolist() for at in lengths[8:]]
-
-
-def test_another_token_is_a_tie_where_both_followed_as_often() -> None:
-    learned = array("i", [5, 6, 7, 0, 5, 6, 8, 0, 5, 6, 7, 1, 5, 6, 8, 1, 4, 9, 4, 9, 4, 3])
-    said = array("i", [2] * PROMPT + [5, 6, 4])
-    lengths = replay.ends(said, 0)
-    steps = [Guess([], [], 0) for _ in lengths]
-
-    def causes(tokens: int, other: int, context: int) -> dict[str, float]:
-        mine = [*steps[:-1], Guess([tokens], [], context)]
-        theirs = [*steps[:-1], Guess([other], [], context)]
-        return likeness.compare(([learned], [said]), [mine], [theirs], 1)["another token, causes"]
-
-    assert causes(9, 3, 1) == {"the same context": 1.0}
-    learned.extend([4, 3])
-    assert causes(9, 3, 1) == {"tie": 1.0}
 
 
 def test_a_curve_is_read_between_its_points_and_ends_at_its_most() -> None:

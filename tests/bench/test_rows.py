@@ -66,24 +66,6 @@ def test_a_copy_without_git_may_be_told_its_commit(monkeypatch: pytest.MonkeyPat
     assert rows.append("bus", ["bus"], {}, folder=tmp_path)["commit"] == "abc123"
 
 
-def test_rows_of_before_say_which_edit_they_measured(tmp_path: Path) -> None:
-    old = {
-        "date": "2026-11-01", "command": "python -m bench speculation --workloads edit",
-        "figures": {
-            "workloads": {"edit": {"1": 5.0}}, "cells": {"stop, edit, 1 at a time": 1.0},
-            "missed": ["edit, 1 at a time: slow", "the editor"],
-        },
-    }  # fmt: skip
-    (tmp_path / "x.jsonl").write_text(json.dumps(old) + "\n")
-    rows.append("x", ["x"], {"workloads": {"edit": {}}}, tmp_path)
-    before, now = rows.read("x", tmp_path)
-    assert before["figures"] == {
-        "workloads": {"edit-favourable": {"1": 5.0}}, "cells": {"stop, edit-favourable, 1 at a time": 1.0},
-        "missed": ["edit-favourable, 1 at a time: slow", "the editor"],
-    }  # fmt: skip
-    assert before["command"].endswith("--workloads edit") and now["figures"] == {"workloads": {"edit": {}}}
-
-
 def test_a_row_says_how_busy_others_kept_the_machine_before_it_began(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,18 +13,17 @@ import planted
 import pytest
 from planted import Verifier
 
-from bench.distribution import drafters as by
-from bench.distribution.cases import PLAIN, SMALL, certain, lossless, lossy, with_probabilities
-from bench.distribution.draws import Case, draw
-from bench.distribution.statistics import holm, p_values
-from bench.distribution.toy import blocks
-from bench.losslessness import BAR, least_p
 from kernels.verify.cpu import verify
 from kernels.verify.questions import ALL, BLOCK, MATCH, NONE, REJECTION
 from kernels.verify.reference import verify as plain_verify
+from tests.laws.distribution import drafters as by
+from tests.laws.distribution.cases import PLAIN, SMALL, certain, lossless, lossy, with_probabilities
+from tests.laws.distribution.draws import BAR, Case, draw, least_p
+from tests.laws.distribution.statistics import holm, p_values
+from tests.laws.distribution.toy import blocks
 
 LOSSLESS = {case.name: case for case in lossless()}
-# One of each kind; the others and ten times the draws: the slow test, and `python -m bench losslessness`.
+# One of each kind; the others and ten times the draws: the slow test.
 FAST = [
     "rejection, biased",
     "rejection, of every length",

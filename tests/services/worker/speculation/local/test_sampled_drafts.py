@@ -15,7 +15,6 @@ from driving import request
 from head_world import WRITERS, World, features_of, prompt, reference, with_shared
 from reference import BLOCK, MASK_TOKEN, VOCABULARY, State
 
-from bench.distribution.statistics import holm, p_value
 from models.batch import Stretch, make_batch
 from models.config import read_network
 from models.executor import Options
@@ -23,6 +22,7 @@ from models.plain import PlainExecutor
 from models.weights import Weights
 from services.api.drafter import Draft
 from services.worker.running.head import HeadModel
+from tests.laws.distribution.statistics import holm, p_value
 
 # Of a drafter behind a text, by token of its draft, the logits of the reference over the drafter's vocabulary.
 Logits = Callable[[World, State, Path, list[int], Draft], Iterator[torch.Tensor]]

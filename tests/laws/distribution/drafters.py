@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.distribution.toy import Toy, softmax
+from tests.laws.distribution.toy import Toy, softmax
 
 Generator = np.random.Generator
 

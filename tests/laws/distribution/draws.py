@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from bench.distribution.drafters import Drafter, Drafts
-from bench.distribution.toy import PROMPT, Sampling, Toy
 from kernels.verify.questions import (
     POSITION,
     SEED,
@@ -20,6 +18,9 @@ from kernels.verify.questions import (
     Questions,
     mask_of,
 )
+from tests.laws.distribution.drafters import Drafter, Drafts
+from tests.laws.distribution.statistics import holm, p_values
+from tests.laws.distribution.toy import PROMPT, Sampling, Toy, blocks
 
 Verify = Callable[[torch.Tensor, Questions], Answers]
 # The first block's place in its text: any, and not 0.
@@ -156,3 +157,21 @@ class _Rows:
 
 def _ints(values: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values).astype(np.int32))
+
+
+# Judging ------------------------------------------------------------------------------------------------
+
+BAR = 1e-4
+
+
+def least_p(cases: Iterable[Case], verify: Verify, draws: int) -> dict[str, float]:
+    """Of each case, the least of its p-values after Holm's correction over those of all."""
+    found: list[tuple[str, float]] = []
+    for case in cases:
+        counts = draw(case, verify, draws)
+        values = p_values(counts, blocks(case.toy, case.sampling, case.length), case.toy.vocab_size, case.length)
+        found += [(case.name, value) for value in values]
+    least: dict[str, float] = {}
+    for (name, _), value in zip(found, holm([value for _, value in found]), strict=True):
+        least[name] = min(value, least.get(name, 1.0))
+    return least

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bench.distribution import drafters as by
-from bench.distribution.drafters import Drafter
-from bench.distribution.draws import Case
-from bench.distribution.toy import Sampling, Toy
 from kernels.verify.questions import BLOCK, MATCH, REJECTION, TOPP, TYPICAL, Rule
+from tests.laws.distribution import drafters as by
+from tests.laws.distribution.drafters import Drafter
+from tests.laws.distribution.draws import Case
+from tests.laws.distribution.toy import Sampling, Toy
 
 LOSSLESS = {"target_match": MATCH, "rejection": REJECTION, "block": BLOCK}
 SMALL = Toy()

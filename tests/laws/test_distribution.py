@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 
 import numpy as np
 import pytest
 
-from bench import losslessness
-from bench.distribution import drafters as by
-from bench.distribution.cases import PARAMETERS, SMALL
-from bench.distribution.statistics import holm, p_value, p_values, total_variation, total_variation_of_chance
-from bench.distribution.toy import PROMPT, Sampling, Toy, blocks, distribution, edited
+from kernels.verify.cpu import verify
 from kernels.verify.questions import Rule
+from tests.laws.distribution import drafters as by
+from tests.laws.distribution.__main__ import distances, table
+from tests.laws.distribution.cases import PARAMETERS, SMALL
+from tests.laws.distribution.statistics import holm, p_value, p_values, total_variation, total_variation_of_chance
+from tests.laws.distribution.toy import PROMPT, Sampling, Toy, blocks, distribution, edited
 
 LOGITS = np.log([[0.4, 0.3, 0.2, 0.1]])
 
@@ -131,12 +131,8 @@ def test_drafters_know_what_their_names_say() -> None:
 # The benchmark --------------------------------------------------------------------------------------------
 
 
-def test_the_benchmark_says_how_far_off_the_others_are(capsys: pytest.CaptureFixture[str]) -> None:
-    options = argparse.Namespace(draws=2000, only="greedy", table=False)
-    figures = losslessness.measure(options)
-    assert (figures["lossless_cases"], figures["missed"]) == (2, [])
-    far = {(row["strategy"], row["drafts"]): row["distance"] for row in figures["total_variation"]}
+def test_the_table_says_how_far_off_the_others_are() -> None:
+    found = distances(verify, 2000)
+    far = {(strategy, drafts): distance for strategy, _, drafts, distance in found}
     assert far["typical", "likeliest"] > 0.3 and far["topp", "likeliest"] > 0.3
-    options.table = True
-    assert losslessness.measure(options) == {}
-    assert "| strategy | with | likeliest |" in capsys.readouterr().out
+    assert table(found)[0].startswith("| strategy | with | likeliest |")
