@@ -3,7 +3,7 @@
 
 # Debian 12 or like it. Python 3.11 is installed from apt where the base has no python3; no network is needed
 # where it has (with python3-venv) and deploy/wheels holds the wheels. The digest is that of all architectures
-# (docs/operating.md#containers).
+# (docs/operate/operating.md#containers).
 ARG BASE_IMAGE=debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701689efe6fe859fe64d6990e4b07ea4171
 
 FROM ${BASE_IMAGE} AS base

@@ -76,7 +76,7 @@ bench: model ## the benchmarks of this machine, 15 minutes; rows go to bench/res
 	@$(BIN)/python -m bench $(ARGS)
 
 # With the Python that is there: a machine with a GPU may have torch and triton, and reach nothing to install from.
-# ARGS=--resume goes on where it ended, --dry-run shows without a GPU that all of it runs (docs/gpu.md).
+# ARGS=--resume goes on where it ended, --dry-run shows without a GPU that all of it runs (docs/operate/gpu.md).
 bench-gpu: ## the benchmarks of a GPU, 9 minutes; torch and triton are enough
 	@$(PYTHON) -m bench on_gpu $(ARGS)
 

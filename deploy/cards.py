@@ -1,4 +1,4 @@
-"""The table of docs/models.md: models × GPUs that fit. Shapes are those of the models' own config.json."""
+"""The table of docs/use/models.md: models × GPUs that fit. Shapes are those of the models' own config.json."""
 
 from __future__ import annotations
 

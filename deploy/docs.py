@@ -21,8 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from prometheus_client import CollectorRegistry  # noqa: E402
 
-from services.api.foreign_flags import Foreign  # noqa: E402
-from services.api.settings import PREFIX, SETTINGS, Setting, accepted, flag_name  # noqa: E402
+from services.api.settings import SETTINGS, Setting, accepted  # noqa: E402
 from services.api.strategies import Strategy  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -72,10 +71,9 @@ def settings() -> str:
         parts.append(f"### {'Every process' if role == 'all' else f'`{role}`'}\n")
         parts.append(
             table(
-                ("setting", "flag", "environment", "default", "accepted", "meaning"),
+                ("setting", "default", "accepted", "meaning"),
                 (
-                    (f"`{row.name}`", f"`{flag_name(row.name)}`", f"`{PREFIX}{row.name.upper()}`", _default(row),
-                     "" if row.kind in ("str", "path") else accepted(row), row.help)
+                    (f"`{row.name}`", _default(row), "" if row.kind in ("str", "path") else accepted(row), row.help)
                     for row in rows
                 ),
             )
@@ -87,46 +85,6 @@ def _default(row: Setting) -> str:
     if isinstance(row.default, bool):
         return str(row.default).lower()
     return "" if row.default == "" else f"`{row.default}`"
-
-
-def foreign_keys() -> str:
-    from services.api.speculative_config import ALIASES, KEYS
-
-    rows = []
-    for row in dict.fromkeys(KEYS.values()):
-        keys = ", ".join(f"`{key}`" for key, ours in KEYS.items() if ours == row)
-        values = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in ALIASES.get(row, {}).items())
-        rows.append((f"`{row}`", keys, values))
-    return table(("setting", "keys", "values of others"), rows)
-
-
-def foreign_flags() -> str:
-    from services.api.foreign_flags import FLAGS, LLAMA, OLDER_LLAMA, here
-
-    flags = [flag for flag in FLAGS if flag.of not in (LLAMA, OLDER_LLAMA)]
-    return table(("flag", "of", "here"), ((_names(flag), flag.of, here(flag)) for flag in flags))
-
-
-def llama_flags() -> str:
-    from services.api.foreign_flags import FLAGS, LLAMA, OLDER_LLAMA, here
-
-    flags = [flag for flag in FLAGS if LLAMA in flag.of]
-    older = {OLDER_LLAMA: " (older)"}
-    return table(("flag", "here"), ((_names(flag) + older.get(flag.of, ""), here(flag)) for flag in flags))
-
-
-def _names(flag: Foreign) -> str:
-    return ", ".join(f"`{name}`" for name in flag.names)
-
-
-def methods() -> str:
-    from services.api.methods import METHODS
-
-    rows = (
-        (f"`{row.name}`", row.help, f"`{row.runs}`", ", ".join(f"`{name}`" for name in row.settings))
-        for row in METHODS.values()
-    )
-    return table(("method", "drafts", "runs in", "settings of its own"), rows)
 
 
 def strategies() -> str:
@@ -272,9 +230,10 @@ def metrics() -> str:
     parts = []
     for title, build in PROCESSES.items():
         parts.append(f"### {title}\n")
-        rows = ((f"`{name}`", kind, ", ".join(f"`{label}`" for label in labels), told)
+        rows = ((f"`{name}`", ", ".join(f"`{label}`" for label in labels if label != "model_name"),
+                 f"Histogram: {told}" if kind == "histogram" else told)
                 for name, kind, labels, told in families(build))  # fmt: skip
-        parts.append(table(("metric", "type", "labels", "what it counts"), rows))
+        parts.append(table(("metric", "labels", "what it counts"), rows))
     return "\n".join(parts)
 
 
@@ -361,12 +320,6 @@ def _worker(registry: CollectorRegistry) -> None:
     WorkerMetrics(registry, "m").watch(scheduler, GuardedController(controller))
 
 
-def _process(registry: CollectorRegistry) -> None:
-    from prometheus_client import ProcessCollector
-
-    ProcessCollector(registry=registry)
-
-
 PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
     "Every process: the bus": _bus,
     "Every process: its standing": _standing,
@@ -374,14 +327,9 @@ PROCESSES: dict[str, Callable[[CollectorRegistry], object]] = {
     "`tokenizer`": _tokenizer,
     "`proposer`": _proposer,
     "`worker`": _worker,
-    "Every process: the process": _process,
 }
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings,
-    "foreign_keys": foreign_keys,
-    "foreign_flags": foreign_flags,
-    "llama_flags": llama_flags,
-    "methods": methods,
     "strategies": strategies,
     "cards": cards,
     "commands": commands,

@@ -1,6 +1,6 @@
 """Programmatic dependent launch, from sm_90 on: the programs of a kernel are started as soon as those of the one before
 it end, and wait in their first line until all that it wrote can be read. A step of a small model is more than three
-hundred kernels, and this hides a part of what lies between two of them (docs/gpu.md).
+hundred kernels, and this hides a part of what lies between two of them (docs/operate/gpu.md).
 
 Each kernel that is started so has to wait, also for what a kernel further back wrote or still read: that one had ended
 before the one in between went on. `launch` starts the kernels so that have the line.

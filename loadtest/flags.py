@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="specmesh load",
         description="Load an OpenAI-compatible server and measure it.",
-        epilog="docs/load.md shows what to do with these.",
+        epilog="docs/use/load.md shows what to do with these.",
         formatter_class=_Defaults,
     )
     parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="the server")

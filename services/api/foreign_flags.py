@@ -1,6 +1,6 @@
 """Flags of other servers, and what each is here: one of our settings, nothing to do, or refused with what to write.
 
-The one table for command lines, keys of settings files and docs/migrating.md. Flags for speculation that are keys of
+The one table for command lines, keys of settings files and `specmesh explain`. Flags for speculation that are keys of
 --speculative-config, too, are in speculative_config.py. Ranges are checked by the settings.
 """
 
@@ -140,7 +140,7 @@ LLAMA, OLDER_LLAMA = "llama.cpp", "older llama.cpp"
 ONE_DEVICE = "write --tensor-parallel-size N to split the model, or --workers N for several copies of it"
 EXPERTS = "leave it out: with --tensor-parallel-size N each process has a part of the experts, each expert whole"
 KV_MEMORY = "write --gpu-memory-utilization SHARE (the share of the GPU's memory to use), or --kv-cache-mb N"
-FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/quantization.md);"
+FROM_FOLDER = "leave it out: a quantised folder is read as its config.json says (docs/use/quantization.md);"
 FORMATS = (
     f"{FROM_FOLDER} --quantization wint8 or wint4 quantises the weights of a dense one while it is loaded,"
     " --dtype int8 weights and activations"
@@ -153,11 +153,11 @@ NO_LORA = "not served: LoRA adapters; merge them into the model's folder"
 NO_GRAMMAR = "not served: structured output (a grammar or a JSON schema)"
 NO_IMAGES = "not served: images, audio and video"
 NO_OFFLOAD = "not served: weights or KV pages outside of the device's memory"
-PAGES = "leave it out: KV pages travel over the mesh's own sockets, or with --page-transport nixl (docs/split.md)"
+PAGES = "leave it out: KV pages travel over the mesh, or with --page-transport nixl (docs/operate/split.md)"
 UP_STARTS_BOTH = "`specmesh up` starts workers of both phases: `--prefill-workers N --decode-workers M`"
 SPLIT = {"prefill": "prefill", "decode": "decode"}
 IN_MODEL_FOLDER = "leave it out: tokenizer and chat template are read from the model's folder"
-NO_TLS = "not served: TLS; put a proxy in front (docs/security.md)"
+NO_TLS = "not served: TLS; put a proxy in front (docs/operate/security.md)"
 BY_PRIORITY = "leave it out: requests run by priority, then by arrival"
 SOCKETS = "leave it out: the processes of a machine use sockets, not ports, in the folder --run-dir"
 IN_REQUESTS = "leave it out: set it in each request"
@@ -401,7 +401,7 @@ FLAGS: tuple[Foreign, ...] = (
     _flag("-mg --main-gpu", LLAMA, nothing=("0",), why="leave it out: set CUDA_VISIBLE_DEVICES in the environment"),
     _flag("--rpc", LLAMA,
           why="write on each machine --tensor-parallel-size N --nnodes N --node-rank K --master-addr FIRST"
-              " (docs/parallel.md)"),
+              " (docs/operate/parallel.md)"),
     _flag("-fit --fit -fitt --fit-target -fitc --fit-ctx", LLAMA, nothing=("on",), idle=True,
           note="without effect: KV pages get what weights and the largest step leave of --gpu-memory-utilization"),
     _flag("-fa --flash-attn", LLAMA, nothing=("auto",), idle=True, alone="on",
@@ -411,10 +411,10 @@ FLAGS: tuple[Foreign, ...] = (
     _switch("--swa-full", LLAMA, nothing=("true", "false"),
             note="without effect: KV pages hold the whole text of every layer"),
     _switch("--mmap", LLAMA, nothing=("true", "false"),
-            note="without effect: weights are read into memory once (docs/models.md)"),
+            note="without effect: weights are read into memory once (docs/use/models.md)"),
     _switch("--mlock", LLAMA, nothing=("true", "false"), note="without effect: memory isn't locked"),
     _flag("-lm --load-mode", LLAMA, idle=True,
-          note="without effect: weights are read into memory once (docs/models.md)"),
+          note="without effect: weights are read into memory once (docs/use/models.md)"),
     _switch("--repack", LLAMA, nothing=("true", "false"),
             note="without effect: the compiled executor always reorders weights"),
     _flag("-t --threads", LLAMA, "threads", values={"-1": "0"}),
@@ -564,7 +564,7 @@ def meant(key: str, value: Any) -> Meaning:
 
 
 def here(flag: Foreign) -> str:
-    """What it is here, in words, for docs/migrating.md."""
+    """What it is here, in words, for `specmesh explain`."""
     said = []
     if flag.row:
         values = ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in flag.values.items() if theirs != ours)

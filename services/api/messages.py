@@ -118,7 +118,7 @@ class Generate(Message, frozen=True):
     pages_from: str = ""
 
 
-# 2b. worker -> worker: pages of a text (docs/split.md) ----------------------------------------------------
+# 2b. worker -> worker: pages of a text (docs/operate/split.md) ----------------------------------------------------
 
 
 class FetchPages(Message, frozen=True):
@@ -177,7 +177,7 @@ class PagesHeld(Message, frozen=True):
     count: int
 
 
-# 2c. worker -> worker-node: its ranks on another machine (docs/parallel.md) ----------------------------------
+# 2c. worker -> worker-node: its ranks on another machine (docs/operate/parallel.md) ----------------------------------
 
 
 class JoinWorker(Message, frozen=True):

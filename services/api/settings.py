@@ -1,4 +1,4 @@
-"""The one table of settings: flags, SPECMESH_* names, file keys and docs/settings.md are made from it.
+"""The one table of settings: flags, SPECMESH_* names, file keys and docs/operate/settings.md are made from it.
 
 Values never change after start; what is learned at start-up (page count, eos ids) lives elsewhere.
 Below the table: how values are read (file < environment < flags) and the places that follow from them.
@@ -131,10 +131,10 @@ SETTINGS: tuple[Setting, ...] = (
     _row("page_tokens", 32, "Size of a KV page, in tokens", low=8, high=256, roles="worker"),
     _row("kv_cache_mb", -1, "Memory for KV pages, in MiB; 0: 60 % of the memory that is free after loading the model; -1: by gpu_memory_utilization on a GPU, 1024 on a CPU", low=-1, high=1048576, roles="worker"),
     _row("gpu_memory_utilization", 0.9, "Share of the GPU's memory that the worker may use; KV pages get what weights and the largest step leave of it", low=0.0, high=1.0, above=True, roles="worker"),
-    _row("tensor_parallel_size", 1, "Number of processes that a worker's model is split over, each with a share of the weights and KV pages: on a GPU each, or sharing the worker's cores and threads; experts are shared out whole (docs/parallel.md)", low=1, high=64, roles="worker"),
-    _row("prefill_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase prefill; 0: as tensor_parallel_size. If it isn't that of decode workers, the text is not that of one worker (docs/split.md)", low=0, high=64, roles="worker"),
+    _row("tensor_parallel_size", 1, "Number of processes that a worker's model is split over, each with a share of the weights and KV pages: on a GPU each, or sharing the worker's cores and threads; experts are shared out whole (docs/operate/parallel.md)", low=1, high=64, roles="worker"),
+    _row("prefill_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase prefill; 0: as tensor_parallel_size. If it isn't that of decode workers, the text is not that of one worker (docs/operate/split.md)", low=0, high=64, roles="worker"),
     _row("decode_tensor_parallel_size", 0, "tensor_parallel_size of workers with phase decode; 0: as tensor_parallel_size", low=0, high=64, roles="worker"),
-    _row("nnodes", 1, "Number of machines that the processes of tensor_parallel_size are on, as many on each; each machine is given the same command with its own node_rank (docs/parallel.md)", low=1, high=64, roles="worker"),
+    _row("nnodes", 1, "Number of machines that the processes of tensor_parallel_size are on, as many on each; each machine is given the same command with its own node_rank (docs/operate/parallel.md)", low=1, high=64, roles="worker"),
     _row("node_rank", 0, "With nnodes: the number of this machine; 0 serves, the others only compute", low=0, high=63, roles="worker"),
     _row("master_addr", "", "With nnodes: address of node 0, HOST or HOST:PORT; unless directory is set, the directory of the mesh is there, in which node 0 finds the others", roles="worker"),
     _row("master_port", 29501, "With nnodes: port of master_addr, where that has none; a node joins only a worker with the same", low=1, high=65535, roles="worker"),
@@ -341,7 +341,7 @@ def parse_value(row: Setting, value: Any) -> Any:
 
 
 def accepted(row: Setting) -> str:
-    """What a row takes, in words: for error messages, --help and docs/settings.md."""
+    """What a row takes, in words: for error messages, --help and docs/operate/settings.md."""
     match row.kind:
         case "bool":
             return "true or false"

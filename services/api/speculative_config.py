@@ -54,6 +54,29 @@ KEYS: dict[str, str] = {
     "draft_model_quant_type": "draft_dtype",
 }
 
+# Whose keys they are; the others are those of vLLM and FastDeploy. What isn't listed anywhere is a name of ours.
+_OF: dict[str, tuple[str, ...]] = {
+    "vLLM": (
+        "prompt_lookup_max", "prompt_lookup_min", "acceptance_method", "spec_decoding_acceptance_method",
+        "rejection_sample_method", "posterior_threshold", "posterior_alpha", "speculative_token_tree",
+        "typical_acceptance_sampler_posterior_threshold", "typical_acceptance_sampler_posterior_alpha",
+        "draft_tensor_parallel_size", "draft_sample_method", "max_model_len", "revision", "disable_by_batch_size",
+        "enable_adaptive_verification", "enforce_eager", "attention_backend", "moe_backend",
+        "disable_padded_drafter_batch", "use_local_argmax_reduction", "parallel_drafting",
+    ),
+    "FastDeploy": (
+        "max_ngram_size", "min_ngram_size", "verify_strategy", "accept_policy", "max_candidate_len", "verify_window",
+        "num_model_steps", "enable_draft_logprob", "benchmark_mode", "num_gpu_block_expand_ratio", "mtp_strategy",
+    ),
+    "PaddleNLP": (
+        "speculate_method", "speculate_max_draft_token_num", "speculate_max_ngram_size", "speculate_verify_window",
+        "speculate_max_candidate_len", "draft_model_name_or_path", "draft_model_quant_type",
+        "return_full_hidden_states",
+    ),
+    "Medusa": ("medusa_choices",),
+    "specmesh": ("typical_epsilon", "typical_delta", "draft_trees"),
+}  # fmt: skip
+
 # Row -> their value -> ours.
 ALIASES: dict[str, dict[str, str]] = {
     "method": {alias: method.name for method in METHODS.values() for alias in method.aliases},
@@ -98,6 +121,23 @@ WITHOUT_EFFECT = (
     "num_gpu_block_expand_ratio", "return_full_hidden_states", "enforce_eager", "attention_backend", "moe_backend",
     "disable_padded_drafter_batch", "use_local_argmax_reduction",
 )  # fmt: skip
+
+# What they mean together with others, which is no row of its own.
+COMBINED: dict[str, str] = {
+    "mtp_strategy": "`default`: method decides; `with_ngram`: method auto, with the MTP block and text",
+    "parallel_drafting": "`true` with the method eagle3 is the method block; with other methods refused",
+}
+
+# What differs from the server whose key it is.
+_NOTES: dict[str, str] = {
+    "model": "a folder or hub id; without effect with naive, ngram and suffix, as there",
+    "num_speculative_tokens": "with method auto an upper bound",
+    "suffix_decoding_max_tree_depth": "bounds the context alone; in vLLM context and draft together",
+    "quantization": "leave it out for a quantised folder; other values are refused",
+    "draft_model_quant_type": "leave it out for a quantised folder; other values are refused",
+    "max_candidate_len": "for --verify-strategy topp",
+    "verify_window": "for --verify-strategy topp",
+}
 
 # Flags of LMDeploy and PaddleNLP -> the key that means the same.
 FLAGS: dict[str, str] = {
@@ -198,3 +238,37 @@ def _problem(key: str, value: Any) -> str:
     if KEYS[key] == "method" and isinstance(value, str) and (missing := METHODS_TO_COME.get(value.lower())):
         return f"{value!r} needs {missing}, which isn't served; served are {', '.join(METHODS)}"
     return ""
+
+
+# For people -----------------------------------------------------------------------------------------------
+
+
+def known_keys() -> tuple[str, ...]:
+    return *KEYS, *KEYS_TO_COME, *WITHOUT_EFFECT, *COMBINED
+
+
+def server_of(key: str) -> str:
+    return next((server for server, keys in _OF.items() if key in keys), "vLLM, FastDeploy")
+
+
+def here(key: str) -> str:
+    """What a key is here, in words, as foreign_flags.here says it of a flag."""
+    if key in COMBINED:
+        return COMBINED[key]
+    if key in WITHOUT_EFFECT:
+        return "taken; without effect: a drafter has the model's executor and KV pages"
+    if key in KEYS_TO_COME:
+        missing, nothing = KEYS_TO_COME[key]
+        values = " or ".join(f"`{str(value).lower()}`" for value in nothing)
+        return (f"taken if it is {values}; otherwise refused: " if values else "refused: ") + f"not served: {missing}"
+    row = KEYS[key]
+    said = [f"`--{row.replace('_', '-')}`"]
+    aliases = ALIASES.get(row, {})
+    if values := ", ".join(f"`{theirs}` is `{ours}`" for theirs, ours in aliases.items() if theirs):
+        said[0] += f": {values}"
+    if row == "method":
+        said.append(f"`{HYBRID_MTP}` is `{AUTO}` with the model's MTP block")
+        said.append("refused: " + ", ".join(f"`{name}` ({missing})" for name, missing in METHODS_TO_COME.items()))
+    if key in _NOTES:
+        said.append(_NOTES[key])
+    return "; ".join(said)

@@ -3,8 +3,8 @@
     The[suffix| quick brown]{ cat} fox        without colours
                 ─────────── ‾‾‾‾              with them: underlined in its source's colour; struck through
 
-An answer comes as pieces of text with the runs of their verify steps (`return_drafts`, docs/http.md). Pure: pieces in,
-strings out. Knows no HTTP and no terminal.
+An answer comes as pieces of text with the runs of their verify steps (`return_drafts`, docs/use/http.md). Pure: pieces
+in, strings out. Knows no HTTP and no terminal.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ OF_ONE_PROCESS = frozenset({"instance", "bind", "advertise", "host_directory"})
 ON_OFF = frozenset({"on", "off", "auto", "true", "false", "1", "0", "-1", "enabled", "disabled"})
 # So many settings need no headings.
 FEW = 9
-FOREIGN_SHOWN = "Flags of vLLM, SGLang, llama.cpp, FastDeploy, LMDeploy and PaddleNLP: docs/migrating.md."
+FOREIGN_SHOWN = "Flags of vLLM, SGLang, llama.cpp, FastDeploy, LMDeploy and PaddleNLP: `specmesh explain FLAG`."
 
 
 class Parser(argparse.ArgumentParser):

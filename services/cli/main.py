@@ -30,7 +30,7 @@ EXAMPLES = """examples:
   specmesh chat "What is a mesh?"      ask the server that runs
   specmesh doctor                      look for what is wrong here
 
-`specmesh help COMMAND` lists a command's flags; docs/quick-start.md goes through all of it."""
+`specmesh help COMMAND` lists a command's flags; docs/use/quick-start.md goes through all of it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         from loadtest.cli import main as load
 
         return load(words[1:])
-    words = spelled_out(words)
+    if words[:1] == ["explain"]:
+        from services.cli.explain import own_flags_first
+
+        # Other servers' flags as they are written: they are what is asked about.
+        words = ["explain", *own_flags_first(words[1:])]
+    else:
+        words = spelled_out(words)
     # An optional value would swallow the prompt after it.
     words = ["--show-draft=accepted" if word == "--show-draft" else word for word in words]
     if words[:1] == ["--version"]:
@@ -71,7 +77,7 @@ def parser() -> Parser:
     root.add_argument("--version", action="store_true", help="tell the version")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (_up, _serve, _run, _scale, _down, _chat, _top, _status, _roll, _corpus, _model, _train, _keys,
-                _config, _doctor, _load, _clean, _completion, _help, _version):  # fmt: skip
+                _config, _explain, _doctor, _load, _clean, _completion, _help, _version):  # fmt: skip
         add(commands)
     return root
 
@@ -107,7 +113,7 @@ def _serve(commands: argparse._SubParsersAction[Parser]) -> None:
 def _add_up(commands: argparse._SubParsersAction[Parser], name: str, help: str) -> None:
     sub = _add(commands, name, help, _do_up, "Ctrl-C drains and leaves no process behind.")
     sub.add_argument("model_word", nargs="?", metavar="MODEL", help="the same as --model")
-    where = "machine (the default), or ray: a Ray cluster (docs/cluster.md)"
+    where = "machine (the default), or ray: a Ray cluster (docs/operate/cluster.md)"
     sub.add_argument("--on", choices=("machine", "ray"), default="machine", metavar="WHERE", help=where)
     add_settings(sub, ROWS.keys() - OF_ONE_PROCESS)
     add_foreign(sub)
@@ -381,6 +387,23 @@ def _do_config(options: argparse.Namespace) -> int:
     from services.cli.config import ACTIONS
 
     return ACTIONS[options.action or "show"](options)
+
+
+def _explain(commands: argparse._SubParsersAction[Parser]) -> None:
+    more = "Exit code 1 if a name is unknown."
+    help = "Say what a flag, environment name or key of another server is here"
+    sub = _add(commands, "explain", help, _do_explain, more)
+    told = "flags, environment names, keys of --speculative-config, or settings of specmesh"
+    sub.add_argument("names", nargs="*", metavar="NAME", help=told)
+    servers = "all names of this server: vLLM, SGLang, llama.cpp, FastDeploy, LMDeploy or PaddleNLP"
+    sub.add_argument("--from", dest="server", metavar="SERVER", help=servers)
+    sub.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _do_explain(options: argparse.Namespace) -> int:
+    from services.cli.explain import main as explain
+
+    return explain(options)
 
 
 def _add_action(parser: Parser, actions: dict[str, str]) -> None:

@@ -39,7 +39,7 @@ def up(settings: Settings) -> int:
     if settings.nnodes > 1:
         return refuse(
             f"{settings.origin('nnodes')}: with --on ray a worker's ranks are on one machine\n"
-            "  fix: leave nnodes out, or start the nodes without --on ray (docs/parallel.md)"
+            "  fix: leave nnodes out, or start the nodes without --on ray (docs/operate/parallel.md)"
         )
     try:
         ray_cluster.require_ray()

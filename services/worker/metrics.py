@@ -1,5 +1,5 @@
 """The worker's Prometheus metrics. A scrape reads the counts of scheduler and controller, so a step only updates one
-histogram. docs/metrics.md defines each metric.
+histogram. docs/operate/metrics.md defines each metric.
 """
 
 from __future__ import annotations

@@ -23,12 +23,11 @@ ALERTS: list[dict[str, Any]] = [
 ]
 # Said by no panel and no rule, and why.
 UNSEEN = {
-    "specmesh:engine_info": "read when an answer differs, as docs/operating.md says",
+    "specmesh:engine_info": "read when an answer differs, as docs/operate/operating.md says",
     "specmesh:audit_tokens": "the audit's results are shown; its tokens tell a reader nothing more",
     "specmesh:audit_waiting": "at most 64, and 0 once the mesh was idle for a while",
     "specmesh:tokenizer_prompt_tokens": "the target's prompt tokens are the same ones",
     "specmesh:ranks": "a setting of the worker, which doesn't change while it runs",
-    "process_virtual_memory_bytes": "the resident is what counts",
 }
 
 
@@ -72,14 +71,14 @@ def test_home_is_a_board_that_is_there() -> None:
 
 def test_every_metric_is_on_a_board_or_in_a_rule() -> None:
     seen = "".join(path.read_text() for path in [*BOARDS, *(DEPLOY / "prometheus").glob("*s.yml")])
-    told = re.findall(r"^\| `([a-z0-9_:]+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    told = re.findall(r"^\| `([a-z0-9_:]+)` \|", (ROOT / "docs" / "operate" / "metrics.md").read_text(), re.MULTILINE)
     assert len(told) > 80
     unseen = {name.removesuffix("_total") for name in told if not re.search(rf"{name}(?![a-z0-9:])", seen)}
     assert unseen == set(UNSEEN)
 
 
 def headings() -> set[str]:
-    text = (ROOT / "docs" / "operating.md").read_text()
+    text = (ROOT / "docs" / "operate" / "operating.md").read_text()
     return {line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")}
 
 
@@ -88,7 +87,7 @@ def test_an_alert_says_how_urgent_it_is_what_it_means_and_where_to_read_on(alert
     name = alert["alert"]
     assert alert["labels"]["severity"] in ("page", "ticket")
     assert set(alert["annotations"]) == {"summary", "description", "runbook"}
-    assert alert["annotations"]["runbook"] == f"docs/operating.md#{name.lower()}"
+    assert alert["annotations"]["runbook"] == f"docs/operate/operating.md#{name.lower()}"
     assert name in headings()
 
 

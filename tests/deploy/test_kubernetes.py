@@ -216,7 +216,7 @@ def test_a_pod_is_given_its_own_secret_key_and_no_other(role: str) -> None:
 
 
 def test_the_page_makes_every_secret_that_a_pod_needs() -> None:
-    page = (ROOT / "docs" / "cluster.md").read_text()
+    page = (ROOT / "docs" / "operate" / "cluster.md").read_text()
     needed = {
         each["secret"]["secretName"] for pod in PODS.values() for each in pod["spec"]["volumes"] if "secret" in each
     }

@@ -27,9 +27,9 @@ from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
 
 # Pages whose commands have a test of their own.
-ELSEWHERE = {"docs/load.md": "tests/loadtest/test_docs.py"}
+ELSEWHERE = {"docs/use/load.md": "tests/loadtest/test_docs.py"}
 RUN = {"specmesh", "curl", "git", "cd", "echo", "grep"}
-STARTS_A_MESH = re.compile(r"specmesh (up|run \w+)\b")
+STARTS_A_MESH = re.compile(r"specmesh (up|serve|run \w+)\b")
 PATIENCE = 300  # s, for a command: where tests run, other work runs beside them
 # Pages ask for what a measurement needs; here it is enough that it works.
 SHORTER_LOAD = " --requests=4 --max-tokens=6 --warmup=0 --timeout=60"

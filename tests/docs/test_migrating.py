@@ -1,6 +1,6 @@
-"""docs/migrating.md against the code: each key, flag and field it names is taken, refused or missing as it says.
+"""docs/use/migrating.md and the fields of docs/use/http.md against the code: what is typed, taken or refused is so.
 
-Settings that docs/tuning.md, use/methods.md and security.md name exist, too.
+Settings that docs/operate/tuning.md, security.md and others name exist, too.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 from fences import ROOT
 
-from services.api.foreign_flags import FLAGS as FOREIGN_FLAGS
-from services.api.foreign_flags import LLAMA, OLDER_LLAMA
-from services.api.foreign_flags import here as in_words
-from services.api.methods import METHODS
 from services.api.settings import ROWS, Settings, load_settings
-from services.api.speculative_config import FLAGS, KEYS, KEYS_TO_COME, METHODS_TO_COME, WITHOUT_EFFECT, translate
+from services.cli.explain import SERVERS
 from services.cli.flags import read_settings, spelled_out
 from services.cli.main import parser
 from services.streamer.openai.errors import ApiError
 from services.streamer.openai.request import RequestLimits, parse_chat, parse_completion
 
-PAGE = (ROOT / "docs" / "migrating.md").read_text()
+PAGE = (ROOT / "docs" / "use" / "migrating.md").read_text()
+HTTP = (ROOT / "docs" / "use" / "http.md").read_text()
 CODE = re.compile(r"`([^`]+)`")
 # What a client would send that means it. Fields that aren't here are refused, whatever they hold.
 WISHES: dict[str, Any] = {
@@ -38,8 +35,23 @@ WISHES: dict[str, Any] = {
     "prompt_logprobs": 1,
 }  # fmt: skip
 
-# The words of a command that the page changes.
-CHANGED = {"vllm serve": set[str](), "llama-server": {"4096"}}
+# Fields of other servers that the page doesn't name.
+REFUSED = (
+    "chat_template", "enable_thinking", "disable_chat_template", "continue_final_message", "mm_processor_kwargs",
+    "truncate_prompt_tokens", "logits_processors", "kv_transfer_params", "repeat_last_n", "typical_p", "mirostat",
+    "dry_multiplier", "xtc_probability", "samplers", "cache_prompt", "id_slot", "grammar", "json_schema",
+    "timings_per_token", "return_progress", "reasoning_max_tokens", "temp_scaled_logprobs", "structural_tag",
+    "top_p_normalized_logprobs",
+)  # fmt: skip
+# Fields that the table made from the code has.
+TAKEN = (
+    "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words_token_ids",
+    "allowed_token_ids", "priority", "cache_salt", "return_token_ids", "temperature", "top_p", "presence_penalty",
+    "frequency_penalty", "logit_bias", "logprobs", "seed", "max_tokens", "prompt_logprobs",
+    "return_speculate_metrics",
+)  # fmt: skip
+# What the page changes in a command, beside the program: by the server, in the order of the page.
+CHANGED: list[set[str]] = [set(), {"3"}, {"4096"}, {"--verify-strategy", "topp"}, set(), set()]
 
 
 def typed(words: list[str]) -> Settings:
@@ -47,71 +59,26 @@ def typed(words: list[str]) -> Settings:
 
 
 def rows(name: str) -> list[list[str]]:
-    """Of the table behind the comment of that name, without its head."""
-    (table,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
+    """Of the table of http.md behind the comment of that name, without its head."""
+    (table,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", HTTP, re.DOTALL)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()[2:]]
 
 
-def made(name: str) -> list[list[str]]:
-    """Of the table that deploy/docs.py makes."""
-    return rows(f"made: {name}")
+def commands() -> list[tuple[list[str], list[str]]]:
+    """Theirs and ours, line by line."""
+    ((theirs, ours),) = re.findall(r"```text\n(.*?)```.*?```console\n(.*?)```", PAGE, re.DOTALL)
+    pairs = zip(theirs.splitlines(), ours.splitlines(), strict=True)
+    return [(shlex.split(one), shlex.split(other.removeprefix("$ "))) for one, other in pairs]
 
 
-def test_every_key_is_told_as_it_is_translated() -> None:
-    told = {key: here for keys, _, here in rows("keys") for key in CODE.findall(keys)}
-    # PaddleNLP's, which are flags, are below.
-    flags = {*FLAGS.values()} - {*KEYS}
-    assert {*KEYS_TO_COME} - flags == {key for key, here in told.items() if here.startswith("refused")}
-    assert {*WITHOUT_EFFECT} - flags == {key for key, here in told.items() if here.startswith("taken")}
-    # Their older names, and the names of settings themselves, are in docs/settings.md.
-    begins = ("speculate_", "typical_", "draft_model_")
-    ours = {key for key in KEYS if key.startswith(begins) or key == "draft_trees"}
-    # It stands for several settings.
-    assert "`auto`" in told.pop("mtp_strategy")
-    assert {key for key, here in told.items() if not here.startswith(("refused", "taken"))} == {*KEYS} - ours
-    for key, here in told.items():
-        if not here.startswith(("refused", "taken", "the same")):
-            assert KEYS[key] in CODE.findall(here), key
-
-
-def test_every_flag_for_speculation_is_told_as_it_is_read() -> None:
-    told = {flag: here for flags, _, here in rows("speculation flags") for flag in CODE.findall(flags)}
-    assert told.keys() == FLAGS.keys()
-    for flag, here in told.items():
-        key = FLAGS[flag]
-        first = "refused" if key in KEYS_TO_COME else "taken" if key in WITHOUT_EFFECT else f"`{KEYS[key]}`"
-        assert here.startswith(first), flag
-
-
-def test_methods_to_come_are_refused_and_the_others_taken() -> None:
-    (here,) = [here for keys, _, here in rows("keys") if keys == "`method`"]
-    for name in CODE.findall(here):
-        translated, problems = translate({"method": name})
-        assert bool(problems) == (name in METHODS_TO_COME), name
-        assert problems or translated["method"][1] in METHODS
-
-
-def test_the_page_has_every_flag_with_what_it_is_here() -> None:
-    told = {name: here for names, _, here in made("foreign_flags") for name in CODE.findall(names)}
-    of_llama = {name: here for names, here in made("llama_flags") for name in CODE.findall(names)}
-    assert told | of_llama == {
-        name: in_words(flag).replace("|", "\\|") for flag in FOREIGN_FLAGS for name in flag.names
-    }
-    for flag in FOREIGN_FLAGS:
-        assert ({*flag.names} <= {*told}) == (flag.of not in (LLAMA, OLDER_LLAMA)), flag.names
-        assert ({*flag.names} <= {*of_llama}) == (LLAMA in flag.of), flag.names
-
-
-@pytest.mark.parametrize("server", ["vllm serve", "llama-server"])
-def test_a_command_of_another_server_is_what_the_page_tells_to_type(server: str) -> None:
-    """In a fence, and the same for here in the next one."""
-    ((theirs, ours),) = re.findall(rf"```text\n({server} .*?)```.*?```console\n\$ (.*?)```", PAGE, re.DOTALL)
-    words = shlex.split(theirs.replace("\\\n", ""))[len(server.split()) :]
-    mine = shlex.split(ours.replace("\\\n", ""))
-    assert mine[:2] == ["specmesh", "up"]
-    assert typed(mine[2:]).notes == ()
+@pytest.mark.parametrize("place", range(len(SERVERS)))
+def test_a_command_of_another_server_is_what_the_page_tells_to_type(place: int) -> None:
+    theirs, ours = commands()[place]
+    assert ours[0] == "specmesh" and ours[1] in ("up", "serve")
+    assert typed(ours[2:]).notes == ()
     # The rest of the command is as it was.
-    assert {*mine[2:]} - {*words} <= CHANGED[server]
+    assert {*ours[2:]} - {*theirs} == CHANGED[place]
+    assert len(commands()) == len(CHANGED) == len(SERVERS)
 
 
 def test_the_yaml_of_the_page_is_a_settings_file(tmp_path: Path) -> None:
@@ -119,7 +86,7 @@ def test_the_yaml_of_the_page_is_a_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     settings = load_settings({}, {}, file)
-    assert (settings.served_model_name, settings.max_context, settings.max_sequences) == ("small", 4096, 16)
+    assert (settings.max_context, settings.max_sequences) == (4096, 16)
     assert (settings.method, settings.num_speculative_tokens) == ("suffix", 8)
 
 
@@ -141,6 +108,17 @@ def outcome(field: str) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("field", TAKEN)
+def test_a_field_of_the_made_table_is_taken(field: str) -> None:
+    assert f"| `{field}`" in HTTP
+    assert outcome(field) == {"taken"}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_a_field_that_nobody_names_is_refused(field: str) -> None:
+    assert outcome(field) == {"refused"}
+
+
 @pytest.mark.parametrize(
     ("field", "here"), [(field, here) for fields, here in rows("fields") for field in CODE.findall(fields)]
 )
@@ -153,11 +131,11 @@ def test_a_flag_nobody_knows_stops_the_start() -> None:
         load_settings({"max_modal_len": "10"}, {}, None)
 
 
-@pytest.mark.parametrize("name", ["tuning.md", "use/methods.md", "security.md", "not-promised.md"])
+@pytest.mark.parametrize("name", ["operate/tuning.md", "use/methods.md", "operate/security.md", "use/not-promised.md"])
 def test_settings_these_pages_name_exist(name: str) -> None:
     page = (ROOT / "docs" / name).read_text()
     tables = re.findall(r"^\| setting .*\n((?:\|.*\n)+)", page, re.MULTILINE)
     cells = re.findall(r"^\| (`[a-z_`, ]+`) \|", "".join(tables), re.MULTILINE)
     named = {word for cell in cells for word in CODE.findall(cell)}
     assert named <= {*ROWS}, named - {*ROWS}
-    assert len(named) > 20 or name != "tuning.md"
+    assert len(named) > 20 or name != "operate/tuning.md"

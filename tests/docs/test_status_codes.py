@@ -1,4 +1,4 @@
-"""The table of status codes in docs/http.md against the code: each error that is made there has its row."""
+"""The table of status codes in docs/use/http.md against the code: each error that is made there has its row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fences import ROOT
 
 from services.api.settings import ROLES
 
-PAGE = (ROOT / "docs" / "http.md").read_text()
+PAGE = (ROOT / "docs" / "use" / "http.md").read_text()
 CODE = re.compile(r"`([a-z_]+)`")
 # Their codes are words of other processes, and have rows of their own.
 REASONS = {(400, "invalid"), (400, "no_template"), (409, "no_demo"), (429, "overloaded"), (500, "engine"),

@@ -1,6 +1,6 @@
 """A real mesh as a page and a terminal see it: who is there, what they do, a proposer that is killed by a button.
 
-The commands of docs/terminal.md, as they stand there: tests/docs/test_commands.py.
+The commands of docs/use/terminal.md, as they stand there: tests/docs/test_commands.py.
 """
 
 from __future__ import annotations

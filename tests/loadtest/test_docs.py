@@ -1,4 +1,4 @@
-"""Every command of docs/load.md runs, shortened, against the whole mesh with the mock engine."""
+"""Every command of docs/use/load.md runs, shortened, against the whole mesh with the mock engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadtest.flags import parser, plan_of
 from loadtest.objectives import PRESETS
 from loadtest.workloads import NAMES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "load.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "use" / "load.md").read_text()
 COMMANDS = re.findall(r"^\$ specmesh load ?(.*)$", PAGE, re.MULTILINE)
 SHORT = ("--requests=4", "--duration=0", "--max-tokens=6", "--warmup=0", "--timeout=60")
 

@@ -45,7 +45,7 @@ def test_every_line_of_the_registry_names_a_function() -> None:
 
 
 def test_the_page_of_models_names_all_that_is_read() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "use" / "models.md").read_text()
     encodings = [encoding.name for encoding in ENCODINGS.values()]
     for name in [*FAMILIES, *GGUF_ARCHITECTURES, *_PRE_TOKENIZERS, *encodings]:
         assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", page), name

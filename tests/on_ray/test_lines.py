@@ -1,5 +1,5 @@
-"""The lines of docs/cluster.md that start, scale and end a mesh on a cluster, as they stand there; and the real model
-on three machines."""
+"""The lines of docs/operate/cluster.md that start, scale and end a mesh on a cluster, as they stand there; and the real
+model on three machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines_of(page: str) -> list[str]:
     return [line.removeprefix("$ ") for line in console[1].splitlines() if line.startswith("$ specmesh")]
 
 
-@pytest.mark.parametrize("page", ["docs/cluster.md"])
+@pytest.mark.parametrize("page", ["docs/operate/cluster.md"])
 def test_the_lines_of_the_page_start_scale_and_end_a_mesh(page: str, tmp_path: Path) -> None:
     up, scale, down = map(shlex.split, lines_of(page))
     assert up[:6] == ["specmesh", "up", "--on", "ray", "--ray-address", "auto"]

@@ -1,4 +1,4 @@
-"""Both sides of handing over pages, of one worker: it lends to others and fetches from others (docs/split.md)."""
+"""Both sides of handing over pages, of a worker: it lends to others and fetches from them (docs/operate/split.md)."""
 
 from __future__ import annotations
 

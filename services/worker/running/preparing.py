@@ -1,5 +1,5 @@
 """Compiles all that requests can need of a GPU's kernels, before the worker is ready. From the cache on disk that takes
-seconds (docs/operating.md); under traffic it would stop all requests for as long as a compiler runs."""
+seconds (docs/operate/operating.md); under traffic it would stop all requests for as long as a compiler runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the table of docs/verify.md: how far strategies that change the distribution are off, by drafter.
+"""Prints the table of docs/internals/verify.md: how far strategies that change the distribution are off, by drafter.
 
     python -m tests.laws.distribution
 """

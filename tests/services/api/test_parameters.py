@@ -71,7 +71,7 @@ def test_a_row_is_its_schema() -> None:
 
 def test_a_row_is_told_to_people() -> None:
     assert {name: row.accepted for name, row in ROWS.items()} == {
-        "heat": "number 0 to 2", "count": "integer -1 to 9", "seed": "integer", "loud": "true or false",
+        "heat": "number 0 to 2", "count": "integer -1 to 9", "seed": "integer", "loud": "boolean",
         "said": "text, at most 5 characters", "ids": "",
     }  # fmt: skip
 
