@@ -6,7 +6,6 @@ and actors' cells; sends through the node by routing id, and knows no sockets.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -26,11 +25,9 @@ from mesh.envelope import (
     Open,
     Record,
     Reply,
-    Tell,
     ToAcceptor,
     Welcome,
     raw_frames,
-    with_frames,
 )
 from mesh.errors import Busy, Malformed, MeshError, PeerLost, to_wire
 from mesh.outbox import Outbox
@@ -44,7 +41,10 @@ MAX_WRITERS = 4096
 MAX_WINDOW = 4 * 1024 * 1024
 PEER_WINDOWS = 256 * 1024 * 1024
 MAX_DEADLINE_MS = 30 * 86400 * 1000
-_CALLS = (Tell, Ask, Open)
+
+
+def weight_of_call(body: bytes, raw: Sequence[Frame]) -> int:
+    return len(body) + RECORD_WEIGHT + sum(map(len, raw))
 
 
 class AcceptingNode(Home, Protocol):
@@ -122,7 +122,7 @@ class AcceptedPeer:
 
     def _take(self, record: ToAcceptor, raw: Sequence[bytes]) -> bool:
         """True when an answer is in the outbox already."""
-        if isinstance(record, _CALLS):
+        if isinstance(record, Ask | Open):
             # Ids grow, so a copy of a call, or one that comes too late, is never started.
             if record.id <= self._last_id:
                 self._metrics.drop("duplicate_call")
@@ -131,10 +131,7 @@ class AcceptedPeer:
             self._metrics.received(self._node.codec.known(record.kind), len(record.body))
             if isinstance(record, Ask):
                 return self._ask(record, raw)
-            if isinstance(record, Open):
-                self._open(record, raw)
-            else:
-                self._tell(record, raw)
+            self._open(record, raw)
         elif isinstance(record, Credit):
             self._credit(record.numbers)
         elif isinstance(record, Cancel):
@@ -180,23 +177,9 @@ class AcceptedPeer:
             self._metrics.refuse(error.reason)
             writer.finish(*to_wire(error))
 
-    def _tell(self, record: Tell, raw: Sequence[bytes]) -> None:
-        call = Call(self.name, self.epoch, None, record.trace, self._node.clock)
-        try:
-            cell = self._node.cell(record.actor)
-            if record.kind not in cell.answers:
-                cell.deliver(Mail(None, 0, record.kind, record.body, raw, call))
-                return
-        except MeshError as error:
-            self._metrics.refuse(error.reason)
-            return
-        # The cell has counted what it raises, and nobody waits for it.
-        with contextlib.suppress(Exception):
-            cell.answer(record.kind, record.body, raw, call)
-
     def _call(self, record: Ask | Open) -> Call:
         deadline = self.heard + min(max(0, record.deadline_ms), MAX_DEADLINE_MS) / 1000
-        return Call(self.name, self.epoch, deadline, record.trace, self._node.clock)
+        return Call(self.name, self.epoch, deadline, self._node.clock)
 
     def _credit(self, numbers: list[int]) -> None:
         if len(numbers) % 2:
@@ -234,10 +217,10 @@ class AcceptedPeer:
             self._granted -= writer.granted
         return writer
 
-    def put_last(self, record: End | Failure | Reply, weight: int = ITEM_WEIGHT) -> bool:
+    def put_last(self, record: End | Failure | Reply, weight: int = ITEM_WEIGHT, raw: Sequence[Frame] = ()) -> bool:
         """The last record of a call. A dialler that leaves no room for it doesn't read: it is given up, and learns so
         from the session number of the next Welcome."""
-        if not self.outbox.put(record, weight, reserve=2) and not self.outbox.closed:
+        if not self.outbox.put(record, weight, raw, reserve=2) and not self.outbox.closed:
             self._metrics.drop("answer_without_room")
             self._node.lose(self, PeerLost(f"{self.name} does not read"))
             return False
@@ -246,14 +229,13 @@ class AcceptedPeer:
     def _reply(self, id: int, result: Any) -> None:
         try:
             # A handler that returns None only says that it is done.
-            kind, body, raw = self._node.codec.encode(result) if result is not None else ("", b"", None)
+            kind, body, raw = self._node.codec.encode(result) if result is not None else ("", b"", ())
         except MeshError as error:
             self._metrics.refuse(error.reason)
             self._fail(id, error)
             return
-        record = with_frames(Reply(id, kind, body), raw)
-        weight = len(body) + RECORD_WEIGHT + sum(len(frame) for frame in record.raw)
-        if self.put_last(record, weight):
+        weight = weight_of_call(body, raw)
+        if self.put_last(Reply(id, kind, body, len(raw)), weight, raw):
             self._metrics.sent(kind or "done", weight)
 
     def _fail(self, id: int, error: BaseException) -> None:

@@ -17,13 +17,12 @@ class Call(msgspec.Struct, eq=False):
 
     peer: str
     epoch: int
-    deadline: float | None
-    trace: str
+    deadline: float
     _clock: Clock
 
-    def deadline_left(self) -> float | None:
-        """Seconds the caller still waits; None for a tell."""
-        return None if self.deadline is None else max(0.0, self.deadline - self._clock.now())
+    def deadline_left(self) -> float:
+        """Seconds the caller still waits."""
+        return max(0.0, self.deadline - self._clock.now())
 
 
 class Home(Protocol):

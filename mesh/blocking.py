@@ -27,7 +27,6 @@ from mesh.envelope import (
     decode_for_dialler,
     encode_bundle,
     raw_frames,
-    with_frames,
 )
 from mesh.epoch import new_epoch
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
@@ -103,19 +102,19 @@ class BlockingLink:
         identity = routing_id(self._name, self._epoch, number, "b")
         self._wire: Wire = wire or ZmqWire(endpoint, identity, keys, limits or Limits())
 
-    def ask(self, message: Any, timeout: float, trace: str = "") -> Any:
+    def ask(self, message: Any, timeout: float) -> Any:
         """The answer. Raises DeadlineExceeded, PeerLost, or what the far side says."""
         until = self._wire.now() + timeout
         try:
-            ticket = self.send(message, timeout=timeout, trace=trace)
+            ticket = self.send(message, timeout=timeout)
         except PeerLost:
             # The first ask comes before the connection.
             if not self._wire.wait_until_open(timeout):
                 raise
-            ticket = self.send(message, timeout=timeout, trace=trace)
+            ticket = self.send(message, timeout=timeout)
         return self.receive(ticket, timeout=until - self._wire.now())
 
-    def send(self, message: Any, *, timeout: float = 1.0, trace: str = "") -> Ticket:
+    def send(self, message: Any, *, timeout: float = 1.0) -> Ticket:
         """The first half of `ask`; never waits. `timeout` is what the far side may take.
 
         Raises PeerLost when there is no connection (or it is full), Busy when too many tickets are out.
@@ -126,8 +125,8 @@ class BlockingLink:
         self._next_id += 1
         ticket = Ticket(self._next_id, kind, self._wire.now())
         deadline_ms = max(1, math.ceil(timeout * 1000))
-        ask = with_frames(Ask(ticket.id, self.actor, kind, deadline_ms, body, trace), raw)
-        if not self._send([self._hello, ask]):
+        ask = Ask(ticket.id, self.actor, kind, deadline_ms, body, len(raw))
+        if not self._send([self._hello, ask], raw):
             raise PeerLost(f"no connection to {self.endpoint}")
         self.metrics.sent(kind, len(body))
         self._waiting[ticket.id] = None
@@ -176,8 +175,8 @@ class BlockingLink:
             self._send([Farewell()])
             self._wire.close()
 
-    def _send(self, records: list[Record]) -> bool:
-        if not self._wire.send(encode_bundle(self._epoch, 0, records)):
+    def _send(self, records: list[Record], raw: Sequence[Frame] = ()) -> bool:
+        if not self._wire.send(encode_bundle(self._epoch, 0, records, raw)):
             return False
         self.metrics.bundles["sent"] += 1
         return True

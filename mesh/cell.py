@@ -34,12 +34,12 @@ class CallOwner(Protocol):
 
 
 class Mail:
-    """A message on its way through an actor. `owner` is None for a tell."""
+    """A call on its way through an actor."""
 
     __slots__ = ("body", "call", "cell", "ended_by", "id", "kind", "owner", "raw", "task", "timer", "writer")
 
     def __init__(
-        self, owner: CallOwner | None, id: int, kind: str, body: bytes, raw: Sequence[Frame], call: Call
+        self, owner: CallOwner, id: int, kind: str, body: bytes, raw: Sequence[Frame], call: Call
     ) -> None:
         self.owner = owner
         self.id = id
@@ -102,7 +102,7 @@ class Cell:
             raise
 
     def deliver(self, mail: Mail) -> None:
-        """Take an ask or a tell. Raises NotRunning, UnknownKind or Busy."""
+        """Take an ask. Raises NotRunning, UnknownKind or Busy."""
         if self._stopping:
             raise NotRunning(f"{self.name} is stopping")
         if mail.kind not in self._handlers:
@@ -157,8 +157,7 @@ class Cell:
         self._workers.discard(task)
 
     async def _handle(self, mail: Mail, task: asyncio.Task[None]) -> None:
-        left = mail.call.deadline_left()
-        if left is not None and left <= 0:
+        if mail.call.deadline_left() <= 0:
             self._answer_error(mail, DeadlineExceeded("waited too long in the mailbox"))
             return
         try:
@@ -174,8 +173,7 @@ class Cell:
         except Exception as error:
             self._answer_error(mail, self._noted(error, mail.kind))
         else:
-            if mail.owner is not None:
-                mail.owner.reply(mail.id, result)
+            mail.owner.reply(mail.id, result)
         finally:
             mail.task = None
             if mail.timer is not None:
@@ -197,15 +195,12 @@ class Cell:
     def _written(self, mail: Mail, writer: StreamWriter) -> None:
         if mail.timer is not None:
             mail.timer.cancel()
-        if mail.owner is not None:
-            mail.owner.forget_call(mail.id)
+        mail.owner.forget_call(mail.id)
         # Cancelled by the caller, the deadline or our stop; after a proper end this does nothing.
         writer.finish(*to_wire(mail.ended_by or NotRunning(f"{self.name} stopped")))
 
     def _watch_deadline(self, mail: Mail) -> None:
-        left = mail.call.deadline_left()
-        if left is not None:
-            mail.timer = self._clock.call_later(left, self._expired, mail)
+        mail.timer = self._clock.call_later(mail.call.deadline_left(), self._expired, mail)
 
     def _expired(self, mail: Mail) -> None:
         mail.end(DeadlineExceeded("the time for the call has passed"))
@@ -213,7 +208,7 @@ class Cell:
     def _answer_error(self, mail: Mail, error: BaseException) -> None:
         if mail.writer is not None:
             mail.writer.finish(*to_wire(error))
-        elif mail.owner is not None:
+        else:
             mail.owner.fail_call(mail.id, error)
 
     def _noted(self, error: Exception, kind: str) -> Exception:

@@ -74,8 +74,8 @@ class Codec:
         """The kind, or "other" for one not in the table: what metrics may say of bytes from outside."""
         return kind if kind in self.kinds else "other"
 
-    def encode(self, message: Any) -> tuple[str, bytes, list[Frame] | None]:
-        """(kind, body, raw frames or None). Raises UnknownKind or TooLarge."""
+    def encode(self, message: Any) -> tuple[str, bytes, Sequence[Frame]]:
+        """(kind, body, raw frames). Raises UnknownKind or TooLarge."""
         kind = self._kind_of.get(type(message))
         if kind is None:
             raise UnknownKind(f"{type(message).__name__} has no kind in the codec's table")
@@ -84,7 +84,7 @@ class Codec:
             self._outgoing = []
             raise TooLarge(f"{kind}: {len(body)} bytes, at most {self.max_body} are sent")
         if not self._outgoing:
-            return kind, body, None
+            return kind, body, ()
         raw, self._outgoing = self._outgoing, []
         return kind, body, raw
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from mesh.accepted import RECORD_WEIGHT
+from mesh.accepted import RECORD_WEIGHT, weight_of_call
 from mesh.actor import Home
 from mesh.clock import Timer
 from mesh.envelope import (
@@ -28,12 +28,10 @@ from mesh.envelope import (
     Open,
     Record,
     Reply,
-    Tell,
     ToDialler,
     Welcome,
     decode_for_dialler,
     raw_frames,
-    with_frames,
 )
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, NotReached, PeerLost, Stale, from_wire
 from mesh.outbox import Outbox
@@ -108,20 +106,14 @@ class DialledPeer:
 
     # What a Ref asks for -------------------------------------------------------------------------------
 
-    def tell(self, actor: str, message: Any, trace: str) -> None:
-        kind, body, raw = self.codec.encode(message)
-        self._begin()
-        if not self._put(with_frames(Tell(self._new_id(), actor, kind, body, trace), raw)):
-            self.metrics.drop("tell_without_room")
-
-    async def ask(self, actor: str, message: Any, timeout: float, trace: str) -> Any:
+    async def ask(self, actor: str, message: Any, timeout: float) -> Any:
         kind, body, raw = self.codec.encode(message)
         if timeout <= 0:
             raise DeadlineExceeded("no time was given")
         started = self._begin()
         id = self._new_id()
-        record = with_frames(Ask(id, actor, kind, _milliseconds(timeout), body, trace), raw)
-        if len(self._asks) >= MAX_CALLS or not self._put(record):
+        record = Ask(id, actor, kind, _milliseconds(timeout), body, len(raw))
+        if len(self._asks) >= MAX_CALLS or not self._put(record, raw):
             raise Busy(f"the outbox for {self.name} is full")
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asks[id] = waiting
@@ -148,14 +140,14 @@ class DialledPeer:
 
     # What a StreamReader asks for ------------------------------------------------------------------------
 
-    def begin_stream(self, stream: StreamReader, actor: str, message: Any, timeout: float, trace: str) -> None:
+    def begin_stream(self, stream: StreamReader, actor: str, message: Any, timeout: float) -> None:
         kind, body, raw = self.codec.encode(message)
         if timeout <= 0:
             raise DeadlineExceeded("no time was given")
         self._begin()
         id = stream.id = self._new_id()
-        record = with_frames(Open(id, actor, kind, _milliseconds(timeout), stream.window, body, trace), raw)
-        if len(self._streams) >= MAX_CALLS or not self._put(record):
+        record = Open(id, actor, kind, _milliseconds(timeout), stream.window, body, len(raw))
+        if len(self._streams) >= MAX_CALLS or not self._put(record, raw):
             raise Busy(f"the outbox for {self.name} is full")
         self._streams[id] = stream
 
@@ -228,7 +220,7 @@ class DialledPeer:
             stream = self._streams.get(record.id)
             if stream is not None:
                 self.metrics.received(self.codec.known(record.kind), len(record.body))
-                stream.take(with_frames(record, raw))
+                stream.take(record, raw)
         elif isinstance(record, Reply):
             self.metrics.received(self.codec.known(record.kind), len(record.body))
             self._answer(record.id, (record.kind, record.body, raw))
@@ -373,9 +365,9 @@ class DialledPeer:
             records.append(Credit(numbers))
         return records
 
-    def _put(self, record: Tell | Ask | Open) -> bool:
-        weight = len(record.body) + RECORD_WEIGHT + sum(map(len, record.raw))
-        if not self.outbox.put(record, weight):
+    def _put(self, record: Ask | Open, raw: Sequence[Frame] = ()) -> bool:
+        weight = weight_of_call(record.body, raw)
+        if not self.outbox.put(record, weight, raw):
             return False
         self.metrics.sent(record.kind, weight)
         return True

@@ -5,7 +5,7 @@ A bundle is one transport message. Frame 0 is `[version, epoch, to_epoch, [recor
 its records follow in order. Everything one side has to send at the end of a loop tick leaves as one bundle. A record
 is `[op, ...]`:
 
-    dialler -> acceptor   Hello Tell Ask Open Credit Cancel Farewell
+    dialler -> acceptor   Hello Ask Open Credit Cancel Farewell
     acceptor -> dialler   Welcome Reply Failure Item End Farewell
 
 Bodies are opaque here: bytes and the name of their kind.
@@ -14,14 +14,14 @@ Bodies are opaque here: bytes and the name of their kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from mesh.errors import Malformed
 from mesh.transport import Frame
 
-VERSION = 3
+VERSION = 4
 MAX_RECORDS = 4096
 # A bundle is closed at this size; a single larger record travels alone.
 BUNDLE_BYTES = 256 * 1024
@@ -31,9 +31,7 @@ BLOCKING = 2
 
 
 class Record(msgspec.Struct, array_like=True, gc=False):
-    """Base of all records. `raw` holds the frames that follow, never part of frame 0."""
-
-    raw: ClassVar[Sequence[Frame]] = ()
+    """Base of all records. `frames`, where there is one: how many raw frames belong to it."""
 
 
 class Hello(Record, tag=1):
@@ -44,22 +42,12 @@ class Hello(Record, tag=1):
     flags: int = 0
 
 
-class Tell(Record, tag=2):
-    id: int
-    actor: str
-    kind: str
-    body: bytes
-    trace: str = ""
-    frames: int = 0
-
-
 class Ask(Record, tag=3):
     id: int
     actor: str
     kind: str
     deadline_ms: int
     body: bytes
-    trace: str = ""
     frames: int = 0
 
 
@@ -72,7 +60,6 @@ class Open(Record, tag=4):
     deadline_ms: int
     window: int
     body: bytes
-    trace: str = ""
     frames: int = 0
 
 
@@ -133,33 +120,8 @@ class Farewell(Record, tag=20):
     epoch: int = 0
 
 
-# A record with raw frames keeps them in its __dict__; on the wire it looks the same.
-class TellWithFrames(Tell, tag=2, dict=True, gc=True):
-    pass
-
-
-class AskWithFrames(Ask, tag=3, dict=True, gc=True):
-    pass
-
-
-class OpenWithFrames(Open, tag=4, dict=True, gc=True):
-    pass
-
-
-class ReplyWithFrames(Reply, tag=12, dict=True, gc=True):
-    pass
-
-
-class ItemWithFrames(Item, tag=15, dict=True, gc=True):
-    pass
-
-
-_WITH_FRAMES: dict[type, type] = {each.__bases__[0]: each for each in (
-    TellWithFrames, AskWithFrames, OpenWithFrames, ReplyWithFrames, ItemWithFrames
-)}  # fmt: skip
-ToAcceptor = Hello | Tell | Ask | Open | Credit | Cancel | Farewell
+ToAcceptor = Hello | Ask | Open | Credit | Cancel | Farewell
 ToDialler = Welcome | Reply | Failure | Item | End | Farewell
-_R = TypeVar("_R", bound=Record)
 
 
 class AcceptorBundle(msgspec.Struct, array_like=True, gc=False):
@@ -184,22 +146,9 @@ _encode = msgspec.msgpack.Encoder().encode
 _Bundle = TypeVar("_Bundle", AcceptorBundle, DiallerBundle)
 
 
-def with_frames(record: _R, raw: Sequence[Frame] | None) -> _R:
-    """The record with raw frames attached; the same record when there are none."""
-    if not raw:
-        return record
-    fields: dict[str, Any] = {**msgspec.structs.asdict(record), "frames": len(raw)}
-    found: _R = _WITH_FRAMES[type(record)](**fields)
-    found.__dict__["raw"] = raw
-    return found
-
-
-def encode_bundle(epoch: int, to_epoch: int, records: Sequence[Record]) -> list[Frame]:
-    frames: list[Frame] = [_encode((VERSION, epoch, to_epoch, records))]
-    for record in records:
-        if record.raw:
-            frames.extend(record.raw)
-    return frames
+def encode_bundle(epoch: int, to_epoch: int, records: Sequence[Record], raw: Sequence[Frame] = ()) -> list[Frame]:
+    """`raw`: the frames of all records, in their order."""
+    return [_encode((VERSION, epoch, to_epoch, records)), *raw]
 
 
 def _decoder(kind: type[_Bundle]) -> Callable[[Sequence[bytes]], _Bundle]:

@@ -8,7 +8,6 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from mesh.accepted import AcceptedPeer
 from mesh.actor import Actor
@@ -186,12 +185,6 @@ class Node:
                 raise NotRunning("this node has stopped")
             peer = self._dialled[endpoint] = DialledPeer(self, endpoint)
         return peer
-
-    def tell(self, endpoint: str, actor: str, message: Any, trace: str) -> None:
-        if self._leaving:
-            self.metrics.drop("tell_after_stop")
-        else:
-            self.peer(endpoint).tell(actor, message, trace)
 
     def dial(self, endpoint: str, owner: LineOwner) -> Line:
         self._numbers += 1

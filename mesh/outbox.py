@@ -46,7 +46,7 @@ class Outbox:
         self._gone = gone
         self._limit_records = records
         self._limit_bytes = bytes
-        self._queue: deque[tuple[Record, int]] = deque()
+        self._queue: deque[tuple[Record, int, Sequence[Frame]]] = deque()
         self._held: list[Frame] | None = None
         self._scheduled = False
 
@@ -57,16 +57,16 @@ class Outbox:
     def has_room(self) -> bool:
         return self.bytes < self._limit_bytes and len(self._queue) < self._limit_records
 
-    def put(self, record: Record, weight: int, reserve: int = 1) -> bool:
-        """Queue a record for the end of this tick; False when there is no room. `reserve` multiplies the limits: what
-        ends a call may use twice the room of what begins one."""
+    def put(self, record: Record, weight: int, raw: Sequence[Frame] = (), reserve: int = 1) -> bool:
+        """Queue a record and its raw frames for the end of this tick; False when there is no room. `reserve` multiplies
+        the limits: what ends a call may use twice the room of what begins one."""
         if (
             self.closed
             or self.bytes >= self._limit_bytes * reserve
             or len(self._queue) >= self._limit_records * reserve
         ):
             return False
-        self._queue.append((record, weight))
+        self._queue.append((record, weight, raw))
         self.bytes += weight
         self.schedule()
         return True
@@ -83,10 +83,10 @@ class Outbox:
         while not self.closed:
             if self._held is None:
                 batch = self._control()
-                self._take_some(batch)
+                raw = self._take_some(batch)
                 if not batch:
                     break
-                self._held = encode_bundle(self.epoch, self.to_epoch, batch)
+                self._held = encode_bundle(self.epoch, self.to_epoch, batch, raw)
             sent = self._send(self._held)
             if sent is not Sent.SENT:
                 if sent is Sent.GONE:
@@ -106,17 +106,20 @@ class Outbox:
         self.closed = True
         self.clear()
 
-    def _take_some(self, batch: list[Record]) -> None:
-        queue = self._queue
+    def _take_some(self, batch: list[Record]) -> list[Frame]:
+        """Fills the batch; the raw frames of what it takes."""
+        queue, frames = self._queue, list[Frame]()
         taken = 0
         while queue and len(batch) < BUNDLE_RECORDS:
-            record, weight = queue[0]
+            record, weight, raw = queue[0]
             if taken and taken + weight > BUNDLE_BYTES:
                 break
             queue.popleft()
             taken += weight
             batch.append(record)
+            frames += raw
         self.bytes -= taken
+        return frames
 
     def _wake(self) -> None:
         waiters, self.room_waiters = self.room_waiters, []

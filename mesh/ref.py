@@ -11,15 +11,13 @@ from mesh.stream import DEFAULT_WINDOW, ReaderOwner, StreamReader
 class Peer(ReaderOwner, Protocol):
     """A connection to the node behind an endpoint."""
 
-    async def ask(self, actor: str, message: Any, timeout: float, trace: str) -> Any: ...
+    async def ask(self, actor: str, message: Any, timeout: float) -> Any: ...
 
 
 class Caller(Protocol):
     """The node a ref belongs to."""
 
     def peer(self, endpoint: str) -> Peer: ...
-
-    def tell(self, endpoint: str, actor: str, message: Any, trace: str) -> None: ...
 
 
 class Ref:
@@ -32,17 +30,13 @@ class Ref:
         self.endpoint = endpoint
         self.actor = actor
 
-    def tell(self, message: Any, *, trace: str = "") -> None:
-        """Send without an answer, at most once. Raises only what is wrong with the message or the address."""
-        self._node.tell(self.endpoint, self.actor, message, trace)
-
-    async def ask(self, message: Any, *, timeout: float, trace: str = "") -> Any:
+    async def ask(self, message: Any, *, timeout: float) -> Any:
         """The answer. Raises what mesh/errors.py lists; cancelling this cancels the far handler."""
-        return await self._node.peer(self.endpoint).ask(self.actor, message, timeout, trace)
+        return await self._node.peer(self.endpoint).ask(self.actor, message, timeout)
 
-    def stream(self, message: Any, *, timeout: float, window: int = DEFAULT_WINDOW, trace: str = "") -> StreamReader:
+    def stream(self, message: Any, *, timeout: float, window: int = DEFAULT_WINDOW) -> StreamReader:
         """Opens when entered; leaving the block cancels the far handler unless it has ended."""
-        return StreamReader(partial(self._node.peer, self.endpoint), self.actor, message, timeout, window, trace)
+        return StreamReader(partial(self._node.peer, self.endpoint), self.actor, message, timeout, window)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ref) and (self.endpoint, self.actor) == (other.endpoint, other.actor)

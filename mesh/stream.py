@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from mesh.clock import Clock, Timer
 from mesh.codec import Codec
-from mesh.envelope import End, Item, with_frames
+from mesh.envelope import End, Item
 from mesh.errors import DeadlineExceeded, Malformed, MeshError, NotRunning, PeerLost, from_wire
 from mesh.metrics import BusMetrics
 from mesh.outbox import Outbox
+from mesh.transport import Frame
 
 DEFAULT_WINDOW = 65536
 # What an item costs beside its body, so that empty items are bounded too.
 ITEM_WEIGHT = 16
 
 
-def weight_of(record: Item) -> int:
-    weight = len(record.body) + ITEM_WEIGHT
-    if record.raw:
-        weight += sum(len(frame) for frame in record.raw)
-    return weight
+def weight_of(record: Item, raw: Sequence[Frame]) -> int:
+    return len(record.body) + ITEM_WEIGHT + (sum(map(len, raw)) if raw else 0)
 
 
 class WriterOwner(Protocol):
@@ -101,14 +99,11 @@ class StreamWriter:
     def _put(self, item: Any, unread: int) -> int:
         """0 when sent, else the credit that is needed for it."""
         kind, body, raw = self._codec.encode(item)
-        record = Item(self.id, self._seq + 1, kind, body)
-        weight = len(body) + ITEM_WEIGHT
-        if raw is not None:
-            record = with_frames(record, raw)
-            weight = weight_of(record)
+        record = Item(self.id, self._seq + 1, kind, body, len(raw))
+        weight = weight_of(record, raw)
         if unread + weight > self.window and unread:
             return weight
-        if not self._owner.outbox.put(record, weight):
+        if not self._owner.outbox.put(record, weight, raw):
             return 1
         self._seq += 1
         self._sent += weight
@@ -164,7 +159,7 @@ class ReaderOwner(Protocol):
     clock: Clock
     metrics: BusMetrics
 
-    def begin_stream(self, stream: StreamReader, actor: str, message: Any, timeout: float, trace: str) -> None: ...
+    def begin_stream(self, stream: StreamReader, actor: str, message: Any, timeout: float) -> None: ...
 
     def end_stream(self, stream: StreamReader, finished: bool) -> None:
         """The reader is done; unless it has seen the End, the far handler is to be cancelled."""
@@ -190,7 +185,6 @@ class StreamReader:
         message: Any,
         timeout: float,
         window: int,
-        trace: str,
     ) -> None:
         self.id = 0
         self.window = window
@@ -198,12 +192,12 @@ class StreamReader:
         self.reported = 0  # of `consumed`: what the writer was told
         self._connect = connect
         self._peer: ReaderOwner
-        self._asked = (actor, message, timeout, trace)
+        self._asked = (actor, message, timeout)
         self._timeout = timeout
         self._timer: Timer | None = None
         self._quarter = max(1, window // 4)
         self._received = 0  # the sequence number of the last item
-        self._ready: deque[Item] = deque()
+        self._ready: deque[tuple[Item, Sequence[Frame]]] = deque()
         self._buffered = 0
         self._end: End | None = None
         self._failure: MeshError | None = None
@@ -245,14 +239,14 @@ class StreamReader:
         return self._read()
 
     def _read(self) -> Any:
-        record = self._ready.popleft()
-        weight = weight_of(record)
+        record, raw = self._ready.popleft()
+        weight = weight_of(record, raw)
         self._buffered -= weight
         self.consumed += weight
         if not self._done:
             self._peer.credit(self, at_once=self.consumed - self.reported >= self._quarter)
         try:
-            return self._peer.codec.decode(record.kind, record.body, record.raw)
+            return self._peer.codec.decode(record.kind, record.body, raw)
         except MeshError as error:
             self._peer.metrics.refuse(error.reason)
             self.fail(error)
@@ -260,7 +254,7 @@ class StreamReader:
 
     # Called by the peer --------------------------------------------------------------------------------
 
-    def take(self, record: Item | End) -> None:
+    def take(self, record: Item | End, raw: Sequence[Frame] = ()) -> None:
         """The next item, or the end, has arrived."""
         if self._done:
             return
@@ -271,8 +265,8 @@ class StreamReader:
             self._end = record
             self._finish()
         else:
-            self._ready.append(record)
-            self._buffered += weight_of(record)
+            self._ready.append((record, raw))
+            self._buffered += weight_of(record, raw)
             if self._buffered > self.window and len(self._ready) > 1:
                 self.fail(Malformed("the far side sent more than its credit"))
         self._wake()

@@ -51,6 +51,7 @@ class DirectoryClient:
         self._change: list[Callable[[], None]] = []
         self._fencing: list[Callable[[int, bool], None]] = []
         self._polling: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
         self.connected = False
         self._heard = self._clock.now()
 
@@ -116,6 +117,8 @@ class DirectoryClient:
         if self._polling is None:
             return
         self._polling.cancel()
+        if self._announcing is not None:
+            self._announcing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._polling
         self._polling = None
@@ -128,8 +131,12 @@ class DirectoryClient:
         member = self._member()
         if member is not None and self._polling is not None:
             self._announced = member
-            with contextlib.suppress(MeshError):
-                self._directory.tell(Announce(member))
+            self._announcing = asyncio.create_task(self._announce(member))
+
+    async def _announce(self, member: Member) -> None:
+        # The next poll says it again.
+        with contextlib.suppress(MeshError):
+            await self._directory.ask(Announce(member, known=-1), timeout=self._interval)
 
     async def _poll_for_ever(self) -> None:
         while True:

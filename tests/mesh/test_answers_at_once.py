@@ -26,7 +26,6 @@ from mesh.envelope import (
     Hello,
     Record,
     Reply,
-    Tell,
     Welcome,
     decode_for_dialler,
     encode_bundle,
@@ -76,8 +75,7 @@ async def test_the_answers_are_those_of_a_handler(mesh: Mesh) -> None:
     assert await ref.ask(Note(4), timeout=5.0) is None
     blob = Blob("t", Buffer(bytes(200_000)))
     assert await ref.ask(blob, timeout=5.0) == blob
-    ref.tell(Note(5))
-    await until(lambda: actor.notes == [4, 5])
+    assert actor.notes == [4]
     assert await asyncio.gather(*(ref.ask(Echo(number), timeout=5.0) for number in range(50))) == [
         Echo(number) for number in range(50)
     ]
@@ -96,8 +94,6 @@ async def test_the_errors_are_those_of_a_handler(mesh: Mesh) -> None:
     assert far.metrics.handler_errors == 1
     with pytest.raises(UnknownKind):
         await ref.ask(Count(1), timeout=5.0)
-    ref.tell(Fail("nobody hears it"))
-    assert await ref.ask(Echo(1), timeout=5.0) == Echo(1)
 
 
 async def test_nothing_that_runs_or_waits_is_before_it(mesh: Mesh) -> None:
@@ -184,11 +180,6 @@ def ask(id: int, message: Any, actor: str = "quick") -> Ask:
     return Ask(id, actor, kind, 60_000, body)
 
 
-def tell(id: int, message: Any) -> Tell:
-    kind, body, _ = codec.encode(message)
-    return Tell(id, "quick", kind, body)
-
-
 def reply(id: int, message: Any) -> Reply:
     kind, body, _ = codec.encode(message)
     return Reply(id, kind, body)
@@ -240,13 +231,6 @@ async def test_an_answer_reaches_a_caller_that_leaves_in_the_same_bundle(watched
     assert not watched.node._accepted
 
 
-async def test_the_errors_of_a_tell_are_counted_and_harm_nobody(watched: Watched) -> None:
-    watched.read(tell(1, Fail()), tell(2, Note(2)))
-    assert watched.node.metrics.handler_errors == 1
-    await idle()
-    assert watched.said() == [[watched.welcome]]
-
-
 async def test_an_answer_is_counted(watched: Watched) -> None:
     question = ask(1, Echo(1))
     watched.read(question, ask(2, Note(3)))
@@ -275,8 +259,8 @@ async def test_a_hello_is_answered_in_the_bundle_of_the_answer(watched: Watched,
 
 @pytest.mark.parametrize(
     "records",
-    [[], [ask(1, Hang(1))], [ask(1, Echo(), actor="nobody")], [ask(1, Count(1))], [tell(1, Echo())], [Cancel([9])]],
-    ids=["nothing else", "a handler", "no actor", "no handler", "a tell", "a cancel"],
+    [[], [ask(1, Hang(1))], [ask(1, Echo(), actor="nobody")], [ask(1, Count(1))], [Cancel([9])]],
+    ids=["nothing else", "a handler", "no actor", "no handler", "a cancel"],
 )
 async def test_a_hello_is_answered_where_nothing_else_is(watched: Watched, records: list[Record]) -> None:
     watched.read(*records)

@@ -22,18 +22,16 @@ from mesh.envelope import (
     Open,
     Record,
     Reply,
-    Tell,
     Welcome,
     decode_for_acceptor,
     decode_for_dialler,
     encode_bundle,
     raw_frames,
-    with_frames,
 )
 from mesh.errors import Malformed
 
 TO_ACCEPTOR: list[Record] = [
-    Hello("n", 5, 1), Tell(1, "a", "k", b"b", "t"), Ask(1, "a", "k", 100, b"b"), Open(2, "a", "k", 100, 64, b"b"),
+    Hello("n", 5, 1), Ask(1, "a", "k", 100, b"b"), Open(2, "a", "k", 100, 64, b"b"),
     Credit([1, 2]), Cancel([1]), Farewell(),
 ]  # fmt: skip
 TO_DIALLER: list[Record] = [
@@ -66,17 +64,15 @@ def test_a_dialler_does_not_take_what_only_diallers_say(record: Record) -> None:
 
 
 def test_raw_frames_follow_in_the_order_of_their_records() -> None:
-    one = with_frames(Item(1, 1, "k", b""), [b"a", b"b"])
-    two = with_frames(Item(1, 2, "k", b""), [b"c"])
-    frames = as_bytes(encode_bundle(1, 0, [one, Item(3, 1, "k", b"x"), two]))
+    one, two = Item(1, 1, "k", b"", frames=2), Item(1, 2, "k", b"", frames=1)
+    frames = as_bytes(encode_bundle(1, 0, [one, Item(3, 1, "k", b"x"), two], [b"a", b"b", b"c"]))
     bundle = decode_for_dialler(frames)
     assert raw_frames(bundle.records, frames) == {0: [b"a", b"b"], 2: [b"c"]}
 
 
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_raw_frames_must_add_up(extra: int) -> None:
-    record = with_frames(Item(1, 1, "k", b""), [b"a", b"b"])
-    frames = as_bytes(encode_bundle(1, 0, [record]))
+    frames = as_bytes(encode_bundle(1, 0, [Item(1, 1, "k", b"", frames=2)], [b"a", b"b"]))
     frames = frames[:-1] if extra < 0 else [*frames, b"left over"]
     with pytest.raises(Malformed):
         raw_frames(decode_for_dialler(frames).records, frames)

@@ -353,7 +353,7 @@ async def test_a_call_is_made_at_most_once_however_often_it_arrives(
     ref = near.ref(far.endpoint, "witness")
     for number in range(30):
         await drive(clock, ref.ask(Echo(number), timeout=10.0))
-        ref.tell(Note(number))
+        await drive(clock, ref.ask(Note(number), timeout=10.0))
     await clock.advance(1.0)
     assert len(witness.calls) == 30 and witness.notes == list(range(30))
     assert far.metrics.dropped["duplicate_call"] > 0

@@ -27,7 +27,6 @@ from mesh.envelope import (
     Hello,
     Item,
     Open,
-    Tell,
     decode_for_dialler,
     encode_bundle,
 )
@@ -206,7 +205,7 @@ async def test_raw_frames_that_do_not_add_up_are_refused(zmq_mesh: Mesh) -> None
     attacker = Attacker(far.endpoint, b"raw|1|1")
     hello = Hello("raw", 1)
     for claimed in (3, 0, -1):
-        record = Tell(1, "w", "blob", b"", "", claimed)
+        record = Ask(1, "w", "blob", 1000, b"", claimed)
         attacker.send([bytes(encode_bundle(1, 0, [hello, record])[0]), b"the one there is"])
     await until_refused(far, "malformed", 3)
     attacker.close()
@@ -220,7 +219,7 @@ def valid_bundles(rng: random.Random, name: str, epoch: int) -> list[list[bytes]
         [Hello(name, epoch), Ask(rng.randrange(1 << 30), "witness", "echo", 1000, echo)],
         [Open(rng.randrange(1 << 30), "witness", "count", 500, 1000, count)],
         [Open(rng.randrange(1 << 30), "witness", "hang", 50, 1000, hang)],
-        [Tell(rng.randrange(1 << 30), "witness", "note", codec.encode(Echo(3))[1])],
+        [Ask(rng.randrange(1 << 30), "witness", "note", 1000, codec.encode(Echo(3))[1])],
         [Credit([1, 2, 3, 4])],
         [Cancel([1, 2, 3])],
         [Farewell()],
