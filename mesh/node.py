@@ -23,7 +23,6 @@ from mesh.metrics import BusMetrics, Gauges
 from mesh.ref import Ref
 from mesh.timing import Timing
 from mesh.transport import Frame, Line, LineOwner, Sent, Transport
-from mesh.transport.local import Loopback
 
 log = logging.getLogger("mesh")
 
@@ -57,7 +56,6 @@ class Node:
         self.endpoint = f"mem://{name}.{self.epoch:x}"  # until start() binds another
         self.draining = False
         self._transport = transport
-        self._loopback = Loopback()
         self._cells: dict[str, Cell] = {}
         self._dialled: dict[str, DialledPeer] = {}
         self._accepted: dict[bytes, AcceptedPeer] = {}
@@ -116,7 +114,6 @@ class Node:
         dialled, self._dialled = self._dialled, {}
         for peer in dialled.values():
             peer.close()
-        self._loopback.close()
         for accepted in list(self._accepted.values()):
             self.lose(accepted, PeerLost("this node has taken a new epoch"))
             self._say(accepted.routing_id, epoch, accepted.epoch, Welcome(self.name, epoch, 0))
@@ -188,16 +185,10 @@ class Node:
 
     def dial(self, endpoint: str, owner: LineOwner) -> Line:
         self._numbers += 1
-        identity = routing_id(self.name, self.epoch, self._numbers)
-        if endpoint == self.endpoint:
-            return self._loopback.dial(self, identity, owner)
-        return self._transport.dial(endpoint, identity, owner)
+        return self._transport.dial(endpoint, routing_id(self.name, self.epoch, self._numbers), owner)
 
     def reply(self, identity: bytes, frames: Sequence[Frame]) -> Sent:
-        if self._loopback.routing_id == identity:
-            sent = self._loopback.reply(frames)
-        else:
-            sent = self._transport.reply(identity, frames)
+        sent = self._transport.reply(identity, frames)
         if sent is Sent.SENT:
             self.metrics.bundles["sent"] += 1
         return sent
