@@ -65,7 +65,7 @@ def test_other_processes_find_the_projects_packages(project: Path) -> None:
 
 # Each with what it starts, which is none of our modules.
 OTHERS = {
-    "mesh/supervisor/processes.py": "the command that it is given, behind an isolated Python",
+    "services/runtime/children.py": "the command that it is given, behind an isolated Python",
     "models/sources.py": "pip",
     "services/cli/doctor/gpu.py": "torch, which may fail to load",
     "services/cli/doctor/machine.py": "an import that may fail",

@@ -7,8 +7,9 @@
                                                                       ▼
                      waiting until `start_at`, or failed (crashes.py); on a cluster ended, and another is started
 
-It knows no process, signal, socket or clock. `up` acts on it for the processes of one machine (processes.py), the
-keeper for those of a cluster (services/placement/keeper.py). Both note in the instances what happened, and ask again.
+It knows no process, signal, socket or clock. `up` acts on it for the processes of one machine
+(services/runtime/children.py), the keeper for those of a cluster (services/placement/keeper.py). Both note in the
+instances what happened, and ask again.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mesh.supervisor import Child
 from services.api.nodes import meeting_address
 from services.api.phases import DECODE, PREFILL
 from services.api.settings import PREFIX, Settings, keys_of, mesh_metrics_port, run_dir
+from services.runtime.children import Child
 from services.runtime.cpu_placement import shared_cores, shared_devices
 from services.runtime.environment import environment_of
 from services.runtime.roles import AFTER, STAGE

@@ -26,7 +26,7 @@ from mesh.directory.membership import Member
 from mesh.epoch import next_epoch
 from mesh.errors import MeshError
 from mesh.node import Node
-from mesh.supervisor import Policy, Processes
+from mesh.supervisor import Policy
 from mesh.transport.zmq import ZmqTransport
 from models.errors import ModelError
 from services.api.messages import Describe, ModelCard
@@ -39,6 +39,7 @@ from services.cli.launch_plan import PortsTaken, Process, check_ports, keys_file
 from services.cli.progress_bar import ProgressBar
 from services.placement.plan import works
 from services.runtime import compile_ahead, output
+from services.runtime.children import Children
 from services.runtime.log import configure_log, has_colours, painted
 from services.runtime.process import SocketFile, make_run_dir, mesh_codec, security_of
 from services.runtime.refusal import refuse
@@ -192,7 +193,7 @@ class Up:
         self._node = Node(ZmqTransport(security=security), mesh_codec(), name=DIRECTORY, epoch=epoch)
         self._directory = DirectoryActor(stale_after=settings.stale_after, on_change=self._members_changed)
         policy = Policy(kill_stuck_after=settings.kill_stuck_after, drain_timeout=settings.drain_timeout + LEAVE_GRACE)
-        self._children = Processes(
+        self._children = Children(
             [process.child for process in processes],
             policy,
             log_dir=run_dir(settings) / "logs",

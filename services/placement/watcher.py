@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TypedDict
 
-from mesh.supervisor import Child, Policy, Processes
+from mesh.supervisor import Policy
 from mesh.supervisor.decide import number_of
 from services.api.settings import Settings, load_settings, mesh_metrics_port
 from services.placement.folder import OwnFolder
 from services.placement.plan import cpus_of_worker
+from services.runtime.children import Child, Children
 from services.runtime.environment import environment_of
 from services.runtime.roles import RENEWED_IN_PLACE
 from specmesh import rooms
@@ -85,7 +86,7 @@ class RoleWatcher:
             kill_stuck_after=self._settings.kill_stuck_after,
             drain_timeout=self._settings.drain_timeout + LEAVE_GRACE,
         )
-        self._processes = Processes([child], policy, on_line=self._child_said, on_gave_up=self._gave_up)
+        self._processes = Children([child], policy, on_line=self._child_said, on_gave_up=self._gave_up)
         self._said: deque[str] = deque(maxlen=MOST_SAID)
         self._desired: dict[str, int] = {}
         self._numbers: dict[str, int] = {}

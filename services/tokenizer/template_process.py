@@ -22,8 +22,8 @@ from typing import IO
 
 import msgspec
 
-from mesh.supervisor.processes import tied
 from services.api.messages import ChatTurn
+from services.runtime.children import tied
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, TemplateSource
 from specmesh.rooms import command
 

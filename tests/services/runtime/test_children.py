@@ -1,4 +1,4 @@
-"""Processes of one machine: their lines, their logs, and real ones that are killed, drained and replaced."""
+"""Children of one machine: their lines, their logs, and real ones that are killed, drained and replaced."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from watching import gone, wait_until
 
-from mesh.supervisor import processes
 from mesh.supervisor.crashes import Policy
-from mesh.supervisor.processes import MAX_LINE, Child, LineReader, LogFile, Processes, roles_of, tied
+from services.runtime import children
+from services.runtime.children import MAX_LINE, Child, Children, LineReader, LogFile, roles_of, tied
 
 # Lines of children --------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def test_a_log_that_could_not_be_opened_again_goes_on_with_a_later_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when no descriptor is left at the moment it is put aside. The child must be read all the same."""
-    monkeypatch.setattr(processes, "MAX_LOG_BYTES", 8)
+    monkeypatch.setattr(children, "MAX_LOG_BYTES", 8)
     path = tmp_path / "a.log"
     log = LogFile(path)
     with monkeypatch.context() as without_descriptors:
@@ -64,13 +64,13 @@ def python(code: str) -> tuple[str, ...]:
 
 
 class Watched:
-    """A Processes under test: what its children said, and a way to wait for a line."""
+    """A Children under test: what its children said, and a way to wait for a line."""
 
     def __init__(self, *children: Child, policy: Policy | None = None, log_dir: Path | None = None) -> None:
         self.lines: list[tuple[str, str]] = []
         self.gave_up: list[tuple[str, str]] = []
         self._changed = asyncio.Event()
-        self.processes = Processes(children, policy, log_dir=log_dir, on_line=self._line, on_gave_up=self._gave_up)
+        self.runner = Children(children, policy, log_dir=log_dir, on_line=self._line, on_gave_up=self._gave_up)
 
     def _line(self, name: str, line: str) -> None:
         self.lines.append((name, line))
@@ -102,15 +102,15 @@ LOYAL = LOYAL.replace('print("up")', 'signal.pthread_sigmask(signal.SIG_BLOCK, {
 
 async def test_a_killed_child_comes_back_and_stop_drains_it(tmp_path: Path) -> None:
     watched = Watched(Child("a", python(LOYAL)), log_dir=tmp_path)
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     await watched.until(lambda: watched.count("a", "up") == 1)
-    first = watched.processes.pid("a")
+    first = watched.runner.pid("a")
     assert first is not None
     os.kill(first, signal.SIGKILL)
     await watched.until(lambda: watched.count("a", "up") == 2)
-    second = watched.processes.pid("a")
+    second = watched.runner.pid("a")
     assert second is not None and second != first
-    watched.processes.stop()
+    watched.runner.stop()
     await asyncio.wait_for(running, 10)
     assert gone(second)
     assert watched.count("a", "drained") == 1
@@ -120,20 +120,20 @@ async def test_a_killed_child_comes_back_and_stop_drains_it(tmp_path: Path) -> N
 async def test_a_child_that_crashes_on_start_is_failed_with_its_last_lines() -> None:
     policy = Policy(first_delay=0.01)
     watched = Watched(Child("bad", python("raise SystemExit('no weights here')")), policy=policy)
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     await watched.until(lambda: bool(watched.gave_up))
     ((name, reason),) = watched.gave_up
     assert name == "bad" and "no weights here" in reason
-    watched.processes.stop()
+    watched.runner.stop()
     await asyncio.wait_for(running, 10)
 
 
 async def test_a_command_that_doesnt_exist_is_failed_with_its_name() -> None:
     watched = Watched(Child("bad", ("/no/such/command",)), policy=Policy(first_delay=0.01))
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     await watched.until(lambda: bool(watched.gave_up))
     assert "/no/such/command" in watched.gave_up[0][1]
-    watched.processes.stop()
+    watched.runner.stop()
     await asyncio.wait_for(running, 10)
 
 
@@ -141,15 +141,15 @@ async def test_a_child_that_ignores_sigterm_is_killed_and_cancelling_run_leaves_
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up')\n"
     deaf += "while True: signal.pause()"
     watched = Watched(Child("deaf", python(deaf)), policy=Policy(drain_timeout=0.1))
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     await watched.until(lambda: watched.count("deaf", "up") == 1)
-    watched.processes.stop()
+    watched.runner.stop()
     await asyncio.wait_for(running, 10)
 
     watched = Watched(Child("deaf", python(deaf)))
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     await watched.until(lambda: watched.count("deaf", "up") == 1)
-    pid = watched.processes.pid("deaf")
+    pid = watched.runner.pid("deaf")
     assert pid is not None
     running.cancel()
     await asyncio.wait([running], timeout=10)
@@ -158,18 +158,18 @@ async def test_a_child_that_ignores_sigterm_is_killed_and_cancelling_run_leaves_
 
 async def test_children_of_a_role_are_replaced_one_after_the_other() -> None:
     watched = Watched(*(Child(name, python(LOYAL), role="w") for name in ("a", "b")))
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     names = ["a", "b"]
     await watched.until(lambda: all(watched.count(name, "up") == 1 for name in names))
     for name in names:
-        watched.processes.readiness(name, True)
-    watched.processes.roll("w")
+        watched.runner.readiness(name, True)
+    watched.runner.roll("w")
     await watched.until(lambda: watched.count("a", "up") == 2)
     assert watched.count("b", "drained") == 0, "the first isn't ready again"
-    watched.processes.readiness("a", True)
+    watched.runner.readiness("a", True)
     await watched.until(lambda: watched.count("b", "up") == 2)
-    watched.processes.readiness("b", True)
-    watched.processes.stop()
+    watched.runner.readiness("b", True)
+    watched.runner.stop()
     await asyncio.wait_for(running, 10)
     assert [watched.count(name, "drained") for name in names] == [2, 2]
 
@@ -181,24 +181,24 @@ def test_waiting_for_a_role_that_nobody_has_is_refused() -> None:
 
 async def test_a_stopped_child_still_drains() -> None:
     watched = Watched(Child("a", python(LOYAL)))
-    running = asyncio.create_task(watched.processes.run())
+    running = asyncio.create_task(watched.runner.run())
     await watched.until(lambda: watched.count("a", "up") == 1)
-    pid = watched.processes.pid("a")
+    pid = watched.runner.pid("a")
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    watched.processes.stop()
+    watched.runner.stop()
     await asyncio.wait_for(running, 10)
     assert watched.count("a", "drained") == 1
 
 
 SUPERVISOR = """
     import asyncio, sys
-    from mesh.supervisor import Child, Processes
+    from services.runtime.children import Child, Children
     deaf = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n"
     deaf += "print(os.getpid(), flush=True)\\n"
     deaf += "while True: signal.pause()"
     children = [Child(name, (sys.executable, "-S", "-c", deaf)) for name in ("a", "b")]
-    processes = Processes(children, on_line=lambda name, line: print(line, flush=True))
+    processes = Children(children, on_line=lambda name, line: print(line, flush=True))
     asyncio.run(processes.run())
 """
 

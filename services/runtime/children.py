@@ -1,7 +1,7 @@
 """The processes of one machine: starts, signals and reads them, and notes in their instances what happened.
 
-It decides nothing: what is to be done is decide.py's, and when a crashed one is started again crashes.py's. Children
-are tied to this process: when it dies, in whatever way, the kernel kills them.
+It decides nothing: what is to be done, and when a crashed one is started again, is mesh/supervisor's. Children are tied
+to this process: when it dies, in whatever way, the kernel kills them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class LogFile:
             self._file = None
 
 
-class Processes:
+class Children:
     """Runs children until all have ended after `stop`. What is called here is called in the thread of the loop."""
 
     def __init__(
