@@ -11,25 +11,26 @@ from functools import partial
 from typing import Any, Protocol
 
 from mesh.actor import Call, Home
-from mesh.cell import Cell, Mail
+from mesh.cell import Cell
 from mesh.envelope import (
     BLOCKING,
     AcceptorBundle,
-    Ask,
+    AskRecord,
     Cancel,
     Credit,
     End,
     Failure,
     Farewell,
     Hello,
+    MeshRecord,
     Open,
-    Record,
     Reply,
     ToAcceptor,
     Welcome,
     raw_frames,
 )
 from mesh.errors import Busy, Malformed, MeshError, PeerLost, to_wire
+from mesh.mailbox import Mail
 from mesh.outbox import Outbox
 from mesh.stream import ITEM_WEIGHT, StreamWriter
 from mesh.transport import Frame, Sent
@@ -122,14 +123,14 @@ class AcceptedPeer:
 
     def _take(self, record: ToAcceptor, raw: Sequence[bytes]) -> bool:
         """True when an answer is in the outbox already."""
-        if isinstance(record, Ask | Open):
+        if isinstance(record, AskRecord | Open):
             # Ids grow, so a copy of a call, or one that comes too late, is never started.
             if record.id <= self._last_id:
                 self._metrics.drop("duplicate_call")
                 return False
             self._last_id = record.id
             self._metrics.received(self._node.codec.known(record.kind), len(record.body))
-            if isinstance(record, Ask):
+            if isinstance(record, AskRecord):
                 return self._ask(record, raw)
             self._open(record, raw)
         elif isinstance(record, Credit):
@@ -141,7 +142,7 @@ class AcceptedPeer:
             self._node.farewell_from(self)
         return False
 
-    def _ask(self, record: Ask, raw: Sequence[bytes]) -> bool:
+    def _ask(self, record: AskRecord, raw: Sequence[bytes]) -> bool:
         call = self._call(record)
         try:
             cell = self._node.cell(record.actor)
@@ -177,7 +178,7 @@ class AcceptedPeer:
             self._metrics.refuse(error.reason)
             writer.finish(*to_wire(error))
 
-    def _call(self, record: Ask | Open) -> Call:
+    def _call(self, record: AskRecord | Open) -> Call:
         deadline = self.heard + min(max(0, record.deadline_ms), MAX_DEADLINE_MS) / 1000
         return Call(self.name, self.epoch, deadline, self._node.clock)
 
@@ -243,7 +244,7 @@ class AcceptedPeer:
 
     # Called by the outbox --------------------------------------------------------------------------------
 
-    def _control(self) -> list[Record]:
+    def _control(self) -> list[MeshRecord]:
         if not self._welcome_due:
             return []
         self._welcome_due = False

@@ -17,12 +17,12 @@ from mesh.address import check_name, routing_id
 from mesh.codec import Codec
 from mesh.envelope import (
     BLOCKING,
-    Ask,
+    AskRecord,
     Cancel,
     Failure,
     Farewell,
     Hello,
-    Record,
+    MeshRecord,
     Reply,
     decode_for_dialler,
     encode_bundle,
@@ -31,7 +31,8 @@ from mesh.envelope import (
 from mesh.epoch import new_epoch
 from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, PeerLost, Stale, from_wire
 from mesh.metrics import BusMetrics
-from mesh.transport import Frame, Limits, Security
+from mesh.security import FolderSecurity
+from mesh.transport import Frame, MessageLimits
 from mesh.transport.zmq_wire import ZmqWire
 
 # Asks sent and not yet received or given up.
@@ -77,9 +78,9 @@ class BlockingLink:
         codec: Codec,
         name: str,
         epoch: int | None = None,
-        keys: Security | None = None,
+        keys: FolderSecurity | None = None,
         *,
-        limits: Limits | None = None,
+        limits: MessageLimits | None = None,
         metrics: BusMetrics | None = None,
         wire: Wire | None = None,
     ) -> None:
@@ -100,7 +101,7 @@ class BlockingLink:
         self._waiting: dict[int, Answer | None] = {}
         self._hello = Hello(self._name, self._epoch, BLOCKING)
         identity = routing_id(self._name, self._epoch, number, "b")
-        self._wire: Wire = wire or ZmqWire(endpoint, identity, keys, limits or Limits())
+        self._wire: Wire = wire or ZmqWire(endpoint, identity, keys, limits or MessageLimits())
 
     def ask(self, message: Any, timeout: float) -> Any:
         """The answer. Raises DeadlineExceeded, PeerLost, or what the far side says."""
@@ -125,7 +126,7 @@ class BlockingLink:
         self._next_id += 1
         ticket = Ticket(self._next_id, kind, self._wire.now())
         deadline_ms = max(1, math.ceil(timeout * 1000))
-        ask = Ask(ticket.id, self.actor, kind, deadline_ms, body, len(raw))
+        ask = AskRecord(ticket.id, self.actor, kind, deadline_ms, body, len(raw))
         if not self._send([self._hello, ask], raw):
             raise PeerLost(f"no connection to {self.endpoint}")
         self.metrics.sent(kind, len(body))
@@ -175,7 +176,7 @@ class BlockingLink:
             self._send([Farewell()])
             self._wire.close()
 
-    def _send(self, records: list[Record], raw: Sequence[Frame] = ()) -> bool:
+    def _send(self, records: list[MeshRecord], raw: Sequence[Frame] = ()) -> bool:
         if not self._wire.send(encode_bundle(self._epoch, 0, records, raw)):
             return False
         self.metrics.bundles["sent"] += 1

@@ -11,64 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from mesh.actor import Actor, Call, Home
-from mesh.clock import Timer
 from mesh.errors import Busy, DeadlineExceeded, MeshError, NotRunning, Refuse, UnknownKind, to_wire
-from mesh.mailbox import Mailbox
+from mesh.mailbox import Mail, Mailbox
 from mesh.stream import StreamWriter
 from mesh.transport import Frame
 
 log = logging.getLogger("mesh")
-
-
-class CallOwner(Protocol):
-    """Where the answer goes: the peer a call came from."""
-
-    def reply(self, id: int, result: Any) -> None: ...
-
-    def fail_call(self, id: int, error: BaseException) -> None: ...
-
-    def forget_call(self, id: int) -> None: ...
-
-
-class Mail:
-    """A call on its way through an actor."""
-
-    __slots__ = ("body", "call", "cell", "ended_by", "id", "kind", "owner", "raw", "task", "timer", "writer")
-
-    def __init__(
-        self, owner: CallOwner, id: int, kind: str, body: bytes, raw: Sequence[Frame], call: Call
-    ) -> None:
-        self.owner = owner
-        self.id = id
-        self.kind = kind
-        self.body = body
-        self.raw = raw
-        self.call = call
-        self.cell: Cell | None = None
-        self.writer: StreamWriter | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.timer: Timer | None = None
-        self.ended_by: MeshError | None = None
-
-    @property
-    def weight(self) -> int:
-        return len(self.body)
-
-    def end(self, error: MeshError) -> None:
-        """The caller waits no longer (cancel, deadline, lost): a running handler is cancelled."""
-        if self.ended_by is None:
-            self.ended_by = error
-            if self.task is not None:
-                self.task.cancel()
-
-    def revoke(self, error: MeshError) -> None:
-        """As `end`, and out of the mailbox if it still lies there."""
-        if self.task is None and self.cell is not None:
-            self.cell.mailbox.discard(self)
-        self.end(error)
 
 
 class Cell:
@@ -83,7 +34,7 @@ class Cell:
         self._handlers = self._table(actor.handlers)
         self.answers = self._table(actor.answers)
         self._streams = self._table(actor.streams)
-        self.mailbox: Mailbox[Mail] = Mailbox(actor.mailbox_size, actor.mailbox_bytes)
+        self.mailbox = Mailbox(actor.mailbox_size, actor.mailbox_bytes)
         self._workers: set[asyncio.Task[None]] = set()
         self._stream_tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -109,7 +60,6 @@ class Cell:
             raise UnknownKind(f"{self.name} has no handler for {mail.kind[:40]!r}")
         if not self.mailbox.put(mail):
             raise Busy(f"the mailbox of {self.name} is full")
-        mail.cell = self
         if len(self._workers) < self.actor.concurrency:
             self._start(self._work(), self._workers)
 

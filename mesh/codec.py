@@ -6,8 +6,8 @@ Rule 2: a struct may hold nothing whose depth the type does not bound (Any, Raw,
 Rule 3: a body larger than `max_body` is refused before it is looked at. An element takes at least a byte,
         so this bounds every array, too.
 
-Large buffers do not travel in the body: a field of type `Buffer` becomes an index there, and its bytes a raw
-frame behind the bundle (a tensor is dtype, shape and a Buffer).
+Large buffers do not travel in the body: a field of type `RawFrame` becomes an index there, and its bytes a raw
+frame behind the bundle (a tensor is dtype, shape and a RawFrame).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_BODY = 4 * 1024 * 1024
 MAX_DEPTH = 16
 
 
-class Buffer:
+class RawFrame:
     """A field that travels as a frame of its own, uncopied where the transport can."""
 
     __slots__ = ("data",)
@@ -35,7 +35,7 @@ class Buffer:
         self.data = data
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Buffer) and bytes(self.data) == bytes(other.data)
+        return isinstance(other, RawFrame) and bytes(self.data) == bytes(other.data)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -104,15 +104,15 @@ class Codec:
             self._incoming = ()
 
     def _buffer_to_index(self, value: Any) -> int:
-        if not isinstance(value, Buffer):
+        if not isinstance(value, RawFrame):
             raise NotImplementedError(f"{type(value).__name__} cannot be sent")
         self._outgoing.append(value.data)
         return len(self._outgoing) - 1
 
-    def _index_to_buffer(self, wanted: type[Any], value: Any) -> Buffer:
-        if wanted is not Buffer or type(value) is not int or not 0 <= value < len(self._incoming):
+    def _index_to_buffer(self, wanted: type[Any], value: Any) -> RawFrame:
+        if wanted is not RawFrame or type(value) is not int or not 0 <= value < len(self._incoming):
             raise ValueError("no such raw frame")
-        return Buffer(self._incoming[value])
+        return RawFrame(self._incoming[value])
 
 
 def _check_bounded(kind: str, struct: type[msgspec.Struct]) -> None:
@@ -121,7 +121,7 @@ def _check_bounded(kind: str, struct: type[msgspec.Struct]) -> None:
     def visit(node: inspect.Type, above: tuple[type, ...]) -> None:
         if isinstance(node, inspect.AnyType | inspect.RawType | inspect.ExtType):
             raise TypeError(f"{kind}: a field of type {type(node).__name__} has no bound")
-        if isinstance(node, inspect.CustomType) and node.cls is not Buffer:
+        if isinstance(node, inspect.CustomType) and node.cls is not RawFrame:
             raise TypeError(f"{kind}: {node.cls.__name__} cannot be sent")
         if len(above) > MAX_DEPTH:
             raise TypeError(f"{kind}: nested deeper than {MAX_DEPTH}")

@@ -17,7 +17,7 @@ from mesh.accepted import RECORD_WEIGHT, weight_of_call
 from mesh.actor import Home
 from mesh.clock import Timer
 from mesh.envelope import (
-    Ask,
+    AskRecord,
     Cancel,
     Credit,
     End,
@@ -25,8 +25,8 @@ from mesh.envelope import (
     Farewell,
     Hello,
     Item,
+    MeshRecord,
     Open,
-    Record,
     Reply,
     ToDialler,
     Welcome,
@@ -37,7 +37,7 @@ from mesh.errors import Busy, DeadlineExceeded, Malformed, MeshError, NotReached
 from mesh.outbox import Outbox
 from mesh.stream import StreamReader
 from mesh.timing import Timing
-from mesh.transport import Frame, Line, LineOwner, Sent
+from mesh.transport import DialledLine, Frame, LineOwner, Sent
 
 MAX_CALLS = 65536
 Answer = tuple[str, bytes, Sequence[Frame]]
@@ -48,7 +48,7 @@ class DiallingNode(Home, Protocol):
 
     timing: Timing
 
-    def dial(self, endpoint: str, owner: LineOwner) -> Line: ...
+    def dial(self, endpoint: str, owner: LineOwner) -> DialledLine: ...
 
     def is_stale(self, newest: int) -> None:
         """A peer knows a newer epoch of this node."""
@@ -69,7 +69,7 @@ class DialledPeer:
         self._said_farewell = False
         self._node = node
         self._timing = node.timing
-        self._line: Line | None = None
+        self._line: DialledLine | None = None
         self._up = False
         self._parting = False  # it has left: what is asked now waits for the next connection
         self._waiting_since = -math.inf  # without a connection
@@ -112,7 +112,7 @@ class DialledPeer:
             raise DeadlineExceeded("no time was given")
         started = self._begin()
         id = self._new_id()
-        record = Ask(id, actor, kind, _milliseconds(timeout), body, len(raw))
+        record = AskRecord(id, actor, kind, _milliseconds(timeout), body, len(raw))
         if len(self._asks) >= MAX_CALLS or not self._put(record, raw):
             raise Busy(f"the outbox for {self.name} is full")
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -351,8 +351,8 @@ class DialledPeer:
             self.metrics.bundles["sent"] += 1
         return sent
 
-    def _control(self) -> list[Record]:
-        records: list[Record] = []
+    def _control(self) -> list[MeshRecord]:
+        records: list[MeshRecord] = []
         if self._hello_due or (not self._session and len(self.outbox)):
             self._hello_due = False
             records.append(Hello(self._node.name, self._node.epoch))
@@ -365,7 +365,7 @@ class DialledPeer:
             records.append(Credit(numbers))
         return records
 
-    def _put(self, record: Ask | Open, raw: Sequence[Frame] = ()) -> bool:
+    def _put(self, record: AskRecord | Open, raw: Sequence[Frame] = ()) -> bool:
         weight = weight_of_call(record.body, raw)
         if not self.outbox.put(record, weight, raw):
             return False

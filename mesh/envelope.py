@@ -30,11 +30,11 @@ BUNDLE_RECORDS = 512
 BLOCKING = 2
 
 
-class Record(msgspec.Struct, array_like=True, gc=False):
+class MeshRecord(msgspec.Struct, array_like=True, gc=False):
     """Base of all records. `frames`, where there is one: how many raw frames belong to it."""
 
 
-class Hello(Record, tag=1):
+class Hello(MeshRecord, tag=1):
     """Opens a session or keeps it alive."""
 
     name: str
@@ -42,7 +42,7 @@ class Hello(Record, tag=1):
     flags: int = 0
 
 
-class Ask(Record, tag=3):
+class AskRecord(MeshRecord, tag=3):
     id: int
     actor: str
     kind: str
@@ -51,7 +51,7 @@ class Ask(Record, tag=3):
     frames: int = 0
 
 
-class Open(Record, tag=4):
+class Open(MeshRecord, tag=4):
     """Starts a stream. At most `window` bytes of items may be sent and not yet read."""
 
     id: int
@@ -63,17 +63,17 @@ class Open(Record, tag=4):
     frames: int = 0
 
 
-class Credit(Record, tag=5):
+class Credit(MeshRecord, tag=5):
     """Two numbers per stream: its id and the bytes read so far."""
 
     numbers: list[int]
 
 
-class Cancel(Record, tag=6):
+class Cancel(MeshRecord, tag=6):
     ids: list[int]
 
 
-class Welcome(Record, tag=11):
+class Welcome(MeshRecord, tag=11):
     """Answers Hello. A `session` other than before: the acceptor has forgotten what was open."""
 
     name: str
@@ -81,14 +81,14 @@ class Welcome(Record, tag=11):
     session: int
 
 
-class Reply(Record, tag=12):
+class Reply(MeshRecord, tag=12):
     id: int
     kind: str
     body: bytes
     frames: int = 0
 
 
-class Failure(Record, tag=13):
+class Failure(MeshRecord, tag=13):
     """An ask that failed."""
 
     id: int
@@ -96,7 +96,7 @@ class Failure(Record, tag=13):
     message: str
 
 
-class Item(Record, tag=15):
+class Item(MeshRecord, tag=15):
     id: int
     seq: int
     kind: str
@@ -104,7 +104,7 @@ class Item(Record, tag=15):
     frames: int = 0
 
 
-class End(Record, tag=16):
+class End(MeshRecord, tag=16):
     """The end of a stream; it takes the sequence number after the last item. An empty `reason`: no error."""
 
     id: int
@@ -113,14 +113,14 @@ class End(Record, tag=16):
     message: str = ""
 
 
-class Farewell(Record, tag=20):
+class Farewell(MeshRecord, tag=20):
     """The sender leaves; answered by Farewell. With reason `stale`: `epoch` is the newest one known of the receiver."""
 
     reason: str = ""
     epoch: int = 0
 
 
-ToAcceptor = Hello | Ask | Open | Credit | Cancel | Farewell
+ToAcceptor = Hello | AskRecord | Open | Credit | Cancel | Farewell
 ToDialler = Welcome | Reply | Failure | Item | End | Farewell
 
 
@@ -146,7 +146,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _Bundle = TypeVar("_Bundle", AcceptorBundle, DiallerBundle)
 
 
-def encode_bundle(epoch: int, to_epoch: int, records: Sequence[Record], raw: Sequence[Frame] = ()) -> list[Frame]:
+def encode_bundle(epoch: int, to_epoch: int, records: Sequence[MeshRecord], raw: Sequence[Frame] = ()) -> list[Frame]:
     """`raw`: the frames of all records, in their order."""
     return [_encode((VERSION, epoch, to_epoch, records)), *raw]
 

@@ -16,13 +16,13 @@ from mesh.cell import Cell
 from mesh.clock import Clock, SystemClock, Timer
 from mesh.codec import Codec
 from mesh.dialled import DialledPeer
-from mesh.envelope import Farewell, Hello, Record, Welcome, decode_for_acceptor, encode_bundle
+from mesh.envelope import Farewell, Hello, MeshRecord, Welcome, decode_for_acceptor, encode_bundle
 from mesh.epoch import MAX_EPOCH, new_epoch
 from mesh.errors import Draining, Malformed, MeshError, NotRunning, PeerLost, Stale
 from mesh.metrics import BusMetrics, Gauges
 from mesh.ref import Ref
 from mesh.timing import Timing
-from mesh.transport import Frame, Line, LineOwner, Sent, Transport
+from mesh.transport import DialledLine, Frame, LineOwner, Sent, Transport
 
 log = logging.getLogger("mesh")
 
@@ -183,7 +183,7 @@ class Node:
             peer = self._dialled[endpoint] = DialledPeer(self, endpoint)
         return peer
 
-    def dial(self, endpoint: str, owner: LineOwner) -> Line:
+    def dial(self, endpoint: str, owner: LineOwner) -> DialledLine:
         self._numbers += 1
         return self._transport.dial(endpoint, routing_id(self.name, self.epoch, self._numbers), owner)
 
@@ -279,7 +279,7 @@ class Node:
             if peer.name == name and peer.epoch < epoch:
                 self.lose(peer, PeerLost(f"{name} has restarted"))
 
-    def _say(self, identity: bytes, epoch: int, to_epoch: int, record: Record) -> None:
+    def _say(self, identity: bytes, epoch: int, to_epoch: int, record: MeshRecord) -> None:
         self.reply(identity, encode_bundle(epoch, to_epoch, [record]))
 
     # Time ------------------------------------------------------------------------------------------------

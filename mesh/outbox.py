@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, Record, encode_bundle
+from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, MeshRecord, encode_bundle
 from mesh.transport import Frame, Sent
 
 OUTBOX_RECORDS = 16384
@@ -30,7 +30,7 @@ class Outbox:
         self,
         epoch: int,
         send: Callable[[Sequence[Frame]], Sent],
-        control: Callable[[], list[Record]],
+        control: Callable[[], list[MeshRecord]],
         gone: Callable[[], None],
         records: int = OUTBOX_RECORDS,
         bytes: int = OUTBOX_BYTES,
@@ -46,7 +46,7 @@ class Outbox:
         self._gone = gone
         self._limit_records = records
         self._limit_bytes = bytes
-        self._queue: deque[tuple[Record, int, Sequence[Frame]]] = deque()
+        self._queue: deque[tuple[MeshRecord, int, Sequence[Frame]]] = deque()
         self._held: list[Frame] | None = None
         self._scheduled = False
 
@@ -57,7 +57,7 @@ class Outbox:
     def has_room(self) -> bool:
         return self.bytes < self._limit_bytes and len(self._queue) < self._limit_records
 
-    def put(self, record: Record, weight: int, raw: Sequence[Frame] = (), reserve: int = 1) -> bool:
+    def put(self, record: MeshRecord, weight: int, raw: Sequence[Frame] = (), reserve: int = 1) -> bool:
         """Queue a record and its raw frames for the end of this tick; False when there is no room. `reserve` multiplies
         the limits: what ends a call may use twice the room of what begins one."""
         if (
@@ -106,7 +106,7 @@ class Outbox:
         self.closed = True
         self.clear()
 
-    def _take_some(self, batch: list[Record]) -> list[Frame]:
+    def _take_some(self, batch: list[MeshRecord]) -> list[Frame]:
         """Fills the batch; the raw frames of what it takes."""
         queue, frames = self._queue, list[Frame]()
         taken = 0

@@ -14,7 +14,7 @@ class Peer(ReaderOwner, Protocol):
     async def ask(self, actor: str, message: Any, timeout: float) -> Any: ...
 
 
-class Caller(Protocol):
+class CallingNode(Protocol):
     """The node a ref belongs to."""
 
     def peer(self, endpoint: str) -> Peer: ...
@@ -25,7 +25,7 @@ class Ref:
 
     __slots__ = ("_node", "actor", "endpoint")
 
-    def __init__(self, node: Caller, endpoint: str, actor: str) -> None:
+    def __init__(self, node: CallingNode, endpoint: str, actor: str) -> None:
         self._node = node
         self.endpoint = endpoint
         self.actor = actor

@@ -16,17 +16,36 @@ import os
 import re
 import stat
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
 
 from mesh.errors import Insecure
-from mesh.transport import CurveClient, CurveServer
 
 DOMAIN = "specmesh"
 MESH = "mesh"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _KEY_BYTES = 40  # Z85 text of 32 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CurveServer:
+    """Keys of a bound address, as Z85 text (40 bytes), and who may connect."""
+
+    public_key: bytes
+    secret_key: bytes
+    allowed: frozenset[bytes]  # public keys of clients, Z85
+    domain: str = "specmesh"
+
+
+@dataclass(frozen=True, slots=True)
+class CurveClient:
+    """Keys of a dialled address, as Z85 text."""
+
+    public_key: bytes
+    secret_key: bytes
+    server_key: bytes
 
 
 def make_keys(folder: Path, names: Iterable[str]) -> list[str]:
@@ -65,7 +84,7 @@ def mesh_secret_of(folder: Path) -> bytes:
 
 
 class FolderSecurity:
-    """Meets `mesh.transport.Security`."""
+    """The keys of one member."""
 
     def __init__(self, folder: Path, public_key: bytes, secret_key: bytes, allowed: frozenset[bytes]) -> None:
         self._folder = folder
@@ -74,13 +93,15 @@ class FolderSecurity:
         self._allowed = allowed
 
     def server(self) -> CurveServer:
+        """Called at every bind of an address that leaves the host. Raises Insecure when there are no keys."""
         secret = _read_secret(self._folder / f"{MESH}.secret")
         public = _read_key(self._folder / f"{MESH}.public")
         if zmq.curve_public(secret) != public:
             raise Insecure(f"{self._folder}: mesh.public and mesh.secret are not a pair")
         return CurveServer(public, secret, self._allowed, DOMAIN)
 
-    def client(self, endpoint: str) -> CurveClient:
+    def client(self) -> CurveClient:
+        """Called at every dial of such an address. Raises Insecure when there are no keys."""
         return CurveClient(self._public_key, self._secret_key, _read_key(self._folder / f"{MESH}.public"))
 
 

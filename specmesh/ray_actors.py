@@ -18,14 +18,14 @@ from services.api.settings import load_settings  # noqa: E402
 from services.placement import ray_cluster  # noqa: E402
 from services.placement.keeper import Keeper  # noqa: E402
 from services.placement.plan import Share  # noqa: E402
-from services.placement.watcher import RoleWatcher, Told  # noqa: E402
+from services.placement.watcher import Orders, RoleWatcher  # noqa: E402
 
 log = logging.getLogger(__name__)
 
 
 class WatcherActor(RoleWatcher):
     def __init__(
-        self, role: str, instance: str, environment: Mapping[str, str], secrets: Mapping[str, str], told: Told
+        self, role: str, instance: str, environment: Mapping[str, str], secrets: Mapping[str, str], told: Orders
     ) -> None:
         super().__init__(role, instance, environment, secrets, ray_cluster.machine_id(), ray_cluster.machine_address())
         # The keeper's first call takes Ray half a second; the process starts meanwhile.

@@ -1,6 +1,6 @@
 """What is to be done so that those processes run that should: values in, values out.
 
-    Desired + Instances ──decide──▶ Start, Drain, Kill, Remove, KeepOld
+    Desired + Instances ──decide──▶ Launch, Drain, KillNow, Remove, KeepOld
 
     waiting ──(all of the roles before it were ready, or failed)──▶ running ──told──▶ draining ──exit──▶ ended
                                                                       │ exit
@@ -86,7 +86,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Launch:
     role: str
     name: str
 
@@ -100,7 +100,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillNow:
     name: str
     why: str = ""
 
@@ -119,7 +119,7 @@ class KeepOld:
     why: str
 
 
-Action = Start | Drain | Kill | Remove | KeepOld
+Action = Launch | Drain | KillNow | Remove | KeepOld
 
 
 def decide(wanted: Desired, seen: Sequence[Instance], now: float) -> list[Action]:
@@ -164,13 +164,13 @@ def _kill(wanted: Desired, left: Sequence[Instance], now: float) -> Iterator[Act
     for each in left:
         if each.kill_at is not None:
             if now >= each.kill_at:
-                yield Kill(each.name)
+                yield KillNow(each.name)
         elif each.state == "running" and not wanted.stopping:
             if each.fenced:
                 # When it wakes it ends by itself: there is nothing to wait for.
-                yield Kill(each.name, "fenced: killed, to be started again")
+                yield KillNow(each.name, "fenced: killed, to be started again")
             elif each.unready_since is not None and 0 < wanted.kill_stuck_after <= (stuck := now - each.unready_since):
-                yield Kill(each.name, f"no progress for {stuck:.1f} s: killed, to be started again")
+                yield KillNow(each.name, f"no progress for {stuck:.1f} s: killed, to be started again")
 
 
 # As many as wanted ----------------------------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ def _start(wanted: Desired, role: str, left: Sequence[Instance], now: float) -> 
     for each in ours:
         due = now >= each.start_at if each.start_at is not None else each.state == "waiting" and ready_to_start
         if due:
-            yield Start(role, each.name)
+            yield Launch(role, each.name)
     if wanted.numbers is not None:
         active = [each for each in ours if each.state != "draining"]
         count = wanted.roles[role].count
         missing = max(count - len(active), int(_is_one_more_due(active, len(active) < len(ours), count, wanted.old)))
         first = wanted.numbers.get(role, 0) + 1
-        yield from (Start(role, f"{role}-{first + more}") for more in range(missing))
+        yield from (Launch(role, f"{role}-{first + more}") for more in range(missing))
 
 
 def _is_settled(instance: Instance) -> bool:

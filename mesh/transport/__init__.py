@@ -24,43 +24,12 @@ class Sent(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one message. What exceeds them is refused before it is decoded."""
+class MessageLimits:
+    """Of one message. What exceeds them is refused before it is decoded."""
 
     frame_bytes: int = 16 * 1024 * 1024
     frames: int = 256  # raw frames behind a bundle
     queued_messages: int = 256  # bundles a socket holds, each way
-
-
-@dataclass(frozen=True, slots=True)
-class CurveServer:
-    """Keys of a bound address, as Z85 text (40 bytes), and who may connect."""
-
-    public_key: bytes
-    secret_key: bytes
-    allowed: frozenset[bytes]  # public keys of clients, Z85
-    domain: str = "specmesh"
-
-
-@dataclass(frozen=True, slots=True)
-class CurveClient:
-    """Keys of a dialled address, as Z85 text."""
-
-    public_key: bytes
-    secret_key: bytes
-    server_key: bytes
-
-
-class Security(Protocol):
-    """Where keys come from. mesh/security.py reads them from a folder."""
-
-    def server(self) -> CurveServer:
-        """Called at every bind of an address that leaves the host. Raises Insecure when there are no keys."""
-        ...
-
-    def client(self, endpoint: str) -> CurveClient:
-        """Called at every dial of such an address. Raises Insecure when there are no keys for it."""
-        ...
 
 
 class Listener(Protocol):
@@ -101,7 +70,7 @@ class LineOwner(Protocol):
         ...
 
 
-class Line(Protocol):
+class DialledLine(Protocol):
     """The dialling end of one connection."""
 
     def send(self, frames: Sequence[Frame]) -> Sent: ...
@@ -118,7 +87,7 @@ class Transport(Protocol):
         """Listen; the address with wildcards resolved. Raises Insecure for an address that needs keys."""
         ...
 
-    def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> Line:
+    def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> DialledLine:
         """Connect in the background. Raises Insecure for an address that needs keys."""
         ...
 

@@ -16,14 +16,15 @@ import zmq
 from zmq.utils import z85
 
 from mesh.address import Endpoint, require_keys
-from mesh.transport import CurveServer, Frame, Limits, LineOwner, Listener, Security, Sent
-from mesh.transport.pace import Pace
+from mesh.security import CurveServer, FolderSecurity
+from mesh.transport import Frame, LineOwner, Listener, MessageLimits, Sent
 from mesh.transport.zmq_socket import (
     EVENTS,
     HANDSHAKE_FAILED,
     POLLIN,
     POLLOUT,
-    Connection,
+    Dealer,
+    Pace,
     event_of,
     news_of,
     receive_frames,
@@ -40,9 +41,9 @@ READ_BUDGET = 16
 class ZmqTransport:
     """Implements mesh.transport.Transport. One event loop, one context, one node."""
 
-    def __init__(self, *, security: Security | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, *, security: FolderSecurity | None = None, limits: MessageLimits | None = None) -> None:
         self._security = security
-        self._limits = limits or Limits()
+        self._limits = limits or MessageLimits()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._listener: _ZmqListener | None = None
         self._lines: set[ZmqLine] = set()
@@ -75,8 +76,8 @@ class ZmqTransport:
     def dial(self, endpoint: str, routing_id: bytes, owner: LineOwner) -> ZmqLine:
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, self._security is not None, "dial")
-        keys = self._security.client(endpoint) if parsed.needs_keys and self._security else None
-        connect = partial(Connection, self._context, endpoint, routing_id, self._limits, keys)
+        keys = self._security.client() if parsed.needs_keys and self._security else None
+        connect = partial(Dealer, self._context, endpoint, routing_id, self._limits, keys)
         line = ZmqLine(connect, owner, self._limits.frames, self._lines.discard)
         self._lines.add(line)
         return line
@@ -210,11 +211,11 @@ class _Watched:
 
 
 class ZmqLine:
-    """A DEALER; until one has connected, another after each failed attempt. Implements mesh.transport.Line."""
+    """A DEALER; until one has connected, another after each failed attempt. Implements mesh.transport.DialledLine."""
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
+        connect: Callable[[], Dealer],
         owner: LineOwner,
         max_frames: int,
         forget: Callable[[ZmqLine], None],
@@ -228,7 +229,7 @@ class ZmqLine:
         self._retry: asyncio.TimerHandle | None = None
         self._attend(connect())
 
-    def _attend(self, connection: Connection) -> None:
+    def _attend(self, connection: Dealer) -> None:
         owner = self._owner
         self._connection = connection
         self._news = _Watched(connection.news, 2, self._event, lambda reason: None, lambda: None)
@@ -287,7 +288,11 @@ class _ZmqListener:
     """A ROUTER."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], listener: Listener, limits: Limits
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        socket: zmq.Socket[bytes],
+        listener: Listener,
+        limits: MessageLimits,
     ) -> None:
         self._listener = listener
         news = news_of(context, socket, zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)

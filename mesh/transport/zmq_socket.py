@@ -17,7 +17,8 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from mesh.transport import CurveClient, Frame, Limits, Security
+from mesh.security import CurveClient
+from mesh.transport import Frame, MessageLimits
 
 # Frames above this size are handed over without a copy. For that pyzmq starts a thread and a context of its own; up to
 # the 256 KB of a bundle a copy is as fast.
@@ -30,6 +31,7 @@ KEEPALIVE_IDLE_S = 10
 KEEPALIVE_INTERVAL_S = 3
 KEEPALIVE_PROBES = 3
 HANDSHAKE_MS = 3000
+FIRST_RETRY, LONGEST_RETRY = 0.01, 0.5  # s
 # A socket connects once.
 NEVER_MS = 2**31 - 1
 # As plain integers: combining pyzmq's enums costs more than a send.
@@ -46,7 +48,7 @@ _CONNECTION_NEWS = zmq.EVENT_HANDSHAKE_SUCCEEDED | HANDSHAKE_FAILED | zmq.EVENT_
 _monitors = itertools.count(1)
 
 
-def set_limits(socket: zmq.Socket[bytes], limits: Limits) -> None:
+def set_limits(socket: zmq.Socket[bytes], limits: MessageLimits) -> None:
     """The options every socket of the mesh has."""
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, limits.frame_bytes)
@@ -58,11 +60,6 @@ def set_limits(socket: zmq.Socket[bytes], limits: Limits) -> None:
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL_S)
     socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-
-
-def unlock(socket: zmq.Socket[bytes], security: Security, endpoint: str) -> None:
-    """Give a dialling socket its keys."""
-    use_keys(socket, security.client(endpoint))
 
 
 def use_keys(socket: zmq.Socket[bytes], keys: CurveClient) -> None:
@@ -104,7 +101,7 @@ def event_of(frames: list[bytes]) -> int:
     return int(found)
 
 
-class Connection:
+class Dealer:
     """A DEALER that connects once. `up`: one can send. `over`: it will never be up again.
 
     What arrived before the end can be read until it is closed. Raises zmq.ZMQError where the system has no socket left.
@@ -115,7 +112,7 @@ class Connection:
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
         identity: bytes,
-        limits: Limits,
+        limits: MessageLimits,
         keys: CurveClient | None,
     ) -> None:
         self.up = self.over = False
@@ -146,3 +143,17 @@ class Connection:
         self.socket.disable_monitor()
         self.news.close(0)
         self.socket.close(linger)
+
+
+class Pace:
+    """The delay between two attempts to connect: it doubles with each, and starts anew after a success."""
+
+    def __init__(self) -> None:
+        self._delay = FIRST_RETRY
+
+    def next(self) -> float:
+        delay, self._delay = self._delay, min(2 * self._delay, LONGEST_RETRY)
+        return delay
+
+    def reset(self) -> None:
+        self._delay = FIRST_RETRY

@@ -12,9 +12,9 @@ import zmq
 
 from mesh.address import Endpoint, require_keys
 from mesh.errors import PeerLost
-from mesh.transport import Frame, Limits, Security
-from mesh.transport.pace import Pace
-from mesh.transport.zmq_socket import Connection, receive_frames, send_frames
+from mesh.security import FolderSecurity
+from mesh.transport import Frame, MessageLimits
+from mesh.transport.zmq_socket import Dealer, Pace, receive_frames, send_frames
 
 
 class ZmqWire:
@@ -23,14 +23,14 @@ class ZmqWire:
 
     now = staticmethod(time.monotonic)
 
-    def __init__(self, endpoint: str, identity: bytes, keys: Security | None, limits: Limits) -> None:
+    def __init__(self, endpoint: str, identity: bytes, keys: FolderSecurity | None, limits: MessageLimits) -> None:
         parsed = Endpoint.parse(endpoint)
         require_keys(parsed, keys is not None, "dial")
-        curve = keys.client(endpoint) if parsed.needs_keys and keys is not None else None
+        curve = keys.client() if parsed.needs_keys and keys is not None else None
         self._timeout = -1
         self._max_frames = limits.frames
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connect = partial(Connection, self._context, endpoint, identity, limits, curve)
+        self._connect = partial(Dealer, self._context, endpoint, identity, limits, curve)
         self._pace = Pace()
         self._retry_at = math.inf
         try:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from mesh.codec import Buffer
+from mesh.codec import RawFrame
 from services.api.prompt_columns import PromptColumns
 from services.api.sampling import Sampling
 
@@ -140,7 +140,7 @@ class LentPage(Message, frozen=True):
 
     index: int
     name: bytes
-    frames: list[Buffer]
+    frames: list[RawFrame]
 
 
 class LentMemory(Message, frozen=True):

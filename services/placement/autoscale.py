@@ -21,7 +21,7 @@ STANDSTILL = 60.0  # s
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class WorkerLoad:
     """One ready worker. `ended`: requests that ended in the last `span` seconds."""
 
     waiting: int
@@ -39,7 +39,7 @@ class Since:
     short: float | None = None
 
 
-def queue_seconds(load: Load) -> float:
+def queue_seconds(load: WorkerLoad) -> float:
     """How long a request that arrives now waits: those before it, divided by how many end in a second (Little)."""
     if not load.waiting:
         return 0.0
@@ -47,12 +47,12 @@ def queue_seconds(load: Load) -> float:
     return min(STANDSTILL, load.waiting / rate) if rate > 0 else STANDSTILL
 
 
-def mean_queue(loads: Sequence[Load]) -> float:
+def mean_queue(loads: Sequence[WorkerLoad]) -> float:
     return sum(map(queue_seconds, loads)) / len(loads) if loads else 0.0
 
 
 def autoscale(
-    since: Since, loads: Sequence[Load], wanted: int, bounds: tuple[int, int], now: float, shrink_after: float
+    since: Since, loads: Sequence[WorkerLoad], wanted: int, bounds: tuple[int, int], now: float, shrink_after: float
 ) -> tuple[Since, int]:
     """The number of workers wanted from now on. `loads` are the ready ones, `wanted` is how many there should be."""
     least, most = bounds

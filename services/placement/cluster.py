@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from services.placement.plan import Share, Watcher
-from services.placement.watcher import Report, Told
+from services.placement.watcher import Orders, Report
 
 
 class WatcherGone(Exception):
@@ -19,12 +19,12 @@ class Cluster(Protocol):
     # By role.
     shares: Mapping[str, Share]
 
-    def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
+    def create(self, role: str, instance: str, watchers: list[Watcher], told: Orders) -> str:
         """Asks for a watcher, which starts its process with `told`; the machine that it should go to, "": none has room
         as far as is known."""
         ...
 
-    def tick(self, instance: str, told: Told) -> Awaitable[Report]:
+    def tick(self, instance: str, told: Orders) -> Awaitable[Report]:
         """Raises WatcherGone."""
         ...
 

@@ -21,7 +21,7 @@ from mesh.directory.membership import Member
 from mesh.epoch import next_epoch
 from mesh.errors import MeshError
 from mesh.node import Node
-from mesh.supervisor.decide import Action, Desired, Drain, KeepOld, Remove, Role, Start, decide, number_of
+from mesh.supervisor.decide import Action, Desired, Drain, KeepOld, Launch, Remove, Role, decide, number_of
 from mesh.transport.zmq import ZmqTransport
 from services.api.messages import Look, Seen
 from services.api.settings import Settings
@@ -29,7 +29,7 @@ from services.placement.cluster import Cluster, WatcherGone
 from services.placement.folder import OwnFolder, secrets_for
 from services.placement.plan import Watcher, counts_of, is_dead, works
 from services.placement.scaler import Scaler
-from services.placement.watcher import Report, Told
+from services.placement.watcher import Orders, Report
 from services.runtime.introspection import INTROSPECTION
 from services.runtime.process import mesh_codec, security_of
 from services.runtime.roles import STAGE
@@ -187,7 +187,7 @@ class Keeper:
 
     async def _act(self, action: Action) -> None:
         match action:
-            case Start(role, instance):
+            case Launch(role, instance):
                 await self._create(role, instance)
             case Drain(instance):
                 await self._drain(instance)
@@ -254,9 +254,9 @@ class Keeper:
         for line in report["said"]:
             self.say(line)
 
-    def _told_to(self, kept: _Kept, directory: str) -> Told:
+    def _told_to(self, kept: _Kept, directory: str) -> Orders:
         member = self._member(kept)
-        return Told(
+        return Orders(
             directory=directory,
             pid=member.pid if member else 0,
             ready=member is not None and works(member, self._settings.stale_after),

@@ -21,7 +21,7 @@ from typing import Any
 from services.placement.cluster import WatcherGone
 from services.placement.folder import secrets_for
 from services.placement.plan import Machine, Share, Watcher, choose_machine
-from services.placement.watcher import Report, Told
+from services.placement.watcher import Orders, Report
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class RayCluster:
         self.shares, self._home = shares, home
         self._actors: dict[str, Any] = {}
 
-    def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
+    def create(self, role: str, instance: str, watchers: list[Watcher], told: Orders) -> str:
         ray, share = self._ray, self.shares[role]
         machine = choose_machine(role, self.shares, machines(), watchers, self._home)
         # On this machine, unless it is full or gone by then.
@@ -222,7 +222,7 @@ class RayCluster:
         self._actors[instance] = actor.remote(role, instance, self._environment, secrets, told)
         return machine
 
-    async def tick(self, instance: str, told: Told) -> Report:
+    async def tick(self, instance: str, told: Orders) -> Report:
         while True:
             try:
                 answer: Report = await asyncio.wrap_future(self._actor(instance).tick.remote(told).future())

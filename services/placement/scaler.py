@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from mesh.directory.membership import Member
 from services.api.messages import Seen
-from services.placement.autoscale import Load, Since, autoscale, mean_queue
+from services.placement.autoscale import Since, WorkerLoad, autoscale, mean_queue
 
 LOOK_EVERY = 1.0  # s
 
@@ -61,8 +61,8 @@ class Scaler:
         return self._last
 
 
-def load_of(seen: Seen) -> Load:
+def load_of(seen: Seen) -> WorkerLoad:
     now, ended = seen.figures, seen.totals.get("ended", 0.0) - seen.earlier.get("ended", 0.0)
-    return Load(
+    return WorkerLoad(
         int(now.get("waiting", 0)), int(now.get("running", 0)), int(now.get("max_sequences", 0)), ended, seen.span
     )

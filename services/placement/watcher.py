@@ -36,7 +36,7 @@ MOST_PORTS = 1000
 OF_RAY = ("OMP_NUM_THREADS",)
 
 
-class Told(TypedDict):
+class Orders(TypedDict):
     """What the keeper tells a watcher: where the directory is, and what that has heard of the process `pid`."""
 
     directory: str
@@ -122,7 +122,7 @@ class RoleWatcher:
 
     # What the keeper calls --------------------------------------------------------------------------------------
 
-    def tick(self, told: Told) -> Report:
+    def tick(self, told: Orders) -> Report:
         if told["directory"] and not self._ended:
             self._desired, self._numbers, self._old = told["desired"], told["numbers"], told["old"]
             with contextlib.suppress(FileNotFoundError):

@@ -28,10 +28,10 @@ from mesh.supervisor.decide import (
     Drain,
     Instance,
     KeepOld,
-    Kill,
+    KillNow,
+    Launch,
     Remove,
     Role,
-    Start,
     decide,
     next_wake,
 )
@@ -239,12 +239,12 @@ class Children:
 
     async def _act(self, action: Action) -> None:
         match action:
-            case Start(_, name):
+            case Launch(_, name):
                 await self._launch(self._children[name])
             case Drain(name, why):
                 self._instances[name].drains(self._clock.now() + self._policy.drain_timeout)
                 self._signal(name, signal.SIGTERM, why)
-            case Kill(name, why):
+            case KillNow(name, why):
                 self._instances[name].kill_at = self._clock.now() + KILL_AGAIN
                 self._signal(name, signal.SIGKILL, why)
             case Remove(name):

@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 20
 DRAIN_S = 1.0
 
 
-class Writer:
+class QueueWriter:
     """The queue and its thread."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -84,7 +84,7 @@ def _write(descriptor: int, data: bytes) -> None:
 class QueuedStream(io.TextIOBase):
     """Takes the place of sys.stdout or sys.stderr. Lines are queued when they end, the rest at a flush."""
 
-    def __init__(self, writer: Writer, replaced: TextIO) -> None:
+    def __init__(self, writer: QueueWriter, replaced: TextIO) -> None:
         self._writer = writer
         self._descriptor = replaced.fileno()
         self._encoding = replaced.encoding
@@ -125,7 +125,7 @@ class QueuedStream(io.TextIOBase):
 def install() -> None:
     """Write through a queue from now on, until the process ends. A fork would leave the thread behind: call it in the
     child. Streams without a descriptor (a test captures them) are left alone."""
-    writer: Writer | None = None
+    writer: QueueWriter | None = None
     for name in ("stdout", "stderr"):
         stream: TextIO = getattr(sys, name)
         if isinstance(stream, QueuedStream):
@@ -134,7 +134,7 @@ def install() -> None:
             stream.fileno()
         except (OSError, ValueError, AttributeError):
             continue
-        writer = writer or Writer()
+        writer = writer or QueueWriter()
         setattr(sys, name, cast(TextIO, QueuedStream(writer, stream)))
     if writer is not None:
         atexit.register(writer.drain)

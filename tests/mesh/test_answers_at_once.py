@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from mesh_doubles.clock import FakeClock
 from mesh_doubles.memory import MemoryNetwork
-from mesh_doubles.messages import Blob, Buffer, Count, Echo, Fail, Hang, Note, codec, until
+from mesh_doubles.messages import Blob, Count, Echo, Fail, Hang, Note, RawFrame, codec, until
 
 from mesh.accepted import AcceptedPeer
 from mesh.actor import Actor, Call
@@ -17,14 +17,14 @@ from mesh.address import routing_id
 from mesh.blocking import BlockingLink
 from mesh.envelope import (
     BLOCKING,
-    Ask,
+    AskRecord,
     Cancel,
     Credit,
     DiallerBundle,
     Failure,
     Farewell,
     Hello,
-    Record,
+    MeshRecord,
     Reply,
     Welcome,
     decode_for_dialler,
@@ -73,7 +73,7 @@ async def test_the_answers_are_those_of_a_handler(mesh: Mesh) -> None:
     ref = near.ref(far.endpoint, "quick")
     assert await ref.ask(Echo(3, "x"), timeout=5.0) == Echo(3, "x")
     assert await ref.ask(Note(4), timeout=5.0) is None
-    blob = Blob("t", Buffer(bytes(200_000)))
+    blob = Blob("t", RawFrame(bytes(200_000)))
     assert await ref.ask(blob, timeout=5.0) == blob
     assert actor.notes == [4]
     assert await asyncio.gather(*(ref.ask(Echo(number), timeout=5.0) for number in range(50))) == [
@@ -160,7 +160,7 @@ class Watched:
             self.bundles.append(decode_for_dialler([bytes(frame) for frame in frames]))
         return self.sent
 
-    def read(self, *records: Record, to_epoch: int = 0, hello: Hello | None = None) -> None:
+    def read(self, *records: MeshRecord, to_epoch: int = 0, hello: Hello | None = None) -> None:
         first = Hello("raw", 1, BLOCKING) if hello is None else hello
         self.node.received(self.IDENTITY, encode_bundle(1, to_epoch, [first, *records]))
 
@@ -175,9 +175,9 @@ class Watched:
         return self.node._accepted[self.IDENTITY]
 
 
-def ask(id: int, message: Any, actor: str = "quick") -> Ask:
+def ask(id: int, message: Any, actor: str = "quick") -> AskRecord:
     kind, body, _ = codec.encode(message)
-    return Ask(id, actor, kind, 60_000, body)
+    return AskRecord(id, actor, kind, 60_000, body)
 
 
 def reply(id: int, message: Any) -> Reply:
@@ -262,7 +262,7 @@ async def test_a_hello_is_answered_in_the_bundle_of_the_answer(watched: Watched,
     [[], [ask(1, Hang(1))], [ask(1, Echo(), actor="nobody")], [ask(1, Count(1))], [Cancel([9])]],
     ids=["nothing else", "a handler", "no actor", "no handler", "a cancel"],
 )
-async def test_a_hello_is_answered_where_nothing_else_is(watched: Watched, records: list[Record]) -> None:
+async def test_a_hello_is_answered_where_nothing_else_is(watched: Watched, records: list[MeshRecord]) -> None:
     watched.read(*records)
     assert watched.bundles == []
     await idle()

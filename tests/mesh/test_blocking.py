@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import zmq
-from mesh_doubles.messages import Blob, Buffer, Echo, Fail, Hang, Witness, codec, until
+from mesh_doubles.messages import Blob, Echo, Fail, Hang, RawFrame, Witness, codec, until
 
 from mesh.blocking import MAX_TICKETS, BlockingLink
-from mesh.envelope import Record, Reply, Welcome, encode_bundle
+from mesh.envelope import MeshRecord, Reply, Welcome, encode_bundle
 from mesh.errors import Busy, DeadlineExceeded, Insecure, MeshError, NotRunning, PeerLost, RemoteError, Stale
 
 Mesh = Any  # the fixture of conftest.py
@@ -45,7 +45,7 @@ async def test_it_asks_and_gets_its_answer(zmq_mesh: Mesh, links: Links) -> None
     link = link_to(links, far.endpoint)
     for number in range(20):
         assert await in_thread(link.ask, Echo(number), timeout=5.0) == Echo(number)
-    blob = Blob("t", Buffer(bytes(200_000)))
+    blob = Blob("t", RawFrame(bytes(200_000)))
     assert await in_thread(link.ask, blob, timeout=5.0) == blob
 
 
@@ -172,7 +172,7 @@ class ByHand:
     def __init__(self) -> None:
         self.coming: list[list[Any]] = []
 
-    def say(self, *records: Record, epoch: int, to_epoch: int) -> None:
+    def say(self, *records: MeshRecord, epoch: int, to_epoch: int) -> None:
         self.coming.append(encode_bundle(epoch, to_epoch, records))
 
     def send(self, frames: Sequence[Any]) -> bool:

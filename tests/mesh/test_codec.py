@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from mesh_doubles.messages import KINDS, Blob, Count, Echo, Note, codec
 
-from mesh.codec import MAX_DEPTH, Buffer, Codec
+from mesh.codec import MAX_DEPTH, Codec, RawFrame
 from mesh.errors import Malformed, MeshError, TooLarge, UnknownKind
 
 
@@ -42,9 +42,9 @@ def test_nested_types_come_back() -> None:
 
 
 def test_buffers_travel_beside_the_body() -> None:
-    kind, body, raw = codec.encode(Blob("t", Buffer(b"z" * 1000)))
+    kind, body, raw = codec.encode(Blob("t", RawFrame(b"z" * 1000)))
     assert raw == [b"z" * 1000] and len(body) < 20
-    assert codec.decode(kind, body, raw) == Blob("t", Buffer(b"z" * 1000))
+    assert codec.decode(kind, body, raw) == Blob("t", RawFrame(b"z" * 1000))
 
 
 @pytest.mark.parametrize("index", [1, -1, 2**40, "0", True, None, 0.0])
@@ -75,8 +75,8 @@ def test_more_than_the_limit_is_refused_both_ways() -> None:
 def test_a_refused_message_leaves_no_frames_for_the_next() -> None:
     small = Codec(KINDS, max_body=10)
     with pytest.raises(TooLarge):
-        small.encode(Blob("long label " * 5, Buffer(b"leftover")))
-    assert small.encode(Blob("b", Buffer(b"mine")))[2] == [b"mine"]
+        small.encode(Blob("long label " * 5, RawFrame(b"leftover")))
+    assert small.encode(Blob("b", RawFrame(b"mine")))[2] == [b"mine"]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from mesh.supervisor.decide import (
     Instance,
     InstanceState,
     KeepOld,
-    Kill,
+    KillNow,
+    Launch,
     Remove,
     Role,
-    Start,
     decide,
     next_wake,
     number_of,
@@ -61,35 +61,35 @@ FENCED = "fenced: killed, to be started again"
 SITUATIONS: list[tuple[str, Desired, Sequence[Instance], list[Action]]] = [
     # Start order and restarts.
     ("those that wait for nobody start at once", here(ROLES), every("waiting", *ALL),
-     [Start("tokenizer", "tokenizer-1"), Start("worker", "worker-1"), Start("worker", "worker-2")]),
+     [Launch("tokenizer", "tokenizer-1"), Launch("worker", "worker-1"), Launch("worker", "worker-2")]),
     ("the next waits until those before it are ready", here(ROLES),
      [one("tokenizer-1"), ready("worker-1"), ready("worker-2"), one("streamer-1", "waiting")], []),
     ("they are ready", here(ROLES),
      [ready("tokenizer-1"), one("worker-1"), one("worker-2"), one("streamer-1", "waiting")],
-     [Start("streamer", "streamer-1")]),
+     [Launch("streamer", "streamer-1")]),
     ("one that isn't ready any more was it once", here(ROLES),
      [one("tokenizer-1", was_ready=True), *every("running", "worker-1", "worker-2"), one("streamer-1", "waiting")],
-     [Start("streamer", "streamer-1")]),
+     [Launch("streamer", "streamer-1")]),
     ("a failed one holds nobody up", here(ROLES),
      [one("tokenizer-1", "failed"), *every("running", "worker-1", "worker-2"), one("streamer-1", "waiting")],
-     [Start("streamer", "streamer-1")]),
+     [Launch("streamer", "streamer-1")]),
     ("a crashed one waits for its time", here(), [one("worker-1", "waiting", start_at=100.1), ready("worker-2")], []),
     ("its time has come, whoever it waited for at first", here(ROLES),
      [one("tokenizer-1"), ready("worker-1"), ready("worker-2"), one("streamer-1", "waiting", start_at=100.0)],
-     [Start("streamer", "streamer-1")]),
+     [Launch("streamer", "streamer-1")]),
     ("a failed one is tried again", here(), [one("worker-1", "failed", start_at=99.0), ready("worker-2")],
-     [Start("worker", "worker-1")]),
+     [Launch("worker", "worker-1")]),
     ("unless that is off", here(), [one("worker-1", "failed"), ready("worker-2")], []),
     # Stuck and fenced.
     ("a stuck one is killed", here(kill_stuck_after=30.0), [one("worker-1", was_ready=True, unready_since=70.0)],
-     [Kill("worker-1", "no progress for 30.0 s: killed, to be started again")]),
+     [KillNow("worker-1", "no progress for 30.0 s: killed, to be started again")]),
     ("not before its time", here(kill_stuck_after=30.0), [one("worker-1", was_ready=True, unready_since=70.1)], []),
     ("never where that is off", here(), [one("worker-1", was_ready=True, unready_since=0.0)], []),
     ("not one that was never ready", here(kill_stuck_after=30.0), [one("worker-1")], []),
     ("once", here(kill_stuck_after=30.0), [one("worker-1", unready_since=60.0, kill_at=100.5)], []),
     ("again, should it not have been heard", here(), [one("worker-1", unready_since=60.0, kill_at=100.0)],
-     [Kill("worker-1")]),
-    ("a fenced one is killed", here(), [ready("worker-1", fenced=True)], [Kill("worker-1", FENCED)]),
+     [KillNow("worker-1")]),
+    ("a fenced one is killed", here(), [ready("worker-1", fenced=True)], [KillNow("worker-1", FENCED)]),
     ("once, too", here(), [ready("worker-1", fenced=True, kill_at=100.5)], []),
     ("one that drains is left to its deadline", here(), [one("worker-1", "draining", fenced=True, kill_at=130.0)], []),
     # Stopping.
@@ -103,10 +103,10 @@ SITUATIONS: list[tuple[str, Desired, Sequence[Instance], list[Action]]] = [
      [one("tokenizer-1"), one("worker-1", "failed"), one("worker-2", "waiting", start_at=1.0)],
      [Remove("worker-1"), Remove("worker-2"), Drain("tokenizer-1")]),
     ("one that doesn't drain in time is killed", here(stopping=True), [one("worker-1", "draining", kill_at=99.0)],
-     [Kill("worker-1")]),
+     [KillNow("worker-1")]),
     ("at once: all are killed, of whatever stage", here(ROLES, stopping=True),
      [one("tokenizer-1", kill_at=100.0), one("streamer-1", "draining", kill_at=100.0)],
-     [Kill("tokenizer-1"), Kill("streamer-1")]),
+     [KillNow("tokenizer-1"), KillNow("streamer-1")]),
     ("a fenced one drains with its stage", here(stopping=True), [one("worker-1", fenced=True)], [Drain("worker-1")]),
     # Replacing in place.
     ("one is drained while all others are ready", here(old=("worker-1", "worker-2")),
@@ -118,7 +118,7 @@ SITUATIONS: list[tuple[str, Desired, Sequence[Instance], list[Action]]] = [
     ("nobody is drained while another crashes", here(old=("worker-1",)),
      [ready("worker-1"), one("worker-2", "waiting", start_at=101.0)], []),
     ("one that doesn't leave is killed", here(old=("worker-2",)),
-     [one("worker-1", "draining", kill_at=100.0), ready("worker-2")], [Kill("worker-1")]),
+     [one("worker-1", "draining", kill_at=100.0), ready("worker-2")], [KillNow("worker-1")]),
     ("where one doesn't start again, the others stay", here(old=("worker-2",)),
      [one("worker-1", "failed", start_at=110.0), ready("worker-2")],
      [KeepOld("no other worker is replaced: one of them doesn't start again")]),
@@ -128,14 +128,14 @@ SITUATIONS: list[tuple[str, Desired, Sequence[Instance], list[Action]]] = [
     # On a cluster.
     ("what is missing is started under new names", cluster({"worker": Role(3)}, last=7),
      [one("worker-1"), one("worker-2", "dead"), one("worker-4", "draining")],
-     [Remove("worker-2"), Start("worker", "worker-8"), Start("worker", "worker-9")]),
+     [Remove("worker-2"), Launch("worker", "worker-8"), Launch("worker", "worker-9")]),
     ("as many as wanted, though one isn't placed", cluster(), [ready("worker-1"), one("worker-2", "placed")], []),
     ("what is too much: the useless and the idle first", cluster(last=5),
      [ready("worker-1", load=9), ready("worker-2", load=1), one("worker-3", "placed"), one("worker-4"),
       ready("worker-5", load=1)],
      [Drain("worker-3"), Drain("worker-4"), Drain("worker-5")]),
     ("one more is started before one is replaced", cluster(old=("worker-1", "worker-2")),
-     [ready("worker-1"), ready("worker-2")], [Start("worker", "worker-3")]),
+     [ready("worker-1"), ready("worker-2")], [Launch("worker", "worker-3")]),
     ("it isn't ready", cluster(last=3, old=("worker-1", "worker-2")),
      [ready("worker-1"), ready("worker-2"), one("worker-3")], []),
     ("it is: the idler of the old drains", cluster(last=3, old=("worker-1", "worker-2")),
@@ -206,7 +206,7 @@ class Rounds:
         numbers = None if self.room is None else {"worker": self.last}
         for action in decide(Desired({"worker": Role(self.count)}, self.old, numbers=numbers), self.workers, 0.0):
             match action:
-                case Start(_, name):
+                case Launch(_, name):
                     self.started += 1
                     self._start(name)
                 case Drain(name):
@@ -272,7 +272,7 @@ def test_after_the_decision_is_carried_out_there_are_as_many_as_wanted(states: l
     left = {each.name for each in seen if each.state != "draining"}
     for action in decide(cluster({"worker": Role(count)}, last=len(states)), seen, 0.0):
         match action:
-            case Start(_, name):
+            case Launch(_, name):
                 assert name not in {each.name for each in seen}
                 left.add(name)
             case Drain(name) | Remove(name):

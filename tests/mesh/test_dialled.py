@@ -11,7 +11,7 @@ from mesh_doubles.clock import FakeClock
 from mesh_doubles.memory import MemoryNetwork
 from mesh_doubles.messages import Echo, codec
 
-from mesh.envelope import Ask, Farewell, Hello, Record, Reply, Welcome, decode_for_acceptor, encode_bundle
+from mesh.envelope import AskRecord, Farewell, Hello, MeshRecord, Reply, Welcome, decode_for_acceptor, encode_bundle
 from mesh.errors import PeerLost
 
 
@@ -20,7 +20,7 @@ class ByHand:
 
     def __init__(self, clock: FakeClock, near: Any, transport: Any) -> None:
         self.clock, self.near, self._transport = clock, near, transport
-        self.heard: list[tuple[bytes, Record]] = []
+        self.heard: list[tuple[bytes, MeshRecord]] = []
 
     def received(self, routing_id: bytes, frames: Sequence[bytes]) -> None:
         self.heard += [(routing_id, record) for record in decode_for_acceptor(frames).records]
@@ -34,10 +34,10 @@ class ByHand:
         await self.clock.settle()
         return task
 
-    def asks(self) -> list[tuple[bytes, Ask]]:
-        return [(who, record) for who, record in self.heard if isinstance(record, Ask)]
+    def asks(self) -> list[tuple[bytes, AskRecord]]:
+        return [(who, record) for who, record in self.heard if isinstance(record, AskRecord)]
 
-    async def say(self, *records: Record, epoch: int = 7, to_epoch: int | None = None) -> None:
+    async def say(self, *records: MeshRecord, epoch: int = 7, to_epoch: int | None = None) -> None:
         to_epoch = self.near.epoch if to_epoch is None else to_epoch
         self._transport.reply(self.heard[-1][0], encode_bundle(epoch, to_epoch, records))
         await self.clock.settle()

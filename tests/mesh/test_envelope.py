@@ -11,7 +11,7 @@ import pytest
 from mesh.envelope import (
     MAX_RECORDS,
     VERSION,
-    Ask,
+    AskRecord,
     Cancel,
     Credit,
     End,
@@ -19,8 +19,8 @@ from mesh.envelope import (
     Farewell,
     Hello,
     Item,
+    MeshRecord,
     Open,
-    Record,
     Reply,
     Welcome,
     decode_for_acceptor,
@@ -30,11 +30,11 @@ from mesh.envelope import (
 )
 from mesh.errors import Malformed
 
-TO_ACCEPTOR: list[Record] = [
-    Hello("n", 5, 1), Ask(1, "a", "k", 100, b"b"), Open(2, "a", "k", 100, 64, b"b"),
+TO_ACCEPTOR: list[MeshRecord] = [
+    Hello("n", 5, 1), AskRecord(1, "a", "k", 100, b"b"), Open(2, "a", "k", 100, 64, b"b"),
     Credit([1, 2]), Cancel([1]), Farewell(),
 ]  # fmt: skip
-TO_DIALLER: list[Record] = [
+TO_DIALLER: list[MeshRecord] = [
     Welcome("n", 5, 1), Reply(1, "k", b"b"), Failure(1, "busy", "full"), Item(2, 1, "k", b"b"),
     End(2, 2), Farewell("stale", 9),
 ]  # fmt: skip
@@ -52,13 +52,13 @@ def test_every_record_travels_in_its_direction() -> None:
 
 
 @pytest.mark.parametrize("record", TO_DIALLER[:-1])
-def test_an_acceptor_does_not_take_what_only_acceptors_say(record: Record) -> None:
+def test_an_acceptor_does_not_take_what_only_acceptors_say(record: MeshRecord) -> None:
     with pytest.raises(Malformed):
         decode_for_acceptor(as_bytes(encode_bundle(1, 0, [record])))
 
 
 @pytest.mark.parametrize("record", TO_ACCEPTOR[:-1])
-def test_a_dialler_does_not_take_what_only_diallers_say(record: Record) -> None:
+def test_a_dialler_does_not_take_what_only_diallers_say(record: MeshRecord) -> None:
     with pytest.raises(Malformed):
         decode_for_dialler(as_bytes(encode_bundle(1, 0, [record])))
 

@@ -10,8 +10,8 @@ import pytest
 from mesh_doubles.messages import KINDS, Blob, Count, Echo, Fail, Hang, Note, Witness, codec, until
 
 from mesh.actor import Actor
-from mesh.codec import Buffer, Codec
-from mesh.envelope import Ask
+from mesh.codec import Codec, RawFrame
+from mesh.envelope import AskRecord
 from mesh.errors import (
     Busy,
     DeadlineExceeded,
@@ -83,7 +83,7 @@ async def test_raw_frames_travel_beside_the_body(mesh: Mesh) -> None:
     far, near = await mesh.node("far"), await mesh.node("near")
     await far.spawn(Witness(), "witness")
     ref = near.ref(far.endpoint, "witness")
-    tensors = [Blob(f"t{size}", Buffer(bytes([size % 251]) * size)) for size in (1, 100, 100_000, 3_000_000)]
+    tensors = [Blob(f"t{size}", RawFrame(bytes([size % 251]) * size)) for size in (1, 100, 100_000, 3_000_000)]
     answers = await asyncio.gather(*(ref.ask(tensor, timeout=10.0) for tensor in tensors))
     assert answers == tensors
 
@@ -352,7 +352,7 @@ async def test_the_members_of_a_mesh_cannot_stop_each_others_actors(mesh: Mesh) 
     ref = near.ref(far.endpoint, "witness")
     await ref.ask(Echo(), timeout=5.0)
     # What version 1 of the protocol took as an order to the node.
-    near.peer(far.endpoint)._put(Ask(near.peer(far.endpoint)._new_id(), "witness", "mesh.stop", 1000, b""))
+    near.peer(far.endpoint)._put(AskRecord(near.peer(far.endpoint)._new_id(), "witness", "mesh.stop", 1000, b""))
     assert await ref.ask(Echo(2), timeout=5.0) == Echo(2)
     assert far.actors == ["witness"] and far.metrics.refused == {"unknown_kind": 1}
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from mesh.envelope import BUNDLE_BYTES, BUNDLE_RECORDS, AcceptorBundle, Ask, Credit, Record, decode_for_acceptor
+from mesh.envelope import (
+    BUNDLE_BYTES,
+    BUNDLE_RECORDS,
+    AcceptorBundle,
+    AskRecord,
+    Credit,
+    MeshRecord,
+    decode_for_acceptor,
+)
 from mesh.outbox import Outbox
 from mesh.transport import Frame, Sent
 
@@ -16,7 +24,7 @@ class Wire:
     def __init__(self) -> None:
         self.bundles: list[AcceptorBundle] = []
         self.answer = Sent.SENT
-        self.control: list[Record] = []
+        self.control: list[MeshRecord] = []
         self.gone = 0
 
     def send(self, frames: Sequence[Frame]) -> Sent:
@@ -24,7 +32,7 @@ class Wire:
             self.bundles.append(decode_for_acceptor([bytes(frame) for frame in frames]))
         return self.answer
 
-    def control_records(self) -> list[Record]:
+    def control_records(self) -> list[MeshRecord]:
         said, self.control = self.control, []
         return said
 
@@ -35,11 +43,11 @@ class Wire:
         return Outbox(1, self.send, self.control_records, self.went, records, bytes)
 
     def asked(self) -> list[bytes]:
-        return [r.body for bundle in self.bundles for r in bundle.records if isinstance(r, Ask)]
+        return [r.body for bundle in self.bundles for r in bundle.records if isinstance(r, AskRecord)]
 
 
-def ask(body: bytes = b"x") -> Ask:
-    return Ask(1, "a", "k", 100, body)
+def ask(body: bytes = b"x") -> AskRecord:
+    return AskRecord(1, "a", "k", 100, body)
 
 
 async def test_what_is_said_in_one_tick_leaves_as_one_bundle() -> None:
@@ -58,7 +66,7 @@ async def test_control_records_go_in_front() -> None:
     outbox.put(ask(), 1)
     wire.control = [Credit([])]
     await asyncio.sleep(0)
-    assert [type(record) for record in wire.bundles[0].records] == [Credit, Ask]
+    assert [type(record) for record in wire.bundles[0].records] == [Credit, AskRecord]
 
 
 async def test_control_alone_makes_a_bundle_and_silence_none() -> None:

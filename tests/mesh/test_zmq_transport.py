@@ -20,7 +20,7 @@ from mesh.accepted import MAX_WINDOW, PEER_WINDOWS
 from mesh.address import routing_id
 from mesh.envelope import (
     VERSION,
-    Ask,
+    AskRecord,
     Cancel,
     Credit,
     Farewell,
@@ -32,8 +32,9 @@ from mesh.envelope import (
 )
 from mesh.errors import DeadlineExceeded, Insecure, PeerLost
 from mesh.node import Node
+from mesh.security import CurveClient, CurveServer
 from mesh.timing import Timing
-from mesh.transport import CurveClient, CurveServer, Limits
+from mesh.transport import MessageLimits
 from mesh.transport.zmq import ZmqTransport
 
 Mesh = Any  # the fixture of conftest.py
@@ -50,7 +51,7 @@ class Keys:
     def server(self) -> CurveServer:
         return CurveServer(self.public, self.secret, frozenset(keys.public for keys in self.allowed))
 
-    def client(self, endpoint: str) -> CurveClient:
+    def client(self) -> CurveClient:
         return CurveClient(self.public, self.secret, self.server_key)
 
 
@@ -154,8 +155,9 @@ async def test_strangers_get_no_answer(zmq_mesh: Mesh) -> None:
     await far.spawn(Witness(), "witness")
     body = codec.encode(Echo(1))[1]
     attacker = Attacker(far.endpoint, b"stranger|1|1")
-    attacker.send([bytes(x) for x in encode_bundle(1, 0, [Ask(1, "witness", "echo", 1000, body)])])
-    attacker.send([bytes(x) for x in encode_bundle(1, 0, [Hello("another", 1), Ask(1, "witness", "echo", 1000, body)])])
+    attacker.send([bytes(x) for x in encode_bundle(1, 0, [AskRecord(1, "witness", "echo", 1000, body)])])
+    asked = AskRecord(1, "witness", "echo", 1000, body)
+    attacker.send([bytes(x) for x in encode_bundle(1, 0, [Hello("another", 1), asked])])
     attacker.send([b"\xc1 not msgpack"])
     attacker.send([b""])
     await until_refused(far, "stranger")
@@ -186,7 +188,7 @@ async def test_unknown_versions_ext_types_and_depth_are_refused(zmq_mesh: Mesh) 
 
 
 async def test_too_many_and_too_large_frames_are_refused(zmq_mesh: Mesh, tmp_path: Path) -> None:
-    far = Node(ZmqTransport(limits=Limits(frame_bytes=10_000, frames=4)), codec, name="far")
+    far = Node(ZmqTransport(limits=MessageLimits(frame_bytes=10_000, frames=4)), codec, name="far")
     await far.start(f"ipc://{tmp_path}/small.sock")
     attacker = Attacker(far.endpoint, b"big|1|1")
     attacker.send([b"x"] * 50)
@@ -205,7 +207,7 @@ async def test_raw_frames_that_do_not_add_up_are_refused(zmq_mesh: Mesh) -> None
     attacker = Attacker(far.endpoint, b"raw|1|1")
     hello = Hello("raw", 1)
     for claimed in (3, 0, -1):
-        record = Ask(1, "w", "blob", 1000, b"", claimed)
+        record = AskRecord(1, "w", "blob", 1000, b"", claimed)
         attacker.send([bytes(encode_bundle(1, 0, [hello, record])[0]), b"the one there is"])
     await until_refused(far, "malformed", 3)
     attacker.close()
@@ -216,10 +218,10 @@ def valid_bundles(rng: random.Random, name: str, epoch: int) -> list[list[bytes]
     echo, count, hang = (codec.encode(message)[1] for message in (Echo(1, "text"), Count(3), Hang()))
     records: list[list[Any]] = [
         [Hello(name, epoch)],
-        [Hello(name, epoch), Ask(rng.randrange(1 << 30), "witness", "echo", 1000, echo)],
+        [Hello(name, epoch), AskRecord(rng.randrange(1 << 30), "witness", "echo", 1000, echo)],
         [Open(rng.randrange(1 << 30), "witness", "count", 500, 1000, count)],
         [Open(rng.randrange(1 << 30), "witness", "hang", 50, 1000, hang)],
-        [Ask(rng.randrange(1 << 30), "witness", "note", 1000, codec.encode(Echo(3))[1])],
+        [AskRecord(rng.randrange(1 << 30), "witness", "note", 1000, codec.encode(Echo(3))[1])],
         [Credit([1, 2, 3, 4])],
         [Cancel([1, 2, 3])],
         [Farewell()],
@@ -325,12 +327,12 @@ async def test_a_fault_of_ours_costs_one_message_not_the_socket(
 
 FLOODED = """
 import sys, time, zmq
-from mesh.transport import Limits
+from mesh.transport import MessageLimits
 from mesh.transport.zmq_socket import set_limits
 door, flood = zmq.Context(), zmq.Context()
 router, dealer = door.socket(zmq.ROUTER), flood.socket(zmq.DEALER)
 for socket in (router, dealer):
-    set_limits(socket, Limits(queued_messages=16))
+    set_limits(socket, MessageLimits(queued_messages=16))
 router.bind(sys.argv[1])
 dealer.connect(sys.argv[1])
 dealer.setsockopt(zmq.SNDTIMEO, 100)

@@ -128,7 +128,7 @@ class MemoryNetwork(Faults):
 
 
 class MemoryLine:
-    """The dialling end of one connection. Implements mesh.transport.Line."""
+    """The dialling end of one connection. Implements mesh.transport.DialledLine."""
 
     def __init__(self, network: MemoryNetwork, endpoint: str, routing_id: bytes, owner: LineOwner) -> None:
         self.endpoint = endpoint

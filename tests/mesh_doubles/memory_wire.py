@@ -19,10 +19,10 @@ from typing import Any
 
 from mesh.codec import Codec
 from mesh.envelope import (
-    Ask,
+    AskRecord,
     Failure,
     Hello,
-    Record,
+    MeshRecord,
     Reply,
     Welcome,
     decode_for_acceptor,
@@ -102,11 +102,11 @@ class FarEnd:
         for position, record in enumerate(bundle.records):
             if isinstance(record, Hello):
                 self._say(bundle.epoch, Welcome(self._name, self.epoch, 1), back, 0.0)
-            elif isinstance(record, Ask) and record.id not in self._seen:
+            elif isinstance(record, AskRecord) and record.id not in self._seen:
                 self._seen.add(record.id)
                 self._answer(bundle.epoch, record, raw.get(position, ()), back)
 
-    def _answer(self, asker: int, ask: Ask, raw: Sequence[bytes], back: Callable[[list[bytes]], None]) -> None:
+    def _answer(self, asker: int, ask: AskRecord, raw: Sequence[bytes], back: Callable[[list[bytes]], None]) -> None:
         try:
             answer = self._answering(self._codec.decode(ask.kind, ask.body, raw))
         except (MeshError, Refuse) as error:
@@ -116,7 +116,7 @@ class FarEnd:
             kind, body, _ = self._codec.encode(answer[0])
             self._say(asker, Reply(ask.id, kind, body), back, answer[1])
 
-    def _say(self, asker: int, record: Record, back: Callable[[list[bytes]], None], after: float) -> None:
+    def _say(self, asker: int, record: MeshRecord, back: Callable[[list[bytes]], None], after: float) -> None:
         self._air.carry(encode_bundle(self.epoch, asker, [record]), back, after)
 
 

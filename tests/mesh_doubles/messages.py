@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from mesh.actor import Actor, Call
-from mesh.codec import Buffer, Codec
+from mesh.codec import Codec, RawFrame
 from mesh.errors import Refuse
 from mesh.stream import StreamWriter
 
@@ -58,7 +58,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True):
     """Answered with itself; `data` travels as a raw frame."""
 
     label: str
-    data: Buffer
+    data: RawFrame
 
 
 KINDS: dict[str, type[msgspec.Struct]] = {

@@ -23,7 +23,7 @@ from services.api.settings import ROLES, Settings, endpoint, instance_name, mesh
 from services.cli.doctor.finding import Finding, bad, ok, warn
 
 if TYPE_CHECKING:
-    from mesh.transport import Security
+    from mesh.security import FolderSecurity
 
 ASK_TIMEOUT = 2.0
 HANDSHAKE_TIMEOUT = 2.0
@@ -251,16 +251,16 @@ def directory(settings: Settings) -> list[Finding]:
     return [bad("directory", what, fix)]
 
 
-def _handshake(address: str, security: Security) -> str:
+def _handshake(address: str, security: FolderSecurity) -> str:
     """fits, refused or silent."""
     import zmq
     from zmq.utils.monitor import recv_monitor_message
 
-    from mesh.transport.zmq_socket import unlock
+    from mesh.transport.zmq_socket import use_keys
 
     with zmq.Context() as context, context.socket(zmq.DEALER) as dialler:
         dialler.linger = 0
-        unlock(dialler, security, address)
+        use_keys(dialler, security.client())
         events = dialler.get_monitor_socket()
         dialler.connect(address)
         verdict = "silent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mesh.codec import Buffer
+from mesh.codec import RawFrame
 from services.api.messages import FetchPages, LentPage
 from services.worker.cache.keys import KEY_BYTES
 
@@ -35,7 +35,7 @@ def refusal(message: FetchPages, layout: str, secret: str) -> str:
 
 
 def lent_page(index: int, name: bytes, frames: Sequence[bytes]) -> LentPage:
-    return LentPage(index=index, name=name, frames=[Buffer(frame) for frame in frames])
+    return LentPage(index=index, name=name, frames=[RawFrame(frame) for frame in frames])
 
 
 def frames_in(page: LentPage, names: Sequence[bytes], expected: int, sizes: Sequence[int]) -> list[bytes]:

@@ -8,20 +8,22 @@ from hypothesis import strategies as st
 from services.placement.autoscale import (
     GROW_AFTER,
     STANDSTILL,
-    Load,
     Since,
+    WorkerLoad,
     autoscale,
     queue_seconds,
 )
 
-IDLE = Load(waiting=0, running=0, room=64, ended=0, span=2)
-BUSY = Load(waiting=0, running=60, room=64, ended=10, span=2)
-LONG = Load(waiting=50, running=64, room=64, ended=10, span=2)
+IDLE = WorkerLoad(waiting=0, running=0, room=64, ended=0, span=2)
+BUSY = WorkerLoad(waiting=0, running=60, room=64, ended=10, span=2)
+LONG = WorkerLoad(waiting=50, running=64, room=64, ended=10, span=2)
 BOUNDS = (1, 4)
 SHRINK_AFTER = 60.0
 
 
-def run(loads: list[Load], seconds: float, wanted: int, bounds: tuple[int, int] = BOUNDS, step: float = 1.0) -> int:
+def run(
+    loads: list[WorkerLoad], seconds: float, wanted: int, bounds: tuple[int, int] = BOUNDS, step: float = 1.0
+) -> int:
     """What is wanted after a time with these loads, when the workers come at once (each as the last one)."""
     since, now = Since(), 0.0
     while now <= seconds:
@@ -33,8 +35,8 @@ def run(loads: list[Load], seconds: float, wanted: int, bounds: tuple[int, int] 
 def test_the_queue_time_is_what_waits_divided_by_what_ends() -> None:
     assert queue_seconds(LONG) == 10.0
     assert queue_seconds(IDLE) == queue_seconds(BUSY) == 0.0
-    assert queue_seconds(Load(1, 64, 64, ended=0, span=2)) == STANDSTILL
-    assert queue_seconds(Load(1, 64, 64, ended=0, span=0)) == STANDSTILL
+    assert queue_seconds(WorkerLoad(1, 64, 64, ended=0, span=2)) == STANDSTILL
+    assert queue_seconds(WorkerLoad(1, 64, 64, ended=0, span=0)) == STANDSTILL
 
 
 def test_a_long_queue_adds_a_worker_after_a_while_and_never_more_than_the_most() -> None:
@@ -73,14 +75,14 @@ def test_bounds_that_change_are_obeyed_at_once() -> None:
     assert autoscale(Since(), [], 1, (2, 4), 0.0, SHRINK_AFTER)[1] == 2
 
 
-LOADS = st.builds(Load, st.integers(0, 99), st.integers(0, 64), st.just(64), st.integers(0, 99), st.just(2.0))
+LOADS = st.builds(WorkerLoad, st.integers(0, 99), st.integers(0, 64), st.just(64), st.integers(0, 99), st.just(2.0))
 
 
 # On a loaded machine the first draw takes seconds.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rounds=st.lists(st.tuples(LOADS, st.floats(0.1, 50.0)), max_size=60))
 def test_a_change_is_by_one_within_the_bounds_and_never_sooner_than_a_queue_has_been_long(
-    rounds: list[tuple[Load, float]],
+    rounds: list[tuple[WorkerLoad, float]],
 ) -> None:
     since, wanted, now, changed = Since(), 1, 0.0, 0.0
     for load, passed in rounds:

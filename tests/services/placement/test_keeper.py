@@ -17,13 +17,13 @@ from mesh.directory.membership import Member
 from mesh.security import make_keys
 from services.api.messages import Seen
 from services.api.settings import ROLES, Settings, to_environment
-from services.placement.autoscale import Load
+from services.placement.autoscale import WorkerLoad
 from services.placement.cluster import WatcherGone
 from services.placement.folder import read_keys, secrets_for
 from services.placement.keeper import Keeper
 from services.placement.plan import Watcher, shares_of
 from services.placement.scaler import load_of
-from services.placement.watcher import Report, RoleWatcher, Told
+from services.placement.watcher import Orders, Report, RoleWatcher
 
 ROOT = Path(__file__).parents[3]
 TINY_ROLE = str(Path(__file__).resolve().parents[1] / "runtime" / "tiny_role.py")
@@ -41,10 +41,10 @@ class Here:
         self.shares = shares_of(settings, 0.0)
         # The workers that have room here; further ones wait.
         self.room = 64
-        self.waiting: dict[str, tuple[asyncio.Event, Told]] = {}
+        self.waiting: dict[str, tuple[asyncio.Event, Orders]] = {}
         self._environment, self._secrets = to_environment(settings), secrets
 
-    def create(self, role: str, instance: str, watchers: list[Watcher], told: Told) -> str:
+    def create(self, role: str, instance: str, watchers: list[Watcher], told: Orders) -> str:
         if role == "worker" and sum(each.role == role for each in self.watchers.values()) >= self.room:
             self.waiting[instance] = (asyncio.Event(), told)
             self.calls.append(f"no room for {instance}")
@@ -57,7 +57,7 @@ class Here:
         self.calls.append(f"create {instance}")
         return "n1"
 
-    async def tick(self, instance: str, told: Told) -> Report:
+    async def tick(self, instance: str, told: Orders) -> Report:
         if instance in self.deaf:
             await asyncio.Event().wait()
         if instance in self.waiting:
@@ -242,8 +242,8 @@ def test_the_load_of_a_worker_is_read_from_its_figures() -> None:
         figures={"waiting": 3.0, "running": 8.0, "max_sequences": 64.0}, totals={"ended": 12.0},
         earlier={"ended": 2.0}, span=2.0,
     )  # fmt: skip
-    assert load_of(seen) == Load(waiting=3, running=8, room=64, ended=10.0, span=2.0)
-    assert load_of(Seen()) == Load(0, 0, 0, 0.0, 0.0)
+    assert load_of(seen) == WorkerLoad(waiting=3, running=8, room=64, ended=10.0, span=2.0)
+    assert load_of(Seen()) == WorkerLoad(0, 0, 0, 0.0, 0.0)
 
 
 async def test_a_host_that_died_with_an_earlier_keeper_is_removed_and_replaced(town: Town) -> None:

@@ -18,14 +18,14 @@ from watching import gone, wait_until
 from mesh.security import make_keys
 from services.api.settings import ROLES, Settings, to_environment
 from services.placement.folder import API_KEYS, OwnFolder, prefix, read_keys, remove_left, secrets_for
-from services.placement.watcher import Report, RoleWatcher, Told
+from services.placement.watcher import Orders, Report, RoleWatcher
 
 ROOT = Path(__file__).parents[3]
 TINY_ROLE = str(Path(__file__).resolve().parents[1] / "runtime" / "tiny_role.py")
 LONG = 30.0  # s
 
 
-def told(directory: str = "", **more: Any) -> Told:
+def told(directory: str = "", **more: Any) -> Orders:
     return {  # type: ignore[return-value]
         "directory": directory, "pid": 0, "ready": False, "lost": False, "desired": {"worker": 2},
         "numbers": {"worker": 2}, "old": [], **more,

@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from services.runtime.output import QueuedStream, Writer
+from services.runtime.output import QueuedStream, QueueWriter
 
 ROOT = Path(__file__).parents[3]
 LONG = 20.0  # s: more than anything here takes
@@ -25,7 +25,7 @@ class Pipe:
     def __init__(self, most_bytes: int) -> None:
         self.reader, descriptor = os.pipe()
         self._replaced = os.fdopen(descriptor, "w", encoding="ascii")
-        self.writer = Writer(most_bytes)
+        self.writer = QueueWriter(most_bytes)
         self.stream = QueuedStream(self.writer, self._replaced)
 
     def fill(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mesh.codec import Buffer
+from mesh.codec import RawFrame
 from services.api.messages import FetchPages
 from services.runtime.process import mesh_codec
 from services.worker.handover.frames import MOST_NAMES, NAME_BYTES, frames_in, joined, lent_page, names_in, refusal
@@ -47,9 +47,9 @@ def test_a_list_of_names_that_cannot_be_one_is_refused(names: bytes) -> None:
         ({"name": NAMES[0]}, 1),
         ({"name": b""}, 1),
         ({"frames": []}, 1),
-        ({"frames": [Buffer(b"abcd")]}, 1),
-        ({"frames": [Buffer(b"abc"), Buffer(b"efg")]}, 1),
-        ({"frames": [Buffer(b"abcd"), Buffer(b"ef"), Buffer(b"")]}, 1),
+        ({"frames": [RawFrame(b"abcd")]}, 1),
+        ({"frames": [RawFrame(b"abc"), RawFrame(b"efg")]}, 1),
+        ({"frames": [RawFrame(b"abcd"), RawFrame(b"ef"), RawFrame(b"")]}, 1),
     ],
 )
 def test_a_page_that_was_not_asked_for_is_refused(more: dict[str, Any], expected: int) -> None:
