@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mesh.actor import Actor, Call
 from mesh.errors import MeshError
 from mesh.stream import StreamWriter
@@ -25,13 +27,11 @@ from services.api.messages import (
     Describe,
     Failed,
     FetchPages,
-    Finished,
     Generate,
     ModelCard,
     PagesHeld,
     PagesRead,
     Speculation,
-    Tokens,
 )
 from services.api.methods import METHODS
 from services.api.ranks import ranks_by_phase, ranks_of
@@ -40,11 +40,10 @@ from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
 from services.worker.engine import Engine
 from services.worker.figures import figures_of
-from services.worker.handover.direct import PagePlaces
-from services.worker.handover.fetching import Came
-from services.worker.handover.handover import Handover, direct_of, secret_of
-from services.worker.handover.loan import Loan
-from services.worker.handover.nixl_agent import Agent
+from services.worker.handover.fetch import Came
+from services.worker.handover.handover import Handover, secret_of
+from services.worker.handover.lend import Loan
+from services.worker.handover.nixl import NixlAgent, nixl_of
 from services.worker.loading import load_runner, model_name, served_methods
 from services.worker.mail import CallBack, ProposersMoved
 from services.worker.metrics import WorkerMetrics
@@ -64,6 +63,7 @@ from services.worker.timeline import Timelines
 if TYPE_CHECKING:
     from services.api.settings import Settings
     from services.runtime.process import Context
+    from services.worker.running.page_places import PagePlaces
 
 log = logging.getLogger("specmesh.worker")
 
@@ -124,23 +124,21 @@ class WorkerActor(Actor):
             self._secret = secret_of(self._settings)
             runner = self._given_runner or load_runner(self._settings, self._nodes)
             memory = runner.page_memory() if self._secret else None
-            direct = direct_of(self._settings, memory)
+            nixl = nixl_of(self._settings, memory)
         # Whatever is wrong with a model, log it and end the process.
         except Exception as error:
             known = hasattr(error, "fix") or isinstance(error, ValueError)
             log.error("the model can't be loaded: %s", error, exc_info=not str(error))
             self._tell_loop(self._give_up, f"the model can't be loaded: {error}", EXIT_CONFIG if known else EXIT_ENGINE)
         else:
-            self._tell_loop(self._loaded, runner, memory, direct)
+            self._tell_loop(self._loaded, runner, memory, nixl)
 
     def _tell_loop(self, what: Any, *arguments: Any) -> None:
         # The loop is closed if the process stopped meanwhile.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what, *arguments)
 
-    def _loaded(
-        self, runner: Runner, memory: PageMemory | None, direct: tuple[Agent, PagePlaces] | None
-    ) -> None:
+    def _loaded(self, runner: Runner, memory: PageMemory | None, nixl: tuple[NixlAgent, PagePlaces] | None) -> None:
         if self._stopped:
             return
         settings, facts = self._settings, runner.facts
@@ -188,7 +186,7 @@ class WorkerActor(Actor):
         )
         drafts = GuardedController(controller)
         if memory is not None:
-            self._handover = Handover(self._context, scheduler, memory, self._in_engine, self._tell_loop, direct)
+            self._handover = Handover(self._context, scheduler, memory, self._in_engine, self._tell_loop, nixl)
         handover = self._handover
         self._metrics.watch(scheduler, drafts, runner.counts, handover.counts if handover else None)
         self._metrics.tell_path(facts.path, facts.strict)
@@ -246,7 +244,7 @@ class WorkerActor(Actor):
     def _observe(self, rows: int, seconds: float) -> None:
         assert self._handover is not None
         self._metrics.after_step(rows, seconds)
-        self._handover.rates.computed(rows, seconds)
+        self._handover.fetcher.rates.computed(rows, seconds)
 
     def _connect(self, endpoint: str) -> Link:
         # Called from the engine's thread.
@@ -279,61 +277,46 @@ class WorkerActor(Actor):
         if self._engine is None:
             await out.send(self._not_yet(message))
             return
-        stream = next(self._stream_ids)
+        at, stream = time.monotonic(), next(self._stream_ids)
         outlet = self._outlets[stream] = Outlet(out)
-        left = call.deadline_left()
-        now = time.monotonic()
+        came: Came | None = Came(message)
         try:
-            came = await self._fetched(message, stream, outlet, left)
+            if self._handover is not None:
+                # With pages of its text that another worker has; None: that one has answered it all.
+                fetch = self._handover.fetcher.fetch
+                came = await fetch(message, stream, outlet.push, call.deadline_left())
             if came is not None:
-                deadline = None if left is None else now + left
-                self._engine.post(Arrived(came.generate, stream, deadline, now, came.cached))
+                self._arrive(Arrived(came.generate, stream, at=at, cached=came.cached), call)
             await outlet.run()
         finally:
             self._left(stream, outlet)
 
-    async def _fetched(self, message: Generate, stream: int, outlet: Outlet, left: float | None) -> Came | None:
-        """With pages of its text that another worker has, if it is to have some; None: that has answered it all."""
-        handover = self._handover
-        if handover is None or not message.pages_from:
-            return Came(message)
-
-        def push(item: Tokens | Finished) -> None:
-            outlet.push(item)
-
-        runs = False
-        try:
-            came = await handover.fetch(message, stream, push, left)
-            runs = came is not None
-            return came
-        finally:
-            handover.settle(stream, runs)
-
     async def lend(self, message: FetchPages, call: Call, out: StreamWriter) -> None:
         """Another worker gets pages, and the first token if it asks for that."""
-        handover = self._handover
+        handover, generate = self._handover, message.generate
         refused = "it lends no pages" if handover is None else handover.refusal(message)
         if handover is None or refused:
             await out.send(Failed(request_id=message.request_id, attempt=0, reason="invalid", message=refused))
             return
         async with handover.room:
-            await self._lend(handover, message, call, out)
-
-    async def _lend(self, handover: Handover, message: FetchPages, call: Call, out: StreamWriter) -> None:
-        assert self._engine is not None
-        generate, stream = message.generate, next(self._stream_ids)
-        loan = self._outlets[stream] = handover.loan(message, stream, out)
-        if generate is not None:
-            left, now = call.deadline_left(), time.monotonic()
-            self._engine.post(Arrived(generate, stream, None if left is None else now + left, now, lent=True))
-        try:
-            await loan.run()
-        finally:
-            handover.close(stream)
-            self._left(stream, loan)
+            stream = next(self._stream_ids)
+            loan = self._outlets[stream] = handover.loan(message, stream, out)
+            if generate is not None:
+                self._arrive(Arrived(generate, stream, at=time.monotonic(), lent=True), call)
+            try:
+                await loan.run()
+            finally:
+                handover.close(loan)
+                self._left(stream, loan)
 
     async def pages_read(self, message: PagesRead, call: Call) -> PagesHeld:
         return PagesHeld(0) if self._handover is None else self._handover.were_read(message)
+
+    def _arrive(self, event: Arrived, call: Call) -> None:
+        assert self._engine is not None
+        if (left := call.deadline_left()) is not None:
+            event = msgspec.structs.replace(event, deadline=time.monotonic() + left)
+        self._engine.post(event)
 
     def _left(self, stream: int, outlet: Outlet | Loan) -> None:
         assert self._engine is not None

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 
 from services.worker.deliveries import Deliveries
-from services.worker.handover.lending import Lending
+from services.worker.handover.lend import Lending
 from services.worker.mail import CallBack, Mail, ProposersMoved
 from services.worker.running.runner import Runner
 from services.worker.running.work import Result, Work, size_of

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.worker.handover.counts import Counts as Handed
+from services.worker.handover.transport import HandoverCounts
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.guard import GuardedController
 
@@ -60,10 +60,10 @@ class WorkerMetrics:
         scheduler: Scheduler,
         drafts: GuardedController,
         device: Callable[[], Mapping[str, int]] = dict,
-        handover: Handed | None = None,
+        handover: HandoverCounts | None = None,
     ) -> None:
         """Serve the counts of these from now on."""
-        self._registry.register(_Counts(self._model_name, scheduler, drafts, device, handover or Handed()))
+        self._registry.register(_Counts(self._model_name, scheduler, drafts, device, handover or HandoverCounts()))
 
     def after_step(self, rows: int, seconds: float) -> None:
         self._steps[bisect_left(ROW_CLASSES, rows)].observe(seconds)
@@ -76,7 +76,7 @@ class _Counts(Collector):
         scheduler: Scheduler,
         drafts: GuardedController,
         device: Callable[[], Mapping[str, int]],
-        handover: Handed,
+        handover: HandoverCounts,
     ) -> None:
         self._model_name = model_name
         self._handover = handover

@@ -16,7 +16,7 @@ from services.api.messages import Failed, Finished, Tokens
 Answer = Tokens | Finished | Failed
 
 
-class Writer(Protocol):
+class ItemWriter(Protocol):
     """The part of mesh.stream.StreamWriter that is used here."""
 
     def offer(self, item: Any) -> bool: ...
@@ -24,7 +24,7 @@ class Writer(Protocol):
 
 
 class Outlet:
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: ItemWriter) -> None:
         self._writer = writer
         self._held: list[Answer] = []
         self._sending = False

@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from services.worker.handover import handover
-from services.worker.handover.nixl_agent import Block, Lender, Outcome
+from services.api.messages import LentMemory
+from services.worker.handover import nixl
+from services.worker.handover.nixl import Block, Outcome
 
 needs_nixl = pytest.mark.skipif(importlib.util.find_spec("nixl") is None, reason="NIXL isn't installed: make nixl")
 AGENTS = ["copies", pytest.param("nixl", marks=[needs_nixl, pytest.mark.nixl])]
 
 
 class CopyingAgent:
-    """services/worker/handover/nixl_agent.py's Agent. With `holds` its reads wait for `go_on`."""
+    """services/worker/handover/nixl.py's NixlAgent. With `holds` its reads wait for `go_on`."""
 
     made: dict[str, CopyingAgent] = {}  # noqa: RUF012
 
@@ -34,10 +35,10 @@ class CopyingAgent:
     def has(self, address: int, size: int) -> bool:
         return any(first <= address and address + size <= first + whole for first, whole, _ in self.regions)
 
-    def read(self, lender: Lender, blocks: Sequence[Block], back: Callable[[Outcome], None]) -> None:
+    def read(self, lent: LentMemory, blocks: Sequence[Block], back: Callable[[Outcome], None]) -> None:
         self.reads += 1
-        other = self.made.get(lender.name)
-        if other is None or not other.loans or lender.metadata != other.metadata:
+        other = self.made.get(lent.agent)
+        if other is None or not other.loans or lent.metadata != other.metadata:
             back("refused")
             return
         if not all(self.has(here, size) and other.has(there, size) for here, there, size in blocks):
@@ -69,5 +70,5 @@ class CopyingAgent:
 
 def use_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of NIXL's, whether or not that is installed."""
-    monkeypatch.setattr(handover, "NixlAgent", CopyingAgent)
-    monkeypatch.setattr(handover, "require_nixl", lambda transport: None)
+    monkeypatch.setattr(nixl, "NixlAgent", CopyingAgent)
+    monkeypatch.setattr(nixl, "require_nixl", lambda transport: None)

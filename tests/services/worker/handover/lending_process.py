@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from services.worker.handover.nixl_agent import NixlAgent
+from services.worker.handover.nixl import NixlAgent
 
 SIZE = 4 << 20
 

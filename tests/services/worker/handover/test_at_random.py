@@ -13,8 +13,9 @@ from paged_fake import alone
 from two_workers import HandingFake
 
 from services.api.messages import Generate
-from services.worker.handover.landing import Landing
-from services.worker.handover.lending import Lending, Lent
+from services.worker.handover.fetch import Landing
+from services.worker.handover.lend import Lending
+from services.worker.handover.transport import Lent
 from services.worker.scheduling.events import Arrived, Cancelled, Emit, Fail, Finish, Output
 from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler

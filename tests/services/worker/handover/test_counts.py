@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from services.worker.handover.counts import Rates
+from services.worker.handover.fetch import FetchRates
 
 
 def test_fetching_pays_while_it_is_measured_to_be_faster_than_computing() -> None:
-    rates = Rates()
+    rates = FetchRates()
     assert rates.fetching_pays(), "until both are known"
     rates.computed(100, 1.0)
     rates.computed(8, 10.0)  # says nothing of prompts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.worker.handover.landing import Landing
-from services.worker.handover.lending import Lending, Lent
+from services.worker.handover.fetch import Landing
+from services.worker.handover.lend import Lending
+from services.worker.handover.transport import Lent
 from services.worker.scheduling.limits import Limits
 from services.worker.scheduling.planning import Planner
 

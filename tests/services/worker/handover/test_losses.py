@@ -16,8 +16,8 @@ from paged_fake import alone
 from two_workers import HandingFake, Split, split
 
 from services.api.messages import Failed, FetchPages, LentPage, Tokens
-from services.worker.handover import fetch, loan
-from services.worker.handover.frames import lent_page
+from services.worker.handover import fetch
+from services.worker.handover.transport import LoanPages, lent_page
 
 PROMPT = [1 + i % 9 for i in range(100)]
 EXPECTED = alone(PROMPT, 12, 200)[0]
@@ -34,7 +34,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Callable[[Split, int], Callable[[]
     """Makes the prefill worker stop lending after so many pages. Returns what lets it go on."""
 
     def make(mesh: Split, pages: int) -> Callable[[], None]:
-        monkeypatch.setattr(loan, "BATCH_BYTES", 1)  # a page at a time
+        monkeypatch.setattr(mesh.prefill.handover.transports[""], "batch", 1)  # a page at a time
         monkeypatch.setattr(fetch, "PATIENCE", 0.02)
         lending = mesh.prefill.handover.lending
         ask, left, waiting = lending.ask, iter(range(pages)), []
@@ -48,7 +48,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Callable[[Split, int], Callable[[]
         def go_on() -> None:
             monkeypatch.setattr(lending, "ask", ask)
             for how in waiting:
-                mesh.prefill.handover._in_engine(functools.partial(ask, *how))
+                mesh.prefill.handover.in_engine(functools.partial(ask, *how))
 
         monkeypatch.setattr(lending, "ask", asked)
         return go_on
@@ -135,7 +135,7 @@ async def test_a_prefill_worker_that_drains(tmp_path: Path) -> None:
 async def test_a_receiver_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has room for 5 pages (test_lending.py: when it has), and computes the rest."""
     async with split(tmp_path) as mesh:
-        landing, room = mesh.decode.handover.landing, iter([True] * 5)
+        landing, room = mesh.decode.handover.fetcher.landing, iter([True] * 5)
         land = landing.land
         monkeypatch.setattr(landing, "land", lambda *page: next(room, False) and land(*page))
         await checked(mesh, await mesh.ask(request(PROMPT, max_tokens=12)))
@@ -161,10 +161,10 @@ async def test_sequences_that_run_take_the_pages_that_wait_for_a_request(stuck: 
 async def test_workers_with_other_pages_or_another_secret_hand_nothing_over(tmp_path: Path) -> None:
     async with split(tmp_path) as mesh:
         mesh.decode.runner.landed = 0
-        mesh.prefill.handover._layout = "another"
+        mesh.prefill.handover.memory.layout = "another"
         await checked(mesh, await mesh.ask(request(PROMPT, max_tokens=12)))
-        mesh.prefill.handover._layout = mesh.decode.runner.page_memory().layout
-        mesh.prefill.handover._secret = "another"
+        mesh.prefill.handover.memory.layout = mesh.decode.runner.page_memory().layout
+        mesh.prefill.handover.secret = "another"
         await checked(mesh, await ask(mesh))
         assert mesh.decode.runner.landed == 0 and mesh.prefill.runner.rows == 0
 
@@ -183,6 +183,7 @@ class Liar:
 
     def __init__(self, lie: Lies, message: FetchPages, stream: int, out: Any) -> None:
         self._lie, self._message, self._out = lie, message, out
+        self.pages = LoanPages(stream, [], out, lambda: None)
 
     def push(self, answer: Any) -> None: ...
 

@@ -16,8 +16,9 @@ import torch
 from agents import needs_nixl
 from lending_process import SIZE, contents
 
+from services.api.messages import LentMemory
 from services.api.page_transport import NoNixl
-from services.worker.handover.nixl_agent import Lender, NixlAgent, Outcome
+from services.worker.handover.nixl import NixlAgent, Outcome
 
 pytestmark = [needs_nixl, pytest.mark.nixl]
 ROOT = Path(__file__).parents[4]
@@ -30,12 +31,12 @@ class Two:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=there, text=True)
         assert self.process.stdout is not None
         name, metadata, self.address = json.loads(self.process.stdout.readline())
-        self.lender = Lender(name, bytes.fromhex(metadata))
+        self.lender = LentMemory(name, bytes.fromhex(metadata), 0, [], [])
         self.memory = torch.zeros(SIZE, dtype=torch.uint8)
         self.agent = NixlAgent([(self.memory.data_ptr(), SIZE, 0)], False)
         self.outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
-    def read(self, begin: int = 0, size: int = SIZE, lender: Lender | None = None) -> None:
+    def read(self, begin: int = 0, size: int = SIZE, lender: LentMemory | None = None) -> None:
         self.memory.zero_()
         block = (self.memory.data_ptr(), self.address + begin, size)
         self.agent.read(lender or self.lender, [block], self.outcomes.put)
@@ -77,9 +78,9 @@ def test_what_another_process_has_not_registered_is_refused(two: Two) -> None:
 
 @pytest.mark.parametrize("metadata", [b"", b"nonsense", bytes(400)])
 def test_metadata_that_are_none_are_refused(two: Two, metadata: bytes) -> None:
-    two.read(lender=Lender(two.lender.name, metadata))
+    two.read(lender=LentMemory(two.lender.agent, metadata, 0, [], []))
     assert two.outcome() == "refused"
-    two.read(lender=Lender("another", two.lender.metadata))
+    two.read(lender=LentMemory("another", two.lender.metadata, 0, [], []))
     assert two.outcome() == "refused"
     two.read()
     assert two.outcome() == "done"

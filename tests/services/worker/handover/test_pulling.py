@@ -28,7 +28,7 @@ async def test_pages_that_another_worker_has_are_fetched(tmp_path: Path) -> None
         assert answer.end.cached_tokens == 48
         assert mesh.two.runner.landed == 12 and mesh.two.runner.rows == 2 + 8
         assert mesh.one.runner.rows == rows, "it computes nothing for others"
-        assert mesh.two.handover.rates.fetching > 0
+        assert mesh.two.handover.fetcher.rates.fetching > 0
         for worker in (mesh.one, mesh.two):
             await worker.until_idle()
 
@@ -46,7 +46,7 @@ async def test_nothing_is_fetched_where_computing_is_faster(tmp_path: Path) -> N
     async with split(tmp_path, start=False) as mesh:
         await two(mesh)
         await mesh.ask(request(PROMPT, max_tokens=9), at="one", pages_from="")
-        mesh.two.handover.rates.computing, mesh.two.handover.rates.fetching = 1e-3, 1e-2
+        mesh.two.handover.fetcher.rates.computing, mesh.two.handover.fetcher.rates.fetching = 1e-3, 1e-2
         answer = await mesh.ask(request(PROMPT, max_tokens=9), at="two", pages_from="one")
         assert answer.ids == EXPECTED and mesh.two.runner.landed == 0 and mesh.two.counts.ends == {}
 

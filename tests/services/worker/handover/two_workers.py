@@ -20,8 +20,8 @@ from services.api.messages import Generate
 from services.api.settings import Settings
 from services.runtime.process import mesh_codec
 from services.worker.actor import WorkerActor
-from services.worker.handover.counts import Counts
 from services.worker.handover.handover import Handover
+from services.worker.handover.transport import HandoverCounts
 from services.worker.running.work import Work
 from services.worker.scheduling.scheduler import Scheduler
 
@@ -104,7 +104,7 @@ class Worker:
         return self.actor._handover
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> HandoverCounts:
         return self.handover.counts
 
     async def until_idle(self) -> None:

@@ -19,7 +19,8 @@ from two_workers import Split, Worker, split
 
 from services.api.messages import FetchPages, Generate, LentMemory, LentPlace, PagesHeld, PagesRead
 from services.api.settings import Settings
-from services.worker.handover import fetch, reading
+from services.worker.handover import fetch, nixl
+from services.worker.handover.transport import LoanPages
 from services.worker.loading import load_runner
 
 TEXT = [5 + k % 90 for k in range(70)]
@@ -40,7 +41,8 @@ def agent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "PATIENCE", 0.02)
+    for each in (fetch, nixl):
+        monkeypatch.setattr(each, "PATIENCE", 0.02)
     use_copies(monkeypatch)
 
 
@@ -76,7 +78,7 @@ async def checked(mesh: Split, answer: Answer, text: list[int] = TEXT) -> None:
 
 
 def the_agent(worker: Worker) -> CopyingAgent:
-    found = worker.handover._direct.agent
+    found = worker.handover.nixl.agent
     assert isinstance(found, CopyingAgent)
     return found
 
@@ -99,7 +101,7 @@ async def test_pages_are_read_and_texts_and_bytes_are_the_same(
         theirs, ours = (bytes_of(each, TEXT) for each in (mesh.prefill, mesh.decode))
         assert len(ours) == PAGES and ours == theirs
         await checked(mesh, answer)
-        direct = mesh.decode.handover._direct
+        direct = mesh.decode.handover.nixl
         assert sorted(direct._free) == list(range(len(direct.memory.slots)))
 
 
@@ -157,7 +159,7 @@ async def reading_of(mesh: Split, generate: Generate) -> asyncio.Task[Answer]:
 
 async def in_engine(worker: Worker, what: Callable[[], Any]) -> None:
     done = asyncio.Event()
-    worker.handover._in_engine(lambda: (what(), worker.handover._tell_loop(done.set)))  # type: ignore[func-returns-value]
+    worker.handover.in_engine(lambda: (what(), worker.handover.tell_loop(done.set)))  # type: ignore[func-returns-value]
     await done.wait()
 
 
@@ -196,9 +198,9 @@ async def test_pages_that_the_lender_needed_while_they_were_read_do_not_land(
 async def test_a_read_that_does_not_end_costs_its_slots_until_it_does(
     copies: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "LONGEST_READ", 0.1)
+    monkeypatch.setattr(nixl, "LONGEST_READ", 0.1)
     async with two(folder, tmp_path) as mesh:
-        direct = mesh.decode.handover._direct
+        direct = mesh.decode.handover.nixl
         whole, before = len(direct._free), [[frame.clone() for frame in slot] for slot in direct.memory.slots]
         answer = await (await reading_of(mesh, asked()))
         assert mesh.decode.counts.ends == {"partial": 1} and len(direct._free) < whole
@@ -218,19 +220,19 @@ async def test_a_read_that_does_not_end_costs_its_slots_until_it_does(
 
 async def test_a_slot_whose_read_failed_is_never_used_again(copies: None, folder: Path, tmp_path: Path) -> None:
     async with two(folder, tmp_path) as mesh:
-        direct = mesh.decode.handover._direct
+        direct = mesh.decode.handover.nixl
         whole = len(direct._free)
         the_agent(mesh.decode).fails = True
         await checked(mesh, await mesh.ask(asked()))
         lost = whole - len(direct._free)
         assert 1 <= lost <= PAGES and direct._left == whole - lost
         member = mesh.table.workers["prefill"]
-        assert direct.offer(member) == ""
+        assert not direct.offered(member)
         # Its successor would be read from, as long as there are slots.
         successor = msgspec.structs.replace(member, epoch=member.epoch + 1)
-        assert direct.offer(successor) == "nixl"
+        assert direct.offered(successor)
         direct._lose(direct._free[: direct._left - whole // 2])
-        assert direct.offer(successor) == ""
+        assert not direct.offered(successor)
 
 
 async def test_a_read_takes_a_part_of_the_slots_and_without_one_pages_are_sent(
@@ -238,7 +240,7 @@ async def test_a_read_takes_a_part_of_the_slots_and_without_one_pages_are_sent(
 ) -> None:
     monkeypatch.setattr("services.worker.running.page_places.MOST_SLOTS", 2)
     async with two(folder, tmp_path) as mesh:
-        direct = mesh.decode.handover._direct
+        direct = mesh.decode.handover.nixl
         first = await reading_of(mesh, asked())
         assert direct.share == 1 and len(direct._free) == 1
         second = asyncio.create_task(mesh.ask(asked([8, *TEXT])))
@@ -256,10 +258,10 @@ async def test_fetches_that_find_no_slot_are_computed(
     copies: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All were free when the pages were asked for; another fetch has them now, and its read doesn't end."""
-    monkeypatch.setattr(reading, "LONGEST_READ", 0.1)
+    monkeypatch.setattr(nixl, "LONGEST_READ", 0.1)
     async with two(folder, tmp_path) as mesh:
-        direct = mesh.decode.handover._direct
-        monkeypatch.setattr(direct, "offer", lambda lender: "nixl")
+        direct = mesh.decode.handover.nixl
+        monkeypatch.setattr(direct, "offered", lambda lender: True)
         direct._free = []
         await checked(mesh, await mesh.ask(asked()))
         assert mesh.decode.counts.ends == {"partial": 1} and the_agent(mesh.decode).reads == 0
@@ -292,7 +294,7 @@ async def test_a_lender_that_dies_while_it_is_read_from(copies: None, folder: Pa
 
 async def test_a_client_that_leaves_while_pages_are_read(copies: None, folder: Path, tmp_path: Path) -> None:
     async with two(folder, tmp_path) as mesh:
-        direct = mesh.decode.handover._direct
+        direct = mesh.decode.handover.nixl
         whole = len(direct._free)
         task = await reading_of(mesh, asked())
         task.cancel()
@@ -332,7 +334,7 @@ async def test_a_fault_of_our_own_while_pages_are_read_ends_the_fetch_alone(
     copies: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two(folder, tmp_path) as mesh:
-        monkeypatch.setattr(mesh.decode.handover._direct.memory, "in_slot", lambda slot: 1 / 0)
+        monkeypatch.setattr(mesh.decode.handover.nixl.memory, "in_slot", lambda slot: 1 / 0)
         await checked(mesh, await mesh.ask(asked()))
         assert mesh.decode.counts.ends == {"partial": 1} and mesh.decode.counts.fetched_pages == 0
 
@@ -346,12 +348,10 @@ class Liar:
     ended = False
 
     def __init__(self, lie: Lies, lent: LentMemory, message: FetchPages, out: Any) -> None:
+        self.pages = LoanPages(lent.loan, [], out, lambda: None)
         self._lie, self._lent, self._message, self._out = lie, lent, message, out
 
     def push(self, answer: Any) -> None: ...
-
-    def were_read(self, first: int, count: int, lending: Any) -> tuple[int, list[int]]:
-        return count, []
 
     async def run(self) -> None:
         await self._lie(self._lent, self._message, self._out.send)
@@ -433,11 +433,11 @@ async def test_what_a_worker_does_not_say_ends_the_fetch_alone(
     lie: Lies, agent: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two(folder, tmp_path) as mesh:
-        lender, direct = mesh.prefill.handover, mesh.decode.handover._direct
+        lender, direct = mesh.prefill.handover, mesh.decode.handover.nixl
         whole = len(direct._free)
 
         def liar(message: FetchPages, stream: int, out: Any) -> Liar:
-            return Liar(lie, lender._direct.lent_memory(stream), message, out)
+            return Liar(lie, lender.nixl.lent_memory(stream), message, out)
 
         monkeypatch.setattr(lender, "loan", liar)
         answer = await mesh.ask(asked())

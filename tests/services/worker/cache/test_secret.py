@@ -9,8 +9,8 @@ import pytest
 
 from mesh.errors import Insecure
 from mesh.security import make_keys
-from services.worker.handover import secret
-from services.worker.handover.secret import FILE, name_of, page_secret
+from services.worker.cache import secret
+from services.worker.cache.secret import FILE, name_of, page_secret
 
 
 def test_workers_on_one_machine_have_one_secret_in_a_file_of_their_own(tmp_path: Path) -> None:
