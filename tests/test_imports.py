@@ -167,6 +167,18 @@ def test_only_the_command_line_imports_the_actors_of_ray() -> None:
     assert found == [ROOT / "services" / "cli" / "on_ray.py"]
 
 
+def test_no_folders_of_the_worker_import_each_other_in_a_circle() -> None:
+    """What lies in services/worker itself ties them together."""
+    worker = ROOT / "services" / "worker"
+    folders = [each for each in worker.iterdir() if (each / "__init__.py").exists()]
+    graph: dict[str, set[str]] = {f"services.worker.{each.name}": set() for each in folders}
+    for own in graph:
+        files = (worker / own.rpartition(".")[2]).rglob("*.py")
+        found = {".".join(module.split(".")[:3]) for file in files for module in modules_of(file)}
+        graph[own] = (found & graph.keys()) - {own}
+    assert graph["services.worker.running"] and circles(graph) == []
+
+
 # Who may look inside the suffix index, besides itself and its own tests.
 INSIDE = ("services/proposer/fast/", "tests/services/proposer/")
 FAST = "services.proposer.fast"

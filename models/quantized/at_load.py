@@ -10,6 +10,7 @@ who multiplies: an executor without a kernel for them makes them dense (stored.p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,6 +57,12 @@ class CodedWeights:
 
     def number_bytes(self, name: str) -> int:
         return self._weights.number_bytes(name)
+
+
+def weights_of(folder: Path, network: Network, quantization: str) -> Weights | CodedWeights:
+    """As they are stored, or coded: what every rank of a worker reads."""
+    weights = Weights(folder)
+    return weights if quantization == "none" else CodedWeights(weights, network, quantization)
 
 
 def coded(part: StoredPart, way: str) -> StoredPart:

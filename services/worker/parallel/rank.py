@@ -81,9 +81,9 @@ def _run(start: Start) -> None:
     from models.choose import executor_class
     from models.config import read_network
     from models.group import distant_meeting_place, join, meeting_place
+    from models.quantized.at_load import weights_of
     from models.shards import shard
     from services.worker.parallel.executor import serve
-    from services.worker.running.weights import weights_of
 
     options = options_of(start.options)
     torch.set_num_threads(options.threads)

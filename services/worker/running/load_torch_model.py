@@ -20,7 +20,7 @@ from models.config import read_network
 from models.executor import Executor, Options
 from models.memory import NUMBER_BYTES, kept_by, weight_bytes
 from models.parameters import parameter_count
-from models.quantized.at_load import CodedWeights
+from models.quantized.at_load import CodedWeights, weights_of
 from models.sources import ModelError, check_folder
 from models.spec import Network
 from models.taps import Tap, check_taps
@@ -32,7 +32,6 @@ from services.worker.running.head import OpenedHead, OpenedResidual, open_head
 from services.worker.running.memory_plan import Plan, Sizes, card_of, plan_memory
 from services.worker.running.torch_model import ForwardRows, ModelFacts, TorchModel
 from services.worker.running.verifier import verifier
-from services.worker.running.weights import weights_of
 from specmesh import rooms
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from kernels.verify.questions import Answers
 from models.executor import Output
+from services.api.drafter import Draft
 from services.api.prompt_columns import PromptColumns
 from services.worker.running.page_memory import PageMemory
 from services.worker.running.prompt_logprobs import score
@@ -23,8 +24,7 @@ from services.worker.running.runner import Facts
 from services.worker.running.sampler import Sampler, questions_of
 from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import Verifier
-from services.worker.running.work import Drafted, Logprob, Result, SequenceWork, TopId, Verdict, Work
-from services.worker.speculation.local.drafters import LocalDrafters
+from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
 
 NOT_FINITE = "the model gave logits that are not finite, or none of its tokens is allowed"
 
@@ -46,16 +46,43 @@ class Model(Protocol):
     def keep(self, paths: Items[tuple[int, list[int]]]) -> None: ...
 
 
+class StepDrafters(Protocol):
+    """The worker's own drafters, all of them together. Fails no request."""
+
+    # Methods that run here.
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def reading_seconds(self) -> float:
+        """Of the last step: the time in which the drafters read its tokens."""
+        ...
+    def join(self, new: NewSequence) -> None: ...
+    def forget(self, sequence_ids: Items[int]) -> None: ...
+    def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
+        """Read a step, and draft for the items that ask for it."""
+        ...
+
+
+class NoDrafters:
+    names: tuple[str, ...] = ()
+    reading_seconds = 0.0
+
+    def join(self, new: NewSequence) -> None: ...
+    def forget(self, sequence_ids: Items[int]) -> None: ...
+    def step(self, items: list[SequenceWork], verdicts: list[Verdict | None], features: Any) -> list[Draft]:
+        return []
+
+
 class TorchRunner:
     """services/worker/running/runner.py's Runner."""
 
     def __init__(
-        self, model: Model, drafters: LocalDrafters | None = None, counts: Callable[[], dict[str, int]] = dict
+        self, model: Model, drafters: StepDrafters | None = None, counts: Callable[[], dict[str, int]] = dict
     ) -> None:
         self.facts = model.facts
         self.counts = counts
         self._model = model
-        self._drafters = drafters or LocalDrafters({})
+        self._drafters = drafters or NoDrafters()
         self._samplers: dict[int, Sampler] = {}
         self._work = Work()
         self._output: Output | None = None
