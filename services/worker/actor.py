@@ -31,28 +31,24 @@ from services.api.messages import (
     ModelCard,
     PagesHeld,
     PagesRead,
-    Speculation,
 )
-from services.api.methods import METHODS
-from services.api.ranks import ranks_by_phase, ranks_of
-from services.api.strategies import Verification, policies_for_requests, strategies_for_requests
 from services.runtime.introspection import Figures
 from services.worker.cache.size import GPU_SEQUENCES
+from services.worker.card import card_of, limits_for, serves_of, warn_of_lossy
 from services.worker.engine import Engine
 from services.worker.figures import figures_of
 from services.worker.handover.fetch import Came
 from services.worker.handover.handover import Handover, secret_of
 from services.worker.handover.lend import Loan
 from services.worker.handover.nixl import NixlAgent, nixl_of
-from services.worker.loading import load_runner, model_name, served_methods
+from services.worker.loading import load_runner, model_name
 from services.worker.mail import CallBack, ProposersMoved
 from services.worker.metrics import WorkerMetrics
 from services.worker.outlet import Outlet
 from services.worker.parallel.nodes import Nodes, nodes_of
 from services.worker.running.replay import Recorder
-from services.worker.running.runner import Facts, PageMemory, Runner
+from services.worker.running.runner import PageMemory, Runner
 from services.worker.scheduling.events import Answer, Arrived, Cancelled, DrainBegan, Emit, Finish
-from services.worker.scheduling.limits import Limits, limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
@@ -61,7 +57,6 @@ from services.worker.speculation.remote.proposers import Proposers
 from services.worker.timeline import Timelines
 
 if TYPE_CHECKING:
-    from services.api.settings import Settings
     from services.runtime.process import Context
     from services.worker.running.page_places import PagePlaces
 
@@ -89,12 +84,10 @@ class WorkerActor(Actor):
         # Twice what the scheduler takes: it refuses the rest itself, with a reason.
         self.max_streams = 2 * (settings.max_waiting + (settings.max_sequences or GPU_SEQUENCES))
         self._given_runner = runner
-        self._name = model_name(settings)
-        self._metrics = WorkerMetrics(context.registry, self._name)
+        self._metrics = WorkerMetrics(context.registry, model_name(settings))
         self._engine: Engine | None = None
         self._figures: Callable[[], Figures] = Figures
         self._card: ModelCard | None = None
-        # What has to be the same for all workers of a mesh, as a stream may move from one to another.
         self.serves = ""
         self.phase: str = settings.phase
         self._outlets: dict[int, Outlet | Loan] = {}
@@ -142,46 +135,12 @@ class WorkerActor(Actor):
         if self._stopped:
             return
         settings, facts = self._settings, runner.facts
-        verification = _verification(settings)
-        if settings.accept_policy == "accept_all":
-            log.warning("accept_policy is accept_all: drafts are accepted unseen, so the text is not the model's")
-        elif not verification.lossless:
-            log.warning("verify_strategy %s makes draft tokens more likely in sampled text", verification.strategy)
-        context = min(settings.max_context or facts.max_context, facts.max_context)
-        scheduler = Scheduler(
-            limits_of(
-                facts,
-                max_context=context,
-                max_sequences=settings.max_sequences or facts.max_sequences,
-                max_step_tokens=settings.max_step_tokens or facts.max_step_tokens,
-                max_waiting=settings.max_waiting,
-                method=settings.method,
-                methods=served_methods(runner.drafters),
-                model_steps=settings.num_model_steps,
-                head=next((name for name in runner.drafters if METHODS[name].has_network), ""),
-                num_speculative_tokens=settings.num_speculative_tokens,
-                verification=verification,
-                trees=settings.draft_trees or bool(settings.draft_tree_shape),
-                allow_lossy=settings.allow_lossy,
-                prefix_cache=settings.prefix_cache,
-                priority_seconds=settings.priority_seconds,
-                secret=self._secret,
-            )
-        )
-        timelines = Timelines()
-        client = Proposers(
-            lambda: ProposerClient(
-                self._connect,
-                worker=self._context.instance,
-                epoch=self._context.node.epoch,
-                deadline=settings.draft_deadline_ms / 1e3,
-                now=time.monotonic,
-                vocabulary=facts.vocabulary,
-            )
-        )
+        limits = limits_for(settings, runner, self._secret)
+        warn_of_lossy(limits.verification)
+        scheduler, timelines = Scheduler(limits), Timelines()
         controller = Controller(
-            scheduler.limits,
-            client,
+            limits,
+            Proposers(lambda: self._client(facts.vocabulary)),
             lambda answer, tokens: timelines.proposed(answer, tokens, time.monotonic()),
         )
         drafts = GuardedController(controller)
@@ -202,65 +161,14 @@ class WorkerActor(Actor):
             record=Recorder(Path(settings.record_steps)) if settings.record_steps else lambda work, result: None,
             lending=handover.lending if handover else None,
         )
-        self._card = self._make_card(scheduler, facts)
-        self.serves = f"{self._name[-40:]} ({self._layout(facts)}, vocabulary {facts.vocabulary[-12:] or 'unknown'})"
+        self._card = card_of(settings, limits, facts)
+        self.serves = serves_of(settings, facts)
         self._figures = lambda: figures_of(scheduler, controller)
         self._engine.start()
         self._context.directory.on_change(self._follow_proposers)
         self._follow_proposers()
         self._unready = ""
         self._has_loaded.set()
-
-    def _layout(self, facts: Facts) -> str:
-        """The same for workers of both phases where the user has given each a number of ranks."""
-        settings = self._settings
-        if by_phase := ranks_by_phase(settings):
-            return by_phase + facts.path.removeprefix(f"{ranks_of(settings)} ranks: ")[:30]
-        return facts.path[:30]
-
-    def _make_card(self, scheduler: Scheduler, facts: Facts) -> ModelCard:
-        limits = scheduler.limits
-        return ModelCard(
-            model=self._name,
-            max_context=scheduler.max_length,
-            vocab_size=limits.vocab_size,
-            eos_token_ids=list(limits.eos_token_ids),
-            methods=list(limits.methods),
-            verify_strategies=strategies_for_requests(limits.verification, limits.allow_lossy),
-            accept_policies=policies_for_requests(limits.verification, limits.allow_lossy),
-            max_speculative_tokens=limits.most_speculative_tokens,
-            engine=self._settings.engine,
-            path=facts.path,
-            strict=facts.strict,
-            speculation=_own_choice(limits),
-            vocabulary=facts.vocabulary,
-        )
-
-    def _in_engine(self, what: Callable[[], None]) -> None:
-        """Call it in the engine's thread, between two steps."""
-        assert self._engine is not None
-        self._engine.post(CallBack(what))
-
-    def _observe(self, rows: int, seconds: float) -> None:
-        assert self._handover is not None
-        self._metrics.after_step(rows, seconds)
-        self._handover.fetcher.rates.computed(rows, seconds)
-
-    def _connect(self, endpoint: str) -> Link:
-        # Called from the engine's thread.
-        from mesh.blocking import BlockingLink
-
-        context, node = self._context, self._context.node
-        return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
-
-    def _follow_proposers(self) -> None:
-        """The directory has changed: use the proposers that are ready now."""
-        assert self._engine is not None
-        members = self._context.directory.ready("proposer")
-        ready = {member.instance: (member.endpoint, member.epoch) for member in members}
-        if ready != self._proposers:
-            self._proposers = ready
-            self._engine.post(ProposersMoved(ready))
 
     # Messages -------------------------------------------------------------------------------------------
 
@@ -351,6 +259,44 @@ class WorkerActor(Actor):
             else:
                 outlet.push(item.failed)
 
+    # The engine's surroundings ------------------------------------------------------------------------------
+
+    def _in_engine(self, what: Callable[[], None]) -> None:
+        """Call it in the engine's thread, between two steps."""
+        assert self._engine is not None
+        self._engine.post(CallBack(what))
+
+    def _observe(self, rows: int, seconds: float) -> None:
+        assert self._handover is not None
+        self._metrics.after_step(rows, seconds)
+        self._handover.fetcher.rates.computed(rows, seconds)
+
+    def _client(self, vocabulary: str) -> ProposerClient:
+        return ProposerClient(
+            self._connect,
+            worker=self._context.instance,
+            epoch=self._context.node.epoch,
+            deadline=self._settings.draft_deadline_ms / 1e3,
+            now=time.monotonic,
+            vocabulary=vocabulary,
+        )
+
+    def _connect(self, endpoint: str) -> Link:
+        # Called from the engine's thread.
+        from mesh.blocking import BlockingLink
+
+        context, node = self._context, self._context.node
+        return BlockingLink(endpoint, "proposer", node.codec, context.instance, node.epoch, context.security)
+
+    def _follow_proposers(self) -> None:
+        """The directory has changed: use the proposers that are ready now."""
+        assert self._engine is not None
+        members = self._context.directory.ready("proposer")
+        ready = {member.instance: (member.endpoint, member.epoch) for member in members}
+        if ready != self._proposers:
+            self._proposers = ready
+            self._engine.post(ProposersMoved(ready))
+
     # What the process around us asks --------------------------------------------------------------------
 
     def ready(self) -> list[str]:
@@ -403,29 +349,3 @@ class WorkerActor(Actor):
                 log.warning("the running step didn't end within %g s", JOIN_SECONDS)
         if self._handover is not None:
             await asyncio.to_thread(self._handover.stop)
-
-
-def _verification(settings: Settings) -> Verification:
-    return Verification(
-        strategy=settings.verify_strategy,
-        accept_policy=settings.accept_policy,
-        max_candidate_len=settings.max_candidate_len,
-        verify_window=settings.verify_window,
-        typical_epsilon=settings.typical_epsilon,
-        typical_delta=settings.typical_delta,
-    )
-
-
-def _own_choice(limits: Limits) -> Speculation:
-    """The speculation parameters of a request that sets none."""
-    own = limits.verification
-    return Speculation(
-        method=limits.method,
-        num_speculative_tokens=limits.draft_length(limits.method),
-        verify_strategy=own.strategy,
-        accept_policy=own.accept_policy,
-        max_candidate_len=own.max_candidate_len,
-        verify_window=own.verify_window,
-        typical_epsilon=own.typical_epsilon,
-        typical_delta=own.typical_delta,
-    )

@@ -44,7 +44,7 @@ REDIAL = 0.5  # s
 
 
 @dataclass(slots=True)
-class _Running:
+class _HeldRanks:
     """The ranks of one generation."""
 
     generation: str
@@ -66,7 +66,7 @@ class NodeActor(Actor):
     def __init__(self, context: Context) -> None:
         self._context, self._settings = context, context.settings
         self._model: Fingerprint | None = None
-        self._running: _Running | None = None
+        self._running: _HeldRanks | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     async def on_start(self) -> None:
@@ -116,7 +116,7 @@ class NodeActor(Actor):
             return f"has another model: {self._model.name} beside {theirs.name}, with {difference}"
         return ""
 
-    def _start(self, told: RunRanks) -> _Running:
+    def _start(self, told: RunRanks) -> _HeldRanks:
         settings = self._settings
         here = settings.tensor_parallel_size // settings.nnodes
         first = settings.node_rank * here
@@ -128,7 +128,7 @@ class NodeActor(Actor):
         def lost(why: str) -> None:
             self._loop.call_soon_threadsafe(running.end, why)
 
-        running = _Running(told.generation, RankProcesses(lost))
+        running = _HeldRanks(told.generation, RankProcesses(lost))
         for number in range(here):
             running.processes.start(
                 Start(
@@ -149,7 +149,7 @@ class NodeActor(Actor):
             )
         return running
 
-    async def _end(self, running: _Running) -> None:
+    async def _end(self, running: _HeldRanks) -> None:
         # In a thread: a rank with much memory takes long to end.
         await asyncio.to_thread(running.processes.end)
         log.info("the ranks have ended%s", running.why and f": {running.why}")

@@ -24,7 +24,7 @@ __all__ = ["PageMemory", "TorchPages"]
 FRAME_BYTES = 4 << 20
 
 
-class OtherRanks(Protocol):
+class OtherParts(Protocol):
     """Those of a worker that is split (services/worker/parallel/pages.py). A page is given as views of the layers."""
 
     def read(self, pages: Sequence[int], wholes: Sequence[Sequence[torch.Tensor]]) -> None: ...
@@ -34,7 +34,7 @@ class OtherRanks(Protocol):
 class TorchPages:
     """services/worker/running/runner.py's PageMemory."""
 
-    def __init__(self, layers: Sequence[PageTensor], model: str, others: OtherRanks | None = None) -> None:
+    def __init__(self, layers: Sequence[PageTensor], model: str, others: OtherParts | None = None) -> None:
         """`model` is part of the layout's name."""
         self._layers, self._others = list(layers), others
         shapes = [f"{each.memory.dtype} {each.whole}" for each in layers]

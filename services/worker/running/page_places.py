@@ -31,7 +31,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PartPlaces:
     """Of each part: its address in page 0, and how far it is from there to page 1."""
 
     addresses: tuple[int, ...]
@@ -45,7 +45,7 @@ class PagePlaces:
     def __init__(self, memory: TorchPages) -> None:
         layers = [layer for layer, _, _ in memory.tensors]
         parts = [(layer, at, size) for layer in layers for at, size in parts_of(layer)]
-        self.places = Places(
+        self.places = PartPlaces(
             tuple(layer.data_ptr() + at for layer, at, _ in parts),
             tuple(layer.stride(0) * layer.itemsize for layer, _, _ in parts),
         )
