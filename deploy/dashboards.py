@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from grafana_json import Query, dashboard, graphs, numbers, panel  # noqa: E402
 
-from services.api.methods import LEARNED  # noqa: E402
+from models.heads.table import HEADS  # noqa: E402
 
 FOLDER = HERE / "grafana" / "dashboards"
 
@@ -55,8 +55,7 @@ SOURCE_ACCEPTED = "specmesh:draft_source_accepted_tokens_total"
 SOURCE_CLAIMED = "specmesh:draft_source_claimed_tokens_total"
 SOURCE_EXPECTED = "specmesh:draft_source_expected_tokens_total"
 SOURCE_AT_POSITION = "specmesh:draft_source_accepted_tokens_per_pos_total"
-# Drafts that a network in the worker made.
-OWN = f'{{source=~"{"|".join(LEARNED)}"}}'
+OF_HEADS = f'{{source=~"{"|".join(HEADS)}"}}'
 ASKING = "specmesh:draft_asking_seconds_total"
 STEP = "specmesh:step_seconds"
 NAIVE_SECONDS = "specmesh:spec_decode_naive_seconds_total"
@@ -172,7 +171,7 @@ SPECULATION = (
         panel("By source", "percentunit",
               (share(SOURCE_ACCEPTED, SOURCE_TOKENS, "source"), "{{source}}")),
         panel("The worker's own source", "percentunit",
-              (share(SOURCE_ACCEPTED + OWN, SOURCE_TOKENS + OWN, "source"), "{{source}}"),
+              (share(SOURCE_ACCEPTED + OF_HEADS, SOURCE_TOKENS + OF_HEADS, "source"), "{{source}}"),
               note="Acceptance of the head or draft model that is loaded.", quiet="no head or draft model is loaded."),
         panel("By position in the draft", "percentunit",
               (f"{rate(AT_POSITION, 'position')} / ignoring (position) group_left {rate(DRAFTS)}", "{{position}}"),

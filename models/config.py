@@ -26,7 +26,10 @@ _MAX_MLPS = 1 << 17
 def read_network(folder: Path) -> Network:
     """The network that a folder's config.json describes. Raises `ModelError` that names the field."""
     generation = folder / "generation_config.json"
-    fields = Fields(read_json(folder / "config.json"), read_json(generation) if generation.exists() else {})
+    return network_of(Fields(read_json(folder / "config.json"), read_json(generation) if generation.exists() else {}))
+
+
+def network_of(fields: Fields) -> Network:
     architectures = fields.values.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
     if isinstance(named, str) and named in LACKING:

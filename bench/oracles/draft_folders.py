@@ -24,11 +24,12 @@ from models.check import parts_of
 from models.config import Fields, read_network
 from models.deepseek_v3 import network as deepseek_v3
 from models.heads.eagle import read as read_eagle
-from models.heads.folder import READERS, read_head
+from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.mtp import MIMO
 from models.heads.mtp import read as read_mtp
 from models.heads.residual import ResidualHeads
+from models.heads.table import DRAFT_MODEL
 from models.heads.weights import HeadWeights, target_ids
 from models.sources import read_json
 from models.weights import Weights, embedding_of
@@ -214,6 +215,6 @@ def made(
         if method != "eagle":
             raise SystemExit(f"{method}: give --draft-model; only eagle and the families of mtp are made without one")
         return model, random_eagle(model, out / method, seed)
-    if method in READERS:
+    if method != DRAFT_MODEL:
         return model, in_floats(method, folder, model, out / method, seed if random else None)
     return model, folder

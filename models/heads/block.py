@@ -14,6 +14,7 @@ from collections.abc import Collection
 from models.config import Fields
 from models.heads import eagle3
 from models.heads.head import Head, Mask
+from models.heads.row import HeadRow
 from models.spec import Network
 
 TOKEN_FIELDS = ("ptd_token_id", "pard_token", "mask_token_id")
@@ -25,3 +26,16 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     token = fields.count(name, limit=target.vocab_size - 1, least=0)
     block = fields.count("block_size", 0, limit=64, least=0)
     return dataclasses.replace(head, follows=None, mask=Mask(token, "mask_hidden", block))
+
+
+ROW = HeadRow(
+    "block",
+    read,
+    label="block",
+    what="the head that drafts a block in one pass",
+    help="A block of tokens from one pass: EAGLE-3's layer, trained to fill masks behind the text",
+    length=5,
+    mark="mask_hidden",
+    loop="block:BlockDrafter",
+    trained=True,
+)

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from models.config import Fields
 from models.heads.fields import check_sizes, named, shared_with
 from models.heads.head import Head
+from models.heads.row import HeadRow
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
 from models.taps import FINAL
@@ -57,3 +58,15 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
         follows=sizes.layers - 1,
         shared=shared_with(target, names, "embed_tokens.weight", "lm_head"),
     )
+
+
+ROW = HeadRow(
+    "eagle",
+    read,
+    label="EAGLE",
+    what="the EAGLE head",
+    help="EAGLE: a layer trained to continue the target model's last hidden value",
+    length=5,
+    # One of the names of an MTP block ends alike.
+    mark=r"(?<!mtp\.)fc\.weight",
+)

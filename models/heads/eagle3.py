@@ -15,6 +15,7 @@ from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, named, shared_with
 from models.heads.head import Head
+from models.heads.row import HeadRow
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Attention, Beside, Layer, Linear, Network, Norm, Part
 from models.taps import Tap
@@ -107,3 +108,16 @@ def _taps(fields: Fields, layers: int) -> tuple[Tap, ...]:
     if not whole or len(set(ids)) < len(ids):
         raise ModelError(f"the head reads layers {ids!r} of a model with {layers}", FOR_ANOTHER)
     return tuple(i - 1 for i in ids)
+
+
+ROW = HeadRow(
+    "eagle3",
+    read,
+    label="EAGLE-3",
+    what="the EAGLE-3 head",
+    help="EAGLE-3: a layer trained to continue a mix of the target model's low, middle and high layers",
+    length=5,
+    mark=r"\.hidden_norm\.",
+    aliases=("draft-eagle3",),
+    trained=True,
+)

@@ -1,35 +1,22 @@
-"""A head's folder beside its target's: which head it is. A method's reader says what the head consists of; tensors that
-the folder lacks (embedding, head) are the target's. Reads headers only, and needs no torch.
+"""A head's folder beside its target's: what the head consists of, as the reader of its kind says. Tensors that the
+folder lacks (embedding, head) are the target's. Reads headers only, and needs no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from importlib import import_module
 from pathlib import Path
 
 from models.check import check_parts
-from models.config import Fields, read_network
+from models.config import Fields
 from models.errors import ModelError
 from models.folder_headers import FolderHeaders
-from models.heads.head import DRAFT_MODEL, Head
+from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.heads.sources import check_kind
+from models.heads.table import HEADS
 from models.quantized.format import Wanted
 from models.sources import read_json
 from models.spec import Network
-
-Reader = Callable[[Fields, Collection[str], Network], Head | ResidualHeads]
-
-# The reader of each method's folders. A draft model is any model with the target's tokenizer.
-READERS: dict[str, str] = {
-    "block": "models.heads.block:read",
-    "eagle": "models.heads.eagle:read",
-    "eagle3": "models.heads.eagle3:read",
-    "hydra": "models.heads.hydra:read",
-    "medusa": "models.heads.residual:read_medusa",
-    "mtp": "models.heads.mtp:read",
-}
 
 
 def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHeads:
@@ -44,16 +31,8 @@ def read_head(method: str, folder: Path, target: Network) -> Head | ResidualHead
 
 
 def _read(method: str, headers: FolderHeaders, target: Network) -> Head | ResidualHeads:
-    if method == DRAFT_MODEL:
-        network = read_network(headers.folder)
-        if network.vocab_size != target.vocab_size:
-            sizes = f"{network.vocab_size} tokens, the model's {target.vocab_size}"
-            raise ModelError(f"the draft model's vocabulary has {sizes}", "use a draft model with the same tokenizer")
-        head: Head | ResidualHeads = Head(network)
-    else:
-        module, _, name = READERS[method].partition(":")
-        read: Reader = getattr(import_module(module), name)
-        head = read(Fields(read_json(headers.folder / "config.json")), headers.tensors.keys(), target)
+    config = Fields(read_json(headers.folder / "config.json"))
+    head = HEADS[method].read(config, headers.tensors.keys(), target)
     if isinstance(head, ResidualHeads):
         check_parts(head, headers, head.shared)
         _check_ids(headers, head.token_ids, head.heads[0].head.outputs)

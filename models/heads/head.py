@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from models.spec import Linear, Network
 from models.taps import Tap
 
-DRAFT_MODEL = "draft_model"
-
 
 @dataclass(frozen=True, slots=True)
 class Mask:

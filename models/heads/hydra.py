@@ -15,6 +15,7 @@ from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, named
 from models.heads.head import Head
 from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
+from models.heads.row import HeadRow
 from models.layers.dense import Sizes, attention, layer_norms, mlp
 from models.spec import Attention, Given, Layer, Linear, Mlp, Network, Norm
 from models.taps import FINAL
@@ -89,3 +90,16 @@ def _prefix(names: Collection[str], target: Network, name: str) -> Head:
         entry=Given(),
     )
     return Head(network, taps=(FINAL,), follows=FINAL, shared={target.embedding: target.embedding})
+
+
+ROW = HeadRow(
+    "hydra",
+    read,
+    label="Hydra",
+    what="the Hydra heads",
+    help="Hydra: Medusa's heads, each of which also reads the draft tokens before its own",
+    length=4,
+    mark=r"hydra_mlp\.",
+    loop="hydra:HydraDrafter",
+    trained=True,
+)

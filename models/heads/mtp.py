@@ -20,6 +20,7 @@ from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shared_with
 from models.heads.head import Head
+from models.heads.row import HeadRow
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
 from models.taps import FINAL, Tap
@@ -132,3 +133,17 @@ def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:
         before_mlp,
         mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("use_bias")),
     )
+
+
+ROW = HeadRow(
+    "mtp",
+    read,
+    label="MTP",
+    what="the multi-token prediction block",
+    help="Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
+    length=3,
+    mark=r"\.eh_proj\.|mtp_linear_proj\.|\.mtp_layers\.|mtp\.fc\.",
+    aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn", "draft-mtp"),
+    with_model=True,
+    trained=True,
+)

@@ -4,9 +4,7 @@
     Hydra     head i:  [hidden, embedding of the text's last token, embeddings of tokens 1 .. i - 1] ─▶ the same
     Hydra++            hidden ─▶ prefix: a layer over the whole text ─▶ hidden of Hydra's heads
 
-A block is x = skip(x) + silu(linear(x)); skip is a linear where the block makes x narrower. Layouts of Medusa here: the
-authors' (`I.J.linear`, `I.N`, with or without `medusa_head.`) and vLLM's (`blocks.I.layers.J`, `lm_heads.I`,
-`token_map`). Those of Hydra: models/heads/hydra.py.
+A block is x = skip(x) + silu(linear(x)); skip is a linear where the block makes x narrower.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field
 
 from models.config import Fields
 from models.errors import ModelError
-from models.heads.fields import FOR_ANOTHER, check_sizes, named
+from models.heads.fields import FOR_ANOTHER
 from models.heads.head import Head
 from models.spec import Linear, Network, Part
 
@@ -53,28 +51,6 @@ class ResidualHeads:
         return tuple(dict.fromkeys([*(head.head for head in self.heads), *inner]))
 
 
-def read_medusa(fields: Fields, names: Collection[str], target: Network) -> ResidualHeads:
-    check_sizes(fields, target)
-    heads = _count(fields, "medusa_num_heads", "num_heads")
-    blocks = _count(fields, "medusa_num_layers", "num_hidden_layers")
-    vocabulary, token_ids = vocabulary_of(fields, names, target)
-    vllm = any(name.endswith("blocks.0.layers.0.weight") for name in names)
-    start = named(names, "medusa_heads.", "medusa_head.", "blocks.", "0.")
-    start = start if start.startswith("medusa") else ""
-    one_head = vllm and fields.flag("original_lm_head")
-    found = []
-    for head in range(heads):
-        linears = (f"{start}blocks.{head}.layers.{j}" if vllm else f"{start}{head}.{j}.linear" for j in range(blocks))
-        last = f"{start}lm_heads.{0 if one_head else head}" if vllm else f"{start}{head}.{blocks}"
-        found.append(
-            ResidualHead(
-                tuple(Block(linear_named(name, target.hidden_size, target.hidden_size, names)) for name in linears),
-                linear_named(last, vocabulary, target.hidden_size, names),
-            )
-        )
-    return ResidualHeads(tuple(found), False, token_ids, shared_head(one_head, found, names, target))
-
-
 def shared_head(
     one_head: bool, heads: Sequence[ResidualHead], names: Collection[str], target: Network
 ) -> dict[str, str]:
@@ -93,11 +69,6 @@ def vocabulary_of(fields: Fields, names: Collection[str], target: Network) -> tu
         said = f"the head's vocabulary has {size} of {target.vocab_size} tokens, and no token_map"
         raise ModelError(said, FOR_ANOTHER)
     return size, "token_map"
-
-
-def _count(fields: Fields, *spellings: str) -> int:
-    name = next((each for each in spellings if fields.given(each)), spellings[0])
-    return fields.count(name, limit=64)
 
 
 def linear_named(name: str, outputs: int, inputs: int, names: Collection[str]) -> Linear:

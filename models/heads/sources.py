@@ -6,24 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 from models.errors import ModelError
-from models.heads.head import DRAFT_MODEL
+from models.heads.table import DRAFT_MODEL, HEADS, TRAINED, kind_of
 from models.sources import ensure_model, fetch_from_hub, is_hub_id, weight_files
 from models.tensor_headers import read_headers
 
 OWN_FOLDER = "own"
-# Parts of tensors' names that only this method's folders have; a draft model's has none of them.
-MARKS: dict[str, tuple[str, ...]] = {
-    # Before eagle3, whose tensors it has too.
-    "block": ("mask_hidden",),
-    "eagle3": (".hidden_norm.",),
-    "hydra": ("hydra_mlp.",),
-    "medusa": ("medusa_head.", "medusa_heads.", "blocks.0.layers.", "0.0.linear.weight"),
-    "mtp": (".eh_proj.", "mtp_linear_proj.", ".mtp_layers.", "mtp.fc."),
-    # After mtp, one of whose norms has a like name, and eagle3.
-    "eagle": ("fc.weight",),
-}
-# What `specmesh train-drafter` makes.
-TRAINED = ("block", "draft_model", "eagle3", "hydra", "medusa", "mtp")
 # A tensor that whole models have and heads don't.
 OF_A_MODEL = "model.layers.0.input_layernorm.weight"
 
@@ -31,7 +18,7 @@ OF_A_MODEL = "model.layers.0.input_layernorm.weight"
 def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Path:
     """The head's folder, fetched if need be. Raises `ModelError`."""
     if name_or_path in ("", OWN_FOLDER):
-        if method == "mtp":
+        if HEADS[method].with_model:
             return target
         what = "a smaller model with the same tokenizer" if method == DRAFT_MODEL else "a head"
         raise ModelError(f"method {method} drafts with {what}, and none is given", where_from(method))
@@ -54,16 +41,8 @@ def ensure_head(method: str, name_or_path: str, target: Path, cache: Path) -> Pa
 def method_of(name_or_path: str, cache: Path) -> str:
     """The method of a head's folder, by the names of its tensors. Raises `ModelError`."""
     if name_or_path == OWN_FOLDER:
-        return "mtp"
+        return next(row.name for row in HEADS.values() if row.with_model)
     return kind_of(_names(_folder(name_or_path, cache))) or DRAFT_MODEL
-
-
-def kind_of(names: Collection[str]) -> str:
-    """The method of a head, by the names of its tensors; "": none is known by them."""
-    for method, marks in MARKS.items():
-        if any(mark in name for name in names for mark in marks):
-            return method
-    return ""
 
 
 def check_kind(method: str, names: Collection[str], folder: Path) -> None:

@@ -119,8 +119,11 @@ class Committed:
 
 
 class Drafter(Protocol):
-    # Its name in requests and drafts.
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """In requests and drafts."""
+        ...
+
     needs: ClassVar[Needs]
     # Whether drafts carry the distributions they were drawn from.
     gives_probs: ClassVar[bool]

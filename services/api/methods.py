@@ -1,8 +1,8 @@
 """The one table of methods: every way of drafting, by the name that settings, requests, metrics and docs use.
 
 Choices of settings, the HTTP API's enum, the page, `chat`, docs/use/methods.md and the registries of drafters are made
-from it. A new method is one file with a Drafter (services/api/drafter.py) and one row here. The class is named as text,
-so that reading the table imports no drafter.
+from it. A new text drafter is one file with a Drafter (services/api/drafter.py) and one row here; heads have a table of
+their own (models/heads/table.py). The class is named as text, so that reading the table imports no drafter.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
-from services.api.drafter import Needs
+from models.heads.row import HeadRow
+from models.heads.table import HEADS
 
 NAIVE = "naive"
 AUTO = "auto"
 PREDICTION = "prediction"
-# The value of the setting draft_model for the MTP block inside the model's own folder.
-OWN_FOLDER = "own"
 # Other servers' word for naive, which requests may use.
 OFF = "off"
 
@@ -30,9 +29,6 @@ class Method:
     help: str
     # The process in which it drafts.
     runs: Literal["proposer", "worker"] = "proposer"
-    needs: Needs = Needs.TOKENS
-    # Whether its drafts carry the distributions they were drawn from.
-    gives_probs: bool = False
     # The settings that only this method reads.
     settings: tuple[str, ...] = ()
     # Whether it computes drafts with a network of its own, whose folder the setting draft_model names.
@@ -52,19 +48,17 @@ class Method:
         return getattr(import_module(module), name)
 
 
-def _with_network(name: str, drafter: str, help: str, length: int, aliases: tuple[str, ...] = ()) -> Method:
+def _of_head(head: HeadRow) -> Method:
     return Method(
-        name,
-        f"services.worker.speculation.local.{name}:{drafter}",
-        help,
+        head.name,
+        f"services.worker.speculation.heads.{head.loop}",
+        head.help,
         runs="worker",
-        needs=Needs.FEATURES,
-        gives_probs=True,
         settings=("draft_model", "num_model_steps"),
         has_network=True,
-        length=length,
+        length=head.length,
         in_auto=False,
-        aliases=aliases,
+        aliases=head.aliases,
     )
 
 
@@ -104,51 +98,7 @@ METHODS: dict[str, Method] = {
             "services.proposer.prediction:PredictionDrafter",
             "Continues the text that came as the request's `prediction`",
         ),
-        _with_network(
-            "draft_model",
-            "DraftModelDrafter",
-            "A smaller model with the same tokenizer drafts, one pass for each token",
-            length=5,
-            aliases=("draft", "standalone", "draft-simple"),
-        ),
-        _with_network(
-            "mtp",
-            "MtpDrafter",
-            "Multi-token prediction: the block that the model was trained with, inside its own folder or in another",
-            length=3,
-            aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn", "draft-mtp"),
-        ),
-        _with_network(
-            "eagle",
-            "EagleDrafter",
-            "EAGLE: a layer trained to continue the target model's last hidden value",
-            length=5,
-        ),
-        _with_network(
-            "eagle3",
-            "Eagle3Drafter",
-            "EAGLE-3: a layer trained to continue a mix of the target model's low, middle and high layers",
-            length=5,
-            aliases=("draft-eagle3",),
-        ),
-        _with_network(
-            "block",
-            "BlockDrafter",
-            "A block of tokens from one pass: EAGLE-3's layer, trained to fill masks behind the text",
-            length=5,
-        ),
-        _with_network(
-            "medusa",
-            "MedusaDrafter",
-            "Medusa: a small head for each of the next tokens, all reading the target model's last hidden value",
-            length=4,
-        ),
-        _with_network(
-            "hydra",
-            "HydraDrafter",
-            "Hydra: Medusa's heads, each of which also reads the draft tokens before its own",
-            length=4,
-        ),
+        *map(_of_head, HEADS.values()),
         Method(
             "hybrid",
             "services.proposer.hybrid:HybridDrafter",
@@ -168,6 +118,13 @@ METHODS: dict[str, Method] = {
 }  # fmt: skip
 
 
+def lengths_of_heads() -> str:
+    """For people: the longest draft of each head, the shortest ones first."""
+    lengths = sorted({head.length for head in HEADS.values()})
+    names = {each: ", ".join(head.name for head in HEADS.values() if head.length == each) for each in lengths}
+    return ", ".join(f"{length} for {some}" for length, some in names.items())
+
+
 def method_for(asked: str, own: str, has_prediction: bool) -> str:
     """The method of a request that asks for `asked` ("": for none) at a server whose method is `own`. A request that
     brings a prediction is drafted from it, unless the server's method looks at predictions anyway."""
@@ -185,13 +142,13 @@ HYBRID_FIRST, HYBRID_THEN = "suffix", "ngram"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a draft's tokens came from, as `Run.source` names it. `label` is its name on a screen. `learned`: a network
-    in the worker made them; a server has one such source at most."""
+    """Where a draft's tokens came from, as `Run.source` names it. `label` is its name on a screen. `head`: a network in
+    the worker made them; a server has one such source at most."""
 
     name: str
     label: str
     help: str
-    learned: bool = False
+    head: bool = False
 
 
 SOURCES: dict[str, Source] = {
@@ -203,13 +160,6 @@ SOURCES: dict[str, Source] = {
         Source("store", "store", "earlier answers, kept on disk"),
         Source("corpus", "corpus", "a corpus that was added"),
         Source(PREDICTION, "expected text", "the text that came with the request"),
-        Source("mtp", "MTP", "the multi-token prediction block, in the worker", learned=True),
-        Source("eagle", "EAGLE", "the EAGLE head, in the worker", learned=True),
-        Source("eagle3", "EAGLE-3", "the EAGLE-3 head, in the worker", learned=True),
-        Source("block", "block", "the head that drafts a block in one pass, in the worker", learned=True),
-        Source("medusa", "Medusa", "the Medusa heads, in the worker", learned=True),
-        Source("hydra", "Hydra", "the Hydra heads, in the worker", learned=True),
-        Source("draft_model", "draft model", "the draft model, in the worker", learned=True),
+        *(Source(head.name, head.label, f"{head.what}, in the worker", head=True) for head in HEADS.values()),
     )
 }
-LEARNED = tuple(source.name for source in SOURCES.values() if source.learned)

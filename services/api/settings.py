@@ -20,7 +20,7 @@ from typing import Any
 from services.api.cores import cores_of
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.hosts import origins_of
-from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS
+from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS, lengths_of_heads
 from services.api.nodes import WORKER_NODE, meeting_endpoint, problems_of
 from services.api.page_transport import NIXL, TRANSPORTS
 from services.api.phases import ALL, PHASES
@@ -92,8 +92,8 @@ SETTINGS: tuple[Setting, ...] = (
     _row("num_model_steps", 0, "Maximum number of tokens that a head or draft model drafts at once; 0: as many as the draft may have, and with method auto twice its default length", low=0, high=64, roles="worker"),
     _row("draft_dtype", "auto", "dtype of the draft model or head; auto: int8 where compiled loops run a model in bfloat16, else that of the model", kind="choice", choices=("auto", "bfloat16", "float32", "int8"), roles="worker"),
     _row("draft_trees", False, "Drafts may be trees, with several tokens for one position, in requests that don't set it; with auto and a head they are anyway", roles="worker"),
-    _row("draft_tree_shape", "", "Fixed shape of the trees of learned drafters: a JSON list of paths, each of ranks, such as [[0], [1], [0, 0]]; empty: the most probable tokens", roles="worker"),
-    _row("num_speculative_tokens", -1, "Maximum draft length in tokens; -1: by method: 48 for auto, 3 for mtp, 4 for medusa and hydra, 5 for draft_model, eagle, eagle3 and block, 8 for the others", low=-1, high=64),
+    _row("draft_tree_shape", "", "Fixed shape of the trees of heads: a JSON list of paths, each of ranks, such as [[0], [1], [0, 0]]; empty: the most probable tokens", roles="worker"),
+    _row("num_speculative_tokens", -1, f"Maximum draft length in tokens; -1: 48 for auto, 8 for text drafters, {lengths_of_heads()}", low=-1, high=64),
     _row("verify_strategy", "auto", "Rule by which draft tokens are accepted; auto: greedy at temperature 0, else target_match; typical and topp change the text", kind="choice", choices=(AUTO, *STRATEGIES)),
     _row("accept_policy", "normal", "For debugging: accept_all accepts every draft token and changes the text, reject_all accepts none", kind="choice", choices=ACCEPT_POLICIES),
     _row("allow_lossy", False, "Allow requests to name strategies and policies that change the text or its distribution; the server's own is always allowed", roles="worker"),

@@ -10,7 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from services.api.methods import AUTO, METHODS, OWN_FOLDER
+from models.heads.sources import OWN_FOLDER
+from services.api.methods import AUTO, METHODS
 from services.api.strategies import STRATEGIES
 
 # Their key -> our row.

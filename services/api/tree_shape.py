@@ -1,4 +1,4 @@
-"""The shape of the trees that learned drafters draft: dynamic, or a fixed list of paths as published for Medusa and
+"""The shape of the trees that heads draft: dynamic, or a fixed list of paths as published for Medusa and
 EAGLE. A path is a list of ranks: [0, 2] is the third most probable token behind the most probable first one.
 """
 

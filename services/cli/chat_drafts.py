@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from services.api.methods import LEARNED, SOURCES
+from services.api.methods import SOURCES
 
 SHOWN = ("accepted", "all")
 RESET = "\x1b[0m"
 REJECTED = "\x1b[2;9m"  # faint and struck through
 # Underlined, each source in a colour of its own; sources the table doesn't have share OTHER_STYLE.
 COLOURS = (32, 36, 34, 35, 95, 33)
-# A server has one of the learned sources at most.
-LEARNED_STYLE = "\x1b[4;94m"
-_TEXT_SOURCES = [name for name in SOURCES if name not in LEARNED]
+# A server has one head at most.
+HEAD_STYLE = "\x1b[4;94m"
+_TEXT_SOURCES = [source.name for source in SOURCES.values() if not source.head]
 STYLES = {
     **{name: f"\x1b[4;{colour}m" for name, colour in zip(_TEXT_SOURCES, cycle(COLOURS), strict=False)},
-    **dict.fromkeys(LEARNED, LEARNED_STYLE),
+    **{source.name: HEAD_STYLE for source in SOURCES.values() if source.head},
 }
 OTHER_STYLE = "\x1b[4;91m"
 # Control characters that a terminal would obey, except tabs and line ends, and halves of characters, which can't be

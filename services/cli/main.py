@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from models.heads.table import TRAINED
 from services.api.settings import ROLES, ROWS, did_you_mean
 from services.cli.flags import (
     OF_ONE_PROCESS,
@@ -322,8 +323,7 @@ def _do_model(options: argparse.Namespace) -> int:
 def _train(commands: argparse._SubParsersAction[Parser]) -> None:
     more = "The model answers the prompts itself; a run that ended early goes on where it was."
     sub = _add(commands, "train-drafter", "Train a head that drafts for a model", _do_train, more)
-    kinds = ("block", "draft_model", "eagle3", "hydra", "medusa", "mtp")
-    sub.add_argument("--head", "--method", choices=kinds, default="eagle3", help="kind of drafter (default eagle3)")
+    sub.add_argument("--head", "--method", choices=TRAINED, default="eagle3", help="kind of drafter (default eagle3)")
     sub.add_argument("--data", nargs="+", default=[], metavar="FILE", help="prompts: one a line, or .jsonl")
     own = "sample N prompts from the model itself (default 0)"
     sub.add_argument("--own-prompts", type=int, default=0, metavar="N", help=own)

@@ -18,7 +18,7 @@ from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
 from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.runner import Runner
 from services.worker.scheduling.limits import LONGEST_AUTO
-from services.worker.speculation.local.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import LocalDrafters
 
 if TYPE_CHECKING:
     from services.worker.parallel.nodes import Nodes
@@ -86,7 +86,7 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
     if own and METHODS[own.method].has_network:
         head = own.method, own.folder(settings, folder)
     model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)
-    drafters = {own.method: local(settings, model)} if own and local else {}
+    drafters = {own.method: local(own.method, settings, model)} if own and local else {}
     return TorchRunner(model, LocalDrafters(drafters), model.counts)
 
 

@@ -28,12 +28,12 @@ from services.api.drafter import NO_DRAFT, Draft, Needs
 
 
 class ToyHead:
-    name = "toy"
     needs = Needs.FEATURES
     gives_probs = True
     taps = (0, "final")
 
-    def __init__(self, settings, model):
+    def __init__(self, name, settings, model):
+        self.name = name
         self.vocabulary = model.facts.vocab_size
         self.seen = {}
         self.last = {}
@@ -67,8 +67,7 @@ class ToyHead:
 '''
 
 ROW = '''        Method(
-            "toy", "services.worker.speculation.local.toy:ToyHead", "A test's", runs="worker", needs=Needs.FEATURES,
-            gives_probs=True,
+            "toy", "services.worker.speculation.heads.toy:ToyHead", "A test's", runs="worker",
         ),
 '''
 
@@ -76,7 +75,7 @@ ROW = '''        Method(
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     root = copy_sources(tmp_path_factory.mktemp("sources"))
-    (root / "services/worker/speculation/local/toy.py").write_text(DRAFTER)
+    (root / "services/worker/speculation/heads/toy.py").write_text(DRAFTER)
     path = root / "services/api/methods.py"
     table = path.read_text()
     place = table.index("        Method(\n", table.index("METHODS"))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from engine_room import Ask, EngineRoom, Guess, draft
+from services.worker.speculation.heads.draft_model import DraftModelDrafter
 
 from kernels import interpreter, launch
 from services.api.drafts import PlacedDraft
@@ -21,8 +22,7 @@ from services.api.strategies import STRATEGIES
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
-from services.worker.speculation.local.draft_model import DraftModelDrafter
-from services.worker.speculation.local.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import LocalDrafters
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny_folder import write_tiny_model

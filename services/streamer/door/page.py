@@ -38,7 +38,7 @@ def filled(text: str) -> str:
     """The text with its marks replaced by what they name."""
     drafting = [method for method in METHODS.values() if method.name != NAIVE]
     sources = [
-        {"id": source.name, "name": source.label, "says": source.help} | ({"learned": True} if source.learned else {})
+        {"id": source.name, "name": source.label, "says": source.help} | ({"head": True} if source.head else {})
         for source in SOURCES.values()
     ]
     made = {

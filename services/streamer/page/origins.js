@@ -25,7 +25,7 @@ export const originOfToken = ({ step, own }) => (own ? (step.drafted ? "bonus" :
 export function legend(tokens) {
   const counts = {};
   for (const token of tokens) counts[originOfToken(token)] = (counts[originOfToken(token)] ?? 0) + 1;
-  const shown = ORIGINS.filter((origin) => (tokens.length ? counts[origin.id] : origin.id !== "other" && !origin.learned));
+  const shown = ORIGINS.filter((origin) => (tokens.length ? counts[origin.id] : origin.id !== "other" && !origin.head));
   return shown.map((origin) =>
     el("li", { title: origin.says },
       el("span", { class: `origin ${origin.id}` }, origin.name),

@@ -2,7 +2,7 @@
 call of its own, the worker's own drafters.
 
 Knows torch, but neither strategies nor scheduling: sampler.py makes the questions for verification, kernels/verify
-answers them, speculation/local makes the next drafts.
+answers them, speculation/heads makes the next drafts.
 """
 
 from __future__ import annotations

@@ -12,13 +12,12 @@ from models.config import read_network
 from models.errors import ModelError
 from models.heads.folder import read_head
 from models.heads.shipped import shipped_heads
-from models.heads.sources import OF_A_MODEL, TRAINED, check_kind, ensure_head
+from models.heads.sources import OF_A_MODEL, check_kind, ensure_head
+from models.heads.table import HEADS, TRAINED
 from models.spec import Network
-from services.api.methods import METHODS
 from services.cli.main import parser
 
 HEAD = shipped_heads("smollm2-135m-instruct")["eagle3"]
-WITH_NETWORK = [row.name for row in METHODS.values() if row.has_network]
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def target(model: Path) -> Network:
     return read_network(model)
 
 
-@pytest.mark.parametrize("method", [name for name in WITH_NETWORK if name != "mtp"])
+@pytest.mark.parametrize("method", [name for name in HEADS if name != "mtp"])
 @pytest.mark.parametrize("given", ["", "own"])
 def test_without_a_folder_it_is_said_how_to_come_by_one(method: str, given: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as refused:
@@ -50,7 +49,7 @@ def test_what_is_said_to_be_trained_is_what_the_command_trains() -> None:
     assert commands.choices["train-drafter"]._option_string_actions["--head"].choices == TRAINED
 
 
-@pytest.mark.parametrize("method", [name for name in WITH_NETWORK if name not in ("eagle3", "draft_model")])
+@pytest.mark.parametrize("method", [name for name in HEADS if name not in ("eagle3", "draft_model")])
 def test_a_head_of_another_method_is_named_with_its_own(method: str, target: Network) -> None:
     with pytest.raises(ModelError) as refused:
         read_head(method, HEAD, target)
@@ -63,7 +62,7 @@ def test_a_head_is_no_draft_model(tmp_path: Path) -> None:
         ensure_head("draft_model", str(HEAD), tmp_path, tmp_path)
 
 
-@pytest.mark.parametrize("method", [name for name in WITH_NETWORK if name != "draft_model"])
+@pytest.mark.parametrize("method", [name for name in HEADS if name != "draft_model"])
 def test_a_model_without_a_head_is_named_so(method: str, model: Path, target: Network) -> None:
     """For mtp it is the target model's own folder, too."""
     with pytest.raises(ModelError, match=f"{model} is a model, and holds no head of method {method}"):

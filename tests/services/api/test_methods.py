@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, LEARNED, METHODS, NAIVE, PARTS, SOURCES, Method
+from models.heads.table import HEADS
+from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, NAIVE, PARTS, SOURCES, Method
 from services.api.settings import ROWS
 from services.api.speculative_config import METHODS_TO_COME
 
@@ -15,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
-def test_a_row_names_a_class_in_a_file_of_the_methods_own_and_repeats_what_it_declares(method: Method) -> None:
+def test_a_row_names_a_class_in_the_room_where_it_runs_and_a_file_of_the_methods_own(method: Method) -> None:
+    """Heads have theirs in models/heads, and share what drafts with them."""
     found = method.load()
-    assert found.__module__.rpartition(".")[2] == method.name
     assert found.__module__.startswith(f"services.{method.runs}.")
-    assert (found.needs.value, found.gives_probs) == (method.needs.value, method.gives_probs)
+    assert method.has_network or found.__module__.rpartition(".")[2] == method.name
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
@@ -51,7 +52,8 @@ def test_choices_of_settings_are_the_rows() -> None:
 
 def test_every_method_of_one_source_can_be_the_source_of_a_draft() -> None:
     assert set(PARTS) <= set(SOURCES)
-    assert set(LEARNED) == {name for name, method in METHODS.items() if method.has_network}
+    assert {each.name for each in SOURCES.values() if each.head} == set(HEADS)
+    assert set(HEADS) == {name for name, method in METHODS.items() if method.has_network}
 
 
 def test_outside_its_own_room_a_method_is_named_in_the_table_only() -> None:

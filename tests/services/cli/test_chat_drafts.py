@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.methods import LEARNED, SOURCES
+from services.api.methods import SOURCES
 from services.cli.chat_drafts import (
-    LEARNED_STYLE,
+    HEAD_STYLE,
     OTHER_STYLE,
     REJECTED,
     RESET,
@@ -57,10 +57,10 @@ def test_with_colours_each_source_has_its_own_and_lines_end_without() -> None:
 
 def test_every_source_of_the_table_has_a_style_and_the_workers_own_has_none_of_a_texts() -> None:
     assert set(STYLES) == set(SOURCES) and OTHER_STYLE not in STYLES.values()
-    of_texts = [style for name, style in STYLES.items() if name not in LEARNED]
-    assert len(set(of_texts)) == len(of_texts) and LEARNED_STYLE not in of_texts
+    of_texts = [style for name, style in STYLES.items() if name not in SOURCES or not SOURCES[name].head]
+    assert len(set(of_texts)) == len(of_texts) and HEAD_STYLE not in of_texts
     view = DraftView(True)
-    assert view.paint("ab", [run([0, 1], 2, source="eagle3")]) == f"{LEARNED_STYLE}ab{RESET}"
+    assert view.paint("ab", [run([0, 1], 2, source="eagle3")]) == f"{HEAD_STYLE}ab{RESET}"
 
 
 def test_what_two_steps_drafted_from_one_source_is_one_bracket() -> None:

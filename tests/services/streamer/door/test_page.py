@@ -106,7 +106,7 @@ def test_the_methods_to_choose_from_and_the_sources_to_colour_are_those_of_the_t
         assert f'"id": "{source.name}", "name": "{source.label}"' in origins
         assert f".origin.{source.name} " in BODIES["page.css"].decode()
         # What is in the worker is in no legend before it has drafted.
-        assert (f'"says": "{source.help}", "learned": true}}' in origins) == source.learned
+        assert (f'"says": "{source.help}", "head": true}}' in origins) == source.head
     drawn = re.findall(r"\.origin\.(\w+) \{ --own: [^;]+;([^}]*)\}", BODIES["page.css"].decode())
     assert len({style for _, style in drawn}) == len(drawn) == len(SOURCES) + 2, "two have the same line"
     assert not [name for name, body in BODIES.items() if b"made:" in body]

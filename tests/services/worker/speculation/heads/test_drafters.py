@@ -24,7 +24,7 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.local.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import LocalDrafters
 from services.worker.speculation.remote.proposers import Proposers
 
 
@@ -226,7 +226,7 @@ class World:
     """An engine over the toy, step by step, without its thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, toy: Toy) -> None:
-        row = Method("toy", "", "", runs="worker", needs=Toy.needs, gives_probs=True)
+        row = Method("toy", "", "", runs="worker")
         monkeypatch.setitem(METHODS, "toy", row)
         self.model = Judged()
         runner = TorchRunner(self.model, LocalDrafters({"toy": toy}))

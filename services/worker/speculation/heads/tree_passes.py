@@ -14,7 +14,7 @@ from models.branches import own_pages
 from services.api.drafter import DraftRequest
 from services.api.tree_shape import Shape
 from services.worker.running.head import HeadModel, HeadTree
-from services.worker.speculation.local.draft_tree import DraftTree, grow
+from services.worker.speculation.heads.draft_tree import DraftTree, grow
 
 
 class Root:

@@ -21,8 +21,8 @@ from services.api.draft_tree import depths, walk
 from services.api.drafter import Draft, Features
 from services.api.tree_shape import read_shape
 from services.worker.running.head import HeadModel
-from services.worker.speculation.local import head_drafter
-from services.worker.speculation.local.head_drafter import WHOLE_STEPS, Following
+from services.worker.speculation.heads import head_drafter
+from services.worker.speculation.heads.head_drafter import WHOLE_STEPS, Following
 
 
 @pytest.mark.parametrize("executor", ["plain", "compiled"])

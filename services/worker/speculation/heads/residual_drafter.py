@@ -12,8 +12,8 @@ from models.gpu.chain import likeliest
 from services.api.drafter import Committed, Draft, DraftRequest, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import ResidualModel
-from services.worker.speculation.local.choice import Chain, choose, fetched
-from services.worker.speculation.local.draft_tree import DraftTree, apart, grow
+from services.worker.speculation.heads.choice import Chain, choose, fetched
+from services.worker.speculation.heads.draft_tree import DraftTree, apart, grow
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ResidualDrafter:
-    name: ClassVar[str]
     needs: ClassVar[Needs] = Needs.FEATURES
     gives_probs: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings | None, model: TorchModel) -> None:
+    def __init__(self, name: str, settings: Settings | None, model: TorchModel) -> None:
         assert isinstance(model.head, ResidualModel)
+        self.name = name
         self._model = model.head
         self._vocab_size = model.facts.vocab_size
         self._shape = read_shape(settings.draft_tree_shape) if settings else Shape()

@@ -1,5 +1,5 @@
-"""Drafters with a network of their own: draft model, MTP, EAGLE, EAGLE-3. A draft is a chain, a pass for each token, or
-a tree, a pass for each level (local/tree_passes.py).
+"""Heads whose network makes a token in each pass: draft model, MTP, EAGLE, EAGLE-3. A draft is a chain, a pass for each
+token, or a tree, a pass for each level (tree_passes.py).
 
     text         . . . t u|                       u: the last token, not computed by the target yet
     commit       (t, hidden of .) (u, hidden of t)   ─▶ first draft token a, hidden
@@ -20,9 +20,9 @@ import torch
 from services.api.drafter import Committed, Draft, DraftRequest, Features, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import HeadModel, HeadRows
-from services.worker.speculation.local.choice import Chain, choose
-from services.worker.speculation.local.draft_tree import apart
-from services.worker.speculation.local.tree_passes import Root, draft_trees
+from services.worker.speculation.heads.choice import Chain, choose
+from services.worker.speculation.heads.draft_tree import apart
+from services.worker.speculation.heads.tree_passes import Root, draft_trees
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -113,12 +113,12 @@ def crowds(known: Collection[Following]) -> Following | None:
 
 
 class HeadDrafter:
-    name: ClassVar[str]
     needs: ClassVar[Needs] = Needs.FEATURES
     gives_probs: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings | None, model: TorchModel) -> None:
+    def __init__(self, name: str, settings: Settings | None, model: TorchModel) -> None:
         assert isinstance(model.head, HeadModel)
+        self.name = name
         self._model = model.head
         self._reads_hidden = self._model.head.network.entry is not None
         self._vocab_size = model.facts.vocab_size

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import ClassVar
 
 import torch
 
 from services.api.drafter import Committed, Draft, DraftRequest
 from services.worker.running.head import HeadRows
-from services.worker.speculation.local.choice import Chain, choose
-from services.worker.speculation.local.head_drafter import Following, HeadDrafter
+from services.worker.speculation.heads.choice import Chain, choose
+from services.worker.speculation.heads.head_drafter import Following, HeadDrafter
 
 
 class BlockDrafter(HeadDrafter):
-    name: ClassVar[str] = "block"
-
     def commit(self, results: Sequence[Committed]) -> None:
         """Rows of texts that a draft is asked for wait for `draft`, which comes next: it adds the masks."""
         super().commit([each for each in results if not each.asked])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
 from services.api.drafter import Committed
 from services.worker.running.head import HeadRows
-from services.worker.speculation.local.head_drafter import Following, crowds
-from services.worker.speculation.local.residual_drafter import ResidualDrafter
+from services.worker.speculation.heads.head_drafter import Following, crowds
+from services.worker.speculation.heads.residual_drafter import ResidualDrafter
 
 if TYPE_CHECKING:
     from services.api.settings import Settings
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 
 class HydraDrafter(ResidualDrafter):
-    name: ClassVar[str] = "hydra"
-
-    def __init__(self, settings: Settings | None, model: TorchModel) -> None:
-        super().__init__(settings, model)
+    def __init__(self, name: str, settings: Settings | None, model: TorchModel) -> None:
+        super().__init__(name, settings, model)
         # Texts as the prefix layer has read them: each token where its hidden value is.
         self._known: dict[int, Following] = {}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.api.drafter import Draft, DraftRequest, Text
-from services.worker.speculation.local.choice import Chain, choose
+from services.worker.speculation.heads.choice import Chain, choose
 
 VOCABULARY = 12
 LOGITS = torch.tensor([0.5, -1.0, 2.0, 1.0])

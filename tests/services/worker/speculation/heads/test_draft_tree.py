@@ -10,8 +10,8 @@ import torch
 from services.api.draft_tree import possible
 from services.api.drafter import DraftRequest, Text
 from services.api.tree_shape import Shape, read_shape
-from services.worker.speculation.local import draft_tree
-from services.worker.speculation.local.draft_tree import DraftTree, grow
+from services.worker.speculation.heads import draft_tree
+from services.worker.speculation.heads.draft_tree import DraftTree, grow
 
 
 def tree_of(shape: Shape, budget: int = 3, floor: float = 0.0) -> DraftTree:
