@@ -13,11 +13,14 @@ from collections.abc import Collection
 
 from models.config import Fields
 from models.heads import eagle3
+from models.heads.form import Form
 from models.heads.head import Head, Mask
 from models.heads.row import HeadRow
 from models.spec import Network
 
 TOKEN_FIELDS = ("ptd_token_id", "pard_token", "mask_token_id")
+# Tokens of a draft.
+TRAINED_BLOCK = 5
 
 
 def read(fields: Fields, names: Collection[str], target: Network) -> Head:
@@ -26,6 +29,14 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     token = fields.count(name, limit=target.vocab_size - 1, least=0)
     block = fields.count("block_size", 0, limit=64, least=0)
     return dataclasses.replace(head, follows=None, mask=Mask(token, "mask_hidden", block))
+
+
+def form(network: Network, vocabulary: int) -> Form:
+    made = eagle3.form(network, vocabulary)
+    # Any token does: the layer is told by the mask's hidden value.
+    token = network.eos_token_ids[0] if network.eos_token_ids else 0
+    said = {"parallel_drafting": True, TOKEN_FIELDS[0]: token, "block_size": TRAINED_BLOCK}
+    return dataclasses.replace(made, config=made.config | said)
 
 
 ROW = HeadRow(
@@ -37,5 +48,5 @@ ROW = HeadRow(
     length=5,
     mark="mask_hidden",
     loop="block:BlockDrafter",
-    trained=True,
+    form=form,
 )

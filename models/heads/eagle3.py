@@ -14,6 +14,7 @@ from typing import Any
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, named, shared_with
+from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
@@ -110,6 +111,16 @@ def _taps(fields: Fields, layers: int) -> tuple[Tap, ...]:
     return tuple(i - 1 for i in ids)
 
 
+def form(network: Network, vocabulary: int) -> Form:
+    count = len(network.layers)
+    taps = dict.fromkeys((min(1, count - 1), count // 2 - 1, max(0, count - 4)))
+    config = plain_layers(network) | {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": vocabulary,
+        "tie_word_embeddings": False, "eagle_aux_hidden_state_layer_ids": [tap + 1 for tap in taps],
+    }  # fmt: skip
+    return Form(config, ("lm_head.weight", "d2t", "t2d"), trains_output=True)
+
+
 ROW = HeadRow(
     "eagle3",
     read,
@@ -119,5 +130,5 @@ ROW = HeadRow(
     length=5,
     mark=r"\.hidden_norm\.",
     aliases=("draft-eagle3",),
-    trained=True,
+    form=form,
 )

@@ -35,12 +35,12 @@ def _read(method: str, headers: FolderHeaders, target: Network) -> Head | Residu
     head = HEADS[method].read(config, headers.tensors.keys(), target)
     if isinstance(head, ResidualHeads):
         check_parts(head, headers, head.shared)
-        _check_ids(headers, head.token_ids, head.heads[0].head.outputs)
+        _check_ids(headers, head.token_ids, head.output.outputs)
         return head
     check_parts(head, headers, head.shared)
     if (network := head.network).embedding not in head.shared:
         headers.check_floats(network.embedding, network.vocab_size, network.hidden_size)
-    _check_ids(headers, head.id_offsets, network.head.outputs)
+    _check_ids(headers, head.id_offsets, head.output.outputs)
     if head.mask is not None:
         headers.check_floats(head.mask.features, 1, len(head.taps) * target.hidden_size)
     return head

@@ -43,3 +43,8 @@ class Head:
     shared: Mapping[str, str] = field(default_factory=dict)
     # For a head whose whole draft is one pass, over rows of this mask; it has no `follows`.
     mask: Mask | None = None
+
+    @property
+    def output(self) -> Linear:
+        """Of its logits."""
+        return self.network.head

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, named
+from models.heads.form import Form
 from models.heads.head import Head
 from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
 from models.heads.row import HeadRow
@@ -92,6 +93,16 @@ def _prefix(names: Collection[str], target: Network, name: str) -> Head:
     return Head(network, taps=(FINAL,), follows=FINAL, shared={target.embedding: target.embedding})
 
 
+def form(network: Network, vocabulary: int) -> Form:
+    """A block for each of the next tokens, before one output head."""
+    config = {
+        "architectures": ["HydraModel"], "model_type": "hydra", "hidden_size": network.hidden_size,
+        "hydra_num_heads": 4, "hydra_num_layers": 1, "hydra_head_arch": "mlp", "grounded_heads": True,
+        "vocab_size": network.vocab_size, "truncated_vocab_size": vocabulary, "original_lm_head": True,
+    }  # fmt: skip
+    return Form(config, ("hydra_mlp.0.0.linear.weight", "hydra_lm_head.0.weight", "token_map"))
+
+
 ROW = HeadRow(
     "hydra",
     read,
@@ -101,5 +112,5 @@ ROW = HeadRow(
     length=4,
     mark=r"hydra_mlp\.",
     loop="hydra:HydraDrafter",
-    trained=True,
+    form=form,
 )

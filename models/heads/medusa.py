@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from models.config import Fields
 from models.heads.fields import check_sizes, named
+from models.heads.form import Form
 from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
 from models.heads.row import RESIDUAL, HeadRow
 from models.spec import Network
@@ -42,6 +43,16 @@ def _count(fields: Fields, *spellings: str) -> int:
     return fields.count(name, limit=64)
 
 
+def form(network: Network, vocabulary: int) -> Form:
+    """In vLLM's layout: a block for each of the next tokens, before one output head."""
+    config = {
+        "architectures": ["MedusaModel"], "model_type": "medusa", "hidden_size": network.hidden_size, "num_heads": 4,
+        "num_hidden_layers": 1, "vocab_size": network.vocab_size, "truncated_vocab_size": vocabulary,
+        "original_lm_head": True,
+    }  # fmt: skip
+    return Form(config, ("blocks.0.layers.0.weight", "lm_heads.0.weight", "token_map"))
+
+
 ROW = HeadRow(
     "medusa",
     read,
@@ -51,5 +62,5 @@ ROW = HeadRow(
     length=4,
     mark=r"medusa_heads?\.|blocks\.0\.layers\.|0\.0\.linear\.weight",
     loop=RESIDUAL,
-    trained=True,
+    form=form,
 )

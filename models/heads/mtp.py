@@ -19,6 +19,7 @@ from models import deepseek_v3, ernie4_5
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shared_with
+from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
 from models.layers.dense import attention, layer_norms, mlp, read_sizes
@@ -135,6 +136,18 @@ def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:
     )
 
 
+def form(network: Network, vocabulary: int) -> Form:
+    """In DeepSeek-V3's layout, with a plain layer. The output head is written where its vocabulary is smaller."""
+    name = f"model.layers.{len(network.layers)}."
+    config = plain_layers(network, len(network.layers)) | {
+        "architectures": ["DeepSeekMTPModel"], "model_type": "deepseek_mtp", "num_nextn_predict_layers": 1,
+    }  # fmt: skip
+    if vocabulary == network.vocab_size:
+        return Form(config, (f"{name}eh_proj.weight",))
+    names = (f"{name}eh_proj.weight", f"{name}shared_head.head.weight", "d2t")
+    return Form(config | {"draft_vocab_size": vocabulary}, names)
+
+
 ROW = HeadRow(
     "mtp",
     read,
@@ -145,5 +158,5 @@ ROW = HeadRow(
     mark=r"\.eh_proj\.|mtp_linear_proj\.|\.mtp_layers\.|mtp\.fc\.",
     aliases=("deepseek_mtp", "ernie_mtp", "mimo_mtp", "nextn", "draft-mtp"),
     with_model=True,
-    trained=True,
+    form=form,
 )

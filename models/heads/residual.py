@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from models.config import Fields
 from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER
 from models.heads.head import Head
 from models.spec import Linear, Network, Part
+from models.taps import FINAL, Tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class ResidualHead:
 
 @dataclass(frozen=True, slots=True)
 class ResidualHeads:
+    taps: ClassVar[tuple[Tap, ...]] = (FINAL,)
+
     heads: tuple[ResidualHead, ...]
     # Whether a head also reads the tokens before its own.
     reads_tokens: bool
@@ -42,6 +46,11 @@ class ResidualHeads:
     shared: Mapping[str, str] = field(default_factory=dict)
     # The network whose final values the heads read in place of the target's; it gives no logits.
     prefix: Head | None = None
+
+    @property
+    def output(self) -> Linear:
+        """Of a head's logits."""
+        return self.heads[0].head
 
     @property
     def linears(self) -> tuple[Linear, ...]:

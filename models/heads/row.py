@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from models.config import Fields
+from models.heads.form import Form
 from models.heads.head import Head
 from models.heads.residual import ResidualHeads
 from models.spec import Network
@@ -40,5 +41,12 @@ class HeadRow:
     aliases: tuple[str, ...] = ()
     # Whether it may be inside the target model's own folder.
     with_model: bool = False
-    # Whether `specmesh train-drafter` makes it.
-    trained: bool = False
+    # The form in which `specmesh train-drafter` makes it for a model, with so many tokens; None: it doesn't. Raises
+    # `ValueError` where none can be made for the model.
+    form: Callable[[Network, int], Form] | None = None
+
+    def made(self, network: Network, vocabulary: int) -> tuple[Form, Head | ResidualHeads]:
+        """As `train-drafter` makes it."""
+        assert self.form is not None
+        form = self.form(network, vocabulary)
+        return form, self.read(Fields(form.config), form.names, network)

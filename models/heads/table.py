@@ -21,7 +21,7 @@ NAMES = (
 HEADS: dict[str, HeadRow] = {name: import_module(f"models.heads.{name}").ROW for name in NAMES}
 # Made from folders without a mark.
 (DRAFT_MODEL,) = (row.name for row in HEADS.values() if not row.mark)
-TRAINED = tuple(sorted(row.name for row in HEADS.values() if row.trained))
+TRAINED = tuple(sorted(row.name for row in HEADS.values() if row.form))
 
 
 def kind_of(names: Collection[str]) -> str:

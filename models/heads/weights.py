@@ -60,10 +60,7 @@ class HeadWeights:
 
 def target_ids(head: Head | ResidualHeads, own: Weights, vocab_size: int) -> torch.Tensor | None:
     """The target's ids of the head's tokens, of its `vocab_size`. None: it has the target's. Raises `ModelError`."""
-    if isinstance(head, ResidualHeads):
-        name, count = head.token_ids, head.heads[0].head.outputs
-    else:
-        name, count = head.id_offsets, head.network.head.outputs
+    name, count = head.id_offsets if isinstance(head, Head) else head.token_ids, head.output.outputs
     if not name:
         return None
     ids = own.take_ids(name, count)

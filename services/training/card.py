@@ -13,7 +13,7 @@ from services.training.answers import Text
 from services.training.job import Job
 from services.training.loop import Progress
 from services.training.measure import Measured
-from services.training.nets import Net
+from services.training.nets.net import Net
 from services.training.prompts import OWN
 
 # Points of a training's curve.
@@ -69,7 +69,7 @@ def told(job: Job, net: Net, texts: Sequence[Text], found: Measured, curve: Sequ
         "answer_temperature": job.temperature,
         "passes": job.plan.passes,
         "training_seconds": round(sum(point.seconds for point in curve)),
-        "numbers": sum(part.numel() for part in net.parameters()),
+        "numbers": sum(part.numel() for part in net.parts.values()),
         "vocabulary": len(net.tokens),
         "held_out_prompts": found.prompts,
         "held_out_tokens": found.tokens,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.errors import ModelError
+from models.heads.table import TRAINED
 from services.training.loop import Plan
-from services.training.nets import NETS
 from services.worker.running.load_torch_model import Wanted
 
 
@@ -32,8 +32,8 @@ class Job:
 
 def check(job: Job) -> None:
     """What can be refused before anything is loaded. Raises ValueError or ModelError."""
-    if job.method not in NETS:
-        raise ValueError(f"{job.method} heads can't be trained; those of {', '.join(NETS)} can")
+    if job.method not in TRAINED:
+        raise ValueError(f"{job.method} heads can't be trained; those of {', '.join(TRAINED)} can")
     if job.own_prompts < 0:
         raise ValueError(f"--own-prompts is {job.own_prompts}: give a number of 0 or more")
     if not job.data and not job.own_prompts:

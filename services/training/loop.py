@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from services.training.answers import Text
-from services.training.nets import Net
+from services.training.nets.net import Net
 from services.training.target import Target
 
 
@@ -46,7 +46,7 @@ class Progress:
 class Training:
     def __init__(self, net: Net, target: Target, texts: Sequence[Text], plan: Plan, file: Path) -> None:
         self._net, self._target, self._texts, self._plan, self._file = net, target, texts, plan, file
-        self._parameters = dict(net.named_parameters())
+        self._parameters = net.parts
         parts = self._parameters.values()
         self._optimiser = torch.optim.AdamW(parts, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)
         self.steps = plan.passes * -(-len(texts) // plan.texts_a_step)

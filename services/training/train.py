@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from models.config import read_network
+from models.heads.table import HEADS
 from models.sources import ensure_model
 from models.weights import Weights
 from services.api.sampling import Sampling
@@ -32,7 +33,7 @@ from services.training.eight_bits import store_in_8_bits
 from services.training.job import Job
 from services.training.loop import Progress, Training
 from services.training.measure import Measured, measure
-from services.training.nets import NETS
+from services.training.nets import net_of
 from services.training.prompts import OWN, Asking, from_files
 from services.training.target import Target
 from services.worker.running.load_torch_model import load_torch_model
@@ -44,16 +45,15 @@ def train(job: Job) -> Measured:
     torch.manual_seed(job.plan.seed)
     folder = ensure_model(job.model, job.cache)
     network = read_network(folder)
-    NETS[job.method].check(network)
+    form, head = HEADS[job.method].made(network, min(job.vocabulary, network.vocab_size))
     work = job.out / "work"
     work.mkdir(parents=True, exist_ok=True)
     texts, held_out = _texts(job, folder, work)
     texts = [text for text in texts if len(text.ids) > text.prompt_tokens + 1]
     if not texts:
         raise ValueError("the model answered none of the prompts with more than a token")
-    kind = NETS[job.method]
-    target = Target(folder, kind.taps(network), job.wanted)
-    net = kind(network, target.embedding, target.head, _vocabulary(texts, job.vocabulary, network.vocab_size))
+    target = Target(folder, head.taps, job.wanted)
+    net = net_of(job.method, target, _vocabulary(texts, job.vocabulary, network.vocab_size))
     net.start(Weights(folder))
     training = Training(net, target, texts, job.plan, work / f"{job.method}.safetensors")
     began = time.monotonic()
@@ -67,7 +67,7 @@ def train(job: Job) -> Measured:
     training.run(progressed)
     net.leaves_out_head = job.leaves_out_head
     net.save(job.out)
-    for name in net.FROM_MODEL:
+    for name in form.files:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, job.out / name)
     if job.eight_bits:

@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tiny_folder import write_tiny_model
 
 from models.config import read_network
 from models.weights import Weights
-from services.training.nets import BlockNet
+from services.training.nets import net_of
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def test_a_block_drafter_changes_no_text(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "tiny")
     network, weights = read_network(folder), Weights(folder)
     table = weights.take(network.embedding, network.vocab_size, network.hidden_size).float()
-    BlockNet(network, table, table, torch.arange(100)).save(tmp_path / "head")
+    model = SimpleNamespace(network=network, embedding=table, head=table)
+    net_of("block", model, torch.arange(100)).save(tmp_path / "head")
     settings = {"model": folder, "executor": "compiled", "dtype": "float32", "draft_model": str(tmp_path / "head")}
     (tmp_path / "mesh").mkdir()
     running = RunningMesh(tmp_path / "mesh", settings)

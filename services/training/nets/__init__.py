@@ -1,22 +1,19 @@
-"""The heads that can be trained. A head is one file here and one line of NETS."""
+"""Heads as they are trained: of every form that models/heads describes."""
 
 from __future__ import annotations
 
-from services.training.nets.block import BlockNet
-from services.training.nets.draft_model import DraftModelNet
-from services.training.nets.eagle3 import Eagle3Net
-from services.training.nets.hydra import HydraNet
-from services.training.nets.medusa import MedusaNet
-from services.training.nets.mtp import MtpNet
-from services.training.nets.net import Net
+import torch
 
-NETS: dict[str, type[Net]] = {
-    "block": BlockNet,
-    "draft_model": DraftModelNet,
-    "eagle3": Eagle3Net,
-    "hydra": HydraNet,
-    "medusa": MedusaNet,
-    "mtp": MtpNet,
-}
+from models.heads.head import Head
+from models.heads.table import HEADS
+from services.training.nets.net import Model, Net
+from services.training.nets.passes import PassesNet
+from services.training.nets.residual import ResidualNet
 
-__all__ = ["NETS", "BlockNet", "DraftModelNet", "Eagle3Net", "HydraNet", "MedusaNet", "MtpNet", "Net"]
+
+def net_of(method: str, model: Model, tokens: torch.Tensor) -> Net:
+    """A new head of this kind, over these tokens. Raises `ValueError` where none can be made for the model."""
+    form, head = HEADS[method].made(model.network, len(tokens))
+    if isinstance(head, Head):
+        return PassesNet(head, form, model, tokens)
+    return ResidualNet(head, form, model, tokens)

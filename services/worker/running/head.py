@@ -25,7 +25,6 @@ from models.memory import NUMBER_BYTES, kept_by, numbers_of, weight_bytes
 from models.passes import forward
 from models.projection import Projection
 from models.spec import Linear, Network
-from models.taps import FINAL, Tap
 from models.weights import Weights
 
 
@@ -90,7 +89,7 @@ class OpenedHead:
 class OpenedResidual:
     """Medusa's or Hydra's folder. Its heads have no pages; a prefix layer has."""
 
-    taps: tuple[Tap, ...] = (FINAL,)
+    taps = ResidualHeads.taps
 
     def __init__(self, heads: ResidualHeads, own: Weights, target: Weights, network: Network) -> None:
         self._heads, self._own, self._target, self._network = heads, own, target, network

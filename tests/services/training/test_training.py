@@ -25,7 +25,8 @@ from models.config import read_network
 from models.heads.folder import read_head
 from models.heads.head import Head
 from models.heads.sources import ensure_head
-from models.spec import Attention, Experts, LatentAttention, Rope, RopeScaling
+from models.heads.table import HEADS, TRAINED
+from models.spec import Attention, Experts, LatentAttention, Linear, Part, Rope, RopeScaling
 from models.weights import Weights
 from services.api.sampling import Sampling
 from services.cli.main import main
@@ -34,7 +35,9 @@ from services.training.answers import Text
 from services.training.job import Job, check
 from services.training.loop import Plan, Progress, Training
 from services.training.measure import Measured
-from services.training.nets import NETS, BlockNet, DraftModelNet, Eagle3Net, HydraNet, MtpNet, Net
+from services.training.nets import net_of
+from services.training.nets.net import Net
+from services.training.nets.passes import ROUNDS, PassesNet
 from services.training.target import Target
 from services.training.train import train
 from services.worker.running.head import ResidualModel
@@ -60,31 +63,38 @@ def texts(count: int = 6, length: int = 24) -> list[Text]:
     return [Text(number, 4, [source.randrange(1, 304) for _ in range(length)]) for number in range(count)]
 
 
-def written(kind: type[Net], model: Path, folder: Path) -> tuple[Net, Target, dict[str, torch.Tensor]]:
-    """A net with random numbers, as it is written (in bfloat16), with the tensors of its folder."""
-    torch.manual_seed(0)
-    target = Target(model, kind.taps(read_network(model)), WANTED)
-    net = kind(read_network(model), target.embedding, target.head, torch.arange(0, 304, 2))
+def target_of(method: str, model: Path, vocabulary: int = 304) -> Target:
+    _, head = HEADS[method].made(read_network(model), vocabulary)
+    return Target(model, head.taps, WANTED)
+
+
+def randomize(net: Net) -> None:
     with torch.no_grad():
-        for part in net.parameters():
+        for part in net.parts.values():
             # Also those that begin as zeros or as an identity.
             part.add_(torch.randn_like(part) * 0.1)
             part.copy_(part.to(torch.bfloat16).float())
-        net.draft_head.copy_(net.draft_head.to(torch.bfloat16).float())
+        net.model_output.copy_(net.model_output.to(torch.bfloat16).float())
+
+
+def written(method: str, model: Path, folder: Path) -> tuple[Net, Target, dict[str, torch.Tensor]]:
+    """A net with random numbers, as it is written (in bfloat16), with the tensors of its folder."""
+    torch.manual_seed(0)
+    target = target_of(method, model)
+    net = net_of(method, target, torch.arange(0, 304, 2))
+    randomize(net)
     net.save(folder)
     return net, target, {name: value.float() for name, value in _all(folder).items()}
 
 
-@pytest.mark.parametrize("kind", [Eagle3Net, MtpNet])
-def test_each_round_computes_what_the_drafter_will(
-    kind: type[Eagle3Net] | type[MtpNet], model: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("method", ["eagle3", "mtp"])
+def test_each_round_computes_what_the_drafter_will(method: str, model: Path, tmp_path: Path) -> None:
     """Round r at position t: the text up to t with the model's values, then r tokens with the head's own."""
-    net, target, state = written(kind, model, tmp_path)
+    net, target, state = written(method, model, tmp_path)
     ids = torch.tensor(texts(1)[0].ids)
     features, _ = target.features(ids.tolist())
     rounds = net.logits(ids, features)
-    if kind is Eagle3Net:
+    if method == "eagle3":
         state["embed_tokens.weight"] = target.embedding
         hidden, compute = torch.nn.functional.linear(features, state["fc.weight"]), reference.eagle3
     else:
@@ -92,7 +102,7 @@ def test_each_round_computes_what_the_drafter_will(
         hidden, compute = features, functools.partial(reference.mtp, name="model.layers.2.")
     for start in (0, 5, 13):
         values, tokens = hidden[: start + 1], ids[1 : start + 2]
-        for turn in range(kind.ROUNDS):
+        for turn in range(ROUNDS):
             logits, follows = _reference(compute, state, tokens, values)
             torch.testing.assert_close(rounds[turn][start], logits[-1], rtol=1e-3, atol=1e-3)
             tokens = torch.cat([tokens, ids[start + 2 + turn : start + 3 + turn]])
@@ -118,27 +128,26 @@ def _reference(
 
 def test_each_place_of_a_block_computes_what_its_drafter_will(model: Path, tmp_path: Path) -> None:
     """The text up to a position with the model's values, then masks, all at once."""
-    net, target, state = written(BlockNet, model, tmp_path)
+    net, target, state = written("block", model, tmp_path)
     state["embed_tokens.weight"] = target.embedding
     ids = torch.tensor(texts(1)[0].ids)
     features, _ = target.features(ids.tolist())
     found = net.logits(ids, features)
-    assert len(found) == BlockNet.BLOCK
     hidden = torch.nn.functional.linear(features, state["fc.weight"])
     mask_hidden = torch.nn.functional.linear(state["mask_hidden"], state["fc.weight"])
     read = read_head("block", tmp_path, target.network)
-    assert isinstance(read, Head) and read.mask is not None and read.mask.block == BlockNet.BLOCK
+    assert isinstance(read, Head) and read.mask is not None and read.mask.block == len(found) == 5
     for start in (0, 5, 13):
-        masks = BlockNet.BLOCK - 1
+        masks = len(found) - 1
         tokens = torch.cat([ids[1 : start + 2], torch.full((masks,), read.mask.token)])
         values = torch.cat([hidden[: start + 1], mask_hidden.expand(masks, -1)])
         logits, _ = _reference(reference.eagle3, state, tokens, values)
-        for place in range(BlockNet.BLOCK):
+        for place in range(len(found)):
             torch.testing.assert_close(found[place][start], logits[start + place], rtol=1e-3, atol=1e-3)
 
 
 def test_each_head_of_hydra_computes_what_its_drafter_will(model: Path, tmp_path: Path) -> None:
-    net, target, _ = written(HydraNet, model, tmp_path)
+    net, target, _ = written("hydra", model, tmp_path)
     ids = texts(1)[0].ids
     features, _ = target.features(ids)
     found = net.logits(torch.tensor(ids), features)
@@ -153,16 +162,15 @@ def test_each_head_of_hydra_computes_what_its_drafter_will(model: Path, tmp_path
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_draft_model_computes_what_the_executor_will(tied: bool, model: Path, tmp_path: Path) -> None:
-    network = read_network(model)
     target = Target(model, (), WANTED)
     torch.manual_seed(0)
-    embedding = target.embedding.to(torch.bfloat16).float()
-    head = embedding if tied else torch.randn_like(target.head).to(torch.bfloat16).float()
-    net = DraftModelNet(network, embedding, head, torch.arange(0, 304, 2))
-    with torch.no_grad():
-        for part in net.parameters():
-            part.add_(torch.randn_like(part) * 0.1)
-            part.copy_(part.to(torch.bfloat16).float())
+    target.embedding = target.head = target.embedding.to(torch.bfloat16).float()
+    if not tied:
+        target.head = torch.randn_like(target.head).to(torch.bfloat16).float()
+        own = Linear((Part("lm_head", 304),), 64)
+        target.network = dataclasses.replace(target.network, head=own)
+    net = net_of("draft_model", target, torch.arange(0, 304, 2))
+    randomize(net)
     net.save(tmp_path)
     assert ("lm_head.weight" in _all(tmp_path)) is not tied
     shutil.copyfile(model / "tokenizer.json", tmp_path / "tokenizer.json")
@@ -176,15 +184,15 @@ def test_a_draft_model_computes_what_the_executor_will(tied: bool, model: Path, 
 
 
 def test_a_draft_model_begins_with_layers_of_the_model_and_has_its_tokenizer(model: Path, tmp_path: Path) -> None:
-    network, weights = read_network(model), Weights(model)
-    network = dataclasses.replace(network, layers=network.layers[:1] * 5 + network.layers[1:])
-    target = Target(model, (), WANTED)
-    net = DraftModelNet(network, target.embedding, target.head, torch.arange(304))
-    assert net.chosen() == [0, 5]
+    weights, target = Weights(model), Target(model, (), WANTED)
+    layers = target.network.layers
+    target.network = dataclasses.replace(target.network, layers=layers[:1] * 5 + layers[1:])
+    net = net_of("draft_model", target, torch.arange(304))
+    assert isinstance(net, PassesNet) and net.places() == [0, 5]
     net.start(weights)
-    for place, layer in enumerate(net.layers):
-        theirs = weights.take(f"model.layers.{place}.mlp.down_proj.weight", 64, 128).float()
-        assert torch.equal(layer.get_submodule("mlp.down_proj").weight, theirs)
+    for place in range(2):
+        name = f"model.layers.{place}.mlp.down_proj.weight"
+        assert torch.equal(net.parts[name], weights.take(name, 64, 128).float())
     data = tmp_path / "prompts.txt"
     data.write_text("\n".join(prompts(4)))
     train(Job("draft_model", str(model), (data,), tmp_path / "head", tmp_path / "cache", max_tokens=4, wanted=WANTED))
@@ -193,8 +201,7 @@ def test_a_draft_model_begins_with_layers_of_the_model_and_has_its_tokenizer(mod
 
 
 def test_a_head_with_the_whole_vocabulary_shares_the_head_of_the_model(model: Path, tmp_path: Path) -> None:
-    target = Target(model, MtpNet.taps(read_network(model)), WANTED)
-    MtpNet(read_network(model), target.embedding, target.head, torch.arange(304)).save(tmp_path)
+    net_of("mtp", target_of("mtp", model), torch.arange(304)).save(tmp_path)
     assert not any("shared_head.head" in name or name == "d2t" for name in _all(tmp_path))
     assert load_torch_model(model, WANTED, head=("mtp", tmp_path)).head is not None
 
@@ -210,20 +217,20 @@ def test_a_head_has_a_plain_rope_whatever_the_rope_of_the_model_is(method: str, 
     network = dataclasses.replace(target.network, layers=(dataclasses.replace(layer, attention=attention),) * 2)
     found = []
     for each in (target.network, network):
+        target.network = each
         torch.manual_seed(3)
-        net = NETS[method](each, target.embedding, target.head, torch.arange(304))
-        features = torch.ones(6, 64 * len(net.taps(each)))
+        net = net_of(method, target, torch.arange(304))
+        features = torch.ones(6, 64 * (2 if method == "eagle3" else 1))
         found.append(torch.cat(net.logits(torch.arange(6), features)))
     assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("method", ["eagle3", "block", "mtp"])
 def test_a_layer_begins_as_the_last_one_of_the_model(method: str, model: Path) -> None:
-    network, weights = read_network(model), Weights(model)
-    target = Target(model, ("final",), WANTED)
-    net = NETS[method](network, target.embedding, target.head, torch.arange(304))
+    weights = Weights(model)
+    net = net_of(method, Target(model, ("final",), WANTED), torch.arange(304))
     net.start(weights)
-    layer, norm = (net.block, net.block.shared_head["norm"]) if isinstance(net, MtpNet) else (net.midlayer, net.norm)
+    layer, norm = {"mtp": ("model.layers.2.", "model.layers.2.shared_head.norm")}.get(method, ("midlayer.", "norm"))
     theirs = {
         name: weights.take(f"model.layers.1.{name}.weight", *shape).float()
         for name, shape in {
@@ -233,10 +240,10 @@ def test_a_layer_begins_as_the_last_one_of_the_model(method: str, model: Path) -
         }.items()
     }  # fmt: skip
     for name, weight in theirs.items():
-        own = layer.get_submodule(name).weight
+        own = net.parts[f"{layer}{name}.weight"]
         # The hidden value comes last of what a wider one reads; the token's embedding counts nothing yet.
         assert torch.equal(own[..., -weight.shape[-1] :], weight) and not own[..., : -weight.shape[-1]].any()
-    assert torch.equal(norm.weight, weights.take("model.norm.weight", 64).float())
+    assert torch.equal(net.parts[f"{norm}.weight"], weights.take("model.norm.weight", 64).float())
 
 
 @pytest.mark.parametrize("method", ["eagle3", "mtp"])
@@ -247,18 +254,17 @@ def test_a_head_with_a_layer_is_refused_by_name_where_the_model_has_no_plain_lay
     for change, said in (({"attention": latent}, "latent attention"), ({"mlp": experts}, "experts")):
         layer = dataclasses.replace(network.layers[0], **change)
         with pytest.raises(ValueError, match=said):
-            NETS[method].check(dataclasses.replace(network, layers=(layer,)))
-    NETS["medusa"].check(dataclasses.replace(network, layers=(layer,)))
+            HEADS[method].made(dataclasses.replace(network, layers=(layer,)), 304)
+    HEADS["medusa"].made(dataclasses.replace(network, layers=(layer,)), 304)
 
 
 class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("kind", NETS.values(), ids=NETS)
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(kind: type[Net], model: Path, tmp_path: Path) -> None:
-    network = read_network(model)
-    target = Target(model, kind.taps(network), WANTED)
+@pytest.mark.parametrize("method", TRAINED)
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(method: str, model: Path, tmp_path: Path) -> None:
+    target = target_of(method, model)
     plan = Plan(passes=3, texts_a_step=2, warm_up=2, checkpoint_every=2, seed=5)
 
     def run(file: Path, kill_at: int = 0) -> dict[str, torch.Tensor]:
@@ -267,9 +273,9 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(kind: type[Net], model: 
                 raise Killed
 
         torch.manual_seed(1)
-        net = kind(network, target.embedding, target.head, torch.arange(300))
+        net = net_of(method, target, torch.arange(300))
         Training(net, target, texts(), plan, file).run(told)
-        return {name: part.detach().clone() for name, part in net.named_parameters()}
+        return {name: part.detach().clone() for name, part in net.parts.items()}
 
     whole = run(tmp_path / "whole.safetensors")
     for kill_at in (1, 5, 8):
@@ -359,7 +365,7 @@ def again(job: Job, tmp_path: Path, **changes: Any) -> Job:
     return dataclasses.replace(job, out=tmp_path / "head", **changes)
 
 
-@pytest.mark.parametrize("method", NETS)
+@pytest.mark.parametrize("method", TRAINED)
 def test_a_trained_head_drafts_what_the_model_says(
     method: str, trained: Callable[..., tuple[Job, Measured]], tmp_path: Path
 ) -> None:
@@ -392,7 +398,7 @@ def test_a_head_in_8_bits_is_half_as_large_and_drafts_as_well(
     assert small.tokens_per_step > 0.95 * found.tokens_per_step
     head = read_head(method, job.out, read_network(model))
     stored = Weights(job.out)
-    linear = head.network.layers[0].mlp.down if isinstance(head, Head) else head.heads[0].head
+    linear = head.network.layers[0].mlp.down if isinstance(head, Head) else head.output
     [part] = linear.parts
     dense, original = stored.linear(linear).dense(torch.float32), before[f"{part.name}.weight"].float()
     worst = original.abs().amax(1, keepdim=True) / 127
