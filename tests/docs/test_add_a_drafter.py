@@ -3,22 +3,17 @@ new method is served, in `hybrid` and `auto`, too."""
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from copied_sources import copy_sources
+from guides import ROOT, followed
 
 from bench.running_mesh import RunningMesh
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "internals" / "add-a-drafter.md"
-BLOCK = re.compile(r"<!-- run by \S+: (file|row) (\S+) -->\n```python\n(.*?)```", re.DOTALL)
 
 
 def complete(mesh: RunningMesh, method: str) -> str:
@@ -39,29 +34,11 @@ def drafted(mesh: RunningMesh) -> float:
     return mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("echo", 0.0)
 
 
-def followed(folder: Path) -> list[Path]:
-    """A copy of the sources in which the page's steps are done. The files that they changed."""
-    copy_sources(folder)
-    changed = []
-    for kind, name, text in BLOCK.findall(PAGE.read_text()):
-        path = folder / name
-        if kind == "file":
-            assert not path.exists(), "a drafter is a file of its own"
-            path.write_text(text)
-        else:
-            table = path.read_text()
-            place = table.index("        Method(\n", table.index("METHODS"))
-            path.write_text(table[:place] + text + table[place:])
-        changed.append(path)
-    return changed
-
-
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
     root = tmp_path_factory.mktemp("sources")
-    file, table = followed(root)
-    for path in (file, table):
-        ast.parse(path.read_text())
+    files, rows = followed(PAGE, root, "        Method(\n            NAIVE")
+    assert len(files) == len(rows) == 1
     settings = {
         "engine": "mock", "mock_profile": '{"step_ms": 5, "vocab_size": 49152}',
         "method": "echo", "hybrid_first": "echo", "hybrid_then": "ngram", "draft_deadline_ms": 5000,

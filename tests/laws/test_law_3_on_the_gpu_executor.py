@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from engine_room import Ask, EngineRoom, Guess, draft
-from services.worker.speculation.heads.draft_model import DraftModelDrafter
 
 from kernels import interpreter, launch
 from services.api.drafts import PlacedDraft
@@ -23,6 +22,7 @@ from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.speculation.heads.drafters import LocalDrafters
+from services.worker.speculation.heads.head_drafter import HeadDrafter
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny_folder import write_tiny_model
@@ -84,7 +84,7 @@ class Ran(NamedTuple):
 def run(
     model: TorchModel, guess: Guess | None, wanted: list[dict[str, Any]], own: bool = False, **limits: Any
 ) -> Ran:
-    drafters = {"draft_model": DraftModelDrafter(None, model)} if own else {}
+    drafters = {"draft_model": HeadDrafter("draft_model", None, model)} if own else {}
     room = EngineRoom(TorchRunner(model, LocalDrafters(drafters), model.counts), guess, **LIMITS | limits)
     with room:
         streams = [room.send(**each) for each in wanted]
