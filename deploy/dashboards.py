@@ -170,7 +170,7 @@ SPECULATION = (
               (share(ACCEPTED, DRAFTED, "proposer, verify_strategy"), "{{proposer}} / {{verify_strategy}}")),
         panel("By source", "percentunit",
               (share(SOURCE_ACCEPTED, SOURCE_TOKENS, "source"), "{{source}}")),
-        panel("The worker's own source", "percentunit",
+        panel("The head", "percentunit",
               (share(SOURCE_ACCEPTED + OF_HEADS, SOURCE_TOKENS + OF_HEADS, "source"), "{{source}}"),
               note="Acceptance of the head or draft model that is loaded.", quiet="no head or draft model is loaded."),
         panel("By position in the draft", "percentunit",
@@ -202,7 +202,7 @@ SPECULATION = (
     graphs(
         "Requests for drafts",
         panel("Origin of drafts", "ops", (rate("specmesh:drafts_came_total", "way"), "{{way}}"), stacked=True,
-              note="kept: rest of an earlier draft; ahead: requested while a step ran; local: from the worker."),
+              note="kept: rest of an earlier draft; ahead: requested while a step ran; head: from the worker."),
         panel("Share of step thread time", "percentunit", (rate(ASKING, "way"), "{{way}}")),
         panel("Requests to the proposer", "ops", (rate("specmesh:draft_requests_total"), "all"),
               (rate("specmesh:draft_requests_ahead_total"), "sent ahead")),

@@ -170,11 +170,11 @@ def fetch_model(settings: Settings, with_head: bool = True) -> Path:
 def _fetch_head(settings: Settings, folder: Path, network: Network) -> None:
     """The head or draft model that the worker is to draft with, checked for the same reason."""
     from models.heads.folder import read_head
-    from services.api.own_drafter import own_drafter
+    from services.api.chosen_head import chosen_head
 
-    own = own_drafter(settings)
-    if own and METHODS[own.method].has_network:
-        read_head(own.method, own.folder(settings, folder), network)
+    chosen = chosen_head(settings)
+    if chosen and METHODS[chosen.method].has_network:
+        read_head(chosen.method, chosen.folder(settings, folder), network)
 
 
 # The mesh ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from services.training.job import Job
 from services.training.loop import Progress
 from services.training.measure import Measured
 from services.training.nets.net import Net
-from services.training.prompts import OWN
+from services.training.prompts import OWN_PROMPTS
 
 # Points of a training's curve.
 POINTS = 16
@@ -57,7 +57,7 @@ class Curve:
 
 
 def told(job: Job, net: Net, texts: Sequence[Text], found: Measured, curve: Sequence[Point]) -> dict[str, Any]:
-    own = sum(text.number >= OWN for text in texts)
+    own = sum(text.number >= OWN_PROMPTS for text in texts)
     return {
         "method": job.method,
         "model": job.model,

@@ -21,7 +21,7 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.heads.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import HeadDrafters
 from services.worker.speculation.remote.proposers import Proposers
 
 MAX_SEQUENCES = 32
@@ -40,7 +40,7 @@ def runner_with_head(folder: Path, method: str, head: Path, wanted: Wanted) -> t
     """A runner of the model with this head for its own drafts, and its drafter."""
     model = load_torch_model(folder, wanted, head=(method, head))
     drafter: Any = METHODS[method].load()(method, None, model)
-    return TorchRunner(model, LocalDrafters({method: drafter})), drafter
+    return TorchRunner(model, HeadDrafters({method: drafter})), drafter
 
 
 class OfflineEngine:

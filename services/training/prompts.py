@@ -23,7 +23,7 @@ from services.tokenizer.encode import Encoder
 from services.training.answers import Text
 
 # Numbers of the model's own prompts begin here, those of the data at 0: neither depends on how many the others are.
-OWN = 1 << 30
+OWN_PROMPTS = 1 << 30
 # One prompt of this many is held out, by the hash of its text: the same ones in every run.
 HELD_OUT_OF = 20
 MOST_PROMPT_TOKENS = 1024

@@ -34,7 +34,7 @@ from services.training.job import Job
 from services.training.loop import Progress, Training
 from services.training.measure import Measured, measure
 from services.training.nets import net_of
-from services.training.prompts import OWN, Asking, from_files
+from services.training.prompts import OWN_PROMPTS, Asking, from_files
 from services.training.target import Target
 from services.worker.running.load_torch_model import load_torch_model
 from services.worker.running.torch_runner import TorchRunner
@@ -93,7 +93,7 @@ def _texts(job: Job, folder: Path, work: Path) -> tuple[list[Text], list[list[in
         todo = dict.fromkeys(range(job.own_prompts), opening.ids)
         written = answers.all_of("prompts", load, todo, work / "prompts.jsonl", opening.sampling(job.plan.seed))
         own = asking.own(written, opening, from_data)
-        more, more_held_out = asking.split({OWN + number: text for number, text in own.items()})
+        more, more_held_out = asking.split({OWN_PROMPTS + number: text for number, text in own.items()})
         chosen, held_out = chosen | more, held_out + more_held_out
         print(f"{len(own)} of {len(written)} prompts of the model's own can be used", flush=True)
     if not chosen:

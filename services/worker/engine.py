@@ -8,7 +8,7 @@ run       the runner takes Work and returns Result, both plain values (running/)
           the next drafts
 commit    the scheduler and the controller of drafts take the result
 emit      tokens and ends go out, for all sequences in one call
-own       the worker's own drafter drafts for the next step; meanwhile the proposer does
+own       the worker's head drafts for the next step; meanwhile the proposer does
 
 Only this thread touches scheduler, runner and drafts, so none of them needs a lock; other threads post events.
 """
@@ -122,9 +122,9 @@ class Engine:
         self.answers.send()
         if self._runner.drafters:
             self.drafts.ask_beside(work)
-            self.drafts.take_own(work, self._runner.draft())
+            self.drafts.take_head(work, self._runner.draft())
         if self._lending:
-            # Behind the worker's own drafter, whose layers are part of the pages.
+            # Behind the worker's head, whose layers are part of the pages.
             self._lending.look()
 
     def _compute(self, work: Work) -> Result:

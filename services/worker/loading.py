@@ -18,7 +18,7 @@ from services.runtime.memory import BY_DEVICE, CPU_KV_MB, available_bytes
 from services.worker.cache.size import kv_cache_bytes
 from services.worker.running.runner import Runner
 from services.worker.scheduling.limits import LONGEST_AUTO
-from services.worker.speculation.heads.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import HeadDrafters
 
 if TYPE_CHECKING:
     from services.worker.parallel.nodes import Nodes
@@ -55,13 +55,13 @@ def _mock(settings: Settings) -> MockRunner:
 
 def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
     from models.sources import ensure_model
-    from services.api.own_drafter import own_drafter
+    from services.api.chosen_head import chosen_head
     from services.worker.running.load_torch_model import Wanted, load_torch_model
     from services.worker.running.torch_runner import TorchRunner
 
     # The model is loaded with the taps, or the network, of the drafter that runs in the worker.
-    own = own_drafter(settings)
-    local = METHODS[own.method].load() if own else None
+    chosen = chosen_head(settings)
+    drafter = METHODS[chosen.method].load() if chosen else None
     head = None
     wanted = Wanted(
         dtype=settings.dtype,
@@ -83,11 +83,11 @@ def _torch(settings: Settings, nodes: Nodes | None) -> Runner:
         nodes=nodes,
     )
     folder = ensure_model(settings.model, cache_dir(settings), dtype=settings.dtype)
-    if own and METHODS[own.method].has_network:
-        head = own.method, own.folder(settings, folder)
-    model = load_torch_model(folder, wanted, getattr(local, "taps", ()), head)
-    drafters = {own.method: local(own.method, settings, model)} if own and local else {}
-    return TorchRunner(model, LocalDrafters(drafters), model.counts)
+    if chosen and METHODS[chosen.method].has_network:
+        head = chosen.method, chosen.folder(settings, folder)
+    model = load_torch_model(folder, wanted, getattr(drafter, "taps", ()), head)
+    drafters = {chosen.method: drafter(chosen.method, settings, model)} if chosen and drafter else {}
+    return TorchRunner(model, HeadDrafters(drafters), model.counts)
 
 
 def rows_a_sequence(settings: Settings) -> int:

@@ -248,7 +248,7 @@ class _Counts(Collector):
         ways = _by(
             ["model_name", "way"], "drafts_came",
             "Verify steps that could have a draft, by origin of the draft: kept (the rest of an earlier draft), ahead"
-            " (requested during the last step), waited (requested and waited for), local (the worker's own drafter) or"
+            " (requested during the last step), waited (requested and waited for), head (the worker's head) or"
             " none",
         )  # fmt: skip
         for way, count in list(counts.ways.items()):
@@ -266,7 +266,7 @@ class _Counts(Collector):
         asking = _by(
             ["model_name", "way"], "draft_asking_seconds",
             "Time spent on getting drafts, in seconds, by way: ahead and waited (the engine thread's time for requests"
-            " sent during a step or waited for) or local (the worker's own drafter)",
+            " sent during a step or waited for) or head (the worker's head)",
         )  # fmt: skip
         for kind, seconds in list(counts.asking_seconds.items()):
             asking.add_metric([self._model_name, kind], seconds)

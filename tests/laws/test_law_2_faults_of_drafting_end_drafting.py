@@ -26,7 +26,7 @@ OF_THE_CLIENT = {
     "move_to": 1, "forget": 5, "listens": 40, "ask": 8, "ask_ahead": 8, "look": 20, "collect": 8, "tell": 1,
 }  # fmt: skip
 # Called where the worker has a drafter of its own.
-BESIDE_A_DRAFTER = {"ask_beside": 20, "take_own": 20}
+BESIDE_A_DRAFTER = {"ask_beside": 20, "take_head": 20}
 # What only looks.
 FIGURES = {"owner", "count", "given_up"}
 # What the controller learns from, in the middle of a step.
@@ -143,7 +143,7 @@ def test_a_fault_in_drafting_ends_drafting_and_no_request(
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("path", "later"), BESIDE_A_DRAFTER.items())
-def test_a_fault_beside_the_workers_own_drafter_ends_drafting_and_no_request(
+def test_a_fault_beside_the_workers_head_ends_drafting_and_no_request(
     path: str, later: int, late: bool, plain: list[list[int]]
 ) -> None:
     tripping: list[Tripping] = []

@@ -21,7 +21,7 @@ from services.api.strategies import STRATEGIES
 from services.worker.running.load_torch_model import Wanted, load_torch_model
 from services.worker.running.torch_model import TorchModel
 from services.worker.running.torch_runner import TorchRunner
-from services.worker.speculation.heads.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import HeadDrafters
 from services.worker.speculation.heads.head_drafter import HeadDrafter
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -85,7 +85,7 @@ def run(
     model: TorchModel, guess: Guess | None, wanted: list[dict[str, Any]], own: bool = False, **limits: Any
 ) -> Ran:
     drafters = {"draft_model": HeadDrafter("draft_model", None, model)} if own else {}
-    room = EngineRoom(TorchRunner(model, LocalDrafters(drafters), model.counts), guess, **LIMITS | limits)
+    room = EngineRoom(TorchRunner(model, HeadDrafters(drafters), model.counts), guess, **LIMITS | limits)
     with room:
         streams = [room.send(**each) for each in wanted]
         room.run(streams)

@@ -94,5 +94,5 @@ class Runner(Protocol):
         ...
 
     def draft(self) -> Drafted:
-        """Let the worker's own drafter read the finished step, and draft for the items that have a budget for it."""
+        """Let the worker's head read the finished step, and draft for the items that have a budget for it."""
         ...

@@ -1,5 +1,5 @@
 """The runner of a real model: one forward pass over all rows of a step, and verification of the drafts; then, behind a
-call of its own, the worker's own drafters.
+call of its own, the worker's heads.
 
 Knows torch, but neither strategies nor scheduling: sampler.py makes the questions for verification, kernels/verify
 answers them, speculation/heads makes the next drafts.

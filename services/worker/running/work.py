@@ -42,7 +42,7 @@ class SequenceWork:
         tokens              [. . . . .]
                             start      [d d d]  draft: verified by the rows from the one before it
 
-    `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's own
+    `verify` is False for a chunk that ends before the text does: it gives no token. `next_budget` asks the worker's
     drafter for a draft of at most that many tokens after this step; it ends where the product of confidences falls
     below `next_floor`. `scored` are tokens of the prompt whose log-probabilities are wanted; each is given by the row
     before it, and these rows are the last ones before the row that verifies, if there is one.
@@ -126,7 +126,7 @@ class Result:
 
 @dataclass(slots=True)
 class Drafted:
-    """What the worker's own drafter made behind a step: for each item its next draft (empty list: none asked for one).
+    """What the worker's head made behind a step: for each item its next draft (empty list: none asked for one).
     Of its `seconds` it spent `reading_seconds` on the step's tokens, and the rest on drafts."""
 
     drafts: list[Draft] = field(default_factory=list)

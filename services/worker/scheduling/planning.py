@@ -183,7 +183,7 @@ class Planner:
         self, plan: Plan, drafts: Mapping[int, Draft], budgets: Mapping[int, DraftBudget] = NO_BUDGETS
     ) -> list[SequenceWork]:
         """The plan with its drafts, as far as there are rows and free pages for them; and the budgets of the worker's
-        own drafter, whose layers need pages for what it will draft. Neither preempts a sequence."""
+        head, whose layers need pages for what it will draft. Neither preempts a sequence."""
         rows, branch_pages = plan.draft_rows, self.limits.branch_pages
         work: list[SequenceWork] = []
         self._drafted = 0

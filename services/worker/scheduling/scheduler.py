@@ -156,7 +156,7 @@ class Scheduler:
         return self._plan
 
     def place(self, drafts: Mapping[int, Draft] = NO_DRAFTS, budgets: Mapping[int, DraftBudget] = NO_BUDGETS) -> Work:
-        """The scheduled step with these drafts, by sequence. `budgets`: tokens that the worker's own drafter is to
+        """The scheduled step with these drafts, by sequence. `budgets`: tokens that the worker's head is to
         draft after it, by sequence."""
         assert self._plan is not None
         items = self.planner.place(self._plan, drafts, budgets)

@@ -4,7 +4,7 @@ A drafter gives each token a confidence. For each bucket of confidences this mea
 given that all before them were; drafted tokens that weren't verified count too, if the text shows whether they were
 right. Old counts decay, so changes of a drafter are noticed. Each namespace has its own table, so that its text doesn't
 influence the drafts of another; a request without a namespace has a table of its own. What holds no caller's text is
-learned from all requests together: the worker's own drafter and the answers that come with specmesh.
+learned from all requests together: the worker's head and the answers that come with specmesh.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from services.api.names import MODEL_ANSWERS
 from services.worker.speculation.benefit import Benefit, Worth
-from services.worker.speculation.prepared import OWN, Prepared
+from services.worker.speculation.prepared import HEAD, Prepared
 
 # Upper bounds of the buckets. They are fine near 1, because long drafts consist of such tokens.
 BUCKETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.97, 0.985, 0.995)
@@ -57,7 +57,7 @@ class Rates:
 
 
 class OfAll:
-    """Learned from all requests: rates of the answers that come with specmesh, and of the worker's own drafter; and
+    """Learned from all requests: rates of the answers that come with specmesh, and of the worker's head; and
     what its drafts are worth."""
 
     __slots__ = ("answers", "rates", "worth")
@@ -110,10 +110,10 @@ class Acceptance:
     def _rates_of(self, prepared: Prepared, place: int) -> Rates:
         if prepared.sources:
             return self._rates_from(prepared.sources[place])
-        return self.of_all.rates if prepared.way == "local" else self.rates(prepared.source)
+        return self.of_all.rates if prepared.way == "head" else self.rates(prepared.source)
 
     def _rates_from(self, source: str | None) -> Rates:
-        return self.of_all.rates if source is OWN else self.rates(source)
+        return self.of_all.rates if source is HEAD else self.rates(source)
 
     def rates(self, source: str) -> Rates:
         if source == _ANSWERS:

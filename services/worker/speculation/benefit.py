@@ -36,7 +36,7 @@ class Benefit:
         self.upper = self._mean + STANDARD_ERRORS * sqrt(self._variance / WINDOW)
 
 
-# Windows of what the worker's own drafts are worth, in drafts; and how many of other requests' drafts weigh in one that
+# Windows of what the head's drafts are worth, in drafts; and how many of other requests' drafts weigh in one that
 # begins.
 OWN_WINDOW, WEIGHT_OF_OTHERS = 16, 8
 # Drafts whose mean says something.
@@ -44,7 +44,7 @@ LEAST_DRAFTS = 8
 
 
 class Worth:
-    """The worker's own drafts: mean length, and mean number of tokens expected to be accepted by measured rates. Every
+    """The head's drafts: mean length, and mean number of tokens expected to be accepted by measured rates. Every
     step can have such a draft, so the mean decides; what is expected of a draft varies much less than what came of it.
     """
 

@@ -4,8 +4,8 @@
                 many tokens of each prepared draft into the step as pay (draft_rows.py)
     ask_ahead   while the step runs, ask for what follows if its drafts are accepted
     commit      move prepared drafts along the text, or drop them; learn acceptance, costs and benefits
-    ask_beside  for sequences that the worker's own drafter is about to draft for, ask for text drafts, too
-    take_own    the drafts of the worker's own drafter
+    ask_beside  for sequences that the worker's head is about to draft for, ask for text drafts, too
+    take_head   the drafts of the worker's head
 
 Costs and benefits are weighed for the method auto only. With another method a request gets drafts of the length it
 asked for, and the proposer is asked whenever it has none.
@@ -27,8 +27,8 @@ from services.worker.speculation.cost_model import StepTime
 from services.worker.speculation.counts import SpeculationCounts
 from services.worker.speculation.draft_length import modest
 from services.worker.speculation.draft_rows import Costs, choose, costs_of
+from services.worker.speculation.head_drafting import HeadDrafting
 from services.worker.speculation.merging import merge
-from services.worker.speculation.own_drafting import OwnDrafting
 from services.worker.speculation.prepared import Prepared, Way, prepare
 from services.worker.speculation.probes import Probes
 from services.worker.speculation.remote.client import Answer, Ask
@@ -63,10 +63,10 @@ class Controller:
         self._answered = answered
         self._known: dict[int, Speculating] = {}
         self._probes = Probes()
-        self.own = OwnDrafting(limits, self._probes)
+        self.head = HeadDrafting(limits, self._probes)
         # Of a row of a step.
         self._row_seconds = 0.0
-        # Whether text drafts were asked for while the worker's own drafter drafted.
+        # Whether text drafts were asked for while the worker's head drafted.
         self._asked_beside = False
         # Costs of the running step.
         self._costs = Costs(0, True, [])
@@ -85,7 +85,7 @@ class Controller:
     # Before a step --------------------------------------------------------------------------------------
 
     def draft(self, plan: Plan) -> tuple[dict[int, Draft], dict[int, DraftBudget]]:
-        """Drafts by sequence, and by sequence the budget of the worker's own drafter after the step."""
+        """Drafts by sequence, and by sequence the budget of the worker's head after the step."""
         self._take_all(self.client.look())
         known = {item.sequence.id: self._of(item.sequence) for item in plan.items if item.sequence.draft_length}
         drafting = [known[item.sequence.id] for item in plan.items if item.drafts]
@@ -93,9 +93,9 @@ class Controller:
         for each in drafting:
             each.weigh()
         drafts = self._choose(drafting, plan)
-        local = [known[item.sequence.id] for item in plan.items if item.verify and item.sequence.drafter]
-        local = [each for each in local if each.sequence.longest_draft > 0]
-        return drafts, self.own.budgets(local, drafts, self._costs.token_seconds, self._row_seconds)
+        with_head = [known[item.sequence.id] for item in plan.items if item.verify and item.sequence.drafter]
+        with_head = [each for each in with_head if each.sequence.longest_draft > 0]
+        return drafts, self.head.budgets(with_head, drafts, self._costs.token_seconds, self._row_seconds)
 
     def _of(self, sequence: Sequence) -> Speculating:
         known = self._known.get(sequence.id)
@@ -158,8 +158,8 @@ class Controller:
         if self._known:
             wanted = sum(min(len(each.prepared.tokens) - each.prepared.at, each.longest) for _, each in candidates)
             fixed_rows = sum(len(draft.tokens) for draft in drafts.values())
-            own = sum(each.own_draft for each in drafting)
-            beside = self.own.costs.draft(own) if own else 0.0
+            with_head = sum(each.head_draft for each in drafting)
+            beside = self.head.costs.draft(with_head) if with_head else 0.0
             self._costs = costs_of(plan, wanted, fixed_rows, self.cost_model, beside)
         certain = sum(item.verify for item in plan.items)
         places = choose([each for _, each in candidates], certain, self._costs)
@@ -171,7 +171,7 @@ class Controller:
         for (each, candidate), chosen in zip(candidates, places, strict=True):
             prepared = candidate.prepared
             draft = prepared.branched(chosen) if prepared.parents else prepared.chain(len(chosen))
-            prepared.cost = a_row * sum(not prepared.is_own(place) for place in chosen)
+            prepared.cost = a_row * sum(not prepared.is_of_head(place) for place in chosen)
             prepared.excused |= candidate.longest <= 0 or self._costs.unknown
             drafts[each.sequence.id] = self._use(each, prepared, draft)
             if chosen and each.acceptance is not None:
@@ -271,9 +271,9 @@ class Controller:
     def _merge(self, known: Speculating, prepared: Prepared) -> None:
         old, acceptance = known.prepared, known.acceptance
         assert old is not None and acceptance is not None
-        known.text_value = known.expected(old if prepared.way == "local" else prepared)
+        known.text_value = known.expected(old if prepared.way == "head" else prepared)
         both = [(each, acceptance.chances(each)) for each in (old, prepared)]
-        if prepared.way == "local":
+        if prepared.way == "head":
             known.prepared = merge(*both[0], *both[1])
         else:
             # Of a merged one the older text draft ends here.
@@ -296,26 +296,26 @@ class Controller:
                 self._follow(known, item, verdict)
 
     def ask_beside(self, work: Work) -> None:
-        """The worker's own drafter is about to draft: ask for text drafts of the same sequences now, and not when the
+        """The worker's head is about to draft: ask for text drafts of the same sequences now, and not when the
         next step has to wait for them."""
         known = [self._known.get(item.sequence_id) for item in work.items if item.next_budget]
         self._take_all(self.client.look())
         weighed = [each for each in known if each is not None and each.acceptance is not None]
         self._asked_beside = self._ask_now(weighed)
 
-    def take_own(self, work: Work, drafted: Drafted) -> None:
-        """The drafts of the worker's own drafter."""
-        for known, draft in self.own.drafted(work, drafted, self._known):
+    def take_head(self, work: Work, drafted: Drafted) -> None:
+        """The drafts of the worker's head."""
+        for known, draft in self.head.drafted(work, drafted, self._known):
             if not draft.tokens:
                 continue
             if not is_valid(draft, self._limits.vocab_size):
                 self.counts.refused += 1
                 continue
             text = known.sequence.token_ids
-            prepared = prepare(known.readable(draft), len(text), [], text, "local")
+            prepared = prepare(known.readable(draft), len(text), [], text, "head")
             if prepared is not None:
                 self._prepare(known, prepared)
-        self.counts.asking_seconds["local"] += drafted.seconds
+        self.counts.asking_seconds["head"] += drafted.seconds
 
     def _follow(self, known: Speculating, item: SequenceWork, verdict: Verdict) -> None:
         drafted, accepted, prepared = item.draft, verdict.accepted, known.prepared
@@ -328,7 +328,7 @@ class Controller:
         compared = prepared.compared(verdict.tokens)
         if known.acceptance is not None:
             if drafted.tokens:
-                taken = sum(not prepared.is_own(place) for place in prepared.path(verdict.tokens)[:accepted])
+                taken = sum(not prepared.is_of_head(place) for place in prepared.path(verdict.tokens)[:accepted])
                 prepared.brought += taken * self._costs.token_seconds - prepared.cost
             known.acceptance.learn(prepared, *compared)
         goes_on = prepared.follow(verdict.tokens)

@@ -11,8 +11,8 @@ from services.worker.speculation.draft_length import cumulated
 from services.worker.speculation.prepared import Prepared, Way
 
 # Where the draft of a step came from: the rest of an earlier one, a request sent while the last step ran, a request
-# that was waited for, the worker's own drafter, or nowhere.
-WAYS = ("kept", "ahead", "waited", "local", "none")
+# that was waited for, the worker's head, or nowhere.
+WAYS = ("kept", "ahead", "waited", "head", "none")
 
 
 class SourceCounts:
@@ -34,7 +34,7 @@ class SpeculationCounts:
         self.ways = dict.fromkeys(WAYS, 0)
         # Drafts of each length.
         self.lengths = [0] * (MAX_DRAFT_TOKENS + 1)
-        self.asking_seconds: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "local": 0.0}
+        self.asking_seconds: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "head": 0.0}
         # Steps that had drafts: what they took, and what their tokens would have taken without.
         self.drafted_seconds = 0.0
         self.naive_seconds = 0.0

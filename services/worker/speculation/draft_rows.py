@@ -38,7 +38,7 @@ class Costs(NamedTuple):
 
 def costs_of(plan: Plan, wanted: int, fixed: int, model: StepTime, beside: float = 0.0) -> Costs:
     """`wanted`: rows that could be verified; `fixed`: rows that drafts of fixed length take. `beside`: what every step
-    costs besides, which an accepted token saves, too: the worker's own drafter."""
+    costs besides, which an accepted token saves, too: the worker's head."""
     certain = sum(item.verify for item in plan.items)
     rows = sum(item.count for item in plan.items) + fixed
     # Rows of prompt chunks give no token, and their time is no cost of drafts.

@@ -37,8 +37,8 @@ class GuardedController:
     def ask_beside(self, work: Work) -> None:
         self._guard(None, self.controller.ask_beside, work)
 
-    def take_own(self, work: Work, drafted: Drafted) -> None:
-        self._guard(None, self.controller.take_own, work, drafted)
+    def take_head(self, work: Work, drafted: Drafted) -> None:
+        self._guard(None, self.controller.take_head, work, drafted)
 
     def forget(self, sequence: Sequence, learn: bool) -> None:
         self._guard(None, self.controller.forget, sequence, learn)

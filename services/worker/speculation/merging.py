@@ -1,7 +1,7 @@
-"""A text draft and one of the worker's own as one tree.
+"""A text draft and one of the worker's head as one tree.
 
     text draft     a b c                 a ─┬─ b ─ c
-    own            a x | y        ─▶        └─ x
+    head           a x | y        ─▶        └─ x
                                          y
 
 A token that both have is kept once, with the greater of its two chances. Of siblings the more probable comes first.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from services.api import draft_tree as tree
 from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 from services.worker.speculation.acceptance import buckets_of
-from services.worker.speculation.prepared import OWN, Prepared
+from services.worker.speculation.prepared import HEAD, Prepared
 
 
 def can_be_merged(one: Prepared, other: Prepared) -> bool:
@@ -20,17 +20,17 @@ def can_be_merged(one: Prepared, other: Prepared) -> bool:
     return all(each.certain <= each.at for each in (one, other))
 
 
-def merge(text: Prepared, text_chances: list[float], own: Prepared, own_chances: list[float]) -> Prepared:
+def merge(text: Prepared, text_chances: list[float], head: Prepared, head_chances: list[float]) -> Prepared:
     """What came of the text draft so far goes on in the merged one. Each may be merged already."""
     nodes = _Nodes()
-    nodes.add(own, own_chances)
+    nodes.add(head, head_chances)
     nodes.add(text, text_chances)
     tokens, parents, order = nodes.ordered()
     confidence = [nodes.confidence[node] for node in order]
     draft = Draft(tokens, text.source, text.match_length, parents, confidence)
     merged = Prepared(draft, text.way)
     merged.sources = [nodes.sources[node] for node in order]
-    merged.own_source = own.own_source or own.source
+    merged.head_source = head.head_source or head.source
     merged.buckets = buckets_of(confidence, tree.besides(parents) if parents else ())
     merged.used, merged.brought, merged.excused = text.used, text.brought, text.excused
     return merged
@@ -62,10 +62,10 @@ class _Nodes:
             self.parents.append(parent)
             self.chances.append(-1.0)
             self.confidence.append(0.0)
-            self.sources.append(OWN)
+            self.sources.append(HEAD)
         if chance > self.chances[node]:
             self.chances[node], self.confidence[node] = chance, prepared.confidence[place]
-            self.sources[node] = OWN if prepared.is_own(place) else _source(prepared, place)
+            self.sources[node] = HEAD if prepared.is_of_head(place) else _source(prepared, place)
         return node
 
     def ordered(self) -> tuple[list[int], list[int], list[int]]:

@@ -5,7 +5,7 @@
                              └─ left: the next drafts, without another request
 
 Of a tree only the part that follows the text is kept, and `at` stays 0. Of a draft that was merged of a text draft and
-one of the worker's own (merging.py) each token has a source. Knows no sequence and no cost.
+one of the head (merging.py) each token has a source. Knows no sequence and no cost.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from services.api.drafter import MAX_DRAFT_TOKENS, Draft
 
 LONGEST_SOURCE = 64
 # In `sources`. No name: a proposer chooses those of its own.
-OWN = None
+HEAD = None
 # Use branches only if they are expected to add this share of the tokens of the first path.
 BRANCHING = 0.02
 
-# Asked for while a step ran; asked for and waited for between steps; or made by the worker's own drafter.
-Way = Literal["ahead", "waited", "local"]
+# Asked for while a step ran; asked for and waited for between steps; or made by the worker's head.
+Way = Literal["ahead", "waited", "head"]
 
 
 class Prepared:
-    __slots__ = ("at", "brought", "buckets", "certain", "confidence", "cost", "excused", "match_length", "own_source",
+    __slots__ = ("at", "brought", "buckets", "certain", "confidence", "cost", "excused", "head_source", "match_length",
                  "parents", "probs", "source", "sources", "tokens", "used", "way")  # fmt: skip
 
     def __init__(self, draft: Draft, way: Way, certain: int = 0) -> None:
@@ -38,9 +38,9 @@ class Prepared:
         self.confidence = draft.confidence
         self.probs = draft.probs
         self.source = draft.source
-        # Of a merged draft: by token, the source of a text draft, or OWN; and the name of the worker's own drafter.
+        # Of a merged draft: by token, the source of a text draft, or HEAD; and the name of the worker's head.
         self.sources: list[str | None] = []
-        self.own_source = ""
+        self.head_source = ""
         self.match_length = draft.match_length
         self.way = way
         self.certain = certain
@@ -77,15 +77,15 @@ class Prepared:
         return Draft(tokens, self._source_of(places), self.match_length, parents, confidence)
 
     def _source_of(self, places: Items[int]) -> str:
-        """All of them, the worker's own first."""
+        """All of them, the head first."""
         if not self.sources:
             return self.source
         found = {self.sources[place] for place in places}
-        return "+".join([self.own_source] * (OWN in found) + sorted(each for each in found if each is not OWN))
+        return "+".join([self.head_source] * (HEAD in found) + sorted(each for each in found if each is not HEAD))
 
-    def is_own(self, place: int) -> bool:
-        """Whether the worker's own drafter drafted this token."""
-        return self.sources[place] is OWN if self.sources else self.way == "local"
+    def is_of_head(self, place: int) -> bool:
+        """Whether the worker's head drafted this token."""
+        return self.sources[place] is HEAD if self.sources else self.way == "head"
 
     def first_path(self) -> Items[int]:
         """The places of what is left of a chain, or of the first path of a tree."""

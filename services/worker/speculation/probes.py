@@ -10,7 +10,7 @@ SHARE = 0.003
 class Probes:
     def __init__(self) -> None:
         # Seconds of steps since the last probe.
-        self._since: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "local": 0.0}
+        self._since: dict[Way, float] = {"ahead": 0.0, "waited": 0.0, "head": 0.0}
 
     def passed(self, seconds: float) -> None:
         for way in self._since:

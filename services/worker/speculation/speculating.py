@@ -19,7 +19,7 @@ from services.worker.speculation.prepared import Prepared, Way
 class Speculating:
     """`acceptance` is None if its drafts have a fixed length."""
 
-    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "missed", "own_draft", "prepared", "read",
+    __slots__ = ("acceptance", "all_accepted", "asked_at", "benefit", "head_draft", "missed", "prepared", "read",
                  "sequence", "text_value", "unweighed", "worth")  # fmt: skip
 
     def __init__(self, sequence: Sequence, acceptance: Acceptance | None) -> None:
@@ -28,8 +28,8 @@ class Speculating:
         self.benefit = {} if acceptance is None else {way: Benefit(each) for way, each in acceptance.benefit.items()}
         self.worth = Worth(None if acceptance is None else acceptance.of_all.worth)
         self.prepared: Prepared | None = None
-        # Whether the worker's own drafter ran for it after the last step.
-        self.own_draft = False
+        # Whether the worker's head ran for it after the last step.
+        self.head_draft = False
         # Tokens of a draft of its that wasn't weighed against text drafts yet; and those expected of text alone.
         self.unweighed: int | None = None
         self.text_value = 0.0
@@ -43,13 +43,13 @@ class Speculating:
 
     @property
     def asks(self) -> bool:
-        """Whether the proposer is asked for its drafts; with a fixed method of the worker's own it isn't."""
+        """Whether the proposer is asked for its drafts; with the head's method it isn't."""
         return self.acceptance is not None or not self.sequence.drafter
 
     @property
     def lacks_text(self) -> bool:
         """Whether there is no text draft, and none was asked for."""
-        lacking = self.prepared is None or self.prepared.way == "local"
+        lacking = self.prepared is None or self.prepared.way == "head"
         return self.asks and lacking and self.asked_at < len(self.sequence.token_ids)
 
     def readable(self, draft: Draft) -> Draft:
@@ -65,23 +65,22 @@ class Speculating:
         return Candidate(prepared, acceptance.chances(prepared), self.sequence.longest_draft)
 
     def merges(self, prepared: Prepared) -> bool:
-        """Whether this draft and the one that it has become one tree: one of them of text, the other of the worker's
-        own."""
+        """Whether this draft and the one that it has become one tree: one of them of text, the other of the head."""
         old = self.prepared
         if old is None or self.acceptance is None or not self.sequence.trees:
             return False
-        own, old_is_own = prepared.way == "local", old.way == "local"
-        return (own != old_is_own or (not own and bool(old.sources))) and can_be_merged(old, prepared)
+        of_head, old_is_of_head = prepared.way == "head", old.way == "head"
+        return (of_head != old_is_of_head or (not of_head and bool(old.sources))) and can_be_merged(old, prepared)
 
     def better(self, prepared: Prepared, old: Prepared) -> bool:
         """Whether this draft takes the place of the one that it has: if more of it is expected to be accepted, or,
         among drafts of text, if it is as long."""
-        if "local" in (old.way, prepared.way) and self.acceptance is not None:
+        if "head" in (old.way, prepared.way) and self.acceptance is not None:
             return self.expected(prepared) > self.expected(old)
         return old.left <= prepared.left
 
     def gain(self, drafted: int) -> float | None:
-        """Tokens of a draft of the worker's own that are expected to be accepted after the step, beyond those of the
+        """Tokens of a draft of the head that are expected to be accepted after the step, beyond those of the
         rest of the prepared draft, of whose first path the step verifies `drafted`. None: not known yet."""
         worth, prepared = self.worth.expected, self.prepared
         if worth is None or prepared is None or self.acceptance is None:
@@ -102,13 +101,13 @@ class Speculating:
         return len(self.sequence.token_ids) - self.read
 
     def weigh(self) -> None:
-        """Learn what the last draft of the worker's own adds to text drafts, before the step that verifies them."""
+        """Learn what the last draft of the head adds to text drafts, before the step that verifies them."""
         if self.unweighed is None or self.acceptance is None:
             return
         drafted, self.unweighed = self.unweighed, None
         prepared = self.prepared
-        has_own = prepared is not None and (prepared.way == "local" or bool(prepared.sources))
-        adds = max(0.0, self.expected(prepared) - self.text_value) if has_own and prepared is not None else 0.0
+        has_head = prepared is not None and (prepared.way == "head" or bool(prepared.sources))
+        adds = max(0.0, self.expected(prepared) - self.text_value) if has_head and prepared is not None else 0.0
         self.worth.learn(drafted, adds)
         self.acceptance.of_all.worth.learn(drafted, adds)
 

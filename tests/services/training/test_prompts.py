@@ -15,7 +15,7 @@ from services.training import answers
 from services.training.answers import Text
 from services.training.job import Job, check
 from services.training.loop import Plan
-from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN, Asking, Opening
+from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN_PROMPTS, Asking, Opening
 from services.training.train import train
 from services.worker.running.load_torch_model import Wanted
 
@@ -124,7 +124,7 @@ def test_a_head_is_trained_on_the_models_own_prompts(model: Path, tmp_path: Path
     own = asking.own(sorted(written, key=lambda text: text.number), asking.opening(), [])
     held = {n for n, text in own.items() if int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT_OF == 0}
     assert held and found.prompts == len(held)
-    assert trained_on(tmp_path) == {OWN + number: asking.ids(own[number]) for number in own.keys() - held}
+    assert trained_on(tmp_path) == {OWN_PROMPTS + number: asking.ids(own[number]) for number in own.keys() - held}
     card = (tmp_path / "head" / "README.md").read_text()
     assert f"{len(own) - len(held)} that the model wrote itself" in card and " from " not in card.split("passes")[0]
 
@@ -153,7 +153,7 @@ def test_prompts_of_data_and_of_the_model_are_counted_apart(model: Path, tmp_pat
     data.write_text("".join(f"w{number} w40 w41\n" for number in range(100, 130)))
     train(job_of(model, tmp_path, 60, data=(data,)))
     numbers = trained_on(tmp_path)
-    own = sum(number >= OWN for number in numbers)
+    own = sum(number >= OWN_PROMPTS for number in numbers)
     assert 0 < own < len(numbers)
     card = (tmp_path / "head" / "README.md").read_text()
     assert f"{len(numbers) - own} from data.txt, {own} that the model wrote itself" in card

@@ -20,7 +20,7 @@ from services.worker.running.work import NewSequence, SequenceWork, Verdict
 log = logging.getLogger("specmesh.worker")
 
 
-class _Local:
+class _Following:
     __slots__ = ("name", "new", "text")
 
     def __init__(self, new: NewSequence) -> None:
@@ -28,10 +28,10 @@ class _Local:
         self.text = Text(new.sequence_id, array("i", new.text), new.prompt_tokens)
 
 
-class LocalDrafters:
+class HeadDrafters:
     def __init__(self, drafters: Mapping[str, Drafter]) -> None:
         self._drafters = dict(drafters)
-        self._known: dict[int, _Local] = {}
+        self._known: dict[int, _Following] = {}
         # Of the last step: the time in which the drafters read its tokens.
         self.reading_seconds = 0.0
 
@@ -41,7 +41,7 @@ class LocalDrafters:
 
     def join(self, new: NewSequence) -> None:
         if new.drafter in self._drafters:
-            self._known[new.sequence_id] = _Local(new)
+            self._known[new.sequence_id] = _Following(new)
 
     def forget(self, sequence_ids: Sequence[int]) -> None:
         gone = [sequence_id for sequence_id in sequence_ids if self._known.pop(sequence_id, None) is not None]

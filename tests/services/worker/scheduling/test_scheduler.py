@@ -265,7 +265,7 @@ def test_beside_prompts_a_quarter_of_the_rows_is_not_given_to_drafts() -> None:
     assert [(len(tokens), len(draft)) for tokens, _, draft, _ in step(scheduler, [5] * 8)] == [(1, 2), (13, 0)]
 
 
-def test_the_workers_own_drafter_is_told_how_much_to_draft_next() -> None:
+def test_the_workers_head_is_told_how_much_to_draft_next() -> None:
     scheduler = started()
     scheduler.schedule()
     assert [item.next_budget for item in scheduler.place({}, {1: DraftBudget(5), 7: DraftBudget(9)}).items] == [5]

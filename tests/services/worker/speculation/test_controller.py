@@ -264,7 +264,7 @@ def test_a_sequence_that_ends_is_forgotten_and_learned_from_where_that_is_allowe
     world.controller.check_idle()
 
 
-def test_a_draft_of_the_workers_own_drafter_is_used_in_the_next_step_without_the_proposer() -> None:
+def test_a_draft_of_the_workers_head_is_used_in_the_next_step_without_the_proposer() -> None:
     world = World("ngram")
     world.arrive()
     [sequence] = world.scheduler.waiting
@@ -284,13 +284,13 @@ def test_a_draft_of_the_workers_own_drafter_is_used_in_the_next_step_without_the
         world.scheduler.handle(StepDone(result))
         world.controller.commit(work, result)
         world.controller.ask_beside(work)
-        world.controller.take_own(work, Drafted([Draft(cycle(verdict.tokens[-1], 8), "toy")]))
+        world.controller.take_head(work, Drafted([Draft(cycle(verdict.tokens[-1], 8), "toy")]))
     assert not world.proposer.waited and not world.proposer.ahead
-    assert world.controller.counts.ways["local"] == 3
+    assert world.controller.counts.ways["head"] == 3
 
 
 class Head:
-    """The worker's own drafter beside `auto`: it answers a budget with what the mock will say, or with nonsense."""
+    """The worker's head beside `auto`: it answers a budget with what the mock will say, or with nonsense."""
 
     def __init__(self, world: World, *, wrong: bool = False, confidence: float = 0.9, seconds: float = 1e-3) -> None:
         self.world, self.wrong, self.confidence, self.seconds = world, wrong, confidence, seconds
@@ -327,11 +327,11 @@ class Head:
             world.scheduler.handle(StepDone(result))
             world.controller.commit(work, result)
             world.controller.ask_beside(work)
-            world.controller.take_own(work, Drafted([draft], self.seconds * len(tokens) + reading, reading))
+            world.controller.take_head(work, Drafted([draft], self.seconds * len(tokens) + reading, reading))
         return accepted
 
 
-def test_auto_uses_the_workers_own_drafter_where_text_says_nothing() -> None:
+def test_auto_uses_the_workers_head_where_text_says_nothing() -> None:
     world = World()
     world.proposer.silent = True
     head = Head(world)
@@ -373,7 +373,7 @@ def test_one_that_is_right_half_of_the_time_runs_in_every_step_although_its_firs
     assert sum(budget > 0 for budget in head.budgets) == 60
 
 
-def test_a_request_begins_with_what_others_taught_of_the_workers_own_drafter() -> None:
+def test_a_request_begins_with_what_others_taught_of_the_workers_head() -> None:
     world = World()
     world.proposer.silent = True
     head = Head(world, wrong=True)
@@ -391,7 +391,7 @@ def test_what_it_takes_to_read_a_prompt_is_no_cost_of_drafts() -> None:
     head = Head(world)
     head.reading_seconds = 1.0
     head.run(40)
-    assert world.controller.own.costs.draft(1) < 0.01
+    assert world.controller.head.costs.draft(1) < 0.01
     assert sum(budget > 0 for budget in head.budgets) == 40
 
 
@@ -402,7 +402,7 @@ def test_a_text_is_read_when_drafts_for_it_would_have_saved_as_much() -> None:
     head = Head(world)
     head.run(20)
     world.end(world.scheduler.handle(Cancelled(1)))
-    world.controller.own.costs.row_seconds = 1e-3
+    world.controller.head.costs.row_seconds = 1e-3
     head.budgets.clear()
     world.arrive(2, max_tokens=400)
     [sequence] = world.scheduler.waiting
@@ -465,7 +465,7 @@ def test_a_merged_draft_credits_text_only_with_its_own_tokens() -> None:
     assert last < 60, "useless text drafts are asked for now and then"
 
 
-def test_text_drafts_are_asked_for_while_the_workers_own_drafter_drafts() -> None:
+def test_text_drafts_are_asked_for_while_the_workers_head_drafts() -> None:
     world = World()
     world.proposer.confidence = 0.4
     head = Head(world, confidence=0.4)
@@ -484,7 +484,7 @@ def test_text_drafts_are_asked_for_while_the_workers_own_drafter_drafts() -> Non
     world.proposer.look = lambda: []  # type: ignore[method-assign]
     world.proposer.ask = told("ask", world.proposer.ask)  # type: ignore[method-assign]
     world.proposer.collect = told("collect", world.proposer.collect)  # type: ignore[method-assign]
-    world.controller.take_own = told("own", world.controller.take_own)  # type: ignore[method-assign]
+    world.controller.take_head = told("own", world.controller.take_head)  # type: ignore[method-assign]
     head.run(1)
     assert order == ["ask", "own"]
     head.run(1)
@@ -505,11 +505,11 @@ def test_a_draft_token_outside_the_vocabulary_is_refused_and_counted_from_either
     for refused in range(1, 4):
         assert own.step() == [0]
         # The text ends with the last token of the step.
-        own.controller.take_own(own.work, Drafted([Draft([100, token], "eagle3")], 1e-3))
+        own.controller.take_head(own.work, Drafted([Draft([100, token], "eagle3")], 1e-3))
         assert own.known.prepared is None and own.controller.counts.refused == refused
     # No draft is none that is refused.
     own.step()
-    own.controller.take_own(own.work, Drafted([Draft()], 1e-3))
+    own.controller.take_head(own.work, Drafted([Draft()], 1e-3))
     assert own.controller.counts.refused == 3
 
 

@@ -35,7 +35,7 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.heads.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import HeadDrafters
 from services.worker.speculation.heads.head_drafter import HeadDrafter
 from services.worker.speculation.remote.proposers import Proposers
 
@@ -64,7 +64,7 @@ class World:
                         kv_cache_mb=kv_cache_mb, max_sequences=8)  # fmt: skip
         self.model: TorchModel = load_torch_model(target, wanted, head=(method, folder))
         self.kept = Kept(METHODS[method].load()(method, None, self.model))
-        runner = TorchRunner(self.model, LocalDrafters({method: self.kept}))  # type: ignore[dict-item]
+        runner = TorchRunner(self.model, HeadDrafters({method: self.kept}))  # type: ignore[dict-item]
         self.scheduler = Scheduler(limits_of(runner.facts, method=method, **limits))
         self.drafts = GuardedController(Controller(self.scheduler.limits, Proposers(_no_proposer)))
         self.answers: list[Answer] = []

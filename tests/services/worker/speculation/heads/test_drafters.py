@@ -24,7 +24,7 @@ from services.worker.scheduling.limits import limits_of
 from services.worker.scheduling.scheduler import Scheduler
 from services.worker.speculation.controller import Controller
 from services.worker.speculation.guard import GuardedController
-from services.worker.speculation.heads.drafters import LocalDrafters
+from services.worker.speculation.heads.drafters import HeadDrafters
 from services.worker.speculation.remote.proposers import Proposers
 
 
@@ -71,9 +71,9 @@ def new(
     return made
 
 
-def joined(*news: NewSequence, fails: str = "") -> tuple[LocalDrafters, Toy]:
+def joined(*news: NewSequence, fails: str = "") -> tuple[HeadDrafters, Toy]:
     toy = Toy(fails)
-    drafters = LocalDrafters({"toy": toy})
+    drafters = HeadDrafters({"toy": toy})
     for each in news or (new(),):
         drafters.join(each)
     return drafters, toy
@@ -85,7 +85,7 @@ def features_of(items: list[SequenceWork]) -> torch.Tensor:
 
 
 def step(
-    drafters: LocalDrafters, *pairs: tuple[SequenceWork, Verdict | None]
+    drafters: HeadDrafters, *pairs: tuple[SequenceWork, Verdict | None]
 ) -> list[Draft]:
     items = [item for item, _ in pairs]
     return drafters.step(items, [verdict for _, verdict in pairs], features_of(items))
@@ -229,7 +229,7 @@ class World:
         row = Method("toy", "", "", runs="worker")
         monkeypatch.setitem(METHODS, "toy", row)
         self.model = Judged()
-        runner = TorchRunner(self.model, LocalDrafters({"toy": toy}))
+        runner = TorchRunner(self.model, HeadDrafters({"toy": toy}))
         self.scheduler = Scheduler(limits_of(runner.facts, method="toy"))
         self.answers: list[Answer] = []
         self.engine = Engine(

@@ -1,4 +1,4 @@
-"""The cost of the worker's own drafter in seconds, learned from its runs: of a draft by number of sequences, of one
+"""The cost of the worker's head in seconds, learned from its runs: of a draft by number of sequences, of one
 more draft token, and of a row of text that it hasn't read yet. It reads a whole text before its first draft for it, so
 the first draft costs more than later ones.
 """
@@ -14,7 +14,7 @@ ONE_MORE = 0.15
 OUTLIER = 4.0
 
 
-class OwnCosts:
+class HeadCosts:
     def __init__(self) -> None:
         # By number of sequences, in powers of two.
         self._drafts: dict[int, float] = {}

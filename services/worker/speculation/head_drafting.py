@@ -1,4 +1,4 @@
-"""When the worker's own drafter runs, and for which sequences. Its drafts are weighed as all others are, by the
+"""When the worker's head runs, and for which sequences. Its drafts are weighed as all others are, by the
 controller."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft
 from services.api.methods import METHODS
 from services.worker.running.work import DraftBudget, Drafted, Work
 from services.worker.scheduling.limits import Limits
-from services.worker.speculation.own_costs import OwnCosts
+from services.worker.speculation.head_costs import HeadCosts
 from services.worker.speculation.probes import Probes
 from services.worker.speculation.speculating import Speculating
 
@@ -23,23 +23,23 @@ MARGIN = 1.2
 MISSED = 3.0
 
 
-class OwnDrafting:
+class HeadDrafting:
     def __init__(self, limits: Limits, probes: Probes) -> None:
-        self.costs = OwnCosts()
+        self.costs = HeadCosts()
         self._limits, self._probes = limits, probes
 
     def budgets(
-        self, local: list[Speculating], drafts: Mapping[int, Draft], token_seconds: float, row_seconds: float
+        self, with_head: list[Speculating], drafts: Mapping[int, Draft], token_seconds: float, row_seconds: float
     ) -> dict[int, DraftBudget]:
         """What it is to draft after the step, by sequence. With `auto` only if it pays, and only where the rest of a
         prepared draft isn't as good; a token is drafted as long as its chance is worth a pass and a row."""
         most = self._limits.model_steps or MAX_DRAFT_TOKENS
         budgets = {
             each.sequence.id: DraftBudget(min(most, each.sequence.longest_draft))
-            for each in local
+            for each in with_head
             if each.acceptance is None
         }
-        weighed = [each for each in local if each.acceptance is not None]
+        weighed = [each for each in with_head if each.acceptance is not None]
         worth = self._worth_drafting(weighed, drafts, bool(budgets), token_seconds, row_seconds)
         if worth:
             cost = self.costs.pass_seconds / len(worth) + row_seconds
@@ -59,11 +59,11 @@ class OwnDrafting:
             if each is None:
                 continue
             if not item.next_budget:
-                each.own_draft = False
+                each.head_draft = False
                 continue
             longest, asked = max(longest, tree.reach(draft)), asked + 1
-            unread += 0 if each.own_draft else each.unread
-            each.own_draft, each.read, each.missed = True, len(each.sequence.token_ids), 0.0
+            unread += 0 if each.head_draft else each.unread
+            each.head_draft, each.read, each.missed = True, len(each.sequence.token_ids), 0.0
             each.unweighed, each.text_value = len(draft.tokens), 0.0
             yield each, draft
         if asked:
@@ -90,7 +90,7 @@ class OwnDrafting:
             elif gain > LEAST_GAIN:
                 saves = gain * token_seconds - each.worth.drafted * row_seconds
                 each.missed += max(0.0, saves)
-                if each.own_draft or each.missed > MISSED * each.unread * self.costs.row_seconds:
+                if each.head_draft or each.missed > MISSED * each.unread * self.costs.row_seconds:
                     brings += saves
                     worth.append(each)
         if asked_anyway or brings > MARGIN * self.costs.draft(len(worth)):
@@ -103,4 +103,4 @@ class OwnDrafting:
         if one is None:
             return []
         seconds = self.costs.draft(1) + one.unread * self.costs.row_seconds
-        return [one] if self._probes.due("local", seconds) else []
+        return [one] if self._probes.due("head", seconds) else []

@@ -1,14 +1,14 @@
-"""What the worker's own drafter costs."""
+"""What the worker's head costs."""
 
 from __future__ import annotations
 
 import pytest
 
-from services.worker.speculation.own_costs import FIRST_DRAFT, OwnCosts
+from services.worker.speculation.head_costs import FIRST_DRAFT, HeadCosts
 
 
 def test_a_draft_costs_what_it_did_for_as_many_sequences() -> None:
-    costs = OwnCosts()
+    costs = HeadCosts()
     assert costs.draft(1) == FIRST_DRAFT < costs.draft(16) < 16 * FIRST_DRAFT
     for _ in range(60):
         costs.learn(1, 0, 3, 0.002, 0.001)
@@ -20,7 +20,7 @@ def test_a_draft_costs_what_it_did_for_as_many_sequences() -> None:
 
 
 def test_what_was_read_late_is_no_cost_of_drafts() -> None:
-    costs = OwnCosts()
+    costs = HeadCosts()
     for _ in range(60):
         costs.learn(1, 0, 2, 0.002, 0.001)
     before = costs.draft(1)
@@ -31,7 +31,7 @@ def test_what_was_read_late_is_no_cost_of_drafts() -> None:
 
 
 def test_a_first_run_that_takes_long_is_no_measure() -> None:
-    costs = OwnCosts()
+    costs = HeadCosts()
     costs.learn(1, 50, 2, 0.5, 0.4)
     costs.learn(1, 0, 2, 0.5, 0.4)
     assert costs.row_seconds < 2e-4 and costs.draft(1) < 0.002 and costs.pass_seconds < 0.002

@@ -14,7 +14,7 @@ from services.api.settings import Settings, cache_dir
 NONE = "none"
 
 
-class OwnDrafter(NamedTuple):
+class ChosenHead(NamedTuple):
     """`source`: a folder, a hub id or "own"; "" for a drafter without a network."""
 
     method: str
@@ -25,7 +25,7 @@ class OwnDrafter(NamedTuple):
         return ensure_head(self.method, self.source, target, cache_dir(settings))
 
 
-def own_drafter(settings: Settings) -> OwnDrafter | None:
+def chosen_head(settings: Settings) -> ChosenHead | None:
     """None: there is none. Raises ModelError."""
     method = str(settings.method)
     row = METHODS[method]
@@ -33,8 +33,8 @@ def own_drafter(settings: Settings) -> OwnDrafter | None:
     if not given and (row.has_network or method == AUTO):
         given = _shipped(settings, method)
     if row.runs == "worker":
-        return OwnDrafter(method, given if row.has_network and given != NONE else "")
-    return None if given in ("", NONE) else OwnDrafter(method_of(given, cache_dir(settings)), given)
+        return ChosenHead(method, given if row.has_network and given != NONE else "")
+    return None if given in ("", NONE) else ChosenHead(method_of(given, cache_dir(settings)), given)
 
 
 def _shipped(settings: Settings, method: str) -> str:
