@@ -32,7 +32,8 @@ from bench.shown import Shown
 from services.api.drafter import Draft, Drafter, DraftRequest
 from services.api.drafter import Text as FollowedText
 from services.api.settings import Settings
-from services.proposer.fast import SuffixIndex, compiling
+from services.proposer.fast import compiling
+from services.proposer.index import SuffixIndex
 from services.proposer.registry import make_drafters
 
 HELP = "drafts, accepted tokens, time and bytes of our proposers, beside arctic-inference's (--arctic PYTHON)"

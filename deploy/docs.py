@@ -287,7 +287,7 @@ def _tokenizer(registry: CollectorRegistry) -> None:
 
 
 def _proposer(registry: CollectorRegistry) -> None:
-    from services.proposer.fast import IndexStats
+    from services.proposer.index import IndexStats
     from services.proposer.metrics import ProposerMetrics
 
     class NoTexts:

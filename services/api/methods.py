@@ -17,6 +17,8 @@ from models.heads.table import HEADS
 NAIVE = "naive"
 AUTO = "auto"
 PREDICTION = "prediction"
+# Values of the setting proposer_index: the drafters in plain Python, or their compiled peers.
+PLAIN, COMPILED = "plain", "compiled"
 # Other servers' word for naive, which requests may use.
 OFF = "off"
 

@@ -20,7 +20,7 @@ from typing import Any
 from services.api.cores import cores_of
 from services.api.foreign_flags import FOREIGN, key_of, meant
 from services.api.hosts import origins_of
-from services.api.methods import AUTO, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS, lengths_of_heads
+from services.api.methods import AUTO, COMPILED, HYBRID_FIRST, HYBRID_THEN, METHODS, PARTS, PLAIN, lengths_of_heads
 from services.api.nodes import WORKER_NODE, meeting_endpoint, problems_of
 from services.api.page_transport import NIXL, TRANSPORTS
 from services.api.phases import ALL, PHASES
@@ -114,6 +114,7 @@ SETTINGS: tuple[Setting, ...] = (
     _row("hybrid_first", HYBRID_FIRST, "hybrid: the method that drafts first", kind="choice", choices=PARTS, roles="proposer"),
     _row("hybrid_then", HYBRID_THEN, "hybrid: the method that continues that draft, or drafts at the same place", kind="choice", choices=PARTS, roles="proposer"),
     _row("hybrid_rule", "continue", "hybrid: continue: the second method continues the first one's draft; better: the draft with more expected tokens is used", kind="choice", choices=("continue", "better"), roles="proposer"),
+    _row("proposer_index", COMPILED, "Form of the text drafters; compiled: loops, beside which plain Python drafts until they are compiled; plain: always plain Python, which gives the same drafts some hundred times slower", kind="choice", choices=(COMPILED, PLAIN), roles="proposer"),
     _row("shared_namespaces", "", "Comma-separated names of namespaces whose texts all callers share when their requests name them; empty: callers share no texts", roles="streamer"),
     _row("store_dir", "", "Folder of what proposers have learned; empty: store in cache_dir; none: keep it in memory only", roles="proposer"),
     _row("store_mb", 1024, "Maximum disk space and memory for learned text, in MiB", low=1, high=1048576, roles="proposer"),

@@ -27,8 +27,9 @@ from services.api.messages import (
     ProposeItem,
     RemoveCorpus,
 )
-from services.proposer import fast
-from services.proposer.fast import CorpusRefused, SuffixIndex
+from services.proposer.fast.corpora import Corpora as CorporaOfNamespace
+from services.proposer.fast.library.corpora import CorpusRefused
+from services.proposer.index import SuffixIndex
 from services.proposer.metrics import ProposerMetrics
 from services.proposer.registry import make_drafters
 from services.proposer.sequences import Sequence, Sequences
@@ -207,7 +208,7 @@ class ProposerActor(Actor):
     async def list_corpora(self, message: ListCorpora, call: Call) -> Corpora:
         return Corpora(corpora=self._corpora(message).list())
 
-    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> fast.Corpora:
+    def _corpora(self, message: AddCorpus | RemoveCorpus | ListCorpora) -> CorporaOfNamespace:
         corpora = self._index.corpora(message.vocabulary, message.namespace)
         if corpora is None:
             raise Refuse("unavailable", "this proposer can't keep corpora")

@@ -15,7 +15,7 @@ import numpy as np
 
 from services.api.drafter import MAX_DRAFT_TOKENS, Committed, Draft, Drafter, DraftRequest, Needs
 from services.api.settings import Settings
-from services.proposer.fast import SuffixIndex
+from services.proposer.index import SuffixIndex
 
 # Confidence of each token of a draft that gives none.
 ASSUMED_CONFIDENCE = 0.5

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from services.api.drafter import NO_DRAFT, Committed, Draft, Drafter, DraftRequest, Needs
 from services.api.settings import Settings
-from services.proposer.fast import SuffixIndex
+from services.proposer.index import SuffixIndex
 
 
 class NaiveDrafter:

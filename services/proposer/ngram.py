@@ -4,12 +4,84 @@ other requests are not used."""
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
-from services.proposer.fast import NGRAM
+from services.proposer.automaton import Reader, shortened
+from services.proposer.guess import Guess
+from services.proposer.rates import NGRAM, counted
+from services.proposer.suffix import walk
 from services.proposer.text_drafter import TextDrafter
+from services.proposer.texts import Followed
 
 
 class NgramDrafter(TextDrafter):
     name: ClassVar[str] = "ngram"
-    sources: ClassVar[int] = NGRAM
+    sources: ClassVar[tuple[str, ...]] = (NGRAM,)
+
+    def guess(self, followed: Followed, ahead: Sequence[int], longest: int) -> Guess:
+        prefers_frequent = followed.options.prefers_frequent
+        found = (most_frequent if prefers_frequent else most_recent)(followed, ahead, longest)
+        return replace(found, source=NGRAM)
+
+
+def most_recent(followed: Followed, ahead: Sequence[int], longest: int, calibrated: bool = False) -> Guess:
+    """What came behind the last earlier occurrence. At the end it goes on with its own guess: a match that near to the
+    end is a text that repeats itself, and the repetition goes on.
+
+        text  x y z x y z        the place is the second x  ->  x y z x y
+                    ^
+    """
+    options = followed.options
+    whole = followed.text.tokens + array("i", ahead)
+    place, size = last_place(whole, len(followed.text.tokens), options.least_ngram, options.most_ngram)
+    if not size:
+        return Guess()
+    period = len(whole) - place
+    tokens = [whole[place + at % period] for at in range(longest)]
+    return Guess(tokens, shares_of(followed.own(ahead), size, tokens, calibrated, not ahead), size)
+
+
+def most_frequent(followed: Followed, ahead: Sequence[int], longest: int) -> Guess:
+    """What most often followed the longest n-gram that anything followed, however rarely."""
+    options = followed.options
+    for state, length in followed.own(ahead).contexts(options.most_ngram):
+        if state.best_count and length >= options.least_ngram:
+            return walk(state, length, options.most_ngram, longest, 0.0)
+    return Guess()
+
+
+def last_place(whole: array[int], said: int, least: int, most: int) -> tuple[int, int]:
+    """(the place behind the last earlier occurrence of the longest n-gram at the end, its n); (0, 0): there is none.
+    The first `said` tokens are searched."""
+    data, width = whole.tobytes(), whole.itemsize
+    for size in range(min(most, len(whole)), least - 1, -1):
+        gram = data[-size * width :]
+        at = data.rfind(gram, 0, min(said, len(whole) - 1) * width)
+        # Not between two tokens.
+        while at > 0 and at % width:
+            at = data.rfind(gram, 0, at + len(gram) - 1)
+        if at >= 0:
+            return at // width + size, size
+    return 0, 0
+
+
+def shares_of(reader: Reader, size: int, tokens: list[int], calibrated: bool, at_end: bool) -> list[float]:
+    """How often each token followed the tokens before it, beginning with the last `size`; of those, only as many as it
+    ever followed. `calibrated`: shares by which rates are measured; an occurrence `at_end` is followed by nothing."""
+    automaton = reader.automaton
+    state, length, shares = shortened(reader.state, size), size, []
+    for token in tokens:
+        while token not in state.next and state.link is not None:
+            state = state.link
+            length = state.length
+        times = automaton.tokens if state.link is None else state.count
+        target = state.next.get(token)
+        followed = target.count if target else 0
+        shares.append(counted(followed, times - at_end) if calibrated else followed / times)
+        at_end = False
+        length = min(length + 1, automaton.depth) if target else 0
+        state = shortened(target, length) if target else automaton.root
+    return shares

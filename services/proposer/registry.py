@@ -6,7 +6,7 @@ from __future__ import annotations
 from services.api.drafter import Drafter
 from services.api.methods import METHODS
 from services.api.settings import Settings
-from services.proposer.fast import SuffixIndex
+from services.proposer.index import SuffixIndex
 
 
 def make_drafters(settings: Settings, index: SuffixIndex) -> dict[str, Drafter]:

@@ -1,24 +1,75 @@
 """Suffix decoding: what most often followed the contexts that a text ends with, while it is probable enough.
 
-It searches the request's own text and the learned text of its namespace. The draft with the best score wins; among
-equal scores that of the own text.
+It searches the request's own text and the learned text of its namespace. The draft with the best score, the expected
+number of accepted tokens, wins; among equal scores that of the longer context, and that of the own text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from services.api.drafter import Drafter
 from services.api.settings import Settings
-from services.proposer.fast import CORPUS, OWN, SHARED, STORE, Rule, SuffixIndex
+from services.proposer.automaton import Reader, State, shortened
+from services.proposer.guess import Guess, Rule
+from services.proposer.index import SuffixIndex
+from services.proposer.rates import CORPUS, OWN, SHARED, STORE
+from services.proposer.segment_search import search
 from services.proposer.text_drafter import TextDrafter
+from services.proposer.texts import Followed
 
 
 class SuffixDrafter(TextDrafter):
     name: ClassVar[str] = "suffix"
-    sources: ClassVar[int] = OWN | SHARED | STORE | CORPUS
+    sources: ClassVar[tuple[str, ...]] = (OWN, SHARED, STORE, CORPUS)
 
     @classmethod
     def of(cls, settings: Settings, index: SuffixIndex, others: Mapping[str, Drafter]) -> Drafter:
         return cls(index, Rule.of(settings))
+
+    def guess(self, followed: Followed, ahead: Sequence[int], longest: int) -> Guess:
+        return max(self._guesses(followed, ahead, longest), key=lambda guess: guess.score)
+
+    def _guesses(self, followed: Followed, ahead: Sequence[int], longest: int) -> Iterator[Guess]:
+        """In order of preference."""
+        limit = followed.options.depth
+        yield replace(most_frequent(followed.own(ahead), limit, longest, self.rule), source=OWN)
+        for reader in followed.shared():
+            yield replace(most_frequent(reader.behind(ahead), limit, longest, self.rule), source=SHARED)
+        context = followed.context(ahead)
+        for segment in followed.segments():
+            yield replace(search(segment, context, longest, self.rule), source=STORE, segment=segment)
+        for corpus, segment in followed.corpora():
+            yield replace(search(segment, context, longest, self.rule), source=f"{CORPUS}:{corpus}")
+
+
+def most_frequent(reader: Reader, limit: int, longest: int, rule: Rule) -> Guess:
+    """The best draft of all contexts of up to `limit` tokens. Contexts of one state have been followed by the same
+    tokens as often, and the longest of them has the largest budget."""
+    best = Guess()
+    for state, length in reader.contexts(limit):
+        guess = walk(state, length, limit, rule.budget(length, longest), rule.least)
+        if guess.score > best.score:
+            best = guess
+    return best
+
+
+def walk(state: State, length: int, limit: int, budget: int, least: float) -> Guess:
+    """The most frequent tokens behind the context, while all of them are as probable as `least`. Beyond `limit` the
+    context is its own last `limit` tokens."""
+    tokens: list[int] = []
+    shares: list[float] = []
+    probability = 1.0
+    while len(tokens) < budget and state.best_count:
+        share = state.best_count / state.count
+        probability *= share
+        if probability < least:
+            break
+        tokens.append(state.best)
+        shares.append(share)
+        state = state.next[state.best]
+        if length + len(tokens) > limit:
+            state = shortened(state, limit)
+    return Guess(tokens, shares, length)

@@ -19,8 +19,9 @@ from fake_mesh import CARD, FakeMesh, says
 from prometheus_client import CollectorRegistry
 
 from services.api.settings import Settings
+from services.proposer import index
 from services.proposer.actor import ProposerActor
-from services.proposer.fast import index, namespace_key
+from services.proposer.fast.libraries import namespace_key
 from services.proposer.fast.library.library import Bounds, Library
 from services.streamer.choice.namespace import NamespaceIds
 from tests.mesh_doubles.clock import FakeClock

@@ -19,7 +19,8 @@ from services.api.drafts import PlacedDraft, pack
 from services.api.messages import Failed, Finished, Generate, Propose, Proposed, Speculation, Tokens
 from services.api.sampling import Sampling
 from services.api.settings import Settings
-from services.proposer.fast import SuffixIndex, compiling
+from services.proposer.fast import compiling
+from services.proposer.index import SuffixIndex
 from services.proposer.registry import make_drafters
 from services.worker.engine import Engine
 from services.worker.mail import ProposersMoved

@@ -20,7 +20,6 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 # A row and a word of it, as an array of two dimensions has them.
 Table = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 
@@ -194,7 +193,7 @@ def _set(words: Any, at: Any, value: Any) -> Any:
 carray: Any = numba.carray  # type: ignore[attr-defined]
 ints_at, longs_at = _pointer_to(types.int32), _pointer_to(types.int64)
 fetch: Any = _fetch
-floats_at, doubles_at = _pointer_to(types.float32), _pointer_to(types.float64)
+doubles_at: Any = _pointer_to(types.float64)
 # Words without a length, and those from one of them on.
 ints, longs, doubles = map(_words_of, (types.int32, types.int64, types.float64))
 part: Any = _part

@@ -1,5 +1,5 @@
-"""The texts being followed, in the memory that the compiled step works on. A text is a row of a flat table, and a batch
-is one compiled call (drafting/step.py).
+"""The texts being followed, in the memory that the compiled step works on, with the calls of the plain ones
+(proposer/texts.py). A text is a row of a flat table, and a batch is one compiled call (drafting/step.py).
 
 Memory is laid out and batches are packed here, and what the step found becomes drafts. Which sources are asked is the
 drafter's choice. Not thread-safe.
@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, DraftRequest, Text
 from services.api.settings import Settings
-from services.proposer.fast import calibration
 from services.proposer.fast.automaton import loops, prefetch
 from services.proposer.fast.automaton.automaton import Automaton
 from services.proposer.fast.automaton.memory import POOL
@@ -32,49 +31,22 @@ from services.proposer.fast.drafting import (
     predicting,
     step,
 )
-from services.proposer.fast.namespaces import Namespace, Namespaces, Segment
+from services.proposer.fast.namespaces import Namespace, Namespaces
+from services.proposer.fast.segments.segment import Segment
+from services.proposer.guess import Rule
+from services.proposer.rates import OWN, SOURCES
+from services.proposer.texts import Method, Options
 
 assert layout.LONGEST == MAX_DRAFT_TOKENS
 
 # The most tokens that one call indexes, and the most it learns, of all texts together: about a millisecond.
 SLICE = 2048
-# Sources, as bits that can be combined, and their names in Draft.source; corpora are named corpus:NAME.
-OWN, SHARED, STORE, CORPUS = (1 << source for source in (chances.OWN, chances.SHARED, chances.STORE, chances.CORPUS))
-PREDICTION, NGRAM = 1 << chances.PREDICTION, 1 << chances.NGRAM
-# All sources together, with calibrated probabilities instead of counts (drafting/together.py).
-CALIBRATED = layout.CALIBRATED
-NAMES = {
-    chances.OWN: "suffix",
-    chances.SHARED: "shared",
-    chances.STORE: "store",
-    chances.CORPUS: "corpus",
-    chances.PREDICTION: "prediction",
-    chances.NGRAM: "ngram",
-}
 _REQUEST = struct.Struct(f"{layout.REQUEST_WORDS}q")
 _IN_SEGMENTS = (chances.STORE, chances.CORPUS)
 _FIRST_ROWS = 64
 _FIRST_BATCH = 32
 _SCRATCH = 16
 assert max(loops.FOLLOWER_WORDS, predicting.PREDICTION_WORDS) <= _SCRATCH
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A draft after a context of n tokens has at most n * factor + offset tokens, and ends where its probability falls
-    below `least`."""
-
-    factor: float = 1.0
-    offset: float = 0.0
-    least: float = 0.1
-
-    @classmethod
-    def of(cls, settings: Settings) -> Rule:
-        return cls(
-            settings.suffix_decoding_max_spec_factor,
-            settings.suffix_decoding_max_spec_offset,
-            settings.suffix_decoding_min_token_prob,
-        )
 
 
 @dataclass(slots=True)
@@ -90,14 +62,10 @@ class _Row:
 
 
 class Texts:
-    def __init__(
-        self, namespaces: Namespaces, depth: int = 64, least_ngram: int = 2, most_ngram: int = 5,
-        prefers_frequent: bool = False, learns_prompts: bool = False,
-    ) -> None:  # fmt: skip
-        self.namespaces = namespaces
-        self._depth, self._most_ngram, self._learns_prompts = max(depth, most_ngram), most_ngram, learns_prompts
+    def __init__(self, namespaces: Namespaces, options: Options) -> None:
+        self.namespaces, self.options = namespaces, options
         # Called with a segment that a draft came from, and the probabilities of its tokens.
-        self.used: Callable[[Namespace, Segment, list[float]], None] = lambda namespace, segment, likely: None
+        self.used: Callable[[Namespace, Segment, Sequence[float]], None] = lambda namespace, segment, likely: None
         # By sequence id: the row's number, and the row.
         self._number_of: dict[int, int] = {}
         self._row_of: dict[int, _Row] = {}
@@ -107,7 +75,6 @@ class Texts:
         self._control_at = int(self._control.ctypes.data)
         self._rows: npt.NDArray[np.int64] = np.zeros((_FIRST_ROWS, layout.ROW_WORDS), np.int64)
         self._free_rows = list(range(_FIRST_ROWS - 1, -1, -1))
-        self._priors = calibration.new_table()
         self._scratch: dict[int, npt.NDArray[Any]] = {
             layout.RESULT_AT: np.zeros(guessing.RESULT_WORDS, np.int64),
             # A draft, and behind it another that may be better.
@@ -117,14 +84,13 @@ class Texts:
             layout.LINES_AT: np.zeros((blending.LINES + 1, 2 * layout.LONGEST), np.int32),
             layout.PREDICTORS_AT: np.zeros((blending.PREDICTORS + 1, blending.PREDICTOR_WORDS), np.int64),
             layout.COPY_AT: np.zeros(_SCRATCH, np.int64),
-            layout.CONTEXT_AT: np.zeros(depth, np.int32),
-            layout.PRIORS_AT: self._priors,
+            layout.CONTEXT_AT: np.zeros(options.depth, np.int32),
             layout.SPARE_AT: np.zeros(candidates.RECORD_WORDS, np.int32),
         }
         for word, memory in self._scratch.items():
             self._words[word] = memory.ctypes.data
-        self._words[layout.LIMIT], self._words[layout.LEAST_NGRAM] = depth, least_ngram
-        self._words[layout.FREQUENT] = prefers_frequent
+        self._words[layout.LIMIT], self._words[layout.LEAST_NGRAM] = options.depth, options.least_ngram
+        self._words[layout.FREQUENT] = options.prefers_frequent
         self._words[layout.SPACES_AT], self._words[layout.ROWS_AT] = namespaces.address, self._rows.ctypes.data
         self._batch = 0
         self._lay_out_batch(_FIRST_BATCH)
@@ -132,21 +98,23 @@ class Texts:
 
     @classmethod
     def of(cls, settings: Settings) -> Texts:
-        return cls(
-            Namespaces.of(settings),
-            settings.suffix_decoding_max_tree_depth,
-            settings.min_ngram_size,
-            settings.max_ngram_size,
-            settings.ngram_prefers == "frequent",
-            settings.suffix_decoding_learn_prompts,
-        )
+        return cls(Namespaces.of(settings), Options.of(settings))
 
     def __len__(self) -> int:
         return len(self._row_of)
 
-    def draft(self, requests: Sequence[DraftRequest], sources: int, rule: Rule, trees: bool = True) -> list[Draft]:
-        """Index the texts' new tokens, then return the best draft of the sources for each; NO_DRAFT until a long prompt
-        is indexed. A text may appear only once in a call. Without `trees` all drafts are chains."""
+    def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
+        """Index the texts' new tokens, then return the method's draft for each. A text may appear only once in a
+        call."""
+        sources = sum(_BIT[source] for source in method.sources) | (layout.CALIBRATED if method.is_blended else 0)
+        drafts = self._ask(requests, sources, method.rule)
+        if OWN in method.sources:
+            for at, request in enumerate(requests):
+                if request.tree and drafts[at].tokens:
+                    drafts[at] = branches.grown(drafts[at], self._followers(request.text), request.ahead)
+        return drafts
+
+    def _ask(self, requests: Sequence[DraftRequest], sources: int, rule: Rule) -> list[Draft]:
         count = len(requests)
         if count > self._batch:
             self._lay_out_batch(2 * count)
@@ -168,16 +136,11 @@ class Texts:
         drafted = self._step(count, aheads, sources, rule)
         if not drafted:
             return [NO_DRAFT] * count
-        drafts = self._drafts(count, requests, drafted)
-        if trees and sources & OWN:
-            for at, request in enumerate(requests):
-                if request.tree and drafts[at].tokens:
-                    drafts[at] = branches.grown(drafts[at], self._followers(request.text), request.ahead)
-        return drafts
+        return self._drafts(count, requests, drafted)
 
     def take_in(self, texts: Iterable[Text]) -> None:
         """Index new tokens, of long texts a slice; no drafts are made."""
-        self.draft([DraftRequest(text, 0) for text in texts], 0, _NO_RULE)
+        self._ask([DraftRequest(text, 0) for text in texts], 0, _NO_RULE)
 
     def is_taken_in(self, text: Text) -> bool:
         """Whether the whole text has been indexed."""
@@ -230,9 +193,9 @@ class Texts:
 
     def _help(self, status: int, which: int) -> None:
         if status == layout.SPACE_NEEDS_ROOM:
-            self.namespaces.make_room(which)
+            self.namespaces.grow(which)
         elif status == layout.SPACE_IS_FULL:
-            self.namespaces.take_over(which)
+            self.namespaces.is_full(which)
         elif status == layout.SPACE_DROPS:
             self.namespaces.drop_old(which)
         elif status == layout.OWN_NEEDS_ROOM:
@@ -253,7 +216,7 @@ class Texts:
                 drafts.append(NO_DRAFT)
                 continue
             after = at + length
-            source = NAMES[kind]
+            source = SOURCES[kind]
             if kind in _IN_SEGMENTS:
                 source = self._segment_used(requests[number].text, kind, which, confidence[at:after])
             drafts.append(Draft(tokens[at:after], source, matched, _CHAIN, confidence[at:after]))
@@ -265,10 +228,10 @@ class Texts:
         are evicted later."""
         row = self._row_of[text.sequence_id]
         if kind == chances.CORPUS:
-            return f"{NAMES[kind]}:{row.corpora[which]}"
+            return f"{SOURCES[kind]}:{row.corpora[which]}"
         if row.namespace is not None:
             self.used(row.namespace, row.namespace.segments[which], confidence)
-        return NAMES[kind]
+        return SOURCES[kind]
 
     def _lay_out_batch(self, most: int) -> None:
         self._batch = most
@@ -291,7 +254,8 @@ class Texts:
     def _start(self, text: Text) -> int:
         if not self._free_rows:
             self._lay_out_rows(2 * len(self._rows))
-        automaton = Automaton(self._depth, looked_up=self._most_ngram)
+        depth = max(self.options.depth, self.options.most_ngram)
+        automaton = Automaton(depth, looked_up=self.options.most_ngram)
         automaton.make_room(len(text.tokens) + SLICE // 8)
         number, namespace = self._free_rows.pop(), self.namespaces.get(text.namespace)
         held = _Row(number, automaton, namespace, text.corpora)
@@ -304,12 +268,12 @@ class Texts:
         if namespace is not None:
             namespace.requests += 1
             row[layout.SPACE], row[layout.LEARNS] = namespace.number, text.learn and self.namespaces.learns
-            row[layout.WRITTEN] = 0 if self._learns_prompts else row[layout.PROMPT]
+            row[layout.WRITTEN] = self.options.begins_to_learn(text)
             row[layout.CHANCES_AT] = namespace.chances.ctypes.data
             namespace.corpora_changed = self._refresh_corpora
             self._list_corpora(held)
         else:
-            self._give(held, layout.CHANCES_AT, calibration.new_table())
+            self._give(held, layout.CHANCES_AT, np.zeros((chances.CELLS, chances.CELL_WORDS)))
         if text.prediction:
             self._predict(held, text.prediction)
         return number
@@ -353,4 +317,5 @@ class Texts:
 
 
 _NO_RULE = Rule()
+_BIT = {source: 1 << number for number, source in enumerate(SOURCES)}
 _CHAIN: list[int] = []

@@ -31,7 +31,7 @@ def test_a_rows_settings_exist_and_its_help_is_one_phrase(method: Method) -> Non
 
 def test_the_registry_of_the_proposer_has_the_rows_that_run_there() -> None:
     from services.api.settings import load_settings
-    from services.proposer.fast import SuffixIndex
+    from services.proposer.index import SuffixIndex
     from services.proposer.registry import make_drafters
 
     settings = load_settings({"store_dir": "none"}, {})

@@ -6,12 +6,18 @@ from array import array
 from collections.abc import Sequence
 
 from services.api.drafter import Draft, Drafter, DraftRequest, Text
+from services.api.methods import COMPILED, PLAIN
 from services.api.settings import Settings
-from services.proposer.fast import SuffixIndex
+from services.proposer import texts as plain
 from services.proposer.fast.library.library import Library
 from services.proposer.fast.namespaces import Namespaces
 from services.proposer.fast.texts import Texts
+from services.proposer.index import SuffixIndex
 from services.proposer.registry import make_drafters
+from services.proposer.texts import Options
+
+# Of the indexes that are made.
+FORM = COMPILED
 
 
 def asks(texts: Sequence[Text], budgets: Sequence[int]) -> list[DraftRequest]:
@@ -23,8 +29,15 @@ def view(number: int, tokens: list[int], prompt: int = 0, namespace: str = "", p
 
 
 def index(depth: int = 64, sizes: tuple[int, int] = (2, 5), tokens: int = 10**6, **more: int | None) -> SuffixIndex:
+    options = Options(depth, *sizes)
+    if FORM == PLAIN:
+        return index_of(plain.Texts(plain.Namespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
+    return index_of(Texts(Namespaces(depth, tokens, **more), options))  # type: ignore[arg-type]
+
+
+def index_of(texts: plain.Texts | Texts) -> SuffixIndex:
     """Without a library: what is learned is gone with the index."""
-    return SuffixIndex(Texts(Namespaces(depth, tokens, **more), depth, *sizes), _no_library)  # type: ignore[arg-type]
+    return SuffixIndex(texts, _no_library)
 
 
 def _no_library(vocabulary: str) -> Library:

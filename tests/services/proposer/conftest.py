@@ -10,6 +10,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(params=["plain", "compiled"])
+def each_form(request: pytest.FixtureRequest, compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import asking
+
+    monkeypatch.setattr(asking, "FORM", request.param)
+
+
 @pytest.fixture(scope="session")
 def compiled() -> None:
     from services.proposer.fast import compiling

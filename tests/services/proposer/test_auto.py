@@ -9,8 +9,9 @@ from asking import asks, drafters, guess, index, say, view
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Text
 from services.proposer.auto import AutoDrafter
-from services.proposer.fast import calibration, compiling
+from services.proposer.fast import compiling
 from services.proposer.fast.drafting import chances
+from services.proposer.fast.native import Doubles
 from services.proposer.fast.texts import Texts
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -23,15 +24,16 @@ def auto(**more: int | None) -> AutoDrafter:
     return AutoDrafter(index(**more))
 
 
-def table(held: Texts, name: str = "all") -> calibration.Table:
+def table(held: Texts, name: str = "all") -> Doubles:
     """What is known of each source; of all together it is another part."""
     namespace = held.namespaces.get(name)
     assert namespace is not None
-    return namespace.chances[: chances.OF_SOURCES]
+    return namespace.chances[: chances.AGREEMENT_AT]
 
 
 def of_prediction(held: Texts, length: int) -> float:
-    return calibration.chance(table(held), chances.PREDICTION, length, SURE)
+    rate: float = chances.rate_of(table(held), chances.cell_of(chances.PREDICTION, length, SURE))
+    return rate
 
 
 def followed(drafter: AutoDrafter, one: Text, truth: list[int], step: int = 3) -> None:
@@ -134,15 +136,16 @@ def test_texts_of_nobodys_namespace_learn_for_themselves_alone() -> None:
     assert len(drafter._index._texts.namespaces) == 0
 
 
-def test_while_the_loops_are_compiled_no_method_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_loops_are_compiled_every_method_drafts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     made = drafters()
     one = view(1, [1, 2, 3, 1, 2], 5, "all", [3])
     monkeypatch.setattr(compiling, "is_compiled", lambda: False)
-    for drafter in made.values():
-        assert drafter.draft(asks([one], [4])) == [NO_DRAFT]
+    meanwhile = {name: drafter.draft(asks([one], [4])) for name, drafter in made.items()}
     monkeypatch.undo()
     for name, drafter in made.items():
-        assert (drafter.draft(asks([one], [4]))[0].tokens[:1] == [3]) == (name != "naive"), name
+        drafts = drafter.draft(asks([one], [4]))
+        assert drafts == meanwhile[name]
+        assert (drafts[0].tokens[:1] == [3]) == (name != "naive"), name
 
 
 def test_chances_tell_how_often_guesses_stand() -> None:

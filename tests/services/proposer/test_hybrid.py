@@ -10,7 +10,7 @@ import pytest
 from asking import drafters, guess, index, say, told, view
 
 from services.api.drafter import MAX_DRAFT_TOKENS, Committed, Draft, DraftRequest, Needs
-from services.proposer.fast.texts import Rule
+from services.proposer.guess import Rule
 from services.proposer.hybrid import HybridDrafter, expected_tokens, joined
 from services.proposer.ngram import NgramDrafter
 from services.proposer.prediction import PredictionDrafter

@@ -9,7 +9,7 @@ from asking import guess as guess_of
 from services.api.drafter import MAX_DRAFT_TOKENS
 from services.proposer.ngram import NgramDrafter
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("each_form")
 
 
 def guess(tokens: list[int], budget: int = 4, sizes: tuple[int, int] = (2, 5)) -> tuple[list[int], int]:

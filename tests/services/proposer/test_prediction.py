@@ -11,7 +11,7 @@ from asking import guess, index, say, told, view
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Text
 from services.proposer.prediction import PredictionDrafter
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("each_form")
 
 FILE = list(range(100, 180))
 

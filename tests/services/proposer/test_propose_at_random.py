@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asking import index
 from prometheus_client import CollectorRegistry
 
 from mesh.errors import Refuse
@@ -22,7 +23,9 @@ from services.api.settings import Settings
 from services.proposer.actor import ProposerActor
 from services.proposer.fast import compiling
 from services.proposer.fast.namespaces import Namespaces
-from services.proposer.fast.texts import NGRAM, OWN, Rule, Texts
+from services.proposer.fast.texts import Texts
+from services.proposer.suffix import SuffixDrafter
+from services.proposer.texts import Options
 from tests.mesh_doubles.clock import FakeClock
 
 METHODS = ("", "ngram", "suffix", "prediction", "hybrid", "auto", "naive", "unknown")
@@ -148,9 +151,9 @@ def test_no_loop_leaves_an_array() -> None:
 
 def _play_with_checks() -> None:
     compiling.load()
-    texts, text = Texts(Namespaces(4, 1000, most=1), depth=16), Text(1, array("i", [5, 6, 7, 8] * 50))
+    texts, text = Texts(Namespaces(4, 1000, most=1), Options(depth=16)), Text(1, array("i", [5, 6, 7, 8] * 50))
     with pytest.raises(IndexError):  # the actor refuses this message; here it shows that the loops check
-        texts.draft([DraftRequest(text, 8), DraftRequest(text, 8)], OWN | NGRAM, Rule())
+        texts.draft([DraftRequest(text, 8), DraftRequest(text, 8)], SuffixDrafter(index()))
     for seed in range(4):
         assert play(seed, 100) > 10
     print("no index is out of bounds")

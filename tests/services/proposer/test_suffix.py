@@ -10,9 +10,9 @@ from asking import guess as guess_of
 from automaton_problems import problems
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, Text
-from services.proposer.fast import compiling
 from services.proposer.fast.namespaces import Namespace
-from services.proposer.fast.texts import SLICE, Rule
+from services.proposer.fast.texts import SLICE
+from services.proposer.guess import Rule
 from services.proposer.suffix import SuffixDrafter
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -140,14 +140,6 @@ def test_forgotten_sequences_leave_nothing() -> None:
             drafter.forget([number])
         assert drafter._index.stats().memory_bytes == empty
         assert len(drafter._index._texts) == 0
-
-
-def test_while_the_loops_are_compiled_there_are_no_drafts_and_then_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter, one = own(), view(1, [1, 2, 3, 1, 2])
-    with monkeypatch.context() as patched:
-        patched.setattr(compiling, "is_compiled", lambda: False)
-        assert drafter.draft(asks([one], [4])) == [NO_DRAFT]
-    assert drafter.draft(asks([one], [4]))[0].tokens[0] == 3
 
 
 # Long prompts -----------------------------------------------------------------------------------------------

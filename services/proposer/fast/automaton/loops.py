@@ -246,10 +246,15 @@ def _clone(
     rows[clone, LEN], rows[clone, OTHERS] = rows[state, LEN] + 1, 0
     if words[LASTS_AT]:
         lasts[clone] = lasts[q]
-    entry = rows[q, OTHERS]
+    entry, first = rows[q, OTHERS], words[ENTRIES]
     while entry:
         _lead(words, rows, entries, buckets, clone, entries[entry, LABEL], np.int64(entries[entry, GOAL]))
         entry = entries[entry, NEXT_OF_SOURCE]
+    # In the same order as q's.
+    end = words[ENTRIES]
+    for copied in range(first, end):
+        entries[copied, NEXT_OF_SOURCE] = copied + 1 if copied + 1 < end else 0
+    rows[clone, OTHERS] = first if end > first else 0
     rows[q, LINK] = clone
     while state >= 0 and _redirect(words, rows, entries, buckets, state, token, q, clone):
         state = link_of(rows, state)

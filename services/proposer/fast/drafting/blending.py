@@ -32,15 +32,15 @@ from services.proposer.fast.automaton.loops import (
 from services.proposer.fast.drafting.candidates import COUNT as RECORDED
 from services.proposer.fast.drafting.candidates import HEAD, LONGEST, MAX_PREDICTORS, TOKEN_WORDS
 from services.proposer.fast.drafting.chances import (
-    CHANCE,
     cell_of,
     cell_of_agreement,
     cell_of_last,
     cell_of_token,
     corrected,
     counted,
+    rate_of,
 )
-from services.proposer.fast.native import Doubles, Floats, Ints, Longs, ints, loop, part
+from services.proposer.fast.native import Doubles, Ints, Longs, ints, loop, part
 
 # A source's words: its number, the length of its first context; the token it predicts next, CELL -1: none. ITSELF:
 # occurrences of its context that nothing can follow. LINE: the length of its line, LINE_OF_AUTOMATA for automata;
@@ -56,7 +56,7 @@ _CONTEXTS, _SURER = 2, 1.1
 
 
 @loop
-def _predict_by_automaton(predictor: Longs, table: Floats, limit: int) -> None:
+def _predict_by_automaton(predictor: Longs, table: Doubles, limit: int) -> None:
     follower = part(predictor, FOLLOWER)
     _, rows, _, _ = opened(follower[AUTOMATON])
     length = min(follower[LENGTH], limit)
@@ -67,9 +67,9 @@ def _predict_by_automaton(predictor: Longs, table: Floats, limit: int) -> None:
         if rows[state, BEST_COUNT]:
             share = counted(rows[state, BEST_COUNT], rows[state, COUNT] - predictor[ITSELF])
             cell = cell_of(predictor[SOURCE], length, share)
-            if table[cell, CHANCE] > surest:
+            if rate_of(table, cell) > surest:
                 predictor[PREDICTS], predictor[CELL] = rows[state, BEST_TOKEN], cell
-                surest = table[cell, CHANCE] * _SURER
+                surest = rate_of(table, cell) * _SURER
             asked += 1
         state = link_of(rows, state)
         length = rows[state, LEN]
@@ -77,7 +77,7 @@ def _predict_by_automaton(predictor: Longs, table: Floats, limit: int) -> None:
 
 
 @loop
-def _predict(predictor: Longs, table: Floats, limit: int, at: int) -> None:
+def _predict(predictor: Longs, table: Doubles, limit: int, at: int) -> None:
     """What the source predicts for token number `at` of the draft."""
     if predictor[LINE] == LINE_OF_AUTOMATA:
         _predict_by_automaton(predictor, table, limit)
@@ -100,26 +100,26 @@ def _advance(predictor: Longs, token: int) -> None:
 
 
 @loop
-def _agreement(predictors: Longs, count: int, table: Floats) -> tuple[int, float, float, float]:
+def _agreement(predictors: Longs, count: int, table: Doubles) -> tuple[int, float, float, float]:
     """(the surest source, -1: none; its rate; the highest rate of others for the same token; and for another)"""
     first, surest, same, other = -1, 0.0, 0.0, 0.0
     for which in range(count):
         cell = predictors[which, CELL]
-        if cell >= 0 and table[cell, CHANCE] > surest:
-            first, surest = which, table[cell, CHANCE]
+        if cell >= 0 and rate_of(table, cell) > surest:
+            first, surest = which, rate_of(table, cell)
     for which in range(count):
         cell = predictors[which, CELL]
         if cell >= 0 and which != first:
             if predictors[which, PREDICTS] == predictors[first, PREDICTS]:
-                same = max(same, table[cell, CHANCE])
+                same = max(same, rate_of(table, cell))
             else:
-                other = max(other, table[cell, CHANCE])
+                other = max(other, rate_of(table, cell))
     return first, surest, same, other
 
 
 @loop
 def blend(
-    predictors: Longs, count: int, table: Floats, limit: int, longest: int, least: float, last: int, record: Ints,
+    predictors: Longs, count: int, table: Doubles, limit: int, longest: int, least: float, last: int, record: Ints,
     place: int, tokens: Ints, chances: Doubles,
 ) -> int:  # fmt: skip
     """The number of tokens: as long as all are accepted with a probability of at least `least`. `last` is the token
@@ -134,7 +134,7 @@ def blend(
             break
         token = predictors[first, PREDICTS]
         by_agreement = cell_of_agreement(surest, same, other)
-        chance = table[by_agreement, CHANCE]
+        chance = rate_of(table, by_agreement)
         by_token = cell_of_token(token, chance)
         chance = corrected(table, by_token, chance)
         by_last = cell_of_last(last, chance)

@@ -10,7 +10,7 @@ changes nothing: the first predictions count.
 from __future__ import annotations
 
 from services.proposer.fast.drafting.chances import seen
-from services.proposer.fast.native import Floats, Ints, loop
+from services.proposer.fast.native import Doubles, Ints, loop
 
 LONGEST = 64
 # A record's words: the text's length when it was made, the tokens ahead, its tokens, how many of them have been
@@ -26,9 +26,11 @@ TEXT_WORDS = 2 * RECORD_WORDS + 1
 
 
 @loop
-def compare(records: Ints, text: Ints, table: Floats) -> None:
-    """Compares the records with the text, and updates the rates."""
-    for which in range(2):
+def compare(records: Ints, text: Ints, table: Doubles) -> None:
+    """Compares the records with the text, the earlier one first, and updates the rates."""
+    later = records[2 * RECORD_WORDS]
+    for turn in range(2):
+        which = later if turn else 1 - later
         one = records[which * RECORD_WORDS : (which + 1) * RECORD_WORDS]
         while one[COMPARED] < one[COUNT] and one[MADE_AT] + one[COMPARED] < text.size:
             at, token = one[COMPARED], text[one[MADE_AT] + one[COMPARED]]
@@ -49,13 +51,14 @@ def begun(records: Ints, spare: Ints, made_at: int, ahead: Ints, predictors: int
     """An empty record in the place of the earlier of the two; the spare one, which is never read, where there is a
     record of the same place already."""
     later = records[2 * RECORD_WORDS : 2 * RECORD_WORDS + 1]
-    begin = later[0] * RECORD_WORDS
-    if records[begin + MADE_AT] == made_at and records[begin + AHEAD] == ahead.size and records[begin + PREDICTORS]:
-        one = spare
+    begin = (1 - later[0]) * RECORD_WORDS
+    one = records[begin : begin + RECORD_WORDS]
+    for at in range(0, 2 * RECORD_WORDS, RECORD_WORDS):
+        if records[at + MADE_AT] == made_at and records[at + AHEAD] == ahead.size and records[at + PREDICTORS]:
+            one = spare
+            break
     else:
         later[0] = 1 - later[0]
-        begin = later[0] * RECORD_WORDS
-        one = records[begin : begin + RECORD_WORDS]
     one[MADE_AT], one[AHEAD], one[COMPARED], one[COUNT], one[PREDICTORS] = made_at, ahead.size, 0, 0, predictors
     for at in range(min(LONGEST, ahead.size)):
         one[HEAD + at * TOKEN_WORDS] = ahead[at]

@@ -15,10 +15,10 @@ LONGEST = candidates.LONGEST
 # Words of the whole: addresses, settings, and the tokens that the call may still take in.
 # fmt: off
 (ROWS_AT, SPACES_AT, RESULT_AT, TOKENS_OUT_AT, CHANCES_OUT_AT, SHARES_AT, DRAFT_AT, RATIOS_AT, LINES_AT,
- COPY_AT, CONTEXT_AT, PRIORS_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH,
- SCOUTS_AT, PREDICTORS_AT, SPARE_AT) = range(22)
+ COPY_AT, CONTEXT_AT, LIMIT, LEAST_NGRAM, FREQUENT, SHARED_LEFT, OWN_LEFT, STATUS, WHICH,
+ SCOUTS_AT, PREDICTORS_AT, SPARE_AT) = range(21)
 # fmt: on
-WORDS = 22
+WORDS = 21
 # Statuses: an automaton needs room; a namespace's is full or has enough requests; its full one isn't needed any more; a
 # text needs memory for candidates.
 DONE, OWN_NEEDS_ROOM, SPACE_NEEDS_ROOM, SPACE_IS_FULL, SPACE_DROPS, ROW_NEEDS_MEMORY = map(np.int64, range(6))

@@ -56,12 +56,12 @@ def _align(words: Longs, predicted: Ints, table: Ints, text: Ints, ahead: Ints, 
     pointer = words[POINTER]
     best, best_length, looked = -1, GRAM - 1, 0
     while place and looked < _PLACES:
-        looked += 1
         length = 0
         most = min(_LONGEST, place, upto - begin)
         while length < most and predicted[place - 1 - length] == _token(text, ahead, upto - 1 - length):
             length += 1
         if length >= GRAM:
+            looked += 1
             is_behind, was_behind = place >= pointer, best >= pointer
             better = length > best_length or (length == best_length and abs(place - pointer) < abs(best - pointer))
             if best < 0 or (is_behind and not was_behind) or (is_behind == was_behind and better):

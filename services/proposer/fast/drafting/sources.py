@@ -39,7 +39,6 @@ from services.proposer.fast.drafting.layout import (
     OLD_READER,
     OLD_SERIAL,
     PREDICTION_AT,
-    PRIORS_AT,
     PROMPT,
     RATIOS_AT,
     READ,
@@ -54,12 +53,12 @@ from services.proposer.fast.drafting.layout import (
 )
 from services.proposer.fast.drafting.taking_in import starts
 from services.proposer.fast.native import (
-    Floats,
+    Doubles,
     Ints,
     Longs,
     carray,
     doubles,
-    floats_at,
+    doubles_at,
     ints,
     ints_at,
     longs,
@@ -191,9 +190,6 @@ def segments_of(space: Longs, row: Longs, source: int) -> Longs:
 
 
 @loop
-def chances_of(control: Longs, row: Longs) -> Floats:
-    """A text's rates: its namespace's, or its own without one; the priors before there are any."""
-    at = row[CHANCES_AT]
-    if not at:
-        at = control[PRIORS_AT]
-    return carray(floats_at(at), (CELLS, CELL_WORDS))  # type: ignore[no-any-return]
+def chances_of(row: Longs) -> Doubles:
+    """A text's rates: its namespace's, or its own without one."""
+    return carray(doubles_at(row[CHANCES_AT]), (CELLS, CELL_WORDS))  # type: ignore[no-any-return]

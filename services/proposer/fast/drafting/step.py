@@ -12,7 +12,7 @@ import numpy as np
 
 from services.proposer.fast.automaton.loops import AUTOMATON, opened
 from services.proposer.fast.drafting import candidates
-from services.proposer.fast.drafting.chances import CHANCE, CORPUS, NGRAM, OWN, PREDICTION, SHARED, STORE
+from services.proposer.fast.drafting.chances import CORPUS, NGRAM, OWN, PREDICTION, SHARED, STORE, rate_of
 from services.proposer.fast.drafting.guessing import (
     DRAFTED,
     MATCHED,
@@ -136,9 +136,9 @@ def _guess(
             result[DRAFTED], score = expected(ratios, result[DRAFTED], 0.0)
             best = _offer(control, best, score, np.int64(NGRAM), ONLY, result, answer, tokens_out, chances_out)
     if sources & 1 << PREDICTION and row[PREDICTION_AT]:
-        agrees, table = predicted(control, row, text, ahead, longest), chances_of(control, row)
+        agrees, table = predicted(control, row, text, ahead, longest), chances_of(row)
         for at in range(result[DRAFTED]):
-            ratios[at] = table[cell_of_prediction(result[MATCHED] + at, agrees), CHANCE]
+            ratios[at] = rate_of(table, cell_of_prediction(result[MATCHED] + at, agrees))
         result[DRAFTED], score = expected(ratios, result[DRAFTED], 0.0)
         best = _offer(control, best, score, np.int64(PREDICTION), ONLY, result, answer, tokens_out, chances_out)
     if row[SPACE] < 0:
@@ -194,7 +194,7 @@ def step(
         text = carray(ints_at(requests[at, REQUEST_TEXT_AT]), requests[at, REQUEST_LENGTH])
         if sources & CALIBRATED:
             candidates.compare(
-                carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text, chances_of(control, row)
+                carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text, chances_of(row)
             )
         longest = min(requests[at, REQUEST_BUDGET], LONGEST)
         if sources and longest > 0 and row[JOINED] == text.size:

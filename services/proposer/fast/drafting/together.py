@@ -22,7 +22,6 @@ from services.proposer.fast.drafting.blending import (
 )
 from services.proposer.fast.drafting.blending import MATCHED as PREDICTOR_MATCHED
 from services.proposer.fast.drafting.chances import (
-    CHANCE,
     CORPUS,
     NGRAM,
     OWN,
@@ -30,6 +29,7 @@ from services.proposer.fast.drafting.chances import (
     SHARED,
     STORE,
     cell_of,
+    rate_of,
 )
 from services.proposer.fast.drafting.guessing import DRAFTED, MATCHED
 from services.proposer.fast.drafting.layout import (
@@ -49,6 +49,7 @@ from services.proposer.fast.drafting.layout import (
     NEW_SERIAL,
     OLD_AT,
     OLD_READER,
+    OLD_SERIAL,
     ONLY,
     OWN_FOLLOWER,
     PREDICTION_AT,
@@ -78,7 +79,6 @@ from services.proposer.fast.drafting.sources import (
 )
 from services.proposer.fast.native import (
     Doubles,
-    Floats,
     Ints,
     Longs,
     carray,
@@ -94,7 +94,7 @@ from services.proposer.fast.segments import loops as segment_loops
 
 # Rates decide how long a draft is; this bounds how many contexts segments look at.
 _SEGMENT_FACTOR = 4.0
-_NO, _YES = np.bool_(False), np.bool_(True)
+_YES = np.bool_(True)
 
 
 @loop
@@ -128,11 +128,11 @@ def _line_predicts(control: Longs, predictor: Longs, number: int, source: int, w
 
 
 @loop
-def _expected_of(table: Floats, line: Ints, count: int, least: float) -> float:
+def _expected_of(table: Doubles, line: Ints, count: int, least: float) -> float:
     """How many tokens of a line are expected to be accepted."""
     score, probability = 0.0, 1.0
     for at in range(count):
-        probability *= table[line[LONGEST + at], CHANCE]
+        probability *= rate_of(table, line[LONGEST + at])
         if probability < least:
             break
         score += probability
@@ -141,7 +141,7 @@ def _expected_of(table: Floats, line: Ints, count: int, least: float) -> float:
 
 @loop
 def _predictors(
-    control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int, least: float, table: Floats, predictors: Longs
+    control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int, least: float, table: Doubles, predictors: Longs
 ) -> int:  # fmt: skip
     """The number of sources with a draft behind the text and what is ahead of it."""
     result = longs(control[RESULT_AT])
@@ -158,7 +158,8 @@ def _predictors(
             count += 1
             if space[OLD_AT]:
                 old = part(row, OLD_READER)
-                _automaton_predicts(predictors[count], np.int64(SHARED), old, ahead, _NO)
+                wrote = row[WRITES] == space[OLD_SERIAL] and row[WRITTEN] == text.size
+                _automaton_predicts(predictors[count], np.int64(SHARED), old, ahead, wrote)
                 count += 1
         for source in (STORE, CORPUS):
             addresses, best = segments_of(space, row, source), 0.0
@@ -200,7 +201,7 @@ def together(
     tokens_out: Ints, chances_out: Doubles,
 ) -> None:  # fmt: skip
     """The draft of all sources together is the answer."""
-    table = chances_of(control, row)
+    table = chances_of(row)
     predictors = predictor_table(control[PREDICTORS_AT])
     count = _predictors(control, row, text, ahead, longest, least, table, predictors)
     records = carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS)

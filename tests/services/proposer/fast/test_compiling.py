@@ -17,7 +17,7 @@ def test_it_starts_once_and_is_told_when_it_is_done() -> None:
     thread = compiling.start()
     assert compiling.start() is thread
     thread.join()
-    assert compiling.is_compiled() and compiling.can_branch()
+    assert compiling.is_compiled()
 
 
 def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(
@@ -28,7 +28,7 @@ def test_where_nothing_can_be_compiled_that_is_logged_and_never_ready(
 
     event = threading.Event()
     monkeypatch.setattr(compiling, "_compiled", event)
-    monkeypatch.setattr(compiling.Texts, "draft", refuse)
+    monkeypatch.setattr(compiling.Texts, "take_in", refuse)
     with caplog.at_level(logging.ERROR):
         compiling._compile()
     assert not event.is_set() and not compiling.is_compiled()

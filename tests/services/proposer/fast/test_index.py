@@ -14,13 +14,16 @@ import pytest
 
 from services.api.drafter import Draft, DraftRequest, Text
 from services.api.settings import Settings
+from services.proposer import texts as plain
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
-from services.proposer.fast.index import SuffixIndex
 from services.proposer.fast.libraries import namespace_key
 from services.proposer.fast.library.library import Library
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.fast.texts import Rule, Texts
+from services.proposer.fast.texts import Texts
+from services.proposer.guess import Rule
+from services.proposer.index import SuffixIndex
+from services.proposer.suffix import SuffixDrafter
 
 HERE, THERE = namespace_key("words", "a tenant"), namespace_key("words", "another tenant")
 SAID = random.Random(3).sample(range(1000, 2000), 60)
@@ -30,10 +33,13 @@ _numbers = itertools.count(1)
 class Proposer:
     """One process' part of it, and the libraries it opened."""
 
-    def __init__(self, folder: Path | None, opener: Executor | None = None, **settings: int) -> None:
-        self.texts = Texts.of(Settings.for_tests(**settings))
+    def __init__(self, folder: Path | None, form: Any, opener: Executor | None = None, **settings: int) -> None:
+        chosen = Settings.for_tests(**settings)
+        self.texts = form.of(chosen)
         self.libraries: dict[str, Library] = {}
-        self.index = SuffixIndex(self.texts, lambda name: self._open(folder, name), opener=opener)
+        # Compiled loops serve once they are compiled.
+        then = Texts.of(chosen) if form is plain.Texts else None
+        self.index = SuffixIndex(self.texts, lambda name: self._open(folder, name), opener=opener, then=then)
         self.auto = AutoDrafter(self.index, Rule(least=0.02))
 
     def _open(self, folder: Path | None, vocabulary: str) -> Library:
@@ -95,13 +101,16 @@ def compiled() -> None:
     compiling.start().join()
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Proposer]]:
+@pytest.fixture(params=[plain.Texts, Texts], ids=["plain", "compiled"])
+def start(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Proposer]]:
     """As many processes as are wanted, one after the other or at once, with one folder."""
     started: list[Proposer] = []
+    monkeypatch.setattr(compiling, "is_compiled", lambda: request.param is Texts)
 
     def start(opener: Executor | None = None, **settings: int) -> Proposer:
-        started.append(Proposer(tmp_path, opener, **settings))
+        started.append(Proposer(tmp_path, request.param, opener, **settings))
         return started[-1]
 
     yield start
@@ -259,13 +268,13 @@ def test_a_corpus_is_drafted_from_where_the_request_allows_it(start: Callable[..
 
 def test_a_folder_that_cannot_be_used_costs_memory_of_the_past_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    proposer = Proposer(tmp_path / "file" / "store")
+    proposer = Proposer(tmp_path / "file" / "store", Texts)
     proposer.say(HERE, SAID)
     assert proposer.guess(HERE, SAID[:20]).tokens == SAID[20:28]
 
 
 def test_so_many_texts_wait_at_most(start: Callable[..., Proposer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.proposer.fast.index.MAX_WAITING", 3)
+    monkeypatch.setattr("services.proposer.index.MAX_WAITING", 3)
     proposer = start()
     views = [proposer.say(HERE, SAID[:8], ends=False) for _ in range(5)]
     for view in views:
@@ -273,3 +282,31 @@ def test_so_many_texts_wait_at_most(start: Callable[..., Proposer], monkeypatch:
     assert proposer.index.stats().waiting_texts == 3
     proposer.catch_up()
     assert len(proposer.texts) == 0
+
+
+# While the loops are being compiled ---------------------------------------------------------------------------
+
+
+def test_once_the_loops_are_compiled_all_is_as_if_they_had_been_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts, chance = [], random.Random(8)
+    said = [chance.choices(range(40), k=30) for _ in range(12)]
+    for number, form in enumerate((plain.Texts, Texts)):
+        proposer = Proposer(tmp_path / str(number), form)
+        monkeypatch.setattr(compiling, "is_compiled", lambda form=form: form is Texts)
+        for text in said[:5]:
+            proposer.say(HERE, text)
+        running = proposer.say(HERE, said[5], ends=False)
+        monkeypatch.setattr(compiling, "is_compiled", lambda: True)
+        for text in said[6:]:
+            proposer.say(HERE, text)
+        running.tokens.extend(said[6])
+        proposer.index.end(running)
+        proposer.catch_up()
+        suffix = SuffixDrafter(proposer.index)
+        asked = [Text(1000 + at, array("i", text[:10]), 10, namespace=HERE) for at, text in enumerate(said)]
+        suffix.draft([DraftRequest(text, 0) for text in asked])
+        drafts.append(suffix.draft([DraftRequest(text, 8) for text in asked]))
+        proposer.index.close()
+    assert drafts[0] == drafts[1] and sum(bool(draft.tokens) for draft in drafts[0]) > 8

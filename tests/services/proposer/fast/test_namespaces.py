@@ -14,10 +14,11 @@ from automaton_problems import problems
 from services.api.drafter import NO_DRAFT, Draft, Text
 from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
-from services.proposer.fast import SuffixIndex
 from services.proposer.fast.namespaces import Namespace
 from services.proposer.fast.segments.segment import Segment
-from services.proposer.fast.texts import SLICE, Rule
+from services.proposer.fast.texts import SLICE
+from services.proposer.guess import Rule
+from services.proposer.index import SuffixIndex
 from services.proposer.suffix import SuffixDrafter
 from services.proposer.text_drafter import TextDrafter
 
@@ -236,7 +237,8 @@ def test_at_random_everything_stays_whole_and_within_its_bounds(segment: Segment
                 assert all(problems(automaton) == [] for automaton in namespace.automata)
                 assert len(namespace.automata) <= 2
                 assert np.isfinite(namespace.chances).all()
-                assert ((namespace.chances[:, 0] >= 0) & (namespace.chances[:, 0] <= 1)).all()
+                accepted, seen = namespace.chances.T
+                assert ((accepted >= 0) & (accepted <= seen)).all()
             assert all(problems(text.automaton) == [] for text in held._texts._row_of.values())
     for number in list(running):
         drafters[0].forget([number])

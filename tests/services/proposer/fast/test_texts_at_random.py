@@ -6,6 +6,7 @@ import random
 from array import array
 
 import pytest
+from asking import index
 from automaton_problems import problems, transitions
 from brute_force import EveryContext, Guess, Reader, frequent, guess, recent
 from hypothesis import HealthCheck, given, settings
@@ -15,12 +16,25 @@ from services.api.drafter import Draft, DraftRequest, Text
 from services.proposer.fast.automaton import loops
 from services.proposer.fast.automaton.automaton import Automaton
 from services.proposer.fast.namespaces import Namespaces
-from services.proposer.fast.texts import NGRAM, OWN, SHARED, Rule, Texts
+from services.proposer.fast.texts import Texts
+from services.proposer.guess import Rule
+from services.proposer.index import SuffixIndex
+from services.proposer.rates import NGRAM, OWN, SHARED
+from services.proposer.text_drafter import TextDrafter
+from services.proposer.texts import Options
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
 TOKENS = (0, 1, -1, 70_000, 2**31 - 1)
 RULES = (Rule(), Rule(4.0, 0.0, 0.1), Rule(0.5, 2.0, 0.3), Rule(1.0, -1.0, 0.0), Rule(0.0, 3.0, 0.05))
+
+
+class Asked(TextDrafter):
+    """One source alone."""
+
+    def __init__(self, held: SuffixIndex, rule: Rule, source: str) -> None:
+        super().__init__(held, rule)
+        self.sources = (source,)  # type: ignore[misc]
 
 
 class Followed:
@@ -54,7 +68,7 @@ class Both:
 
     def __init__(self, depth: int, sizes: tuple[int, int] = (2, 5), prefers_frequent: bool = False) -> None:
         self.namespaces = Namespaces(depth, 10**6)
-        self.held = Texts(self.namespaces, depth, *sizes, prefers_frequent)
+        self.held = Texts(self.namespaces, Options(depth, *sizes, prefers_frequent))
         self.depth, self.sizes, self.prefers_frequent = depth, sizes, prefers_frequent
         self.shared = EveryContext(depth)
         self.texts: dict[int, Followed] = {}
@@ -67,23 +81,23 @@ class Both:
         text = self.texts[which]
         text.say(tokens)
         # Whatever is asked first takes in what is new.
-        for sources in random.Random(len(tokens)).sample((OWN, SHARED, NGRAM), 3):
-            [draft] = self.held.draft([DraftRequest(text.text, longest, ahead)], sources, rule)
-            self._same(draft, self._expected(text, sources, longest, rule, ahead))
+        for source in random.Random(len(tokens)).sample((OWN, SHARED, NGRAM), 3):
+            [draft] = self.held.draft([DraftRequest(text.text, longest, ahead)], Asked(index(), rule, source))
+            self._same(draft, self._expected(text, source, longest, rule, ahead))
 
     def forget(self, which: int) -> None:
         text = self.texts.pop(which, None)
         if text is not None:
             self.held.forget(text.text.sequence_id)
 
-    def _expected(self, text: Followed, sources: int, longest: int, rule: Rule, ahead: list[int]) -> Guess:
+    def _expected(self, text: Followed, source: str, longest: int, rule: Rule, ahead: list[int]) -> Guess:
         if longest <= 0:
             return [], [], 0
         said = text.text.tokens.tolist()
-        if sources == NGRAM:
+        if source == NGRAM:
             grams = frequent if self.prefers_frequent else recent
             return grams(text.own, said, ahead, self.sizes, longest)
-        if sources == SHARED:
+        if source == SHARED:
             text.catch_up()
             return guess(self.shared, text.reader.behind(ahead), longest, rule)
         whole = EveryContext(self.depth)

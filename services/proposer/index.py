@@ -24,22 +24,27 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from services.api.drafter import NO_DRAFT, Draft, DraftRequest, Text
+from services.api.drafter import Draft, DraftRequest, Text
+from services.api.methods import COMPILED, NAIVE
 from services.api.names import MODEL_ANSWERS
 from services.api.settings import Settings, store_dir
+from services.proposer import texts as plain
 from services.proposer.fast import compiling
+from services.proposer.fast import texts as fast
 from services.proposer.fast.automaton.memory import POOL
 from services.proposer.fast.corpora import Corpora
 from services.proposer.fast.libraries import Libraries, namespace_key, vocabulary_of
 from services.proposer.fast.library.library import Bounds, Library, Stats
-from services.proposer.fast.namespaces import Namespace
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.fast.shipped import ShippedAnswers
-from services.proposer.fast.texts import Rule, Texts
+from services.proposer.namespaces import Namespace
+from services.proposer.texts import Method
 
 # Ended texts that wait to be indexed; further ones are in the journal only.
 MAX_WAITING = 4096
 _BATCH = 32
+
+Texts = plain.Texts | fast.Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class IndexStats:
 
 
 class SuffixIndex:
+    """`texts` serves until the loops of `then` are compiled; without `then`, always."""
+
     def __init__(
         self,
         texts: Texts,
@@ -60,40 +67,63 @@ class SuffixIndex:
         learns_prompts: bool = False,
         opener: Executor | None = None,
         shipped: ShippedAnswers | None = None,
+        then: fast.Texts | None = None,
     ) -> None:
-        self._texts, self._learns_prompts, self._shipped = texts, learns_prompts, shipped
+        self._learns_prompts, self._shipped, self._then = learns_prompts, shipped, then
         self._open_library = open_library
         self._libraries = Libraries(self._open, opener)
         # Texts that ended while their library was being opened.
         self._early: list[Text] = []
         # By text in the journal: its namespace, and the number of its tokens there.
         self._journaled: dict[int, tuple[str, int]] = {}
-        # Ended texts, not yet indexed to their end.
+        # Ended texts, not yet indexed to their end; and those that are, for the texts that serve next.
         self._waiting: deque[Text] = deque()
+        self._done: list[Text] = []
         # Ids of texts that come from a library: requests have positive ones.
         self._numbers = itertools.count(-1, -1)
         # By namespace: its segments, and the library's version when it got them.
         self._held: dict[str, list[Segment]] = {}
         self._versions: dict[str, int] = {}
+        # Namespaces whose texts that are in no segment yet have been read.
+        self._recalled: set[str] = set()
+        self._serve(texts)
+
+    @classmethod
+    def open(cls, settings: Settings) -> SuffixIndex:
+        """Compiling begins, unless no method needs it."""
+        compiles = settings.proposer_index == COMPILED
+        if compiles and settings.method != NAIVE:
+            compiling.start()
+        folder = store_dir(settings)
+        bounds = Bounds(max_bytes=settings.store_mb << 20, max_tokens=settings.store_tokens)
+        return cls(
+            plain.Texts.of(settings),
+            lambda vocabulary: Library(folder, vocabulary, bounds),
+            settings.suffix_decoding_learn_prompts,
+            ThreadPoolExecutor(1, "library-opens"),
+            ShippedAnswers() if settings.model_answers else None,
+            fast.Texts.of(settings) if compiles else None,
+        )
+
+    def _serve(self, texts: Texts) -> None:
+        self._texts = texts
         texts.used = self._used
         texts.namespaces.met = self._met
         texts.namespaces.filled = self._filled
         texts.namespaces.left = self._left
 
-    @classmethod
-    def open(cls, settings: Settings) -> SuffixIndex:
-        """Compiling begins, unless no method needs it; until it is done there are no drafts."""
-        if settings.method != "naive":
-            compiling.start()
-        folder = store_dir(settings)
-        bounds = Bounds(max_bytes=settings.store_mb << 20, max_tokens=settings.store_tokens)
-        return cls(
-            Texts.of(settings),
-            lambda vocabulary: Library(folder, vocabulary, bounds),
-            settings.suffix_decoding_learn_prompts,
-            ThreadPoolExecutor(1, "library-opens"),
-            ShippedAnswers() if settings.model_answers else None,
-        )
+    def _change_when_compiled(self) -> None:
+        """What was learned is learned again, and nothing is read from the library twice."""
+        if self._then is None or not compiling.is_compiled():
+            return
+        recalled = set(self._recalled)
+        for namespace in self._texts.namespaces.known():
+            self._left(namespace)
+        self._recalled = recalled
+        self._serve(self._then)
+        self._then = None
+        self._waiting.extendleft(reversed(self._done))
+        self._done.clear()
 
     def _open(self, vocabulary: str) -> Library:
         """In the opener's thread."""
@@ -112,12 +142,10 @@ class SuffixIndex:
             library.learn(text.namespace, text.sequence_id, text.tokens[begin:])
             self._journaled[text.sequence_id] = text.namespace, len(text.tokens)
 
-    def draft(self, requests: Sequence[DraftRequest], sources: int, rule: Rule) -> list[Draft]:
-        """Index each text's new tokens, then return the best draft of the sources; NO_DRAFT while the loops are being
-        compiled, or until a long prompt is indexed."""
-        if not compiling.is_compiled():
-            return [NO_DRAFT] * len(requests)
-        return self._texts.draft(requests, sources, rule, compiling.can_branch())
+    def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
+        """Index each text's new tokens, then return the method's draft, or NO_DRAFT until a long prompt is indexed."""
+        self._change_when_compiled()
+        return self._texts.draft(requests, method)
 
     def end(self, text: Text) -> None:
         """The text is complete: it is learned to its end, and forgotten."""
@@ -151,20 +179,20 @@ class SuffixIndex:
             self._texts.forget(text.sequence_id)
 
     def _has_room(self) -> bool:
-        return len(self._waiting) + len(self._early) < MAX_WAITING
+        return len(self._waiting) + len(self._early) + len(self._done) < MAX_WAITING
 
     # Background work --------------------------------------------------------------------------------------
 
     def work(self) -> bool:
         """Index a slice of the ended texts, for about a millisecond; returns whether more of them wait."""
-        if not self._waiting or not compiling.is_compiled():
-            return False
+        self._change_when_compiled()
         batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         self._texts.take_in(batch)
         left = []
         for text in batch:
             if self._texts.is_taken_in(text):
                 self._texts.forget(text.sequence_id)
+                self._done += [text] if self._then is not None else []
             else:
                 left.append(text)
         self._waiting.extendleft(reversed(left))
@@ -201,7 +229,8 @@ class SuffixIndex:
             namespace.set_corpus(MODEL_ANSWERS, shipped)
         if library is None:
             return
-        if self._texts.namespaces.learns:
+        if self._texts.namespaces.learns and namespace.name not in self._recalled:
+            self._recalled.add(namespace.name)
             for tokens in library.recent(namespace.name):
                 self._take_in(Text(next(self._numbers), tokens, namespace=namespace.name))
         self._exchange(library, namespace)
@@ -213,9 +242,10 @@ class SuffixIndex:
     def _left(self, namespace: Namespace) -> None:
         """Its segments are not read any more."""
         self._versions.pop(namespace.name, None)
+        self._recalled.discard(namespace.name)
         self._release(namespace.name, self._held.pop(namespace.name, []))
 
-    def _used(self, namespace: Namespace, segment: object, confidence: list[float]) -> None:
+    def _used(self, namespace: Namespace, segment: object, confidence: Sequence[float]) -> None:
         """A draft came from the segment: it is evicted later, by the number of tokens expected to be accepted."""
         library = self._libraries.of(namespace.name)
         if library is not None and isinstance(segment, Segment):

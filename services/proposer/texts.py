@@ -1,0 +1,214 @@
+"""The texts being followed, in plain Python: a text's own automaton, its place in its namespace's text and in its
+prediction. fast/texts.py has them in the memory of the compiled step, and gives the same drafts.
+
+New tokens of all texts are taken in first, then a drafter guesses for each, so that all read the newest state. The
+tokens taken in by one call are bounded, and the shortest texts go first: a long prompt gets no drafts until all of it
+is taken in. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, DraftRequest, Text
+from services.api.settings import Settings
+from services.proposer.automaton import BYTES_A_TOKEN, Automaton, Reader, Writer, reader_of, writer_of
+from services.proposer.branches import grown
+from services.proposer.fast.segments.segment import Segment
+from services.proposer.guess import Guess, Rule
+from services.proposer.namespaces import Namespace, Namespaces
+from services.proposer.rates import OWN, STORE, Rates
+
+# The most tokens that one call takes in: some milliseconds.
+SLICE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    # The longest context, and the shortest and longest n-gram.
+    depth: int = 64
+    least_ngram: int = 2
+    most_ngram: int = 5
+    prefers_frequent: bool = False
+    learns_prompts: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Options:
+        return cls(
+            settings.suffix_decoding_max_tree_depth,
+            settings.min_ngram_size,
+            settings.max_ngram_size,
+            settings.ngram_prefers == "frequent",
+            settings.suffix_decoding_learn_prompts,
+        )
+
+    def begins_to_learn(self, text: Text) -> int:
+        """How many of the text's tokens its namespace doesn't learn."""
+        return 0 if self.learns_prompts else max(0, text.prompt_tokens)
+
+
+class Method(Protocol):
+    """What is asked for drafts: a text drafter, in plain Python and by what the compiled step knows it."""
+
+    # In order of preference.
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+    # All sources together, token by token.
+    @property
+    def is_blended(self) -> bool: ...
+
+    @property
+    def rule(self) -> Rule: ...
+
+    def compare(self, followed: Followed) -> None: ...
+
+    def guess(self, followed: Followed, ahead: Sequence[int], longest: int) -> Guess: ...
+
+
+@dataclass(slots=True)
+class Followed:
+    text: Text
+    options: Options
+    namespace: Namespace | None
+    writer: Writer
+    rates: Rates
+    # Tokens in its own automaton, and the place up to which its namespace has learned it, with what it writes there.
+    taken: int = 0
+    learned: int = 0
+    learner: Writer | None = None
+    # Readers of the namespace's automata, and how far they have read.
+    readers: list[Reader] = field(default_factory=list)
+    read: int = 0
+    # What a method keeps of the text, by its name.
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def own(self, ahead: Sequence[int]) -> Reader:
+        """A reader of the text's own automaton, behind the text and what is ahead of it."""
+        return self.writer.behind(ahead)
+
+    def shared(self) -> list[Reader]:
+        """Readers of the namespace's automata, behind the text. One that is far behind reads only as many tokens as a
+        context has."""
+        automata = self.namespace.automata if self.namespace else []
+        tokens, late = self.text.tokens, max(0, len(self.text.tokens) - self.options.depth)
+        known = {id(reader.automaton): reader for reader in self.readers} if self.read >= late else {}
+        self.readers = [
+            known[id(each)].read(tokens[self.read :]) if id(each) in known else reader_of(each).read(tokens[late:])
+            for each in automata
+        ]
+        self.read = len(tokens)
+        return self.readers
+
+    def context(self, ahead: Sequence[int]) -> list[int]:
+        return [*self.text.tokens[-self.options.depth :], *ahead][-self.options.depth :]
+
+    def segments(self) -> list[Segment]:
+        return self.namespace.segments if self.namespace else []
+
+    def corpora(self) -> list[tuple[str, Segment]]:
+        """Of the corpora that the request names; of all, when it names none."""
+        corpora = self.namespace.corpora if self.namespace else {}
+        names = corpora if self.text.corpora is None else [name for name in self.text.corpora if name in corpora]
+        return [(name, segment) for name in names for segment in corpora[name]]
+
+
+class Texts:
+    def __init__(self, namespaces: Namespaces[Namespace], options: Options, taken_in_a_call: int = SLICE) -> None:
+        self.namespaces, self.options = namespaces, options
+        # Called with a segment that a draft came from, and the probabilities of its tokens.
+        self.used: Callable[[Namespace, Segment, Sequence[float]], None] = lambda namespace, segment, shares: None
+        self._slice = taken_in_a_call
+        self._followed: dict[int, Followed] = {}
+
+    @classmethod
+    def of(cls, settings: Settings) -> Texts:
+        return cls(Namespaces.of(settings), Options.of(settings))
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
+        """Take in the texts' new tokens, then return the method's draft for each. A text may appear only once in a
+        call."""
+        self.take_in([request.text for request in requests])
+        return [self._draft(request, method) for request in requests]
+
+    def _draft(self, request: DraftRequest, method: Method) -> Draft:
+        followed, longest = self._followed[request.text.sequence_id], min(request.budget, MAX_DRAFT_TOKENS)
+        method.compare(followed)
+        if longest <= 0 or followed.taken < len(request.text.tokens):
+            return NO_DRAFT
+        guess = method.guess(followed, request.ahead, longest)
+        if not guess.tokens:
+            return NO_DRAFT
+        if guess.source == STORE and followed.namespace is not None and guess.segment is not None:
+            self.used(followed.namespace, guess.segment, guess.shares)
+        draft = Draft(guess.tokens, guess.source, guess.matched, [], list(guess.shares))
+        if request.tree and OWN in method.sources:
+            return grown(draft, [followed.writer, *followed.readers], request.ahead)
+        return draft
+
+    def take_in(self, texts: Sequence[Text]) -> None:
+        """New tokens, of long texts a slice. All are learned by their namespaces before any goes on."""
+        batch = [self._followed.get(text.sequence_id) or self._start(text) for text in texts]
+        slices = shared_out([len(each.text.tokens) - each.taken for each in batch], self._slice)
+        for followed, count in zip(batch, slices, strict=True):
+            self._learn(followed, followed.taken + count)
+        for followed, count in zip(batch, slices, strict=True):
+            for token in followed.text.tokens[followed.taken : followed.taken + count]:
+                followed.writer.write(token)
+            followed.taken += count
+
+    def is_taken_in(self, text: Text) -> bool:
+        followed = self._followed.get(text.sequence_id)
+        return followed is not None and followed.taken >= len(text.tokens)
+
+    def forget(self, sequence_id: int) -> None:
+        followed = self._followed.pop(sequence_id, None)
+        if followed is not None and followed.namespace is not None:
+            followed.namespace.requests -= 1
+
+    def held_bytes(self) -> int:
+        taken = sum(each.taken for each in self._followed.values())
+        return taken * BYTES_A_TOKEN + self.namespaces.held_bytes()
+
+    def _start(self, text: Text) -> Followed:
+        options, namespace = self.options, self.namespaces.get(text.namespace)
+        own = writer_of(Automaton(max(options.depth, options.most_ngram)))
+        rates = namespace.rates if namespace is not None else Rates()
+        followed = Followed(text, options, namespace, own, rates, learned=options.begins_to_learn(text))
+        if namespace is not None:
+            namespace.requests += 1
+        self._followed[text.sequence_id] = followed
+        return followed
+
+    def _learn(self, followed: Followed, upto: int) -> None:
+        namespace, text = followed.namespace, followed.text
+        if namespace is None or not (text.learn and self.namespaces.learns) or followed.learned >= upto:
+            return
+        learner = followed.learner
+        for token in text.tokens[followed.learned : upto]:
+            if learner is None or learner.automaton is not namespace.automata[0]:
+                learner = followed.learner = writer_of(self.namespaces.joined(namespace))
+            if learner.automaton.is_full:
+                self.namespaces.take_over(namespace)
+                learner = followed.learner = writer_of(self.namespaces.joined(namespace))
+            learner.write(token)
+        followed.learned = upto
+        self.namespaces.learned(namespace)
+
+
+def shared_out(new: Sequence[int], most: int) -> list[int]:
+    """How many of each text's new tokens are taken in, `most` in all: the shortest go first."""
+    if sum(new) <= most:
+        return list(new)
+    slices = [0] * len(new)
+    for at in sorted(range(len(new)), key=new.__getitem__):
+        slices[at] = min(new[at], most)
+        most -= slices[at]
+    return slices
+
+
