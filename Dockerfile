@@ -63,7 +63,7 @@ ENV PATH=/opt/specmesh/bin:$PATH \
 USER specmesh
 # The proposer's loops, for the processor of the machine that builds: a new volume begins with them. On another kind of
 # processor they are compiled once more, at the first start.
-RUN python3 -m specmesh.rooms services.proposer.fast.warm
+RUN python3 -m specmesh.rooms services.proposer.fast.compiling
 # As in pyproject.toml. Last, so that a new version builds none of the layers above again.
 ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="specmesh" \

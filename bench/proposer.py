@@ -38,7 +38,7 @@ from services.proposer.registry import make_drafters
 
 HELP = "drafts, accepted tokens, time and bytes of our proposers, beside arctic-inference's (--arctic PYTHON)"
 DEPTH, LEAST = 64, 0.1
-STEP_P50_US, STEP_P99_US, LEARN_NS, BYTES = 3.0, 20.0, 800.0, 140.0
+STEP_P50_US, STEP_P99_US, LEARN_NS, BYTES = 10.0, 20.0, 800.0, 140.0
 BRINGS, NEVER_BELOW = 1.10, 1.0
 # Of a text of part 1: all of them fit beside a million learned tokens into one mutable store of ours.
 SAID, LONGEST = 1400, 32

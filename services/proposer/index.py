@@ -31,7 +31,6 @@ from services.api.settings import Settings, store_dir
 from services.proposer import texts as plain
 from services.proposer.fast import compiling
 from services.proposer.fast import texts as fast
-from services.proposer.fast.automaton.memory import POOL
 from services.proposer.fast.corpora import Corpora
 from services.proposer.fast.libraries import Libraries, namespace_key, vocabulary_of
 from services.proposer.fast.library.library import Bounds, Library, Stats
@@ -205,8 +204,6 @@ class SuffixIndex:
             library = self._libraries.of(namespace.name)
             if library is not None and library.version(namespace.name) != self._versions.get(namespace.name, 0):
                 self._exchange(library, namespace)
-        if not POOL.is_prepared():
-            POOL.prepare()
 
     def _opened(self) -> None:
         """Pick up what the library holds, then the texts that ended before it was open."""

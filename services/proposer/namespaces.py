@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Self, TypeVar
 
+from services.api.drafter import Text
 from services.api.settings import Settings
 from services.proposer.automaton import BYTES_A_TOKEN, MOST_TOKENS, Automaton
 from services.proposer.fast.owners import names_to_drop, owner_of
@@ -45,6 +46,11 @@ class Namespace:
         self.corpora.pop(name, None)
         if segments:
             self.corpora[name] = list(segments)
+
+    def corpora_of(self, text: Text) -> list[tuple[str, Segment]]:
+        """(corpus, segment) of the corpora that the request names; of all, when it names none."""
+        names = self.corpora if text.corpora is None else [name for name in text.corpora if name in self.corpora]
+        return [(name, segment) for name in names for segment in self.corpora[name]]
 
     def tokens(self) -> int:
         return sum(automaton.tokens for automaton in self.automata)

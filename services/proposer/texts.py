@@ -109,10 +109,7 @@ class Followed:
         return self.namespace.segments if self.namespace else []
 
     def corpora(self) -> list[tuple[str, Segment]]:
-        """Of the corpora that the request names; of all, when it names none."""
-        corpora = self.namespace.corpora if self.namespace else {}
-        names = corpora if self.text.corpora is None else [name for name in self.text.corpora if name in corpora]
-        return [(name, segment) for name in names for segment in corpora[name]]
+        return self.namespace.corpora_of(self.text) if self.namespace else []
 
 
 class Texts:

@@ -16,7 +16,7 @@ from specmesh import rooms
 # Where code is kept when nobody says otherwise (kernels/cpu_cache.py).
 COMPILED = rooms.FOLDER / "kernels" / "__pycache__" / "compiled"
 # Each compiles by itself; the longest first.
-MODULES = ("models.cpu.compile_ahead", "kernels.verify.ahead", "services.proposer.fast.warm")
+MODULES = ("models.cpu.compile_ahead", "kernels.verify.ahead", "services.proposer.fast.compiling")
 
 
 def wanted() -> bool:

@@ -202,7 +202,7 @@ def test_an_uninstall_after_clean_leaves_nothing(wheel: Path, tmp_path: Path, pr
     """Loops are compiled into the installation, and pip doesn't know of them."""
     venv = install(tmp_path / "environment", wheel)
     python = venv / "bin" / "python"
-    run(project, python, "-m", "specmesh.rooms", "services.proposer.fast.warm")
+    run(project, python, "-m", "specmesh.rooms", "services.proposer.fast.compiling")
     compiled = packages_of(venv) / "specmesh" / "_rooms" / "kernels" / "__pycache__" / "compiled"
     assert any(compiled.rglob("*.nbi"))
     assert str(compiled) in run(project, venv / "bin" / "specmesh", "clean", "--yes")

@@ -1,19 +1,26 @@
 """Compiles the loops in a thread, or loads them from disk; until that is done the plain drafters draft. A process that
-loads them before it forks passes them on to its children."""
+loads them before it forks passes them on to its children.
+
+    python -m services.proposer.fast.compiling      compiles all loops, for a container image; 0: all are compiled
+"""
 
 from __future__ import annotations
 
 import functools
 import logging
+import sys
+import tempfile
 import threading
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 
 from kernels.cpu_cache import on_disk
 from services.api.drafter import Draft, Text
 from services.proposer.fast.drafting import branches
 from services.proposer.fast.drafting.step import step
 from services.proposer.fast.namespaces import Namespaces
+from services.proposer.fast.segments.segment import Segment, merge
 from services.proposer.fast.texts import Texts
 from services.proposer.texts import Options
 
@@ -59,3 +66,18 @@ def _compile() -> None:
     if on_disk(step):
         for tell in _to_tell:
             tell()
+
+
+def main() -> int:
+    """Each loop is called once with the types that the proposer calls it with."""
+    load()
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [Segment.build([[1, 2, 1], [3]], Path(folder, str(number))) for number in range(2)]
+        merge(parts, Path(folder, "merged")).close()
+        for part in parts:
+            part.close()
+    return 0 if _compiled.is_set() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from services.proposer.fast.automaton.automaton import Automaton
-from services.proposer.fast.drafting import layout
 from services.proposer.fast.drafting.chances import CELL_WORDS, CELLS
+from services.proposer.fast.drafting.records import SPACE
+from services.proposer.fast.native import Record, Records
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.namespaces import MOST_NAMESPACES
 from services.proposer.namespaces import Namespace as PlainNamespace
@@ -21,9 +21,9 @@ _BYTES_A_TOKEN = 80
 
 
 class Namespace(PlainNamespace):
-    def __init__(self, name: str, number: int, words: npt.NDArray[np.int64]) -> None:
+    def __init__(self, name: str, number: int, record: Record) -> None:
         super().__init__(name)
-        self.number, self.words = number, words
+        self.number, self.record = number, record
         self.chances = np.zeros((CELLS, CELL_WORDS))
         # Called when its corpora have changed.
         self.corpora_changed: Callable[[], None] = lambda: None
@@ -31,7 +31,7 @@ class Namespace(PlainNamespace):
 
     def set_segments(self, segments: Sequence[Segment]) -> None:
         addresses = np.array([segment.address for segment in segments], np.int64)
-        self.words[layout.SEGMENTS_AT], self.words[layout.SEGMENTS] = addresses.ctypes.data, len(addresses)
+        self.record["segments_at"], self.record["segments"] = addresses.ctypes.data, len(addresses)
         super().set_segments(segments)
         self._segments_at = addresses
 
@@ -53,14 +53,10 @@ class Namespaces(PlainNamespaces[Namespace]):
         most: int = MOST_NAMESPACES,
     ) -> None:  # fmt: skip
         super().__init__(depth, max_tokens, max_requests, max_bytes, most)
-        self._words = np.zeros((most, layout.SPACE_WORDS), np.int64)
+        self.records: Records = np.zeros(most, SPACE)
         self._by_number: dict[int, Namespace] = {}
         self._free = list(range(most - 1, -1, -1))
         self._serials = itertools.count(1)
-
-    @property
-    def address(self) -> int:
-        return int(self._words.ctypes.data)
 
     # What the compiled step asks for ----------------------------------------------------------------------
 
@@ -81,15 +77,15 @@ class Namespaces(PlainNamespaces[Namespace]):
 
     def _new(self, name: str) -> Namespace:
         number = self._free.pop()
-        words = self._words[number]
-        words[layout.MAX_REQUESTS] = self._requests_of_one
-        namespace = self._by_number[number] = Namespace(name, number, words)
+        record = self.records[number]
+        record["max_requests"] = self._requests_of_one
+        namespace = self._by_number[number] = Namespace(name, number, record)
         return namespace
 
     def _end(self, namespace: Namespace) -> None:
         super()._end(namespace)
         del self._by_number[namespace.number]
-        self._words[namespace.number] = 0
+        self.records[namespace.number] = np.zeros(1, SPACE)[0]
         self._free.append(namespace.number)
 
     def _automaton(self) -> Automaton:
@@ -98,14 +94,14 @@ class Namespaces(PlainNamespaces[Namespace]):
     def _add(self, namespace: Namespace) -> None:
         """New serials tell readers and writers to start again from the root."""
         super()._add(namespace)
-        words = namespace.words
-        words[layout.OLD_AT], words[layout.OLD_SERIAL] = words[layout.NEW_AT], words[layout.NEW_SERIAL]
-        words[layout.NEW_AT], words[layout.NEW_SERIAL] = namespace.automata[0].address, next(self._serials)
-        words[layout.REQUESTS] = 0
+        record = namespace.record
+        record["old_at"], record["old_serial"] = record["new_at"], record["new_serial"]
+        record["new_at"], record["new_serial"] = namespace.automata[0].address, next(self._serials)
+        record["requests"] = 0
 
     def _keep(self, namespace: Namespace, count: int) -> None:
         for automaton in namespace.automata[count:]:
             automaton.close()
         super()._keep(namespace, count)
         if count < 2:
-            namespace.words[layout.OLD_AT] = namespace.words[layout.OLD_SERIAL] = 0
+            namespace.record["old_at"] = namespace.record["old_serial"] = 0

@@ -1,164 +1,145 @@
-"""The suffix automaton: how it grows, and how its followers move. Knows addresses and ints; automaton.py has the
-memory. Compiled into step.py.
+"""The suffix automaton of proposer/automaton.py in tables of records: how it grows, and how its followers move.
 
-A state stands for all contexts that have occurred at the same places: the longest has LEN tokens, each shorter one is
-a suffix of it, down to one token more than LEN of its LINK has. The root, state 0, is the empty context. From a state,
-a token leads to the state of the contexts with that token behind them.
-
-    text  a b c a b x        "b" and "ab" end at the same places: one state, LEN 2, COUNT 2, LINK the root.
-                             They were followed by c first, then by x: BEST_TOKEN c, BEST_COUNT 1.
-
-Most states have one next token, kept in the state's own row. Further ones are entries in a hash table with chains,
+Most states have one next token, kept in the state's own record. Further ones are entries in a hash table with chains,
 which grows by one bucket at a time: the table is never rehashed at once, so no append takes long, entries never move,
-and a cloned state finds its entries by NEXT_OF_SOURCE without a look-up.
+and a split state finds its entries by `next_of_source` without a look-up.
 
-Counts are exact for contexts of up to DEPTH tokens, and for those with one token behind them. An automaton of one text
-also keeps the last place of each, and its writer the previous place of the longest one of up to LOOKED_UP tokens.
+An automaton of one text also keeps the last place of each context, and its writer the previous place of the longest
+one of up to `looked_up` tokens.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from services.proposer.fast.native import Ints, Longs, Table, fetch, ints, longs, loop, table_of
+from services.proposer.fast.automaton.records import (
+    BUCKET_BYTES,
+    BUCKETS_AN_ENTRY,
+    ENTRY,
+    LAST_BYTES,
+    STATE,
+    automaton_at,
+    entry_at,
+    state_at,
+)
+from services.proposer.fast.native import Ints, Record, Records, carray, ints_at, loop
 
-# Words of a state's row. 0 means none: no token leads to the root, no entry has number 0.
-LEN, LINK, COUNT, BEST_COUNT, BEST_TOKEN, TOKEN, TARGET, OTHERS = range(8)
-STATE_WORDS = 8
-# Words of an entry.
-SOURCE, LABEL, GOAL, NEXT_IN_BUCKET, NEXT_OF_SOURCE = range(5)
-ENTRY_WORDS = 5
-# Words of a bucket: its first entry, and where that leads, so that both can be prefetched at once.
-FIRST, GOAL_OF_FIRST = range(2)
-BUCKET_WORDS = 2
-# So that few buckets have more than one entry.
-BUCKETS_AN_ENTRY = 2
-# An automaton's own words, 64 bits each. BUCKETS is between LOW, a power of two, and twice that. LASTS_AT 0: of many
-# texts, so no places are kept.
-(STATES_AT, ENTRIES_AT, BUCKETS_AT, LASTS_AT, STATES, ENTRIES, BUCKETS, LOW, TOKENS, STATES_ROOM, ENTRIES_ROOM,
- MAX_TOKENS, MAX_BYTES, DEPTH, LOOKED_UP) = range(15)  # fmt: skip
-AUTOMATON_WORDS = 15
-FIRST_BUCKETS = 16
-
-# A follower's words. END: the state of all that it wrote; READER: it only reads. STATE and LENGTH: its context, the
-# last LENGTH tokens that it read or wrote. BEFORE: the place behind the last earlier occurrence of the last
-# BEFORE_LENGTH.
-AUTOMATON, END, STATE, LENGTH, BEFORE, BEFORE_LENGTH = range(6)
-FOLLOWER_WORDS = 6
-READER = -1
 # Results of writing a token: written; tables need room first; bounds are reached.
 TAKES, LACKS, FULL = np.int64(0), np.int64(-1), np.int64(-2)
-
-STATE_BYTES, ENTRY_BYTES, BUCKET_BYTES, LAST_BYTES = 4 * STATE_WORDS, 4 * ENTRY_WORDS, 4 * BUCKET_WORDS, 4
-# Prefetch distance of buckets that will be opened.
-_SOON = 4
-_states, _entries, _buckets = map(table_of, (STATE_WORDS, ENTRY_WORDS, BUCKET_WORDS))
+STATE_BYTES, ENTRY_BYTES = STATE.itemsize, ENTRY.itemsize
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@loop
-def opened(address: int) -> tuple[Longs, Table, Table, Table]:
-    """An automaton's words, states, entries and buckets."""
-    words = longs(address)
-    return words, _states(words[STATES_AT]), _entries(words[ENTRIES_AT]), _buckets(words[BUCKETS_AT])
+class Tables(NamedTuple):
+    # One: functions can return arrays of records, but no record.
+    automata: Records
+    states: Records
+    entries: Records
+    buckets: Ints
+    lasts: Ints
 
 
 @loop
-def lasts_of(words: Longs) -> Ints:
-    """The last place of each state's contexts. Not to be read where LASTS_AT is 0."""
-    return ints(words[LASTS_AT])  # type: ignore[no-any-return]
+def opened(address: int) -> Tables:
+    automata = carray(automaton_at(address), 1)
+    automaton = automata[0]
+    return Tables(
+        automata,
+        carray(state_at(automaton.states_at), automaton.states_room),
+        carray(entry_at(automaton.entries_at), automaton.entries_room),
+        carray(ints_at(automaton.buckets_at), automaton.buckets_room),
+        carray(ints_at(automaton.lasts_at), automaton.states_room if automaton.lasts_at else 0),
+    )
 
 
 @loop
-def link_of(rows: Table, state: int) -> int:
+def link_of(tables: Tables, state: int) -> int:
     """Widened to 64 bits, as other states are: numba would compile each function for both widths."""
-    return np.int64(rows[state, LINK])  # type: ignore[return-value]
+    return np.int64(tables.states[state].link)  # type: ignore[return-value]
 
 
 # Transitions ------------------------------------------------------------------------------------------------
 
 
 @loop
-def bucket_of(words: Longs, state: int, token: int) -> int:
-    low = np.uint64(words[LOW])
+def bucket_of(automaton: Record, state: int, token: int) -> int:
+    low = np.uint64(automaton.low)
     mixed = np.uint64(state) << np.uint64(32) ^ np.uint64(token) & np.uint64(0xFFFFFFFF)
     mixed = (mixed ^ mixed >> np.uint64(29)) * _MIX >> np.uint64(32)
     bucket = mixed & (low + low - np.uint64(1))
-    if bucket >= np.uint64(words[BUCKETS]):
+    if bucket >= np.uint64(automaton.buckets):
         bucket &= low - np.uint64(1)
     return np.int64(bucket)  # type: ignore[return-value]
 
 
 @loop
-def _entry(words: Longs, entries: Table, buckets: Table, state: int, token: int) -> int:
-    entry: int = buckets[bucket_of(words, state, token), FIRST]
-    while entry and not (entries[entry, SOURCE] == state and entries[entry, LABEL] == token):
-        entry = entries[entry, NEXT_IN_BUCKET]
-    return entry
+def _entry(tables: Tables, state: int, token: int) -> int:
+    entry = np.int64(tables.buckets[bucket_of(tables.automata[0], state, token)])
+    while entry and not (tables.entries[entry].source == state and tables.entries[entry].token == token):
+        entry = np.int64(tables.entries[entry].next_in_bucket)
+    return entry  # type: ignore[return-value]
 
 
 @loop
-def target_of(words: Longs, rows: Table, entries: Table, buckets: Table, state: int, token: int) -> int:
+def target_of(tables: Tables, state: int, token: int) -> int:
     """Where the token leads from the state; 0: nowhere."""
-    if rows[state, TOKEN] == token or not rows[state, OTHERS]:
-        return np.int64(rows[state, TARGET] if rows[state, TOKEN] == token else 0)  # type: ignore[return-value]
-    entry = _entry(words, entries, buckets, state, token)
-    return np.int64(entries[entry, GOAL] if entry else 0)  # type: ignore[return-value]
+    row = tables.states[state]
+    if row.token == token or not row.others:
+        return np.int64(row.target if row.token == token else 0)  # type: ignore[return-value]
+    return np.int64(tables.entries[_entry(tables, state, token)].target)  # type: ignore[return-value]
 
 
 @loop
-def _lead(words: Longs, rows: Table, entries: Table, buckets: Table, state: int, token: int, target: int) -> None:
+def _lead(tables: Tables, state: int, token: int, target: int) -> None:
     """A transition that wasn't there."""
-    if not rows[state, TARGET]:
-        rows[state, TOKEN], rows[state, TARGET] = token, target
+    automaton, row = tables.automata[0], tables.states[state]
+    if not row.target:
+        row.token, row.target = token, target
         return
-    entry = words[ENTRIES]
-    words[ENTRIES] += 1
-    bucket = bucket_of(words, state, token)
-    entries[entry, SOURCE], entries[entry, LABEL], entries[entry, GOAL] = state, token, target
-    entries[entry, NEXT_IN_BUCKET], entries[entry, NEXT_OF_SOURCE] = buckets[bucket, FIRST], rows[state, OTHERS]
-    buckets[bucket, FIRST], buckets[bucket, GOAL_OF_FIRST], rows[state, OTHERS] = entry, target, entry
-    while BUCKETS_AN_ENTRY * words[ENTRIES] > words[BUCKETS]:
-        _open_bucket(words, entries, buckets)
+    number = automaton.entries
+    automaton.entries += 1
+    bucket, entry = bucket_of(automaton, state, token), tables.entries[number]
+    entry.source, entry.token, entry.target = state, token, target
+    entry.next_in_bucket, entry.next_of_source = tables.buckets[bucket], row.others
+    tables.buckets[bucket] = row.others = number
+    while BUCKETS_AN_ENTRY * automaton.entries > automaton.buckets:
+        _open_bucket(tables)
 
 
 @loop
-def _open_bucket(words: Longs, entries: Table, buckets: Table) -> None:
+def _open_bucket(tables: Tables) -> None:
     """One more bucket; its entries are moved from the one with the same lower bits."""
-    opened = words[BUCKETS]
-    old = opened - words[LOW]
-    words[BUCKETS] += 1
-    if words[BUCKETS] == 2 * words[LOW]:
-        words[LOW] *= 2
-    entry = buckets[old, FIRST]
-    buckets[old, FIRST] = buckets[old, GOAL_OF_FIRST] = 0
-    while entry:
-        after = entries[entry, NEXT_IN_BUCKET]
-        bucket = bucket_of(words, np.int64(entries[entry, SOURCE]), entries[entry, LABEL])
-        entries[entry, NEXT_IN_BUCKET] = buckets[bucket, FIRST]
-        buckets[bucket, FIRST], buckets[bucket, GOAL_OF_FIRST] = entry, entries[entry, GOAL]
-        entry = after
-    # For one of the next calls.
-    fetch(words[ENTRIES_AT] + ENTRY_BYTES * buckets[old + 1 + _SOON, FIRST])
+    automaton = tables.automata[0]
+    old = automaton.buckets - automaton.low
+    automaton.buckets += 1
+    if automaton.buckets == 2 * automaton.low:
+        automaton.low *= 2
+    number = np.int64(tables.buckets[old])
+    tables.buckets[old] = 0
+    while number:
+        entry = tables.entries[number]
+        after = np.int64(entry.next_in_bucket)
+        bucket = bucket_of(automaton, np.int64(entry.source), np.int64(entry.token))
+        entry.next_in_bucket = tables.buckets[bucket]
+        tables.buckets[bucket] = number
+        number = after
 
 
 @loop
-def _redirect(
-    words: Longs, rows: Table, entries: Table, buckets: Table, state: int, token: int, q: int, to: int
-) -> bool:  # fmt: skip
-    """The transition from the state to q leads to `to` now; False: it doesn't lead to q."""
-    if rows[state, TOKEN] == token:
-        if rows[state, TARGET] != q:
+def _redirect(tables: Tables, state: int, token: int, before: int, to: int) -> bool:
+    """The token leads from the state to `to` now; False: it didn't lead to `before`."""
+    row = tables.states[state]
+    if row.token == token:
+        if row.target != before:
             return False
-        rows[state, TARGET] = to
+        row.target = to
         return True
-    bucket = bucket_of(words, state, token)
-    entry = _entry(words, entries, buckets, state, token)
-    if entries[entry, GOAL] != q:
+    entry = tables.entries[_entry(tables, state, token)]
+    if entry.target != before:
         return False
-    entries[entry, GOAL] = to
-    if buckets[bucket, FIRST] == entry:
-        buckets[bucket, GOAL_OF_FIRST] = to
+    entry.target = to
     return True
 
 
@@ -166,181 +147,184 @@ def _redirect(
 
 
 @loop
-def _others(rows: Table, entries: Table, state: int) -> int:
-    count, entry = 0, rows[state, OTHERS]
+def _others(tables: Tables, state: int) -> int:
+    count, entry = 0, np.int64(tables.states[state].others)
     while entry:
         count += 1
-        entry = entries[entry, NEXT_OF_SOURCE]
+        entry = np.int64(tables.entries[entry].next_of_source)
     return count
 
 
 @loop
-def _bytes(words: Longs, states: int, entries: int, buckets: int) -> int:
-    of_states = states * (STATE_BYTES + LAST_BYTES if words[LASTS_AT] else STATE_BYTES)
+def _bytes(automaton: Record, states: int, entries: int, buckets: int) -> int:
+    of_states = states * (STATE_BYTES + (LAST_BYTES if automaton.lasts_at else 0))
     return of_states + entries * ENTRY_BYTES + buckets * BUCKET_BYTES
 
 
 @loop
-def held(words: Longs) -> int:
-    return _bytes(words, words[STATES], words[ENTRIES], words[BUCKETS])  # type: ignore[no-any-return]
+def held(automaton: Record) -> int:
+    return _bytes(automaton, automaton.states, automaton.entries, automaton.buckets)  # type: ignore[no-any-return]
 
 
 @loop
-def _room(words: Longs, added: int) -> int:
+def _room(automaton: Record, added: int) -> int:
     """For one more token with so many entries: TAKES, LACKS or FULL."""
-    states, entries = words[STATES] + 2, words[ENTRIES] + added
-    size = _bytes(words, states, entries, max(words[BUCKETS], BUCKETS_AN_ENTRY * entries))
-    if words[TOKENS] >= words[MAX_TOKENS] or size > words[MAX_BYTES]:
+    states, entries = automaton.states + 2, automaton.entries + added
+    size = _bytes(automaton, states, entries, max(automaton.buckets, BUCKETS_AN_ENTRY * entries))
+    if automaton.tokens >= automaton.max_tokens or size > automaton.max_bytes:
         return FULL  # type: ignore[return-value]
-    return TAKES if states <= words[STATES_ROOM] and entries <= words[ENTRIES_ROOM] else LACKS  # type: ignore[return-value]
+    return TAKES if states <= automaton.states_room and entries <= automaton.entries_room else LACKS  # type: ignore[return-value]
 
 
 @loop
-def _grow(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, end: int, token: int) -> int:
-    """The state of the text at `end` with the token behind it; LACKS or FULL: nothing has changed.
+def _grow(tables: Tables, end: int, token: int) -> int:
+    """The state of the text that ends at `end` with the token behind it; LACKS or FULL: nothing has changed.
 
-    missing    contexts of the text, longest first, that were never followed by the token
-    state, q   the longest that was, and where that leads; -1: none was
+    missing          contexts of the text, longest first, that were never followed by the token
+    state, suffix    the longest that was, and where that leads; -1: none was
     """
-    missing, added, state, q = 0, 1, end, 0
+    automaton, states = tables.automata[0], tables.states
+    missing, added, state, suffix = 0, 1, end, end
     while state >= 0:
-        q = target_of(words, rows, entries, buckets, state, token)
-        if q:
+        suffix = target_of(tables, state, token)
+        if suffix:
             break
         missing += 1
-        added += rows[state, TARGET] != 0
-        state = link_of(rows, state)
-    splits = state >= 0 and rows[q, LEN] != rows[state, LEN] + 1
+        added += states[state].target != 0
+        state = link_of(tables, state)
+    splits = state >= 0 and states[suffix].length != states[state].length + 1
     if splits:
-        added += _others(rows, entries, q)
-    room = _room(words, added)
+        added += _others(tables, suffix)
+    room = _room(automaton, added)
     if room < 0:
         return room  # type: ignore[no-any-return]
-    words[TOKENS] += 1
-    new = 0
+    automaton.tokens += 1
+    new: int = automaton.states
     if missing:
-        new = words[STATES]
-        words[STATES] += 1
-        rows[new, LEN] = rows[end, LEN] + 1
+        automaton.states += 1
+        states[new].length = states[end].length + 1
         for _ in range(missing):
-            _lead(words, rows, entries, buckets, end, token, new)
-            end = link_of(rows, end)
+            _lead(tables, end, token, new)
+            end = link_of(tables, end)
     if splits:
-        q = _clone(words, rows, entries, buckets, lasts, state, token, q)
+        suffix = _split(tables, state, token, suffix)
     if not missing:
-        return q
-    rows[new, LINK] = q
+        return suffix
+    states[new].link = suffix
     return new
 
 
 @loop
-def _clone(
-    words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, state: int, token: int, q: int
-) -> int:  # fmt: skip
-    """q's shorter contexts, those of `state` with the token, now occur where its longer ones don't: they get a state of
-    their own, with a copy of q's counts and transitions. Followers at q with a longer context stay."""
-    clone: int = words[STATES]
-    words[STATES] += 1
-    for word in range(STATE_WORDS):
-        rows[clone, word] = rows[q, word]
-    rows[clone, LEN], rows[clone, OTHERS] = rows[state, LEN] + 1, 0
-    if words[LASTS_AT]:
-        lasts[clone] = lasts[q]
-    entry, first = rows[q, OTHERS], words[ENTRIES]
+def _split(tables: Tables, state: int, token: int, longer: int) -> int:
+    """The shorter contexts of `longer`, those of `state` with the token, now occur where its longer ones don't: they
+    get a state of their own. Followers at `longer` with a longer context stay."""
+    automaton, states, entries = tables.automata[0], tables.states, tables.entries
+    shorter = np.int64(automaton.states)
+    automaton.states += 1
+    states[shorter] = states[longer]
+    states[shorter].length, states[shorter].others = states[state].length + 1, 0
+    if automaton.lasts_at:
+        tables.lasts[shorter] = tables.lasts[longer]
+    entry, first = np.int64(states[longer].others), automaton.entries
     while entry:
-        _lead(words, rows, entries, buckets, clone, entries[entry, LABEL], np.int64(entries[entry, GOAL]))
-        entry = entries[entry, NEXT_OF_SOURCE]
-    # In the same order as q's.
-    end = words[ENTRIES]
+        _lead(tables, shorter, np.int64(entries[entry].token), np.int64(entries[entry].target))
+        entry = np.int64(entries[entry].next_of_source)
+    # In the same order.
+    end = automaton.entries
     for copied in range(first, end):
-        entries[copied, NEXT_OF_SOURCE] = copied + 1 if copied + 1 < end else 0
-    rows[clone, OTHERS] = first if end > first else 0
-    rows[q, LINK] = clone
-    while state >= 0 and _redirect(words, rows, entries, buckets, state, token, q, clone):
-        state = link_of(rows, state)
-    return clone
+        entries[copied].next_of_source = copied + 1 if copied + 1 < end else 0
+    states[shorter].others = first if end > first else 0
+    states[longer].link = shorter
+    while state >= 0 and _redirect(tables, state, token, longer, shorter):
+        state = link_of(tables, state)
+    return shorter  # type: ignore[return-value]
 
 
 @loop
-def shortened(rows: Table, state: int, length: int) -> int:
-    """The state of the context of that length: another one after the state was cloned, or when the context is cut."""
-    while state and rows[rows[state, LINK], LEN] >= length:
-        state = link_of(rows, state)
+def shortened(tables: Tables, state: int, length: int) -> int:
+    """The state of the context of that length: another one after a split, or when the context is cut."""
+    states = tables.states
+    while state and states[states[state].link].length >= length:
+        state = link_of(tables, state)
     return state
 
 
 @loop
-def _occurs(words: Longs, rows: Table, lasts: Ints, follower: Longs, state: int) -> None:
+def _occurs(tables: Tables, follower: Record, state: int) -> None:
     """The state's contexts occur once more, here."""
-    if words[LASTS_AT]:
-        if rows[state, COUNT] and not follower[BEFORE_LENGTH] and rows[rows[state, LINK], LEN] < words[LOOKED_UP]:
-            follower[BEFORE], follower[BEFORE_LENGTH] = lasts[state], min(rows[state, LEN], words[LOOKED_UP])
-        lasts[state] = words[TOKENS]
-    rows[state, COUNT] += 1
+    row, looked_up = tables.states[state], tables.automata[0].looked_up
+    if tables.automata[0].lasts_at:
+        if row.count and not follower.before_length and tables.states[row.link].length < looked_up:
+            follower.before, follower.before_length = tables.lasts[state], min(row.length, looked_up)
+        tables.lasts[state] = tables.automata[0].tokens
+    row.count += 1
 
 
 @loop
-def _overtakes(rows: Table, state: int, count: int, token: int) -> bool:
+def _overtakes(tables: Tables, state: int, count: int, token: int) -> bool:
     """Of tokens that followed equally often, twice or more, the last one is the best: recent text is likelier to
     repeat. Not where the first token that ever followed is one occurrence behind."""
-    return bool(rows[state, TOKEN] == token or rows[rows[state, TARGET], COUNT] != count - 1)
+    row = tables.states[state]
+    if count != row.best_count or count == 1:
+        return bool(count > row.best_count)
+    return bool(row.token == token or tables.states[row.target].count != count - 1)
 
 
 @loop
-def _count(
-    words: Longs, rows: Table, lasts: Ints, follower: Longs, source: int, length: int, target: int, token: int
-) -> None:  # fmt: skip
-    """The token has followed the context (source, length), and all suffixes of it.
-
-    Each suffix of the context leads to the suffix of the target's that is one token longer. Both chains of links go
-    through all lengths, so lengths tell which target is whose, and nothing is looked up:
-
-        sources    5 4 | 3 | 2 1
-        targets    6 5 | 4   3 | 2 | 1
-    """
-    follower[BEFORE_LENGTH] = 0
-    _occurs(words, rows, lasts, follower, target)
+def _count(tables: Tables, follower: Record, source: int, length: int, target: int, token: int) -> None:
+    """The token has followed the context (source, length), and all suffixes of it. proposer/automaton.py has the
+    picture."""
+    states = tables.states
+    follower.before_length = 0
+    _occurs(tables, follower, target)
     while source:
-        while rows[rows[target, LINK], LEN] > length:
-            target = link_of(rows, target)
-            _occurs(words, rows, lasts, follower, target)
-        count, best = rows[target, COUNT], rows[source, BEST_COUNT]
-        if count > best or (count == best > 1 and _overtakes(rows, source, count, token)):
-            rows[source, BEST_COUNT], rows[source, BEST_TOKEN] = count, token
-        source = link_of(rows, source)
-        length = rows[source, LEN]
-    target = link_of(rows, target)
+        while states[states[target].link].length > length:
+            target = link_of(tables, target)
+            _occurs(tables, follower, target)
+        count = np.int64(states[target].count)
+        if _overtakes(tables, source, count, token):
+            states[source].best_count, states[source].best = count, token
+        source = link_of(tables, source)
+        length = states[source].length
+    target = link_of(tables, target)
     while target:
-        _occurs(words, rows, lasts, follower, target)
-        target = link_of(rows, target)
+        _occurs(tables, follower, target)
+        target = link_of(tables, target)
 
 
 @loop
-def write(words: Longs, rows: Table, entries: Table, buckets: Table, lasts: Ints, follower: Longs, token: int) -> int:
+def write(tables: Tables, writer: Record, token: int) -> int:
     """TAKES, or LACKS or FULL: nothing has changed then."""
-    end = _grow(words, rows, entries, buckets, lasts, follower[END], token)
+    end = _grow(tables, writer.end, token)
     if end < 0:
         return end  # type: ignore[no-any-return]
-    length = follower[LENGTH]
-    source, target = shortened(rows, follower[STATE], length), end
+    length = writer.length
+    source, target = shortened(tables, writer.state, length), end
     # Usually the state of the whole text is also that of its last tokens.
-    if source != follower[END]:
-        target = target_of(words, rows, entries, buckets, source, token)
-    _count(words, rows, lasts, follower, source, length, target, token)
-    length = min(length + 1, words[DEPTH])
-    follower[END], follower[STATE], follower[LENGTH] = end, shortened(rows, target, length), length
+    if source != writer.end:
+        target = target_of(tables, source, token)
+    _count(tables, writer, source, length, target, token)
+    length = min(length + 1, tables.automata[0].depth)
+    writer.end, writer.state, writer.length = end, shortened(tables, target, length), length
     return TAKES  # type: ignore[return-value]
 
 
 @loop
-def read(words: Longs, rows: Table, entries: Table, buckets: Table, follower: Longs, token: int) -> None:
+def read(tables: Tables, reader: Record, token: int) -> None:
     """Moves to the longest suffix of the context that the token has followed, and the token."""
-    length = follower[LENGTH]
-    state = shortened(rows, follower[STATE], length)
-    target = target_of(words, rows, entries, buckets, state, token)
+    length = reader.length
+    state = shortened(tables, reader.state, length)
+    target = target_of(tables, state, token)
     while state and not target:
-        state = link_of(rows, state)
-        length = rows[state, LEN]
-        target = target_of(words, rows, entries, buckets, state, token)
-    length = min(length + 1, words[DEPTH]) if target else 0
-    follower[STATE], follower[LENGTH] = shortened(rows, target, length), length
+        state = link_of(tables, state)
+        length = np.int64(tables.states[state].length)
+        target = target_of(tables, state, token)
+    length = min(length + 1, tables.automata[0].depth) if target else np.int64(0)
+    reader.state, reader.length = shortened(tables, target, length), length
+
+
+@loop
+def read_all(reader: Record, text: Ints, begin: int) -> None:
+    tables = opened(reader.automaton_at)
+    for at in range(begin, text.size):
+        read(tables, reader, np.int64(text[at]))

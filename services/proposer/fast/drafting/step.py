@@ -1,214 +1,379 @@
 """The one compiled call of a step: the new tokens of all texts of a batch are taken in, then each text is drafted for.
 
 First all texts are learned by their namespaces, then each is added to its own automaton, then all are drafted for, so
-that all read the newest state. The tokens that one call takes in are bounded; the shortest texts go first. Where memory
-has to grow or an automaton to be replaced, the call returns a STATUS, Python does it and calls again; rows keep how far
-each text has been taken in. Knows addresses and ints; texts.py lays them out.
+that all read the newest state. Where memory has to grow or an automaton to be replaced, the call returns a status,
+Python does it and calls again; rows keep how far each text has been taken in. texts.py fills the records.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from services.proposer.fast.automaton.loops import AUTOMATON, opened
+from services.proposer.fast.automaton.loops import FULL, LACKS, held, opened, read_all, write
+from services.proposer.fast.automaton.records import READER
 from services.proposer.fast.drafting import candidates
-from services.proposer.fast.drafting.chances import CORPUS, NGRAM, OWN, PREDICTION, SHARED, STORE, rate_of
+from services.proposer.fast.drafting.blending import blend
+from services.proposer.fast.drafting.chances import (
+    CELL_WORDS,
+    CELLS,
+    CORPUS,
+    NGRAM,
+    OWN,
+    PREDICTION,
+    SHARED,
+    STORE,
+    cell_of,
+    rate_of,
+)
 from services.proposer.fast.drafting.guessing import (
-    DRAFTED,
-    MATCHED,
-    expected,
+    Rule,
+    from_segment,
     most_frequent,
     most_frequent_of_few,
+    most_recent,
 )
-from services.proposer.fast.drafting.layout import (
-    ANSWER_COUNT,
-    ANSWER_MATCHED,
-    ANSWER_SOURCE,
-    ANSWER_WHICH,
-    ANSWER_WORDS,
-    CALIBRATED,
-    CANDIDATES_AT,
-    CHANCES_OUT_AT,
-    DRAFT_AT,
-    FREQUENT,
-    JOINED,
-    LEAST_NGRAM,
-    LIMIT,
+from services.proposer.fast.drafting.predicting import predicted
+from services.proposer.fast.drafting.records import (
     LONGEST,
-    NEW_AT,
-    NEW_READER,
-    OLD_AT,
-    OLD_READER,
-    ONLY,
-    OWN_FOLLOWER,
-    PREDICTION_AT,
-    RATIOS_AT,
-    REQUEST_AHEADS,
-    REQUEST_BUDGET,
-    REQUEST_LENGTH,
-    REQUEST_ROW,
-    REQUEST_TEXT_AT,
-    RESULT_AT,
-    ROW_NEEDS_MEMORY,
-    ROWS_AT,
-    SPACE,
-    SPACES_AT,
-    TOKENS_OUT_AT,
-    answer_table,
-    request_table,
-    row_table,
-    space_table,
+    OWN_NEEDS_ROOM,
+    SPACE_DROPS,
+    SPACE_IS_FULL,
+    SPACE_NEEDS_ROOM,
+    control_at,
+    draft_at,
+    records_at,
+    request_at,
+    row_at,
+    space_at,
 )
-from services.proposer.fast.drafting.sources import (
-    PLAIN,
-    behind,
-    catch_up,
-    cell_of_prediction,
-    chances_of,
-    context_of,
-    predicted,
-    recent,
-    segments_of,
-)
-from services.proposer.fast.drafting.taking_in import ends, join, learn
-from services.proposer.fast.drafting.together import together
 from services.proposer.fast.native import (
     Doubles,
     Ints,
     Longs,
+    Record,
+    Records,
     carray,
-    doubles,
-    ints,
+    doubles_at,
     ints_at,
     kept,
-    longs,
     longs_at,
     loop,
-    part,
 )
-from services.proposer.fast.segments import loops as segment_loops
+
+# A bit beside those of the sources: all of them together, token by token.
+BLENDED = 1 << 10
+# Rates decide how long a blended draft is; this bounds how many contexts segments look at.
+_IN_SEGMENTS = 4.0
+
+
+class Asked(NamedTuple):
+    """One text of the batch, and what is asked for it. `space`: of its namespace, where it has one."""
+
+    row: Record
+    space: Record
+    text: Ints
+    ahead: Ints
+    longest: int
+
+
+# Taking in ----------------------------------------------------------------------------------------------------
 
 
 @loop
-def _offer(
-    control: Longs, best: float, score: float, source: int, which: int, result: Longs, answer: Ints, tokens_out: Ints,
-    chances_out: Doubles,
-) -> float:  # fmt: skip
-    """Keeps the draft in the scratch memory if its score is the best so far; returns the best score."""
-    count = result[DRAFTED]
-    if not count or score <= best:
-        return best
-    draft = ints(control[DRAFT_AT])
-    ratios = doubles(control[RATIOS_AT])
-    answer[ANSWER_COUNT], answer[ANSWER_SOURCE], answer[ANSWER_MATCHED] = count, source, result[MATCHED]
-    answer[ANSWER_WHICH] = which
-    for at in range(count):
-        tokens_out[at], chances_out[at] = draft[at], ratios[at]
+def _stops(control: Record, status: int, which: int) -> bool:
+    control.status, control.which = status, which
+    return False
+
+
+@loop
+def _starts(follower: Record, automaton: int, end: int) -> None:
+    follower.automaton_at, follower.end = automaton, end
+    follower.state = follower.length = follower.before = follower.before_length = 0
+
+
+@loop
+def _learn(control: Record, row: Record, space: Record, text: Ints, upto: int) -> bool:
+    """The new tokens go into the namespace's automaton."""
+    if row.writes != space.new_serial:
+        if space.max_requests and space.requests >= space.max_requests:
+            return _stops(control, SPACE_IS_FULL, row.space)  # type: ignore[no-any-return]
+        space.requests += 1
+        row.writes = space.new_serial
+        _starts(row.writer, space.new_at, 0)
+    tables = opened(space.new_at)
+    automaton = tables.automata[0]
+    while row.written < upto:
+        found = write(tables, row.writer, np.int64(text[row.written]))
+        if found == LACKS:
+            return _stops(control, SPACE_NEEDS_ROOM, row.space)  # type: ignore[no-any-return]
+        if found == FULL:
+            if automaton.tokens:
+                return _stops(control, SPACE_IS_FULL, row.space)  # type: ignore[no-any-return]
+            # Too small for a single token.
+            row.written = upto
+            return True
+        row.written += 1
+    if space.old_at:
+        is_heard = space.max_requests and 2 * space.requests >= space.max_requests
+        if is_heard or 2 * automaton.tokens >= automaton.max_tokens or 2 * held(automaton) >= automaton.max_bytes:
+            return _stops(control, SPACE_DROPS, row.space)  # type: ignore[no-any-return]
+    return True
+
+
+@loop
+def _take_in(control: Record, rows: Records, spaces: Records, requests: Records) -> bool:
+    """False: a status wants something done first."""
+    for request in requests:
+        row, text = rows[request.row], carray(ints_at(request.text_at), request.length)
+        learns = row.space >= 0 and row.learns and row.written < request.upto
+        if learns and not _learn(control, row, spaces[row.space], text, request.upto):
+            return False
+    for request in requests:
+        row, text = rows[request.row], carray(ints_at(request.text_at), request.length)
+        tables = opened(row.own.automaton_at)
+        while row.joined < request.upto:
+            if write(tables, row.own, np.int64(text[row.joined])) < 0:
+                return _stops(control, OWN_NEEDS_ROOM, request.row)  # type: ignore[no-any-return]
+            row.joined += 1
+    return True
+
+
+# What sources read --------------------------------------------------------------------------------------------
+
+
+@loop
+def _rates_of(row: Record) -> Doubles:
+    """A text's rates: its namespace's, or its own without one."""
+    return carray(doubles_at(row.rates_at), (CELLS, CELL_WORDS))  # type: ignore[no-any-return]
+
+
+@loop
+def _catch_up(row: Record, space: Record, text: Ints, depth: int) -> None:
+    """The text's readers of its namespace's automata are advanced to its end. One that is far behind, or finds another
+    automaton, reads only as many tokens as a context has."""
+    late = max(0, text.size - depth)
+    if row.read < late:
+        row.reads_new = row.reads_old = 0
+    if row.reads_new != space.new_serial:
+        if row.reads_new == space.old_serial:
+            row.reads_old = row.reads_new
+            row.old_reader = row.new_reader
+        row.reads_new = space.new_serial
+        _starts(row.new_reader, space.new_at, READER)
+        read_all(row.new_reader, text, late)
+    else:
+        read_all(row.new_reader, text, row.read)
+    if space.old_at:
+        if row.reads_old != space.old_serial:
+            row.reads_old = space.old_serial
+            _starts(row.old_reader, space.old_at, READER)
+            read_all(row.old_reader, text, late)
+        else:
+            read_all(row.old_reader, text, row.read)
+    row.read = text.size
+
+
+@loop
+def _behind(follower: Record, ahead: Ints, copy: Record) -> None:
+    """The copy becomes the follower, and has read what is ahead."""
+    copy.automaton_at, copy.end, copy.state, copy.length = (
+        follower.automaton_at, follower.end, follower.state, follower.length,
+    )  # fmt: skip
+    copy.before, copy.before_length = follower.before, follower.before_length
+    if ahead.size:
+        copy.end = READER
+        read_all(copy, ahead, 0)
+
+
+@loop
+def _context_of(control: Record, asked: Asked) -> Ints:
+    """The last tokens of the text and what is ahead of it."""
+    text, ahead = asked.text, asked.ahead
+    context = control.context[: min(control.depth, text.size + ahead.size)]
+    begin = text.size + ahead.size - context.size
+    for at in range(context.size):
+        context[at] = text[begin + at] if begin + at < text.size else ahead[begin + at - text.size]
+    return context  # type: ignore[no-any-return]
+
+
+@loop
+def _segments_of(asked: Asked, source: int) -> Longs:
+    """Addresses of a source's segments."""
+    if source == STORE:
+        return carray(longs_at(asked.space.segments_at), asked.space.segments)  # type: ignore[no-any-return]
+    return carray(longs_at(asked.row.corpora_at), asked.row.corpora)  # type: ignore[no-any-return]
+
+
+# One source alone ---------------------------------------------------------------------------------------------
+
+
+@loop
+def _offer(draft: Record, source: int, which: int, answers: Records, at: int) -> None:
+    """Keeps the draft if its score is the best so far."""
+    if draft.count and (not answers[at].count or draft.score > answers[at].score):
+        draft.source, draft.which = source, which
+        answers[at] = draft
+
+
+@loop
+def _best_of(control: Record, asked: Asked, sources: int, rule: Rule, answers: Records, at: int) -> None:
+    """Each of the sources drafts; the draft with the best score is the answer."""
+    row, space, longest, drafts = asked.row, asked.space, asked.longest, control.drafts
+    reader = control.sources[0].reader
+    if sources & 1 << OWN:
+        _behind(row.own, asked.ahead, reader)
+        most_frequent(opened(reader.automaton_at), reader, control.depth, longest, rule, drafts)
+        _offer(drafts[0], OWN, 0, answers, at)
+    if sources & 1 << NGRAM:
+        _behind(row.own, asked.ahead, reader)
+        if control.prefers_frequent:
+            most_frequent_of_few(opened(reader.automaton_at), reader, control.least_ngram, longest, drafts[0])
+        else:
+            most_recent(reader, control.least_ngram, longest, asked.text, asked.ahead, False, drafts[0])
+        _offer(drafts[0], NGRAM, 0, answers, at)
+    if sources & 1 << PREDICTION and row.prediction_at:
+        cells, rates = control.sources[0].cells, _rates_of(row)
+        drafts[0].score = 0.0
+        for token in range(predicted(control, row, asked.text, asked.ahead, longest, cells)):
+            drafts[0].shares[token] = rate_of(rates, np.int64(cells[token]))
+        _offer(drafts[0], PREDICTION, 0, answers, at)
+    if row.space < 0:
+        return
+    if sources & 1 << SHARED and space.new_at:
+        _catch_up(row, space, asked.text, control.depth)
+        for which in range(2 if space.old_at else 1):
+            _behind(row.old_reader if which else row.new_reader, asked.ahead, reader)
+            most_frequent(opened(reader.automaton_at), reader, control.depth, longest, rule, drafts)
+            _offer(drafts[0], SHARED, 0, answers, at)
+    for source in range(STORE, CORPUS + 1):
+        if sources & 1 << source:
+            segments, context = _segments_of(asked, source), _context_of(control, asked)
+            for which in range(segments.size):
+                from_segment(segments[which], context, longest, rule, drafts[0])
+                _offer(drafts[0], source, which, answers, at)
+
+
+# All sources together -----------------------------------------------------------------------------------------
+
+
+@loop
+def _by_automaton(predicts: Record, source: int, follower: Record, ahead: Ints, at_end: bool) -> None:
+    _behind(follower, ahead, predicts.reader)
+    predicts.source, predicts.which, predicts.is_line, predicts.led = source, 0, 0, 0
+    predicts.matched, predicts.at_end = predicts.reader.length, at_end and not ahead.size
+
+
+@loop
+def _by_line(predicts: Record, source: int, which: int, draft: Record) -> None:
+    """The draft becomes a line."""
+    predicts.source, predicts.which, predicts.is_line, predicts.led = source, which, 1, 0
+    predicts.matched, predicts.count = draft.matched, draft.count
+    for at in range(draft.count):
+        predicts.tokens[at] = draft.tokens[at]
+        if source != PREDICTION:
+            predicts.cells[at] = cell_of(source, draft.matched + at, draft.shares[at])
+
+
+@loop
+def _expected_of(rates: Doubles, line: Record, least: float) -> float:
+    """How many tokens of a line are expected to be accepted."""
+    score, probability = 0.0, 1.0
+    for at in range(line.count):
+        probability *= rate_of(rates, np.int64(line.cells[at]))
+        if probability < least:
+            break
+        score += probability
     return score
 
 
 @loop
-def _guess(
-    control: Longs, row: Longs, text: Ints, ahead: Ints, longest: int, sources: int, factor: float, offset: float,
-    least: float, answer: Ints, tokens_out: Ints, chances_out: Doubles,
-) -> None:  # fmt: skip
-    """Each of `sources` drafts; the draft with the best score is the answer."""
-    draft = ints(control[DRAFT_AT])
-    ratios = doubles(control[RATIOS_AT])
-    result = longs(control[RESULT_AT])
-    best = -1.0
-    if sources & (1 << OWN | 1 << NGRAM):
-        follower = behind(control, part(row, OWN_FOLLOWER), ahead)
-        words, states, entries, buckets = opened(follower[AUTOMATON])
-        if sources & 1 << OWN:
-            score = most_frequent(
-                words, states, entries, buckets, follower, control[LIMIT], longest, factor, offset, least, draft,
-                ratios, result,
-            )  # fmt: skip
-            best = _offer(control, best, score, np.int64(OWN), ONLY, result, answer, tokens_out, chances_out)
-        if sources & 1 << NGRAM:
-            if control[FREQUENT]:
-                most_frequent_of_few(
-                    words, states, entries, buckets, follower, control[LEAST_NGRAM], longest, draft, ratios, result
-                )
-            else:
-                recent(control, follower, text, ahead, longest, PLAIN)
-            result[DRAFTED], score = expected(ratios, result[DRAFTED], 0.0)
-            best = _offer(control, best, score, np.int64(NGRAM), ONLY, result, answer, tokens_out, chances_out)
-    if sources & 1 << PREDICTION and row[PREDICTION_AT]:
-        agrees, table = predicted(control, row, text, ahead, longest), chances_of(row)
-        for at in range(result[DRAFTED]):
-            ratios[at] = rate_of(table, cell_of_prediction(result[MATCHED] + at, agrees))
-        result[DRAFTED], score = expected(ratios, result[DRAFTED], 0.0)
-        best = _offer(control, best, score, np.int64(PREDICTION), ONLY, result, answer, tokens_out, chances_out)
-    if row[SPACE] < 0:
-        return
-    space = space_table(control[SPACES_AT])[row[SPACE]]
-    if sources & 1 << SHARED and space[NEW_AT]:
-        catch_up(row, space, text, control[LIMIT])
-        for which in range(2 if space[OLD_AT] else 1):
-            begin = OLD_READER if which else NEW_READER
-            follower = behind(control, part(row, begin), ahead)
-            words, states, entries, buckets = opened(follower[AUTOMATON])
-            score = most_frequent(
-                words, states, entries, buckets, follower, control[LIMIT], longest, factor, offset, least, draft,
-                ratios, result,
-            )  # fmt: skip
-            best = _offer(control, best, score, np.int64(SHARED), ONLY, result, answer, tokens_out, chances_out)
-    for source in (STORE, CORPUS):
-        if not sources & 1 << source:
-            continue
-        addresses, context = segments_of(space, row, source), context_of(control, text, ahead)
-        for which in range(addresses.size):
-            segment = carray(longs_at(addresses[which]), segment_loops.SEGMENT_WORDS)
-            score = segment_loops.guess(
-                segment, context, context.size, longest, factor, offset, least, draft, ratios, result
-            )
-            best = _offer(
-                control, best, score, np.int64(source), np.int64(which), result, answer, tokens_out, chances_out
-            )
+def _by_best_segment(control: Record, asked: Asked, source: int, count: int, rule: Rule, rates: Doubles) -> int:
+    """The best line of a kind of segments is one more source; how many sources there are."""
+    segments, context, best = _segments_of(asked, source), _context_of(control, asked), 0.0
+    for which in range(segments.size):
+        from_segment(segments[which], context, asked.longest, rule, control.drafts[0])
+        # Behind the sources, until it is the best.
+        line = control.sources[count + 1]
+        _by_line(line, source, which, control.drafts[0])
+        score = _expected_of(rates, line, rule.least)
+        if score > best:
+            best = score
+            control.sources[count] = line
+    return count + 1 if best > 0 else count
+
+
+@loop
+def _sources(control: Record, asked: Asked, rule: Rule, rates: Doubles) -> int:
+    """The number of sources that may predict behind the text and what is ahead of it."""
+    row, space, text, ahead = asked.row, asked.space, asked.text, asked.ahead
+    sources, draft, count = control.sources, control.drafts[0], 1
+    _by_automaton(sources[0], OWN, row.own, ahead, True)
+    if row.space >= 0:
+        if space.new_at:
+            _catch_up(row, space, text, control.depth)
+            wrote = row.writes if row.written == text.size else 0
+            _by_automaton(sources[count], SHARED, row.new_reader, ahead, wrote == space.new_serial)
+            count += 1
+            if space.old_at:
+                _by_automaton(sources[count], SHARED, row.old_reader, ahead, wrote == space.old_serial)
+                count += 1
+        in_segments = Rule(_IN_SEGMENTS, 0.0, rule.least)
+        count = _by_best_segment(control, asked, STORE, count, in_segments, rates)
+        count = _by_best_segment(control, asked, CORPUS, count, in_segments, rates)
+    if row.prediction_at and predicted(control, row, text, ahead, asked.longest, sources[count].cells):
+        _by_line(sources[count], PREDICTION, 0, draft)
+        count += 1
+    # Its place is free: nothing else comes behind it.
+    _behind(row.own, ahead, sources[count].reader)
+    most_recent(sources[count].reader, control.least_ngram, asked.longest, text, ahead, True, draft)
+    if draft.count:
+        _by_line(sources[count], NGRAM, 0, draft)
+        count += 1
+    return count
+
+
+@loop
+def _together(control: Record, asked: Asked, rule: Rule, answer: Record) -> None:
+    """The draft of all sources together is the answer."""
+    rates, text, ahead = _rates_of(asked.row), asked.text, asked.ahead
+    count = _sources(control, asked, rule, rates)
+    both = carray(records_at(asked.row.records_at), 1)[0]
+    record = both.records[candidates.begin(both, text.size, ahead, count)]
+    last = np.int64(-1)
+    if ahead.size:
+        last = np.int64(ahead[ahead.size - 1])
+    elif text.size:
+        last = np.int64(text[text.size - 1])
+    blend(control.sources, count, rates, control.depth, asked.longest, rule.least, last, record, answer)
 
 
 @kept
 def step(
-    control_at: int, requests_at: int, count: int, aheads_at: int, sources: int, factor: float, offset: float,
-    least: float,
-) -> int:  # fmt: skip
-    """Tokens of all drafts together; -1: a STATUS wants something done first. 0 sources: only new tokens are taken in,
-    no drafts are made."""
-    control = longs(control_at)
-    rows, requests = row_table(control[ROWS_AT]), request_table(requests_at)
-    if not learn(control, rows, requests, count) or not join(control, rows, requests, count):
-        return -1
-    if sources & CALIBRATED:
-        for at in range(count):
-            if not rows[requests[at, REQUEST_ROW], CANDIDATES_AT]:
-                ends(control, ROW_NEEDS_MEMORY, requests[at, REQUEST_ROW])
-                return -1
-    answers, chances_out = answer_table(control[TOKENS_OUT_AT]), doubles(control[CHANCES_OUT_AT])
-    tokens_out = ints(control[TOKENS_OUT_AT] + 4 * count * ANSWER_WORDS)
-    drafted = 0
+    control_address: int, requests_address: int, count: int, aheads_address: int, sources: int, factor: float,
+    offset: float, least: float, answers_address: int,
+) -> bool:  # fmt: skip
+    """False: a status wants something done first. 0 sources: only new tokens are taken in, no drafts are made."""
+    control = carray(control_at(control_address), 1)[0]
+    rows, spaces = carray(row_at(control.rows_at), control.rows), carray(space_at(control.spaces_at), control.spaces)
+    requests, answers = carray(request_at(requests_address), count), carray(draft_at(answers_address), count)
+    rule = Rule(factor, offset, least)
+    if not _take_in(control, rows, spaces, requests):
+        return False
     for at in range(count):
-        row, answer = rows[requests[at, REQUEST_ROW]], answers[at]
-        answer[ANSWER_COUNT], answer[ANSWER_SOURCE] = 0, OWN
-        text = carray(ints_at(requests[at, REQUEST_TEXT_AT]), requests[at, REQUEST_LENGTH])
-        if sources & CALIBRATED:
-            candidates.compare(
-                carray(ints_at(row[CANDIDATES_AT]), candidates.TEXT_WORDS), text, chances_of(row)
-            )
-        longest = min(requests[at, REQUEST_BUDGET], LONGEST)
-        if sources and longest > 0 and row[JOINED] == text.size:
-            ahead = carray(ints_at(aheads_at), requests[at, REQUEST_AHEADS])
-            if sources & CALIBRATED:
-                together(
-                    control, row, text, ahead, longest, least, answer, part(tokens_out, drafted),
-                    part(chances_out, drafted),
-                )  # fmt: skip
+        request, answer = requests[at], answers[at]
+        row, text = rows[request.row], carray(ints_at(request.text_at), request.length)
+        ahead = carray(ints_at(aheads_address), request.aheads)
+        aheads_address += 4 * request.aheads
+        answer.count = 0
+        if sources & BLENDED:
+            candidates.compare(carray(records_at(row.records_at), 1)[0], text, _rates_of(row))
+        longest = min(request.budget, LONGEST)
+        if sources and longest > 0 and row.joined == text.size:
+            asked = Asked(row, spaces[max(0, row.space)], text, ahead, longest)
+            if sources & BLENDED:
+                _together(control, asked, rule, answer)
             else:
-                _guess(
-                    control, row, text, ahead, longest, sources, factor, offset, least, answer,
-                    part(tokens_out, drafted), part(chances_out, drafted),
-                )  # fmt: skip
-            drafted += answer[ANSWER_COUNT]
-        aheads_at += 4 * requests[at, REQUEST_AHEADS]
-    return drafted
+                _best_of(control, asked, sources, rule, answers, at)
+    return True

@@ -11,7 +11,8 @@ from automaton_problems import problems, transitions
 
 from services.proposer.fast.automaton import loops
 from services.proposer.fast.automaton.automaton import Automaton
-from services.proposer.fast.native import Longs, carray, ints_at, kept, longs_at
+from services.proposer.fast.automaton.records import FOLLOWER, follower_at
+from services.proposer.fast.native import Record, carray, ints_at, kept
 
 
 def some_text(length: int, seed: int = 3, alphabet: int = 30) -> array[int]:
@@ -28,20 +29,21 @@ def some_text(length: int, seed: int = 3, alphabet: int = 30) -> array[int]:
 
 
 @kept
-def _write(address: int, follower_at: int, text_at: int, count: int) -> tuple[int, int]:
+def _write(address: int, writer_at: int, text_at: int, count: int) -> tuple[int, int]:
     """(how many tokens were taken, what became of the next one): what step.py does with it, and nothing else."""
-    words, rows, entries, buckets = loops.opened(address)
-    lasts, follower = loops.lasts_of(words), carray(longs_at(follower_at), loops.FOLLOWER_WORDS)
+    tables, writer = loops.opened(address), carray(follower_at(writer_at), 1)[0]
     text = carray(ints_at(text_at), count)
     for at in range(count):
-        found = loops.write(words, rows, entries, buckets, lasts, follower, text[at])
+        found = loops.write(tables, writer, np.int64(text[at]))
         if found != loops.TAKES:
             return at, found
     return count, loops.TAKES
 
 
-def begin(automaton: Automaton) -> Longs:
-    return np.array([automaton.address, *[0] * (loops.FOLLOWER_WORDS - 1)], np.int64)
+def begin(automaton: Automaton) -> Record:
+    writer: Record = np.zeros(1, FOLLOWER)
+    writer["automaton_at"] = automaton.address
+    return writer
 
 
 def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
@@ -52,7 +54,7 @@ def write(automaton: Automaton, text: array[int], slice_of: int = 10**9) -> int:
     return taken
 
 
-def add(automaton: Automaton, writer: Longs, piece: array[int]) -> int:
+def add(automaton: Automaton, writer: Record, piece: array[int]) -> int:
     taken, found = 0, int(loops.LACKS)
     while found == loops.LACKS:
         begin = piece.buffer_info()[0] + 4 * taken
@@ -70,7 +72,7 @@ def followed(automaton: Automaton, context: list[int], count: int) -> list[int]:
     for token in context:
         state = edges[state][token]
     for _ in range(count):
-        found.append(int(states[state, loops.BEST_TOKEN]))
+        found.append(int(states[state]["best"]))
         state = edges[state][found[-1]]
     return found
 
@@ -146,20 +148,17 @@ def test_the_validator_notices_a_wrong_count_a_lost_entry_and_a_wrong_link(monke
         return problems(automaton)
 
     assert seen() == []
-    for word in (loops.LEN, loops.LINK, loops.COUNT, loops.BEST_COUNT, loops.BEST_TOKEN, loops.TOKEN, loops.TARGET):
+    for field in ("length", "link", "count", "best_count", "best", "token", "target"):
         wrong = states.copy()
-        wrong[5, word] += 40
-        assert seen(states=wrong), word
+        wrong[5][field] += 40
+        assert seen(states=wrong), field
     lost = buckets.copy()
-    lost[buckets[:, loops.FIRST].nonzero()[0][0]] = 0
+    lost[buckets.nonzero()[0][0]] = 0
     assert seen(buckets=lost)
-    elsewhere = buckets.copy()
-    elsewhere[buckets[:, loops.FIRST].nonzero()[0][0], loops.GOAL_OF_FIRST] += 1
-    assert seen(buckets=elsewhere)
-    for word in (loops.LABEL, loops.GOAL, loops.NEXT_OF_SOURCE):
+    for field in ("token", "target", "next_of_source"):
         wrong = entries.copy()
-        wrong[3, word] = 1
-        assert seen(entries=wrong), word
+        wrong[3][field] = 1
+        assert seen(entries=wrong), field
 
 
 def test_texts_written_in_turns_make_as_many_states_as_one_after_the_other() -> None:

@@ -7,13 +7,12 @@ from array import array
 
 import pytest
 from asking import index
-from automaton_problems import problems, transitions
+from automaton_problems import problems, rows_of, transitions
 from brute_force import EveryContext, Guess, Reader, frequent, guess, recent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.api.drafter import Draft, DraftRequest, Text
-from services.proposer.fast.automaton import loops
 from services.proposer.fast.automaton.automaton import Automaton
 from services.proposer.fast.namespaces import Namespaces
 from services.proposer.fast.texts import Texts
@@ -124,16 +123,14 @@ class Both:
 def same_counts(automaton: Automaton, model: EveryContext) -> None:
     assert problems(automaton) == []
     states, edges = transitions(automaton)
+    rows = rows_of(states)
     for context, count in model.count.items():
         state = 0
         for token in context:
             state = edges[state][token]
-        row = states[state].tolist()
-        assert row[loops.COUNT] == count, context
-        if context in model.best:
-            assert (row[loops.BEST_TOKEN], row[loops.BEST_COUNT]) == model.best[context], context
-        else:
-            assert row[loops.BEST_COUNT] == 0
+        row = rows[state]
+        assert row.count == count, context
+        assert (row.best, row.best_count) == model.best.get(context, (row.best, 0)), context
 
 
 ACTS = st.tuples(
