@@ -254,7 +254,7 @@ SPECULATION = (
         panel("Bytes on disk", "bytes",
               ("max(specmesh:store_bytes)", "bytes"), note="Of all proposers that share the folder."),
         panel("Tokens", "short", ("max(specmesh:store_tokens)", "in segments"),
-              ("sum(specmesh:store_learning_tokens)", "not in a segment yet")),
+              ("max(specmesh:store_learning_tokens)", "not in a segment yet")),
         panel("Store", "short",
               ("max(specmesh:store_segments)", "segments"),
               ("max(specmesh:store_namespaces)", "namespaces"),

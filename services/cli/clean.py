@@ -99,7 +99,7 @@ def in_use(settings: Settings) -> str:
     if _is_locked(folder / "up.lock") or any(_answers(each) for each in sockets_in(folder)):
         return f"a mesh is running in {folder}"
     store = store_dir(settings)
-    for lock in sorted(store.glob("*/journals/*.lock")) if store is not None else ():
+    for lock in sorted(store.glob("*/lock")) if store is not None else ():
         if _is_locked(lock):
             return f"a proposer is using {store}"
     return ""
@@ -155,7 +155,7 @@ def _owner(path: Path) -> int:
 def _is_locked(path: Path) -> bool:
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

@@ -28,11 +28,11 @@ from services.api.messages import (
     RemoveCorpus,
 )
 from services.proposer.fast.corpora import Corpora as CorporaOfNamespace
-from services.proposer.fast.library.corpora import CorpusRefused
 from services.proposer.index import SuffixIndex
 from services.proposer.metrics import ProposerMetrics
 from services.proposer.registry import make_drafters
 from services.proposer.sequences import Sequence, Sequences
+from services.proposer.store.uploads import CorpusRefused
 from services.runtime.introspection import Figures
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from services.proposer.fast import compiling
 from services.proposer.fast import texts as fast
 from services.proposer.fast.corpora import Corpora
 from services.proposer.fast.libraries import Libraries, namespace_key, vocabulary_of
-from services.proposer.fast.library.library import Bounds, Library, Stats
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.fast.shipped import ShippedAnswers
 from services.proposer.namespaces import Namespace
+from services.proposer.store.library import Bounds, Library, Stats
 from services.proposer.texts import Method
 
 # Ended texts that wait to be indexed; further ones are in the journal only.
@@ -220,7 +220,7 @@ class SuffixIndex:
     # Namespaces -------------------------------------------------------------------------------------------
 
     def _met(self, namespace: Namespace) -> None:
-        """A namespace begins. The library is read before more is learned: else a text would be learned twice."""
+        """A namespace begins. What it learns from now on is not read from the library as well."""
         library = self._libraries.of(namespace.name)
         if self._shipped is not None and (shipped := self._shipped.of(vocabulary_of(namespace.name))):
             namespace.set_corpus(MODEL_ANSWERS, shipped)
@@ -228,8 +228,7 @@ class SuffixIndex:
             return
         if self._texts.namespaces.learns and namespace.name not in self._recalled:
             self._recalled.add(namespace.name)
-            for tokens in library.recent(namespace.name):
-                self._take_in(Text(next(self._numbers), tokens, namespace=namespace.name))
+            library.begin(namespace.name)
         self._exchange(library, namespace)
 
     def _filled(self, namespace: Namespace) -> None:
@@ -252,6 +251,8 @@ class SuffixIndex:
         name = namespace.name
         # Read first: a change meanwhile is found the next time.
         self._versions[name] = library.version(name)
+        for tokens in library.recent(name):
+            self._take_in(Text(next(self._numbers), tokens, namespace=name))
         before, held = self._held.get(name, []), library.segments(name)
         namespace.set_segments(held)
         ready = {card.name for card in library.corpora(name) if card.state == "ready"}

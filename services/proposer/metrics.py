@@ -8,8 +8,8 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from services.proposer.fast.library.library import Stats
 from services.proposer.index import IndexStats
+from services.proposer.store.library import Stats
 
 _BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5)
 
@@ -91,7 +91,7 @@ _GAUGES = (
     ("store_segments", "segments", "Segment files of learned text"),
     ("store_namespaces", "namespaces", "Namespaces with learned text or corpora"),
     ("store_corpora", "corpora", "Corpora stored"),
-    ("store_learning_tokens", "learning_tokens", "Tokens learned by this process that are not in a segment file yet"),
+    ("store_learning_tokens", "learning_tokens", "Tokens learned that are not in a segment file yet"),
     ("store_unwritable", "unwritable", "1 while writes to the store fail, 0 otherwise"),
     ("store_unwritten_seconds", "unwritten_seconds", "Age of the oldest learned token that is not on disk, in seconds"),
 )
@@ -100,7 +100,7 @@ _COUNTERS = (
     ("store_evicted_namespaces", "evicted_namespaces", "Namespaces evicted because there were too many"),
     ("store_evicted_tokens", "evicted_tokens", "Tokens in evicted segments"),
     ("store_dropped_tokens", "dropped_tokens", "Tokens not learned because they came faster than they could be stored"),
-    ("store_damaged_files", "damaged", "Files ignored because they were damaged"),
+    ("store_damaged_files", "damaged", "Files and pieces of text ignored because they were damaged"),
     ("store_failures", "failures", "Failed writes to the store; they are retried after 1 to 30 seconds"),
     ("store_merges", "merges", "Segments made by merging others"),
 )

@@ -22,7 +22,7 @@ from services.api.settings import Settings
 from services.proposer import index
 from services.proposer.actor import ProposerActor
 from services.proposer.fast.libraries import namespace_key
-from services.proposer.fast.library.library import Bounds, Library
+from services.proposer.store.library import Bounds, Library
 from services.streamer.choice.namespace import NamespaceIds
 from tests.mesh_doubles.clock import FakeClock
 
@@ -78,7 +78,7 @@ async def cards(http: aiohttp.ClientSession, mesh: FakeMesh, key: str) -> list[d
 
 async def built(library: Library) -> None:
     """The library's threads have nothing left to do."""
-    while library._state.uploads.complete() or library._builder._corpora.waiting() or library._state.batches:
+    while library._state.uploads.complete() or library._builder._corpora.waiting() or library._state.to_seal:
         library._wake()
         await asyncio.to_thread(threading.Event().wait, 0.01)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.proposer.fast.library.folder import LibraryFolder, private_folder
+from services.proposer.store.folder import LibraryFolder, private_folder
 
 EVERYTHING = 1 << 60  # bytes: more than /dev/shm has, so that the folder is made in the temporary one
 
@@ -76,13 +76,13 @@ def test_a_store_that_others_can_change_is_not_used(tmp_path: Path) -> None:
     assert list(store.iterdir()) == []
 
 
-@pytest.mark.parametrize("which", ["the store", "its folder of the vocabulary", "its journals"])
+@pytest.mark.parametrize("which", ["the store", "its folder of the vocabulary", "its segments"])
 def test_a_link_of_another_user_in_the_store_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     LibraryFolder(tmp_path / "store", "words").close()
     (root,) = (tmp_path / "store").iterdir()
-    place = {"the store": tmp_path / "store", "its folder of the vocabulary": root, "its journals": root / "journals"}
+    place = {"the store": tmp_path / "store", "its folder of the vocabulary": root, "its segments": root / "segments"}
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     place[which].rename(tmp_path / "moved")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.api.messages import CorpusCard
-from services.proposer.fast.library.library import Library
+from services.proposer.store.library import Library
 
 
 class Corpora:

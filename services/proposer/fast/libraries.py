@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 
-from services.proposer.fast.library.library import Library, Stats
+from services.proposer.store.library import Library, Stats
 
 log = logging.getLogger(__name__)
 

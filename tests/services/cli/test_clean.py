@@ -10,7 +10,7 @@ import pytest
 
 from services.cli.main import main
 
-LIBRARY = "1-" + "0f" * 16
+LIBRARY = "2-" + "0f" * 16
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.delenv("SPECMESH_CONFIG", raising=False)
-    for name in ("models/small/weights", f"store/{LIBRARY}/journals/a.lock", "compiled/x.nbi", "downloads/y.whl"):
+    for name in ("models/small/weights", f"store/{LIBRARY}/lock", "compiled/x.nbi", "downloads/y.whl"):
         write(tmp_path / "cache/specmesh" / name)
     write(tmp_path / "run/specmesh/logs/worker-1.log")
     write(tmp_path / "run/specmesh/up.lock")
@@ -75,7 +75,7 @@ def test_links_are_removed_and_what_they_lead_to_stays(machine: Path) -> None:
     assert not (machine / "cache/specmesh").exists()
 
 
-@pytest.mark.parametrize("lock", ["run/specmesh/up.lock", f"cache/specmesh/store/{LIBRARY}/journals/a.lock"])
+@pytest.mark.parametrize("lock", ["run/specmesh/up.lock", f"cache/specmesh/store/{LIBRARY}/lock"])
 def test_a_mesh_in_use_is_left_alone_until_it_is_stopped(
     machine: Path, lock: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,11 @@ from services.api.drafter import Draft, Drafter, DraftRequest, Text
 from services.api.methods import COMPILED, PLAIN
 from services.api.settings import Settings
 from services.proposer import texts as plain
-from services.proposer.fast.library.library import Library
 from services.proposer.fast.namespaces import Namespaces
 from services.proposer.fast.texts import Texts
 from services.proposer.index import SuffixIndex
 from services.proposer.registry import make_drafters
+from services.proposer.store.library import Library
 from services.proposer.texts import Options
 
 # Of the indexes that are made.

@@ -16,11 +16,11 @@ from services.api.settings import Settings
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import compiling
 from services.proposer.fast.libraries import namespace_key
-from services.proposer.fast.library.library import Library
 from services.proposer.fast.shipped import ShippedAnswers
 from services.proposer.fast.texts import Texts
 from services.proposer.guess import Rule
 from services.proposer.index import SuffixIndex
+from services.proposer.store.library import Library
 
 HERE, THERE = namespace_key("words", "a tenant"), namespace_key("words", "another tenant")
 ELSEWHERE = namespace_key("other words", "a tenant")

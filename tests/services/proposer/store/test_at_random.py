@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from library_world import LONGEST, Died, Disk, World, killed
 
-from services.proposer.fast.library.library import Bounds
+from services.proposer.store.library import Bounds
 
 OPERATIONS_OF_A_LIFE = 400
 NAMESPACES = ("one", "two", "three")
@@ -26,7 +26,7 @@ def test_two_processes_that_die_at_random_keep_what_was_written(lives, tmp_path,
 def _some_bounds(seed):
     # Journals are cleaned all the time, or never; segments are cut, or not.
     return Bounds(
-        journal_bytes=(20_000, 64 << 20)[seed % 2],
+        unsealed_bytes=(20_000, 64 << 20)[seed % 2],
         max_tokens=(3000, 100_000_000)[seed // 2 % 2],
     )
 

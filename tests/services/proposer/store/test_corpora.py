@@ -4,9 +4,10 @@ import pytest
 from library_world import Clock, killed
 
 from services.api.messages import CorpusCard
-from services.proposer.fast.library import corpora_builder as library_corpora_builder
-from services.proposer.fast.library.corpora import CorpusRefused
-from services.proposer.fast.library.library import Bounds, Library
+from services.proposer.fast.segments.segment import Segment
+from services.proposer.store import corpora as library_corpora
+from services.proposer.store.library import Bounds, Library
+from services.proposer.store.uploads import CorpusRefused
 
 
 @pytest.fixture
@@ -50,6 +51,14 @@ def test_a_corpus_comes_in_parts_and_is_built(open_library):
     assert library.corpora("b") == [] and library.corpus_segments("b", "notes") == []
 
 
+def test_a_corpus_without_a_token_is_ready_too(open_library):
+    library = open_library()
+    library.add_corpus("a", "notes", 0, [[]])
+    library.work()
+    assert library.corpora("a") == [CorpusCard(name="notes", state="ready", progress=1.0)]
+    assert texts(library, "notes") == []
+
+
 def test_a_corpus_is_no_segment_of_what_was_learned(open_library):
     library = open_library()
     library.add_corpus("a", "notes", 0, [[1]])
@@ -60,17 +69,17 @@ def test_a_corpus_is_no_segment_of_what_was_learned(open_library):
 
 
 def test_a_large_corpus_is_sorted_in_pieces_and_tells_how_far_it_is(open_library, monkeypatch):
-    monkeypatch.setattr(library_corpora_builder, "_PIECE", 100)
+    monkeypatch.setattr(library_corpora, "_PORTION", 100)
     library = open_library()
     library.add_corpus("a", "notes", 0, [range(250), range(40), range(80)])
     seen = []
-    build = library._builder._commits.build
+    build = Segment.build
 
     def looked_at(*args):
         seen.append(library.corpora("a")[0])
         return build(*args)
 
-    monkeypatch.setattr(library._builder._commits, "build", looked_at)
+    monkeypatch.setattr(Segment, "build", looked_at)
     library.work()
     assert [card.state for card in seen] == ["building"] * len(seen)
     assert [card.progress for card in seen] == sorted({card.progress for card in seen}) and 0 < seen[-1].progress < 1
@@ -105,7 +114,7 @@ def test_what_was_removed_is_gone_also_on_its_way(open_library, tmp_path):
     assert states(library) == {}
     library.work()
     assert states(library) == {}
-    assert not list(tmp_path.rglob("*.segment")) + list(tmp_path.rglob("*.texts"))
+    assert not list(tmp_path.rglob("segments/*"))
 
 
 def test_one_that_was_removed_and_sent_again_is_the_new_one(open_library):
@@ -190,6 +199,23 @@ def test_corpora_have_at_most_half_of_the_bytes(open_library):
     assert library.corpora("a") == []
 
 
+def test_one_that_was_damaged_and_sent_again_is_ready_and_nothing_else(open_library, tmp_path):
+    library = open_library()
+    library.add_corpus("a", "notes", 0, [[1, 2, 3]])
+    library.work()
+    library.add_corpus("a", "notes", 0, [[4]])
+    [path] = tmp_path.rglob("*.ready")
+    library.close()
+    path.write_bytes(b"")
+    library = open_library()
+    library.corpus_segments("a", "notes")
+    library.work()
+    assert states(library) == {"notes": "failed"}
+    library.add_corpus("a", "notes", 0, [[4]])
+    library.work()
+    assert states(library) == {"notes": "ready"} and texts(library, "notes") == [[4]]
+
+
 def test_an_upload_that_does_not_go_on_is_dropped(open_library, clock):
     library = open_library(Bounds(upload_seconds=100))
     library.add_corpus("a", "notes", 0, [[1]], last=False)
@@ -208,7 +234,7 @@ def test_one_whose_file_was_damaged_has_failed_and_can_be_sent_again(open_librar
     library.add_corpus("a", "notes", 0, [[1, 2, 3]])
     library.work()
     library.close()
-    (path,) = tmp_path.rglob("*.segment")
+    (path,) = tmp_path.rglob("*.ready")
     path.write_bytes(path.read_bytes()[:-1])
     library = open_library()
     assert texts(library, "notes") == []
@@ -226,11 +252,11 @@ def test_texts_that_were_damaged_before_they_were_built_are_not_believed(open_li
     with monkeypatch.context() as patch:
         patch.setattr(library._builder._corpora, "build", lambda: None)
         library.work()
-    (path,) = tmp_path.rglob("*.texts")
+    (path,) = tmp_path.rglob("*.source")
     data = bytearray(path.read_bytes())
     data[-2] ^= 1
     path.write_bytes(data)
     library.work()
     (card,) = library.corpora("a")
     assert card.state == "failed" and "damaged" in card.message
-    assert not list(tmp_path.rglob("*.texts"))
+    assert not list(tmp_path.rglob("*.source"))

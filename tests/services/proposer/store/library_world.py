@@ -1,17 +1,22 @@
 """For tests of libraries: tokens that tell which text they are of and where they stood there, processes that die
-without a word, disks that keep what was synced and lose what they like of the rest."""
+without a word, disks that keep what was synced and lose what they like of the rest.
+
+sqlite writes to its files itself. A process may die before each of its statements; in a COMMIT, which writes and syncs
+the log, it dies with a part of that written.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import stat
 from collections import Counter
 from pathlib import Path
 
 from segment_problems import problems
 
-from services.proposer.fast.library.library import Bounds, Library
+from services.proposer.store.library import Bounds, Library
 
 LONGEST = 64  # tokens of a text
 
@@ -33,6 +38,27 @@ class Disk:
         self._real = {name: getattr(os, name) for name in self.CALLS}
         for name in self.CALLS:
             monkeypatch.setattr(os, name, getattr(self, f"_{name}", None) or self._counted(name))
+        connect = sqlite3.connect
+        disk = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, statement, *values):
+                disk._statement(self, statement)
+                return super().execute(statement, *values)
+
+            def executemany(self, statement, *values):
+                disk._statement(self, statement)
+                return super().executemany(statement, *values)
+
+        def connected(path, *args, **options):
+            found = connect(path, *args, **options, factory=Connection)
+            if path != ":memory:":
+                found.path = Path(path)
+                self.connections.append(found)
+            return found
+
+        self.connections: list[sqlite3.Connection] = []
+        monkeypatch.setattr(sqlite3, "connect", connected)
 
     def dies(self, at):
         self.done, self.dies_at, self.dead = 0, at, False
@@ -52,6 +78,26 @@ class Disk:
         if self.dead or self.done == self.dies_at:
             self.dead = True
             raise Died
+
+    def _statement(self, connection, statement):
+        try:
+            self._moment()
+        except Died:
+            if statement == "COMMIT" and self.done == self.dies_at:
+                before = files_of(connection.path)
+                sqlite3.Connection.execute(connection, "COMMIT")
+                connection.torn = self._torn(before, files_of(connection.path))
+            raise
+
+    def _torn(self, before, after):
+        """Of the log, which is written first, up to some byte; only then is something written to the database."""
+        (path, (old, new)), (log, (_, log_after)) = zip_files(before, after)
+        if self._random.random() < 0.2:
+            end = self._random.randint(0, len(new))
+            return {path: new[:end] + old[end:] if len(old) == len(new) else new, log: log_after}
+        log_before = before.get(log, b"")
+        end = self._random.randint(0, len(log_after))
+        return {path: old, log: log_after[:end] + log_before[end:]}
 
     def _counted(self, name):
         def call(*args, **options):
@@ -87,10 +133,32 @@ class Disk:
             self._written[inode] = Path(goal)
 
 
+def log_of(path):
+    return path.with_name(f"{path.name}-wal")
+
+
+def files_of(path):
+    return {each: each.read_bytes() for each in (path, log_of(path)) if each.exists()}
+
+
+def zip_files(before, after):
+    path = min(after, key=lambda each: len(each.name))
+    return [(path, (before.get(path, b""), after[path])), (log_of(path), (b"", after.get(log_of(path), b"")))]
+
+
 def killed(library):
     """What the system does for a process that is gone: its locks are free."""
     library._folder.close()
-    library._journals.close()
+    hang_up(library._database._connection, library._database.path)
+
+
+def hang_up(connection, path):
+    """Closing would tidy up, if no other process has the database: what was there before is put back."""
+    files = getattr(connection, "torn", None) or files_of(path)
+    connection.close()
+    if not log_of(path).exists():
+        for each, data in files.items():
+            each.write_bytes(data)
 
 
 class World:
@@ -152,11 +220,19 @@ class World:
         self.is_sure(owner)
 
 
+def recent(library, namespace):
+    """Texts that are in no segment yet."""
+    library.begin(namespace)
+    library.write()
+    library._builder.read_recent()
+    return library.recent(namespace)
+
+
 def texts_of(library, namespace):
     """All there is, in segments that are right, and in none yet."""
     library.segments(namespace)
     library.work()
-    texts = [text for text in library.recent(namespace) if len(text)]
+    texts = recent(library, namespace)
     for segment in library.segments(namespace):
         assert problems(segment) == []
         texts += [text for text in segment.read_texts() if len(text)]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from services.api.messages import CorpusCard
 from services.api.names import is_name
-from services.proposer.fast.library.folder import owner_of_space
-from services.proposer.fast.library.manifest import CorpusEntry
-from services.proposer.fast.library.policy import Bounds
+from services.proposer.store.files import StoredFile, owner_of_space
+from services.proposer.store.policy import Bounds
 
 _MOST_TEXTS = 1_000_000
 
@@ -33,7 +32,6 @@ class Upload:
     tokens: int = 0
     texts: list[array[int]] = field(default_factory=list)
     complete: bool = False
-    failures: int = 0
 
 
 class Uploads:
@@ -100,11 +98,12 @@ class Uploads:
     def names(self, space: str) -> set[str]:
         return {name for one, name in self._uploads if one == space}
 
-    def cards(
-        self, space: str, entries: dict[str, CorpusEntry], progress: dict[tuple[str, str], float]
-    ) -> list[CorpusCard]:
-        """Of a namespace, by name: an upload hides the corpus that it replaces."""
-        found = {name: _card(name, entry, progress.get((space, name), 0.0)) for name, entry in entries.items()}
+    def cards(self, space: str, files: list[StoredFile], progress: dict[tuple[str, str], float]) -> list[CorpusCard]:
+        """Of a namespace, by name: an upload hides the corpus that it replaces, and so does one that is being built."""
+        found: dict[str, CorpusCard] = {}
+        for each in sorted(files, key=lambda each: _SHOWN.index(each.role)):
+            if each.corpus:
+                found[each.corpus] = _card(each, progress.get((space, each.corpus), 0.0))
         for (one, name), upload in self._uploads.items():
             if one == space:
                 state = "building" if upload.complete else "receiving"
@@ -112,10 +111,12 @@ class Uploads:
         return [found[name] for name in sorted(found)]
 
 
-def _card(name: str, entry: CorpusEntry, progress: float) -> CorpusCard:
-    if entry.source is not None:
-        texts, tokens = entry.source.texts, entry.source.tokens
-        return CorpusCard(name=name, state="building", texts=texts, tokens=tokens, progress=progress)
-    if entry.message or entry.ready is None:
-        return CorpusCard(name=name, state="failed", message=entry.message)
-    return CorpusCard(name=name, state="ready", texts=entry.ready.texts, tokens=entry.ready.tokens, progress=1.0)
+# The last one is the state of a corpus.
+_SHOWN = ("learned", "ready", "failed", "source")
+
+
+def _card(each: StoredFile, progress: float) -> CorpusCard:
+    if each.role == "failed":
+        return CorpusCard(name=each.corpus, state="failed", message=each.message)
+    state, progress = ("ready", 1.0) if each.role == "ready" else ("building", progress)
+    return CorpusCard(name=each.corpus, state=state, texts=each.texts, tokens=each.tokens, progress=progress)

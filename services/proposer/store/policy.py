@@ -1,0 +1,180 @@
+"""Which segments are merged, and which are evicted: decided without touching a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from services.proposer.fast.owners import above_share, names_to_drop
+from services.proposer.store.files import StoredFile, learned, owner_of_space, total_bytes, total_tokens
+
+# Segments are in one tier when the larger has less than this many times the tokens; this many of a tier are merged.
+_TIER = 4
+_FIRST_TIER = 1024  # tokens
+# In this time the use of a segment counts half.
+HALF_LIFE = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of a library, in all unless a comment says otherwise."""
+
+    max_bytes: int = 1 << 30
+    max_namespaces: int = 1024
+    max_tokens: int = 100_000_000  # of a namespace's segments
+    max_segments: int = 8  # of a namespace
+    unsealed_bytes: int = 64 << 20  # of text in no segment yet
+    recent_tokens: int = 1_000_000  # that are given back to be replayed
+    corpus_tokens: int = 32_000_000
+    max_corpora: int = 64  # of a namespace
+    max_corpora_namespaces: int = 64  # of an owner
+    upload_seconds: float = 600.0  # without another part
+
+    @property
+    def largest_segment(self) -> int:
+        """Small enough that an evicted one is a small part; large enough that eight hold two thirds of all: any two
+        that can't be merged have more than this together."""
+        return max(1, self.max_tokens // 6)
+
+    @property
+    def corpora_bytes(self) -> int:
+        """Of all owners: learned text has the rest."""
+        return self.max_bytes // 2
+
+    @property
+    def owner_corpora_bytes(self) -> int:
+        return self.max_bytes // 4
+
+    @property
+    def learning_tokens(self) -> int:
+        """In no segment yet: half of them are `unsealed_bytes`, or a quarter of all, at four bytes each. Then some
+        become segments."""
+        return min(self.unsealed_bytes, self.max_bytes // 4) // 2
+
+
+def use_now(file: StoredFile, now: float) -> float:
+    return float(file.use * 0.5 ** (max(0.0, now - file.used_at) / HALF_LIFE))
+
+
+def with_use(file: StoredFile, tokens: float, now: float) -> StoredFile:
+    return msgspec.structs.replace(file, use=use_now(file, now) + tokens, used_at=now)
+
+
+def merged(files: list[StoredFile], file: str, tokens: int, size: int, now: float) -> StoredFile:
+    weight = max(1, total_tokens(files))
+    return msgspec.structs.replace(
+        files[0],
+        file=file,
+        tokens=tokens,
+        texts=sum(each.texts for each in files),
+        bytes=size,
+        born=sum(each.born * each.tokens for each in files) / weight,
+        use=sum(use_now(each, now) for each in files),
+        used_at=now,
+    )
+
+
+def to_merge(segments: list[StoredFile], bounds: Bounds) -> list[StoredFile]:
+    """Four of a tier; or, with too many segments, the two smallest. The result is never larger than allowed."""
+    by_size = sorted(segments, key=lambda each: each.tokens)
+    tiers: dict[int, list[StoredFile]] = {}
+    for each in by_size:
+        tiers.setdefault(_tier(each.tokens), []).append(each)
+    for tier in sorted(tiers):
+        some = _that_fit(tiers[tier], bounds.largest_segment)
+        if len(some) >= _TIER:
+            return some
+    if len(by_size) > bounds.max_segments:
+        return _that_fit(by_size[:2], bounds.largest_segment) if len(by_size) > 1 else []
+    return []
+
+
+def too_much(segments: list[StoredFile], bounds: Bounds, now: float) -> list[StoredFile]:
+    """What is evicted from one namespace when nothing can be merged."""
+    left = by_worth(segments, now)
+    gone = []
+    while left and (
+        total_tokens(left) > bounds.max_tokens
+        or (len(left) > bounds.max_segments and not to_merge(left, bounds))
+    ):  # fmt: skip
+        gone.append(left.pop(0))
+    return gone
+
+
+def by_worth(segments: Iterable[StoredFile], now: float) -> list[StoredFile]:
+    """Least used first, of equally used ones the oldest. The newest is last: there was no time to use it."""
+    found = sorted(segments, key=lambda each: worth(each, now))
+    newest = max(found, key=lambda each: each.born, default=None)
+    if newest is not None:
+        found.remove(newest)
+        found.append(newest)
+    return found
+
+
+def worth(segment: StoredFile, now: float) -> tuple[int, float]:
+    """Use counts by powers of two, so that a little more use is no more than age."""
+    return int(math.log2(1 + max(0.0, use_now(segment, now)))), segment.born
+
+
+def namespaces_to_drop(spaces: dict[str, list[StoredFile]], most: int) -> list[str]:
+    """Until `most` are left: again and again the least recently used one of the owner with most namespaces. Namespaces
+    with corpora stay."""
+    by_use = sorted(spaces, key=lambda name: max(each.used_at for each in spaces[name]))
+    return names_to_drop(by_use, most, owner_of_space, lambda name: spaces[name] == learned(spaces[name]))
+
+
+def to_make_room(spaces: dict[str, list[StoredFile]], too_many: int, now: float) -> list[StoredFile]:
+    """Segments to evict until `too_many` bytes are gone: the least used of those owners that hold more than an equal
+    share of what is to be left. Corpora stay."""
+    order: list[tuple[bool, tuple[int, float], StoredFile]] = []
+    held: dict[str, int] = {}
+    for name, files in spaces.items():
+        segments = by_worth(learned(files), now)
+        order += [(each is segments[-1], worth(each, now), each) for each in segments]
+        held[owner_of_space(name)] = held.get(owner_of_space(name), 0) + total_bytes(files)
+    order.sort(key=lambda one: (*one[:2], one[2].space))
+    left = sum(held.values()) - too_many
+    gone: list[StoredFile] = []
+    while too_many > 0 and order:
+        large = above_share(held, left)
+        at = next((at for at, (*_, each) in enumerate(order) if owner_of_space(each.space) in large), 0)
+        *_, each = order.pop(at)
+        held[owner_of_space(each.space)] -= each.bytes
+        too_many -= each.bytes
+        gone.append(each)
+    return gone
+
+
+def to_seal(sizes: dict[str, int], most: int) -> list[str]:
+    """When half of the room for text in no segment is taken: namespaces to seal, the largest first, until a quarter
+    is."""
+    left = sum(sizes.values())
+    found: list[str] = []
+    if left > most // 2:
+        for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if left <= most // 4:
+                break
+            left -= sizes[name]
+            found.append(name)
+    return found
+
+
+def _tier(tokens: int) -> int:
+    tier = 0
+    while tokens > _FIRST_TIER:
+        tokens //= _TIER
+        tier += 1
+    return tier
+
+
+def _that_fit(by_size: list[StoredFile], tokens: int) -> list[StoredFile]:
+    some: list[StoredFile] = []
+    for each in by_size:
+        if each.tokens > tokens:
+            break
+        tokens -= each.tokens
+        some.append(each)
+    return some if len(some) > 1 else []
