@@ -1,5 +1,5 @@
 """page_transport nixl: pages are read out of the other worker's memory by NIXL (UCX below it), instead of being sent
-(docs/decisions/0031). They arrive in slots:
+(docs/internals/decisions/0031). They arrive in slots:
 
     slot     free ─▶ read into ─▶ its page lands ─▶ free
                         └ the read failed: nobody knows if more bytes come, so it is never used again
