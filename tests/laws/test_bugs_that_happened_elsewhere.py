@@ -22,7 +22,8 @@ from engine_room import Ask, EngineRoom, draft
 from kernels.verify.questions import BLOCK, MATCH, REJECTION, TOPP, TYPICAL, Asked, Rule, gather
 from models.executor import Output
 from services.api.drafts import PlacedDraft
-from services.worker.running.mock import MockFacts
+from services.worker.running.mock import BRANCH_PAGES
+from services.worker.running.runner import Facts
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.verifier import verifier
 
@@ -71,7 +72,7 @@ class ByLastToken:
     elsewhere = False
 
     def __init__(self, logits: Callable[[int], torch.Tensor]) -> None:
-        self.facts = MockFacts(V, 512, (EOS,), 16, 256)
+        self.facts = Facts(V, 512, (EOS,), 16, 256, branch_pages=BRANCH_PAGES)
         self.verifier = verifier("compiled")
         self._logits = cache(logits)
 

@@ -30,7 +30,8 @@ from services.worker.parallel.ranks import Ranks, end_process
 from services.worker.parallel.shares import shares_in_memory, shares_of
 from services.worker.running.head import OpenedHead, OpenedResidual, open_head
 from services.worker.running.memory_plan import Plan, Sizes, card_of, plan_memory
-from services.worker.running.torch_model import ForwardRows, ModelFacts, TorchModel
+from services.worker.running.runner import Facts
+from services.worker.running.torch_model import ForwardRows, TorchModel
 from services.worker.running.verifier import verifier
 from specmesh import rooms
 
@@ -185,8 +186,8 @@ def _planned(options: Options, plan: Plan, wanted: Wanted) -> Options:
 
 def _facts(
     folder: Path, network: Network, choice: Choice, options: Options, plan: Plan, executor: Executor
-) -> ModelFacts:
-    return ModelFacts(
+) -> Facts:
+    return Facts(
         vocab_size=network.vocab_size,
         max_context=options.max_context,
         eos_token_ids=network.eos_token_ids,
@@ -199,7 +200,6 @@ def _facts(
         strict=executor.strict,
         vocabulary=vocabulary_of(folder),
         branch_pages=options.branch_pages,
-        taps=options.taps,
         max_sequences=plan.max_sequences,
         max_step_tokens=plan.max_step_tokens,
     )

@@ -14,10 +14,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from services.api.prompt_columns import PromptColumns
+from services.worker.running.runner import Facts
 from services.worker.running.work import Drafted, Logprob, NewSequence, Result, SequenceWork, TopId, Verdict, Work
 
 MASK_64 = (1 << 64) - 1
 CYCLE = 32  # tokens
+BRANCH_PAGES = 1 << 20  # trees cost it nothing
 FIRST = 100  # the lowest id of the cycle: above the special tokens of the usual tokenizers
 
 
@@ -62,21 +64,6 @@ class Profile:
         return profile
 
 
-@dataclass(frozen=True, slots=True)
-class MockFacts:
-    vocab_size: int
-    max_context: int
-    eos_token_ids: tuple[int, ...]
-    page_tokens: int
-    pages: int
-    branch_pages: int = 1 << 20
-    path: str = "mock engine"
-    strict: bool = True
-    vocabulary: str = "mock"
-    max_sequences: int = 64
-    max_step_tokens: int = 512
-
-
 class MockPages:
     """Pages of zeros: the mock's text doesn't depend on them."""
 
@@ -101,13 +88,15 @@ class MockRunner:
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.facts = MockFacts(
+        self.facts = Facts(
             profile.vocab_size,
             profile.max_context,
             (profile.eos_token_id,),
             page_tokens,
             profile.pages or pages,
+            path="mock engine",
             vocabulary=f"mock-{profile.vocab_size}-{profile.seed}",
+            branch_pages=BRANCH_PAGES,
         )
         self.profile = profile
         self.steps = 0

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from services.worker.running.work import Drafted, Result, Work
 
 
-class Facts(Protocol):
-    """Properties of a loaded model (running/torch_model.py: ModelFacts)."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Properties of a loaded model."""
 
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def max_context(self) -> int: ...
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]: ...
-    @property
-    def page_tokens(self) -> int: ...
-    @property
-    def pages(self) -> int: ...
-    @property
-    def branch_pages(self) -> int:
-        """Pages for the branches of all drafts of a step; 0: drafts are chains."""
-        ...
-    @property
-    def max_sequences(self) -> int:
-        """As set, or by the device; so is max_step_tokens."""
-        ...
-    @property
-    def max_step_tokens(self) -> int: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def strict(self) -> bool: ...
-    @property
-    def vocabulary(self) -> str:
-        """Identifies the vocabulary: text learned for one model is used for others with the same one. "": unknown."""
-        ...
+    vocab_size: int
+    max_context: int
+    eos_token_ids: tuple[int, ...]
+    page_tokens: int
+    pages: int
+    dtype: str = ""
+    parameters: int = 0
+    path_name: str = ""
+    # Which executor runs, and how, in a few words.
+    path: str = ""
+    # Whether a row's bits are independent of its batch and of how its prompt was split into chunks.
+    strict: bool = True
+    # Identifies the vocabulary: text learned for one model is used for others with the same one. "": unknown.
+    vocabulary: str = ""
+    # Pages for the branches of all drafts of a step, whose ids follow those of `pages`; 0: drafts are chains.
+    branch_pages: int = 0
+    # As set, or by the device.
+    max_sequences: int = 64
+    max_step_tokens: int = 512
 
 
 class PageMemory(Protocol):

@@ -16,11 +16,11 @@ from models.batch import Stretch, tree_slots
 from models.branches import own_pages
 from models.executor import Executor, Output
 from models.passes import forward
-from models.taps import Tap
 from services.api.draft_tree import depths
 from services.worker.parallel.executor import ParallelExecutor
 from services.worker.running.head import HeadModel, ResidualModel
 from services.worker.running.page_memory import PageMemory, TorchPages
+from services.worker.running.runner import Facts
 from services.worker.running.verifier import Verifier
 
 
@@ -37,38 +37,11 @@ class ForwardRows:
     parents: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """Properties of a loaded model."""
-
-    vocab_size: int
-    max_context: int
-    eos_token_ids: tuple[int, ...]
-    page_tokens: int
-    pages: int
-    dtype: str
-    parameters: int
-    path_name: str
-    # Which executor runs, and how, in a few words.
-    path: str = ""
-    # Whether a row's bits are independent of its batch and of how its prompt was split into chunks.
-    strict: bool = True
-    # Identifies the vocabulary: the same for all models with this tokenizer.
-    vocabulary: str = ""
-    # Pages for branches of drafts; their ids follow those of `pages`.
-    branch_pages: int = 0
-    # The layers whose output `features` has (models/executor.py).
-    taps: tuple[Tap, ...] = ()
-    # As set, or by the device.
-    max_sequences: int = 64
-    max_step_tokens: int = 512
-
-
 class TorchModel:
     def __init__(
         self,
         executor: Executor,
-        facts: ModelFacts,
+        facts: Facts,
         verifier: Verifier,
         elsewhere: bool = False,
         head: HeadModel | ResidualModel | None = None,

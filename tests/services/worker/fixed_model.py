@@ -8,7 +8,8 @@ import torch
 
 from kernels.verify.questions import Answers, Questions
 from models.executor import Output
-from services.worker.running.mock import MockFacts
+from services.worker.running.mock import BRANCH_PAGES
+from services.worker.running.runner import Facts
 from services.worker.running.torch_model import ForwardRows
 from services.worker.running.verifier import verifier
 
@@ -19,7 +20,7 @@ class FixedModel:
     def __init__(self, executor: str = "compiled", *, elsewhere: bool = False, taps: bool = False) -> None:
         """With `elsewhere`, as on a GPU, `forward` and the verifier's kernels have only begun when they return. `notes`
         says in which order they were called."""
-        self.facts = MockFacts(100, 64, (0,), 4, 32)
+        self.facts = Facts(100, 64, (0,), 4, 32, branch_pages=BRANCH_PAGES)
         self.elsewhere = elsewhere
         self.verifier = self
         self.notes: list[str] = []

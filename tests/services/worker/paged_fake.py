@@ -12,7 +12,7 @@ from models.branches import own_pages
 from services.api.draft_tree import reach, walk
 from services.api.prompt_columns import PromptColumns
 from services.api.prompt_logprobs import PromptLogprob, pack
-from services.worker.running.mock import MockFacts
+from services.worker.running.runner import Facts
 from services.worker.running.work import Drafted, Result, SequenceWork, Verdict, Work
 
 VOCABULARY = 50
@@ -61,7 +61,7 @@ def alone(prompt: list[int], max_tokens: int, context: int, eos_every: int = 0) 
 
 class PagedFake:
     def __init__(self, pages: int, page_tokens: int = 4, context: int = 64, eos_every: int = 0) -> None:
-        self.facts = MockFacts(VOCABULARY, context, (EOS,), page_tokens, pages)
+        self.facts = Facts(VOCABULARY, context, (EOS,), page_tokens, pages, branch_pages=BRANCH_PAGES)
         self.rows = 0
         self.copies = 0
         # By sequence: the salt of its request, which no work tells. Pages of one salt aren't another's.

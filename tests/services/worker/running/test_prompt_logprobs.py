@@ -25,7 +25,8 @@ from services.api.settings import Settings, cache_dir
 from services.api.strategies import Verification
 from services.worker.running import prompt_logprobs
 from services.worker.running.load_torch_model import Wanted, load_torch_model
-from services.worker.running.torch_model import ForwardRows, ModelFacts, TorchModel
+from services.worker.running.runner import Facts
+from services.worker.running.torch_model import ForwardRows, TorchModel
 from services.worker.running.torch_runner import TorchRunner
 from services.worker.running.verifier import verifier
 from services.worker.running.work import SequenceWork, Work
@@ -82,7 +83,7 @@ def tiny(folder: Path, executor: str) -> TorchModel:
         made = GpuExecutor(network, Weights(folder), options, device="cpu", graphs=False)
     else:
         made = (CpuExecutor if executor == "compiled" else PlainExecutor)(network, Weights(folder), options)
-    facts = ModelFacts(network.vocab_size, 64, (0,), 8, 12, "float32", made.parameters, "tiny")
+    facts = Facts(network.vocab_size, 64, (0,), 8, 12, "float32", made.parameters, "tiny")
     return TorchModel(made, facts, verifier(executor))
 
 

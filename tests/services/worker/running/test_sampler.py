@@ -17,13 +17,13 @@ from kernels.verify import questions as ask
 from kernels.verify.questions import Asked, Questions, Rule, gather
 from services.api.drafter import Draft
 from services.api.strategies import Verification
-from services.worker.running.mock import MockFacts
+from services.worker.running.runner import Facts
 from services.worker.running.sampler import Counts, Sampler, questions_of
 from services.worker.running.work import SequenceWork
 
 VOCABULARY = 70
 EOS = 2
-FACTS = MockFacts(VOCABULARY, 4096, (EOS,), 4, 32)
+FACTS = Facts(VOCABULARY, 4096, (EOS,), 4, 32)
 
 
 class One:
