@@ -6,14 +6,15 @@ Layouts: `fc`, `layers.N.*`, `embed_tokens` (the authors'); speculators name the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 from models.config import Fields
 from models.heads.fields import check_sizes, named, shared_with
 from models.heads.head import Head
 from models.heads.row import HeadRow
-from models.layers.dense import attention, layer_norms, mlp, read_sizes
-from models.spec import Fused, Layer, Linear, Network, Norm, Part
+from models.layers.dense import dense_layer, read_sizes
+from models.spec import Fused, Linear, Network, Norm, Part
 from models.taps import FINAL
 
 
@@ -21,18 +22,9 @@ def read(fields: Fields, names: Collection[str], target: Network) -> Head:
     check_sizes(fields, target)
     sizes = read_sizes(fields)
     biased, wide = fields.flag("attention_bias"), fields.count("intermediate_size")
-    layers = []
-    for index in range(sizes.layers):
-        name = f"layers.{index}."
-        before_attention, before_mlp = layer_norms(sizes, name)
-        layers.append(
-            Layer(
-                before_attention if index else None,
-                attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased),
-                before_mlp,
-                mlp(sizes.hidden, wide, f"{name}mlp."),
-            )
-        )
+    names_of = (f"layers.{index}." for index in range(sizes.layers))
+    layers = [dense_layer(sizes, wide, name, qkv_bias=biased, output_bias=biased) for name in names_of]
+    layers[0] = dataclasses.replace(layers[0], attention_norm=None)
     fc = named(names, "fc.", "fusion_fc.").removesuffix(".")
     normed = fields.flag("add_para_norm")
     entry = Fused(

@@ -7,6 +7,7 @@ Layouts: `midlayer.*` (the authors', SpecForge) or `layers.0.*` (speculators, vL
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator
 from itertools import count
 from typing import Any
@@ -17,7 +18,7 @@ from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, name
 from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
-from models.layers.dense import attention, layer_norms, mlp, read_sizes
+from models.layers.dense import dense_layer, read_sizes
 from models.spec import Attention, Beside, Layer, Linear, Network, Norm, Part
 from models.taps import Tap
 
@@ -59,45 +60,32 @@ def _flat(fields: Fields) -> Fields:
 
 
 def _layer(fields: Fields, name: str) -> tuple[Layer, Beside]:
-    sizes = read_sizes(fields)
-    biased = fields.flag("attention_bias")
-    plain = attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased)
+    sizes, biased = read_sizes(fields), fields.flag("attention_bias")
+    plain = dense_layer(
+        sizes, fields.count("intermediate_size"), name, qkv_bias=biased, output_bias=biased,
+        mlp_bias=fields.flag("mlp_bias"),
+    )  # fmt: skip
+    assert isinstance(plain.attention, Attention) and plain.attention_norm is not None
     # Its input is twice as wide: the embedding, then the hidden value.
-    wide = Attention(
-        heads=plain.heads,
-        kv_heads=plain.kv_heads,
-        head_dim=plain.head_dim,
-        qkv=Linear(plain.qkv.parts, 2 * sizes.hidden, plain.qkv.bias),
-        output=plain.output,
-        rope=plain.rope,
-        scale=plain.scale,
-    )
-    embedding_norm, mlp_norm = layer_norms(sizes, name)
+    qkv = dataclasses.replace(plain.attention.qkv, inputs=2 * sizes.hidden)
     hidden_norm = Norm(f"{name}hidden_norm", sizes.hidden, sizes.epsilon)
     normed_first = fields.flag("norm_before_residual")
-    layer = Layer(
+    layer = dataclasses.replace(
+        plain,
         attention_norm=None if normed_first else hidden_norm,
-        attention=wide,
-        mlp_norm=mlp_norm,
-        mlp=mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("mlp_bias")),
+        attention=dataclasses.replace(plain.attention, qkv=qkv),
     )
-    return layer, Beside(embedding_norm, hidden_norm if normed_first else None)
+    return layer, Beside(plain.attention_norm, hidden_norm if normed_first else None)
 
 
 def _plain_layers(fields: Fields, names: Collection[str]) -> Iterator[Layer]:
     """Those after the first one, which are as in any decoder."""
-    sizes, biased = read_sizes(fields), fields.flag("attention_bias")
+    sizes, biased, wide = read_sizes(fields), fields.flag("attention_bias"), fields.count("intermediate_size")
     for index in count(1):
         name = f"layers.{index}."
         if f"{name}input_layernorm.weight" not in names:
             return
-        before_attention, before_mlp = layer_norms(sizes, name)
-        yield Layer(
-            before_attention,
-            attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased),
-            before_mlp,
-            mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("mlp_bias")),
-        )
+        yield dense_layer(sizes, wide, name, qkv_bias=biased, output_bias=biased, mlp_bias=fields.flag("mlp_bias"))
 
 
 def _taps(fields: Fields, layers: int) -> tuple[Tap, ...]:

@@ -15,10 +15,10 @@ from models.errors import ModelError
 from models.heads.fields import FOR_ANOTHER, check_sizes, named
 from models.heads.form import Form
 from models.heads.head import Head
-from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
+from models.heads.residual import ResidualBlock, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
 from models.heads.row import HeadRow
-from models.layers.dense import Sizes, attention, layer_norms, mlp
-from models.spec import Attention, Given, Layer, Linear, Mlp, Network, Norm
+from models.layers.dense import Sizes, dense_layer
+from models.spec import Attention, Given, Linear, Mlp, Network, Norm
 from models.taps import FINAL
 
 PREFIX_MLP = "prefix-mlp"
@@ -46,9 +46,9 @@ def read(fields: Fields, names: Collection[str], target: Network) -> ResidualHea
     return ResidualHeads(tuple(found), grounded, token_ids, shared_head(one_head, found, names, target), prefix)
 
 
-def _blocks(places: list[str], wide: int, names: Collection[str], hidden: int) -> tuple[Block, ...]:
+def _blocks(places: list[str], wide: int, names: Collection[str], hidden: int) -> tuple[ResidualBlock, ...]:
     """The authors' blocks of one width are a single module, whose tensors may have been written once."""
-    found: list[Block] = []
+    found: list[ResidualBlock] = []
     for place in places:
         inputs = hidden if found else wide
         once = bool(found) and f"{place}linear.weight" not in names and found[-1].linear.inputs == inputs
@@ -56,7 +56,7 @@ def _blocks(places: list[str], wide: int, names: Collection[str], hidden: int) -
             found.append(found[-1])
             continue
         skip = linear_named(f"{place}res_connection", hidden, inputs, names) if inputs > hidden else None
-        found.append(Block(linear_named(f"{place}linear", hidden, inputs, names), skip))
+        found.append(ResidualBlock(linear_named(f"{place}linear", hidden, inputs, names), skip))
     return tuple(found)
 
 
@@ -68,21 +68,12 @@ def _prefix(names: Collection[str], target: Network, name: str) -> Head:
     one, epsilon = like.attention, like.mlp_norm.epsilon
     sizes = Sizes(target.hidden_size, 1, one.heads, one.kv_heads, one.head_dim, epsilon, one.rope)
     layer = f"{name}layers.0."
-    before_attention, before_mlp = layer_norms(sizes, layer)
+    biased = f"{layer}self_attn.q_proj.bias" in names
     network = Network(
         vocab_size=target.vocab_size,
         hidden_size=target.hidden_size,
         embedding=target.embedding,
-        layers=(
-            Layer(
-                before_attention,
-                attention(
-                    sizes, f"{layer}self_attn.", qkv_bias=f"{layer}self_attn.q_proj.bias" in names, window=one.window
-                ),
-                before_mlp,
-                mlp(target.hidden_size, like.mlp.down.inputs, f"{layer}mlp."),
-            ),
-        ),
+        layers=(dense_layer(sizes, like.mlp.down.inputs, layer, qkv_bias=biased, window=one.window),),
         norm=Norm(f"{name}norm", target.hidden_size, epsilon),
         head=Linear((), target.hidden_size),
         max_context=target.max_context,

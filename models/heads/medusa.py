@@ -11,7 +11,7 @@ from collections.abc import Collection
 from models.config import Fields
 from models.heads.fields import check_sizes, named
 from models.heads.form import Form
-from models.heads.residual import Block, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
+from models.heads.residual import ResidualBlock, ResidualHead, ResidualHeads, linear_named, shared_head, vocabulary_of
 from models.heads.row import RESIDUAL, HeadRow
 from models.spec import Network
 
@@ -24,17 +24,13 @@ def read(fields: Fields, names: Collection[str], target: Network) -> ResidualHea
     vllm = any(name.endswith("blocks.0.layers.0.weight") for name in names)
     start = named(names, "medusa_heads.", "medusa_head.", "blocks.", "0.")
     start = start if start.startswith("medusa") else ""
-    one_head = vllm and fields.flag("original_lm_head")
+    one_head, hidden = vllm and fields.flag("original_lm_head"), target.hidden_size
     found = []
     for head in range(heads):
         linears = (f"{start}blocks.{head}.layers.{j}" if vllm else f"{start}{head}.{j}.linear" for j in range(blocks))
         last = f"{start}lm_heads.{0 if one_head else head}" if vllm else f"{start}{head}.{blocks}"
-        found.append(
-            ResidualHead(
-                tuple(Block(linear_named(name, target.hidden_size, target.hidden_size, names)) for name in linears),
-                linear_named(last, vocabulary, target.hidden_size, names),
-            )
-        )
+        blocks_of = tuple(ResidualBlock(linear_named(name, hidden, hidden, names)) for name in linears)
+        found.append(ResidualHead(blocks_of, linear_named(last, vocabulary, hidden, names)))
     return ResidualHeads(tuple(found), False, token_ids, shared_head(one_head, found, names, target))
 
 

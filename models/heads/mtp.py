@@ -22,7 +22,7 @@ from models.heads.fields import FOR_ANOTHER, check_sizes, draft_vocabulary, shar
 from models.heads.form import Form, plain_layers
 from models.heads.head import Head
 from models.heads.row import HeadRow
-from models.layers.dense import attention, layer_norms, mlp, read_sizes
+from models.layers.dense import dense_layer, read_sizes
 from models.spec import Fused, Layer, Linear, Network, Norm, Part
 from models.taps import FINAL, Tap
 
@@ -98,19 +98,11 @@ def _ernie(fields: Fields, names: Collection[str], target: Network) -> Head:
 
 def _mimo(fields: Fields, names: Collection[str], target: Network) -> Head:
     sizes, hidden = read_sizes(fields), target.hidden_size
-    before_attention, before_mlp = layer_norms(sizes, MIMO)
     biased = f"{MIMO}self_attn.q_proj.bias" in names
     network = dataclasses.replace(
         target,
         embedding="model.embed_tokens.weight",
-        layers=(
-            Layer(
-                before_attention,
-                attention(sizes, f"{MIMO}self_attn.", qkv_bias=biased),
-                before_mlp,
-                mlp(hidden, fields.count("intermediate_size"), f"{MIMO}mlp."),
-            ),
-        ),
+        layers=(dense_layer(sizes, fields.count("intermediate_size"), MIMO, qkv_bias=biased),),
         norm=Norm(f"{MIMO}final_layernorm", hidden, sizes.epsilon),
         head=Linear((Part("lm_head", target.vocab_size),), hidden),
         entry=Fused(
@@ -126,14 +118,11 @@ def _mimo(fields: Fields, names: Collection[str], target: Network) -> Head:
 
 def _dense_layer(fields: Fields, name: str, interleaved: bool = False) -> Layer:
     sizes = read_sizes(fields, interleaved=interleaved)
-    before_attention, before_mlp = layer_norms(sizes, name)
     biased = fields.flag("attention_bias") or fields.flag("use_bias")
-    return Layer(
-        before_attention,
-        attention(sizes, f"{name}self_attn.", qkv_bias=biased, output_bias=biased),
-        before_mlp,
-        mlp(sizes.hidden, fields.count("intermediate_size"), f"{name}mlp.", bias=fields.flag("use_bias")),
-    )
+    return dense_layer(
+        sizes, fields.count("intermediate_size"), name, qkv_bias=biased, output_bias=biased,
+        mlp_bias=fields.flag("use_bias"),
+    )  # fmt: skip
 
 
 def form(network: Network, vocabulary: int) -> Form:

@@ -22,14 +22,14 @@ from models.taps import FINAL, Tap
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ResidualBlock:
     linear: Linear
     skip: Linear | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ResidualHead:
-    blocks: tuple[Block, ...]
+    blocks: tuple[ResidualBlock, ...]
     head: Linear
 
 

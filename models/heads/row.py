@@ -32,8 +32,8 @@ class HeadRow:
     help: str
     # The longest draft where nothing is asked for.
     length: int
-    # A regular expression that the name of one of its tensors matches, and none of a kind behind it in the table; "":
-    # it is a whole model.
+    # A regular expression that the name of one of its tensors matches; "": it is a whole model. Of the kinds that a
+    # folder's names match, the last one in the table is the folder's.
     mark: str = ""
     # "module:Class" in services/worker/speculation/heads.
     loop: str = PASSES

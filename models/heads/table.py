@@ -19,7 +19,7 @@ NAMES = (
     "hydra",
 )
 HEADS: dict[str, HeadRow] = {name: import_module(f"models.heads.{name}").ROW for name in NAMES}
-# Made from folders without a mark.
+# Any whole model.
 (DRAFT_MODEL,) = (row.name for row in HEADS.values() if not row.mark)
 TRAINED = tuple(sorted(row.name for row in HEADS.values() if row.form))
 

@@ -103,6 +103,29 @@ def layer_norms(sizes: Sizes, name: str) -> tuple[Norm, Norm]:
     )
 
 
+def dense_layer(
+    sizes: Sizes,
+    wide: int,
+    name: str,
+    *,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+    window: int = 0,
+) -> Layer:
+    """An attention and a dense MLP. `name` is that of the layer, with its point."""
+    before_attention, before_mlp = layer_norms(sizes, name)
+    return Layer(
+        before_attention,
+        attention(
+            sizes, f"{name}self_attn.", qkv_bias=qkv_bias, output_bias=output_bias, qk_norm=qk_norm, window=window
+        ),
+        before_mlp,
+        mlp(sizes.hidden, wide, f"{name}mlp.", bias=mlp_bias),
+    )
+
+
 def dense_decoder(
     fields: Fields,
     sizes: Sizes,
@@ -117,16 +140,10 @@ def dense_decoder(
     wide = fields.count("intermediate_size")
 
     def layer(index: int, name: str) -> Layer:
-        before_attention, before_mlp = layer_norms(sizes, name)
-        window = windows[index] if windows else 0
-        return Layer(
-            before_attention,
-            attention(
-                sizes, f"{name}self_attn.", qkv_bias=qkv_bias, output_bias=output_bias, qk_norm=qk_norm, window=window
-            ),
-            before_mlp,
-            mlp(sizes.hidden, wide, f"{name}mlp.", bias=mlp_bias),
-        )
+        return dense_layer(
+            sizes, wide, name, qkv_bias=qkv_bias, output_bias=output_bias, mlp_bias=mlp_bias, qk_norm=qk_norm,
+            window=windows[index] if windows else 0,
+        )  # fmt: skip
 
     return decoder(fields, sizes, layer)
 

@@ -3,13 +3,10 @@ new method is served, in `hybrid` and `auto`, too."""
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from guides import ROOT, followed
+from guides import ROOT, completed, drafted, followed
 
 from bench.running_mesh import RunningMesh
 
@@ -17,21 +14,7 @@ PAGE = ROOT / "docs" / "internals" / "add-a-drafter.md"
 
 
 def complete(mesh: RunningMesh, method: str) -> str:
-    body = {
-        "model": "smollm2-135m-instruct", "prompt": "once upon a time", "max_tokens": 20, "temperature": 0,
-        # Text that is learned is drafted better from.
-        "speculation": {"method": method, "learn": False},
-    }  # fmt: skip
-    head = {"content-type": "application/json"}
-    request = urllib.request.Request(f"{mesh.url}/v1/completions", json.dumps(body).encode(), head)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        said: dict[str, Any] = json.load(answer)
-    return str(said["choices"][0]["text"])
-
-
-def drafted(mesh: RunningMesh) -> float:
-    """Tokens that were verified and came from the new drafter."""
-    return mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("echo", 0.0)
+    return completed(mesh, "smollm2-135m-instruct", method, "once upon a time", max_tokens=20)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +37,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningMesh]:
 @pytest.mark.model
 @pytest.mark.parametrize("method", ["echo", "hybrid", "auto"])
 def test_a_drafter_that_was_added_as_the_page_says_is_served(mesh: RunningMesh, method: str) -> None:
-    before, plain = drafted(mesh), complete(mesh, "naive")
+    before, plain = drafted(mesh, "echo"), complete(mesh, "naive")
     # auto waits for drafts no longer than that pays: on a busy machine the first answers may come too late.
     for _ in range(40):
         assert complete(mesh, method) == plain, "law 3"
-        if drafted(mesh) > before:
+        if drafted(mesh, "echo") > before:
             return
     raise AssertionError(f"{method} never asked the drafter")

@@ -8,13 +8,11 @@ import os
 import re
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from guides import ROOT, followed
+from guides import ROOT, completed, drafted, followed
 from tiny_folder import write_tiny_model
 
 from bench.running_mesh import RunningMesh
@@ -60,25 +58,14 @@ def mesh(sources: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def complete(mesh: RunningMesh, method: str) -> str:
-    prompt = " ".join(f"w{place}" for place in range(5, 45))
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": 40, "temperature": 0, "speculation": {"method": method}}
-    request = urllib.request.Request(
-        f"{mesh.url}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        said: dict[str, Any] = json.load(answer)
-    return str(said["choices"][0]["text"])
-
-
-def drafted(mesh: RunningMesh) -> float:
-    return mesh.by_label("worker", "specmesh:draft_source_tokens_total", "source").get("ladder", 0.0)
+    return completed(mesh, "tiny", method, " ".join(f"w{place}" for place in range(5, 45)), max_tokens=40)
 
 
 def test_a_head_that_was_added_as_the_page_says_drafts(mesh: RunningMesh) -> None:
     plain = complete(mesh, "naive")
-    assert drafted(mesh) == 0.0
+    assert drafted(mesh, "ladder") == 0.0
     assert complete(mesh, "ladder") == plain, "law 3"
-    assert drafted(mesh) >= 30
+    assert drafted(mesh, "ladder") >= 30
 
 
 def test_its_folder_holds_what_its_file_says(head: Path) -> None:

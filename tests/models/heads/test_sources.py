@@ -44,6 +44,10 @@ def test_without_a_folder_it_is_said_how_to_come_by_one(method: str, given: str,
     assert (f"train-drafter --head {method} " in refused.value.fix) == (method in TRAINED)
 
 
+def test_a_head_is_called_like_its_file() -> None:
+    assert [row.name for row in HEADS.values()] == [*HEADS]
+
+
 def test_what_is_said_to_be_trained_is_what_the_command_trains() -> None:
     (commands,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
     assert commands.choices["train-drafter"]._option_string_actions["--head"].choices == TRAINED
