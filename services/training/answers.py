@@ -20,7 +20,7 @@ from services.worker.running.runner import Runner
 TOLD_EVERY_S = 10.0
 
 
-class Text(msgspec.Struct, frozen=True):
+class ModelAnswer(msgspec.Struct, frozen=True):
     """`number` is that of its prompt. `stopped`: an end token followed, which is not among `ids`."""
 
     number: int
@@ -29,7 +29,7 @@ class Text(msgspec.Struct, frozen=True):
     stopped: bool = False
 
 
-def read(file: Path) -> list[Text]:
+def read(file: Path) -> list[ModelAnswer]:
     """All whole lines. A last one that was cut short is removed from the file."""
     if not file.exists():
         return []
@@ -37,17 +37,17 @@ def read(file: Path) -> list[Text]:
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
         os.truncate(file, whole)
-    return [msgspec.json.decode(line, type=Text) for line in data[:whole].splitlines()]
+    return [msgspec.json.decode(line, type=ModelAnswer) for line in data[:whole].splitlines()]
 
 
-def make(runner: Runner, prompts: Mapping[int, Sequence[int]], file: Path, sampling: Sampling) -> Iterator[Text]:
+def make(runner: Runner, prompts: Mapping[int, Sequence[int]], file: Path, sampling: Sampling) -> Iterator[ModelAnswer]:
     """Answers these prompts, and appends each answer to the file as it ends. The text of a prompt depends on its number
     and the seed, whatever else is answered."""
     with file.open("ab") as out:
         for ended in OfflineEngine(runner).run(prompts, sampling):
             prompt = prompts[ended.number]
             stopped = ended.finished.reason == "stop"
-            text = Text(ended.number, len(prompt), [*prompt, *ended.ids], stopped)
+            text = ModelAnswer(ended.number, len(prompt), [*prompt, *ended.ids], stopped)
             out.write(msgspec.json.encode(text) + b"\n")
             out.flush()
             yield text
@@ -55,7 +55,7 @@ def make(runner: Runner, prompts: Mapping[int, Sequence[int]], file: Path, sampl
 
 def all_of(
     what: str, load: Callable[[], Runner], prompts: Mapping[int, Sequence[int]], file: Path, sampling: Sampling
-) -> list[Text]:
+) -> list[ModelAnswer]:
     """What the model writes behind these prompts, by number. What is in the file isn't made again, and if nothing is
     lacking, no model is loaded."""
     texts = {text.number: text for text in read(file)}

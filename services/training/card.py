@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from services.training.answers import Text
+from services.training.answers import ModelAnswer
 from services.training.job import Job
-from services.training.loop import Progress
+from services.training.loop import TrainingProgress
 from services.training.measure import Measured
 from services.training.nets.net import Net
 from services.training.prompts import OWN_PROMPTS
@@ -37,7 +37,7 @@ class Curve:
         self._part, self._hits = -1, list[float]()
         self._began = now()
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: TrainingProgress) -> None:
         part = progress.step * POINTS // self._steps
         self._part = part if self._part < 0 else self._part
         self._hits.append(progress.hits[0])
@@ -56,7 +56,7 @@ class Curve:
         return [by_part[part] for part in sorted(by_part)]
 
 
-def told(job: Job, net: Net, texts: Sequence[Text], found: Measured, curve: Sequence[Point]) -> dict[str, Any]:
+def told(job: Job, net: Net, texts: Sequence[ModelAnswer], found: Measured, curve: Sequence[Point]) -> dict[str, Any]:
     own = sum(text.number >= OWN_PROMPTS for text in texts)
     return {
         "method": job.method,

@@ -17,7 +17,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
     from models.errors import ModelError
     from services.runtime.cpu_placement import threads_of
     from services.training.job import Job, check
-    from services.training.loop import Plan
+    from services.training.loop import TrainingPlan
     from services.training.train import train
     from services.worker.running.load_torch_model import Wanted
 
@@ -35,7 +35,7 @@ def main(options: argparse.Namespace, settings: Settings) -> int:
         own_prompts=options.own_prompts,
         eight_bits=options.head_dtype == "int8",
         leaves_out_head=options.leave_out_head,
-        plan=Plan(passes=options.passes, seed=options.train_seed, rate=options.rate),
+        plan=TrainingPlan(passes=options.passes, seed=options.train_seed, rate=options.rate),
         wanted=Wanted(dtype=settings.dtype, executor=settings.executor, threads=threads, kv_cache_mb=512),
     )
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from models.errors import ModelError
 from models.heads.table import TRAINED
-from services.training.loop import Plan
+from services.training.loop import TrainingPlan
 from services.worker.running.load_torch_model import Wanted
 
 
@@ -26,7 +26,7 @@ class Job:
     eight_bits: bool = False  # how the head is stored
     leaves_out_head: bool = False  # an output head that is the model's, for which other servers ask
     held_out: int = 40  # at most
-    plan: Plan = field(default_factory=Plan)
+    plan: TrainingPlan = field(default_factory=TrainingPlan)
     wanted: Wanted = field(default_factory=Wanted)
 
 

@@ -16,13 +16,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from services.training.answers import Text
+from services.training.answers import ModelAnswer
 from services.training.nets.net import Net
 from services.training.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """`passes`: how often each text is seen. The rate rises for `warm_up` steps and falls to a tenth as a cosine."""
 
     passes: int = 1
@@ -35,7 +35,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     step: int
     steps: int
     tokens: int
@@ -44,7 +44,7 @@ class Progress:
 
 
 class Training:
-    def __init__(self, net: Net, target: Target, texts: Sequence[Text], plan: Plan, file: Path) -> None:
+    def __init__(self, net: Net, target: Target, texts: Sequence[ModelAnswer], plan: TrainingPlan, file: Path) -> None:
         self._net, self._target, self._texts, self._plan, self._file = net, target, texts, plan, file
         self._parameters = net.parts
         parts = self._parameters.values()
@@ -52,7 +52,7 @@ class Training:
         self.steps = plan.passes * -(-len(texts) // plan.texts_a_step)
         self.step, self.tokens = 0, 0
 
-    def run(self, told: Callable[[Progress], None]) -> None:
+    def run(self, told: Callable[[TrainingProgress], None]) -> None:
         if self._file.exists():
             self._resume()
         for step, batch in self._batches():
@@ -62,7 +62,7 @@ class Training:
             if self.step % self._plan.checkpoint_every == 0 or self.step == self.steps:
                 self._keep()
 
-    def _batches(self) -> Iterator[tuple[int, list[Text]]]:
+    def _batches(self) -> Iterator[tuple[int, list[ModelAnswer]]]:
         """Each pass in an order of its own, a function of the seed and the pass."""
         step, size = 0, self._plan.texts_a_step
         for turn in range(self._plan.passes):
@@ -72,7 +72,7 @@ class Training:
                 yield step, [self._texts[place] for place in order[first : first + size]]
                 step += 1
 
-    def _one(self, batch: list[Text]) -> Progress:
+    def _one(self, batch: list[ModelAnswer]) -> TrainingProgress:
         for group in self._optimiser.param_groups:
             group["lr"] = self._rate()
         self._optimiser.zero_grad(set_to_none=True)
@@ -90,7 +90,7 @@ class Training:
         self.step += 1
         depth = min(map(len, hits))
         means = [sum(each[place] for each in hits) / len(hits) for place in range(depth)]
-        return Progress(self.step, self.steps, self.tokens, total, means)
+        return TrainingProgress(self.step, self.steps, self.tokens, total, means)
 
     def _rate(self) -> float:
         plan = self._plan

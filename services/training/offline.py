@@ -28,7 +28,7 @@ MAX_SEQUENCES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedAnswer:
     """`ids` is the answer to the prompt of this number."""
 
     number: int
@@ -56,7 +56,7 @@ class OfflineEngine:
         )
         self._delivered: list[Answer] = []
 
-    def run(self, prompts: Mapping[int, Sequence[int]], sampling: Sampling) -> Iterator[Ended]:
+    def run(self, prompts: Mapping[int, Sequence[int]], sampling: Sampling) -> Iterator[EndedAnswer]:
         """Answers, as they end. A prompt's seed is that of `sampling` plus its number. Raises ValueError for a prompt
         that the engine refuses or that fails."""
         answers: dict[int, list[int]] = {}
@@ -79,7 +79,7 @@ class OfflineEngine:
                 if isinstance(item, Emit):
                     answers[item.stream] += item.tokens.ids
                 else:
-                    yield Ended(item.stream, answers.pop(item.stream), item.finished)
+                    yield EndedAnswer(item.stream, answers.pop(item.stream), item.finished)
 
     def _arrive(self, number: int, prompt: Sequence[int], sampling: Sampling) -> None:
         request = Generate(

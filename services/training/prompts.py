@@ -20,7 +20,7 @@ from models.errors import ModelError
 from services.api.sampling import Sampling
 from services.tokenizer.chat_template import ChatTemplate, TemplateError, read_template
 from services.tokenizer.encode import Encoder
-from services.training.answers import Text
+from services.training.answers import ModelAnswer
 
 # Numbers of the model's own prompts begin here, those of the data at 0: neither depends on how many the others are.
 OWN_PROMPTS = 1 << 30
@@ -93,7 +93,7 @@ class Asking:
         special = first and not self._encoder.decode(first, skip_special_tokens=True)
         return Opening(ids, first if special else [], (after.split() or [""])[0])
 
-    def own(self, written: Iterable[Text], opening: Opening, others: Iterable[str]) -> dict[int, str]:
+    def own(self, written: Iterable[ModelAnswer], opening: Opening, others: Iterable[str]) -> dict[int, str]:
         """Those of the sampled texts that can be prompts, by number: whole messages of at least a few tokens, each
         once and not among `others`."""
         seen = {"", *others}

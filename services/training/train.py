@@ -27,11 +27,11 @@ from models.sources import ensure_model
 from models.weights import Weights
 from services.api.sampling import Sampling
 from services.training import answers
-from services.training.answers import TOLD_EVERY_S, Text
+from services.training.answers import TOLD_EVERY_S, ModelAnswer
 from services.training.card import Curve, card, told
 from services.training.eight_bits import store_in_8_bits
 from services.training.job import Job
-from services.training.loop import Progress, Training
+from services.training.loop import Training, TrainingProgress
 from services.training.measure import Measured, measure
 from services.training.nets import net_of
 from services.training.prompts import OWN_PROMPTS, Asking, from_files
@@ -60,7 +60,7 @@ def train(job: Job) -> Measured:
     curve = Curve(work / "curve.jsonl", training.steps)
     tell = _teller()
 
-    def progressed(progress: Progress) -> None:
+    def progressed(progress: TrainingProgress) -> None:
         curve.add(progress)
         tell(progress)
 
@@ -81,7 +81,7 @@ def train(job: Job) -> Measured:
     return found
 
 
-def _texts(job: Job, folder: Path, work: Path) -> tuple[list[Text], list[list[int]]]:
+def _texts(job: Job, folder: Path, work: Path) -> tuple[list[ModelAnswer], list[list[int]]]:
     """The model's answers, and the prompts that are held out."""
     load = functools.cache(lambda: TorchRunner(load_torch_model(folder, job.wanted)))
     asking = Asking(folder)
@@ -108,7 +108,7 @@ def _texts(job: Job, folder: Path, work: Path) -> tuple[list[Text], list[list[in
     return answers.all_of("answers", load, chosen, work / "answers.jsonl", sampling), held_out
 
 
-def _vocabulary(texts: Sequence[Text], most: int, whole: int) -> torch.Tensor:
+def _vocabulary(texts: Sequence[ModelAnswer], most: int, whole: int) -> torch.Tensor:
     """The ids that answers have most often, rising; filled up with the first ids of the vocabulary."""
     counts = Counter(token for text in texts for token in text.ids[text.prompt_tokens :])
     found = [token for token, _ in counts.most_common(most)]
@@ -117,10 +117,10 @@ def _vocabulary(texts: Sequence[Text], most: int, whole: int) -> torch.Tensor:
     return torch.tensor(sorted(found))
 
 
-def _teller() -> Callable[[Progress], None]:
+def _teller() -> Callable[[TrainingProgress], None]:
     last = 0.0
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: TrainingProgress) -> None:
         nonlocal last
         if time.monotonic() - last > TOLD_EVERY_S or progress.step == progress.steps:
             last = time.monotonic()

@@ -33,7 +33,7 @@ from models.weights import Weights
 DISCOUNT = 0.8
 
 
-class Model(Protocol):
+class TargetParts(Protocol):
     """What is the model's and isn't trained."""
 
     network: Network
@@ -42,7 +42,7 @@ class Model(Protocol):
 
 
 class Net:
-    def __init__(self, head: Head | ResidualHeads, form: Form, model: Model, tokens: torch.Tensor) -> None:
+    def __init__(self, head: Head | ResidualHeads, form: Form, model: TargetParts, tokens: torch.Tensor) -> None:
         """`tokens` [V'] are the ids of the draft vocabulary, rising."""
         self.form, self.model, self.tokens = form, model, tokens
         self.output, self._shared = head.output, head.shared

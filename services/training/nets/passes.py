@@ -20,14 +20,14 @@ from models.spec import Attention, Beside, Fused, Layer, Linear, Mlp, Norm
 from models.taps import FINAL
 from models.weights import Weights
 from services.training.nets.layer import Rounds, attended
-from services.training.nets.net import Model, Net
+from services.training.nets.net import Net, TargetParts
 
 # Draft tokens that a head is trained for; a block has its own number of them.
 ROUNDS = 3
 
 
 class PassesNet(Net):
-    def __init__(self, head: Head, form: Form, model: Model, tokens: torch.Tensor) -> None:
+    def __init__(self, head: Head, form: Form, model: TargetParts, tokens: torch.Tensor) -> None:
         super().__init__(head, form, model, tokens)
         self.head, self.layers = head, head.network.layers
         if head.mask is not None:

@@ -9,11 +9,11 @@ from torch.nn.functional import linear, silu
 
 from models.heads.form import Form
 from models.heads.residual import ResidualHeads
-from services.training.nets.net import Model, Net
+from services.training.nets.net import Net, TargetParts
 
 
 class ResidualNet(Net):
-    def __init__(self, head: ResidualHeads, form: Form, model: Model, tokens: torch.Tensor) -> None:
+    def __init__(self, head: ResidualHeads, form: Form, model: TargetParts, tokens: torch.Tensor) -> None:
         super().__init__(head, form, model, tokens)
         self.heads = head
         for block in (block for one in head.heads for block in one.blocks):

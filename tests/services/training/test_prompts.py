@@ -12,9 +12,9 @@ from tiny_folder import write_tiny_model
 from models.errors import ModelError
 from services.cli.main import main
 from services.training import answers
-from services.training.answers import Text
+from services.training.answers import ModelAnswer
 from services.training.job import Job, check
-from services.training.loop import Plan
+from services.training.loop import TrainingPlan
 from services.training.prompts import HELD_OUT_OF, LEAST_OWN_TOKENS, OWN_PROMPTS, Asking, Opening
 from services.training.train import train
 from services.worker.running.load_torch_model import Wanted
@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job_of(model: Path, folder: Path, own_prompts: int, *, data: tuple[Path, ...] = (), seed: int = 0) -> Job:
     return Job(
         "medusa", str(model), data, folder / "head", folder / "cache", vocabulary=100, max_tokens=8,
-        own_prompts=own_prompts, plan=Plan(warm_up=2, seed=seed), wanted=WANTED,
+        own_prompts=own_prompts, plan=TrainingPlan(warm_up=2, seed=seed), wanted=WANTED,
     )  # fmt: skip
 
 
@@ -94,13 +94,13 @@ def test_a_template_that_refuses_a_message_ends_the_run_with_its_reason(tmp_path
 def test_a_prompt_is_a_whole_message_of_a_few_tokens_and_no_repeat(model: Path) -> None:
     asking = Asking(model)
     written = [
-        Text(0, 1, [20, 5, 6, 7, 8], stopped=True),
-        Text(1, 1, [20, 5, 6, 7, 9], stopped=False),
-        Text(2, 1, [20, *range(5, 4 + LEAST_OWN_TOKENS)], stopped=True),
-        Text(3, 1, [20, 5, 6, 7, 8], stopped=True),
-        Text(4, 1, [20, 30, 31, 32, 33], stopped=True),
-        Text(5, 1, [20, 5, 6, 21, 8, 9], stopped=True),
-        Text(6, 1, [20, 9, 8, 7, 6, 5], stopped=True),
+        ModelAnswer(0, 1, [20, 5, 6, 7, 8], stopped=True),
+        ModelAnswer(1, 1, [20, 5, 6, 7, 9], stopped=False),
+        ModelAnswer(2, 1, [20, *range(5, 4 + LEAST_OWN_TOKENS)], stopped=True),
+        ModelAnswer(3, 1, [20, 5, 6, 7, 8], stopped=True),
+        ModelAnswer(4, 1, [20, 30, 31, 32, 33], stopped=True),
+        ModelAnswer(5, 1, [20, 5, 6, 21, 8, 9], stopped=True),
+        ModelAnswer(6, 1, [20, 9, 8, 7, 6, 5], stopped=True),
     ]
     kept = asking.own(written, asking.opening(), ["w30 w31 w32 w33"])
     assert kept == {0: "w5 w6 w7 w8", 6: "w9 w8 w7 w6 w5"}
@@ -108,7 +108,7 @@ def test_a_prompt_is_a_whole_message_of_a_few_tokens_and_no_repeat(model: Path) 
 
 def test_a_message_with_the_templates_next_word_in_it_is_left_out(tmp_path: Path) -> None:
     asking = Asking(write_model(tmp_path / "model", special=()))
-    written = [Text(0, 1, [20, 5, 6, 21, 8], stopped=True), Text(1, 1, [20, 5, 6, 7, 8], stopped=True)]
+    written = [ModelAnswer(0, 1, [20, 5, 6, 21, 8], stopped=True), ModelAnswer(1, 1, [20, 5, 6, 7, 8], stopped=True)]
     assert asking.own(written, asking.opening(), []) == {1: "w5 w6 w7 w8"}
 
 

@@ -31,9 +31,9 @@ from models.weights import Weights
 from services.api.sampling import Sampling
 from services.cli.main import main
 from services.training import answers
-from services.training.answers import Text
+from services.training.answers import ModelAnswer
 from services.training.job import Job, check
-from services.training.loop import Plan, Progress, Training
+from services.training.loop import Training, TrainingPlan, TrainingProgress
 from services.training.measure import Measured
 from services.training.nets import net_of
 from services.training.nets.net import Net
@@ -58,9 +58,9 @@ def prompts(count: int, seed: int = 1) -> list[str]:
     return [" ".join(f"w{source.randrange(5, 200)}" for _ in range(8)) for _ in range(count)]
 
 
-def texts(count: int = 6, length: int = 24) -> list[Text]:
+def texts(count: int = 6, length: int = 24) -> list[ModelAnswer]:
     source = random.Random(2)
-    return [Text(number, 4, [source.randrange(1, 304) for _ in range(length)]) for number in range(count)]
+    return [ModelAnswer(number, 4, [source.randrange(1, 304) for _ in range(length)]) for number in range(count)]
 
 
 def target_of(method: str, model: Path, vocabulary: int = 304) -> Target:
@@ -265,10 +265,10 @@ class Killed(Exception):
 @pytest.mark.parametrize("method", TRAINED)
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(method: str, model: Path, tmp_path: Path) -> None:
     target = target_of(method, model)
-    plan = Plan(passes=3, texts_a_step=2, warm_up=2, checkpoint_every=2, seed=5)
+    plan = TrainingPlan(passes=3, texts_a_step=2, warm_up=2, checkpoint_every=2, seed=5)
 
     def run(file: Path, kill_at: int = 0) -> dict[str, torch.Tensor]:
-        def told(progress: Progress) -> None:
+        def told(progress: TrainingProgress) -> None:
             if progress.step == kill_at:
                 raise Killed
 
@@ -345,7 +345,7 @@ def trained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     @functools.cache
     def one(method: str, vocabulary: int) -> tuple[Job, Measured]:
         out = place / f"{method} {vocabulary}"
-        plan = Plan(passes=PASSES.get(method, 4), warm_up=5)
+        plan = TrainingPlan(passes=PASSES.get(method, 4), warm_up=5)
         job = Job(
             method, str(model), (data,), out, place / "cache", vocabulary=vocabulary, max_tokens=40, plan=plan,
             wanted=WANTED,

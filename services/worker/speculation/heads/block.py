@@ -15,7 +15,7 @@ import torch
 
 from services.api.drafter import Committed, Draft, DraftRequest
 from services.worker.running.head import HeadRows
-from services.worker.speculation.heads.choice import Chain, choose
+from services.worker.speculation.heads.choice import DraftChain, choose
 from services.worker.speculation.heads.head_drafter import Following, HeadDrafter
 
 
@@ -30,7 +30,7 @@ class BlockDrafter(HeadDrafter):
                 following.pages = each.pages
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        chains = [Chain(each) for each in requests]
+        chains = [DraftChain(each) for each in requests]
         rows: list[HeadRows] = []
         hidden: list[torch.Tensor] = []
         for chain in chains:

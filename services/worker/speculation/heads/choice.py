@@ -10,7 +10,7 @@ import torch
 from services.api.drafter import NO_DRAFT, Draft, DraftRequest
 
 
-class Chain:
+class DraftChain:
     """A draft being made."""
 
     def __init__(self, request: DraftRequest) -> None:
@@ -59,7 +59,7 @@ class Chain:
         return Draft(self.tokens, source, confidence=self.confidence, probs=probs)
 
 
-def choose(chains: Sequence[Chain], logits: torch.Tensor, ids: torch.Tensor | None, vocab_size: int) -> None:
+def choose(chains: Sequence[DraftChain], logits: torch.Tensor, ids: torch.Tensor | None, vocab_size: int) -> None:
     """Add the next token to each chain; `logits` [chains, the drafter's vocabulary], `ids` the target's ids of it."""
     logits = logits.float()
     probs = logits.softmax(-1)

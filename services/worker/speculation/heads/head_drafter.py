@@ -20,7 +20,7 @@ import torch
 from services.api.drafter import Committed, Draft, DraftRequest, Features, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import HeadModel, HeadRows
-from services.worker.speculation.heads.choice import Chain, choose
+from services.worker.speculation.heads.choice import DraftChain, choose
 from services.worker.speculation.heads.draft_tree import apart
 from services.worker.speculation.heads.tree_passes import Root, draft_trees
 
@@ -185,7 +185,7 @@ class HeadDrafter:
         return [tree.made(self.name) for tree in trees]
 
     def _draft_chains(self, requests: list[DraftRequest]) -> list[Draft]:
-        chains = [Chain(each) for each in requests]
+        chains = [DraftChain(each) for each in requests]
         known = [self._known[each.text.sequence_id] for each in requests]
         going = [pair for pair in zip(chains, known, strict=True) if not pair[0].full]
         if self._model.chains and going and not any(each.temperature for each in requests):
@@ -206,7 +206,7 @@ class HeadDrafter:
                     following.hidden = None if values is None else values[index]
         return [chain.made(self.name) for chain in chains]
 
-    def _draft_without_waits(self, going: list[tuple[Chain, Following]]) -> None:
+    def _draft_without_waits(self, going: list[tuple[DraftChain, Following]]) -> None:
         """All passes, and only then a look at their tokens: a look waits for the device, which takes as long as the
         passes that a short draft wouldn't need."""
         going = sorted(going, key=lambda pair: -pair[0].request.budget)

@@ -12,7 +12,7 @@ from models.gpu.chain import likeliest
 from services.api.drafter import Committed, Draft, DraftRequest, Needs
 from services.api.tree_shape import Shape, read_shape
 from services.worker.running.head import ResidualModel
-from services.worker.speculation.heads.choice import Chain, choose, fetched
+from services.worker.speculation.heads.choice import DraftChain, choose, fetched
 from services.worker.speculation.heads.draft_tree import DraftTree, apart, grow
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ResidualDrafter:
         return [tree.made(self.name) for tree in trees]
 
     def _draft_chains(self, requests: list[DraftRequest]) -> list[Draft]:
-        chains = [Chain(each) for each in requests]
+        chains = [DraftChain(each) for each in requests]
         if self._waits and not any(each.temperature for each in requests):
             return self._draft_without_waits(chains)
         for index in range(len(self._model)):
@@ -68,7 +68,7 @@ class ResidualDrafter:
             choose(going, logits, self._model.ids, self._vocab_size)
         return [chain.made(self.name) for chain in chains]
 
-    def _draft_without_waits(self, chains: list[Chain]) -> list[Draft]:
+    def _draft_without_waits(self, chains: list[DraftChain]) -> list[Draft]:
         """All heads, and only then a look at their tokens: a look waits for the device."""
         hidden = torch.stack([self._hidden[chain.request.text.sequence_id] for chain in chains])
         read = torch.tensor([chain.request.text.tokens[-1:] for chain in chains]).to(hidden.device)

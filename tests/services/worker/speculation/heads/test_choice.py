@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.api.drafter import Draft, DraftRequest, Text
-from services.worker.speculation.heads.choice import Chain, choose
+from services.worker.speculation.heads.choice import DraftChain, choose
 
 VOCABULARY = 12
 LOGITS = torch.tensor([0.5, -1.0, 2.0, 1.0])
@@ -16,8 +16,8 @@ LOGITS = torch.tensor([0.5, -1.0, 2.0, 1.0])
 IDS = torch.tensor([3, 9, 3, 0])
 
 
-def chain(budget: int = 4, length: int = 5, **more: float) -> Chain:
-    return Chain(DraftRequest(Text(1, array("i", range(length))), budget, **more))  # type: ignore[arg-type]
+def chain(budget: int = 4, length: int = 5, **more: float) -> DraftChain:
+    return DraftChain(DraftRequest(Text(1, array("i", range(length))), budget, **more))  # type: ignore[arg-type]
 
 
 def drafted(ids: torch.Tensor | None = None, vocab_size: int = 4, **more: float) -> Draft:
