@@ -53,7 +53,7 @@ def proposer(lie: Lie, chance: random.Random, settings: dict[str, Any]) -> tuple
         # Damaged bytes may be another message of the table.
         if not isinstance(message, Propose):
             return None
-        call = Call("t", 1, None, "", actor._clock)
+        call = Call("t", 1, 1.0, actor._clock)
         answer: Proposed = actor.propose(message, call)
         said = [each for placed in unpack(answer.drafts) for each in lie(chance, placed)]
         return replace(answer, drafts=pack(said)), THINK
