@@ -133,7 +133,7 @@ async def test_a_prefill_worker_that_drains(tmp_path: Path) -> None:
 
 
 async def test_a_receiver_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has room for 5 pages (test_lending.py: when it has), and computes the rest."""
+    """It has room for 5 pages (test_lend.py: when it has), and computes the rest."""
     async with split(tmp_path) as mesh:
         landing, room = mesh.decode.handover.fetcher.landing, iter([True] * 5)
         land = landing.land

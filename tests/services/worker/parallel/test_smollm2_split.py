@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from other_nodes import other_node
-from test_other_node import bits, meeting, there
 from test_ranks import loaded
 from test_smollm2 import PROMPTS
+from test_worker_nodes import bits, mesh_at
 from tokenizers import Tokenizer
 
-from bench.running_mesh import free_ports
 from models.sources import ensure_model
 from services.worker.running.torch_model import ForwardRows, TorchModel
 
@@ -48,14 +47,15 @@ def model_folder() -> Path:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_two_nodes_compute_the_bits_of_one(ranks: int, tmp_path: Path) -> None:
-    folder, port = model_folder(), free_ports(1)
+    folder = model_folder()
     sizes = {"executor": "compiled", "ranks": ranks, "kv_cache_mb": 64, "page_tokens": 32}
     with torch.inference_mode():
         with loaded(folder, **sizes) as (model, _):
             expected = bits(model)
         with (
-            other_node(tmp_path / "node.log", **there(folder, port, ranks)),
-            loaded(folder, **sizes, meeting=meeting(port)) as (model, _),
+            mesh_at(tmp_path) as mesh,
+            other_node(tmp_path / "node.log", **mesh.flags(folder, ranks)),
+            loaded(folder, **sizes, nodes=mesh.nodes(ranks)) as (model, _),
         ):
             found = bits(model)
     assert len(found) == len(expected) and all(map(torch.equal, found, expected))

@@ -1,3 +1,5 @@
+"""When pages are fetched."""
+
 from __future__ import annotations
 
 from services.worker.handover.fetch import FetchRates
