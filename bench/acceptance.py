@@ -39,8 +39,7 @@ SHOWN = (
     Shown("Tokens a step on held-out prompts", "temperatures>*>*",
           {"chat>tokens_per_step": "chat", "code>tokens_per_step": "code", "all>tokens_per_step": "all",
            "all>decode_tokens_per_second": "all, tokens/s"},
-          "By temperature and method; `:4` is the longest draft. One stream, cold; each prompt goes to all methods in "
-          "turn. Tokens a step: 1 + accepted / steps, without the step of the prompt."),
+          "By temperature and method; `:4` is the longest draft. One stream, cold; without the step of the prompt."),
 )  # fmt: skip
 
 
@@ -85,12 +84,9 @@ def measure(options: argparse.Namespace) -> Figures:
     found = sources(options.spec_bench, options.human_eval)
     figures: Figures = {"model": options.model, "dtype": options.dtype, "max_tokens": options.max_tokens, "missed": []}
     if options.training and options.only in (None, "training"):
-        figures["training"] = overlaps(options, found)
-        figures["missed"] += [
-            f"{seen['overlap']} of {seen['prompts']} prompts of {name} are held out"
-            for name, seen in figures["training"].items()
-            if seen["overlap"]
-        ]
+        figures["training"] = seen = overlaps(options, found)
+        held = {name: each for name, each in seen.items() if each["overlap"]}
+        figures["missed"] += [f"{e['overlap']} of {e['prompts']} prompts of {n} are held out" for n, e in held.items()]
     if options.only == "training":
         return figures
     bodies = held_out(options, found)
@@ -126,19 +122,17 @@ def held_out(options: argparse.Namespace, found: Sources) -> dict[str, list[Body
 
 
 def heads_of(folders: Sequence[str]) -> list[Head]:
-    """Named by their methods as far as that tells them apart, otherwise with their folder's name, or its path."""
+    """Named by their methods where that tells them apart, otherwise with their folders' paths, too."""
     paths = [Path(folder).expanduser().resolve() for folder in folders]
-    if missing := [folder for folder, path in zip(folders, paths, strict=True) if not path.is_dir()]:
+    if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SystemExit(f"bench acceptance: no folder {', '.join(missing)}")
     cache = cache_dir(Settings.for_tests())
     methods = [method_of(str(path), cache) for path in paths]
-    names: list[str] = methods
-    for parts in (1, 2):
-        if len(set(names)) < len(names):
-            names = [f"{method} {'/'.join(path.parts[-parts:])}" for method, path in zip(methods, paths, strict=True)]
-    if len(set(names)) < len(names):
-        raise SystemExit(f"bench acceptance: heads of the same name: {', '.join(names)}")
-    return [Head(*each) for each in zip(names, methods, map(str, paths), strict=True)]
+    alike = len(set(methods)) < len(methods)
+    return [
+        Head(f"{method} {path}" if alike else method, method, str(path))
+        for method, path in zip(methods, paths, strict=True)
+    ]
 
 
 # Sending --------------------------------------------------------------------------------------------------

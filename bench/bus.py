@@ -7,7 +7,7 @@ import asyncio
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,8 +30,7 @@ from mesh.transport.zmq import ZmqTransport
 HELP = "the actor runtime alone: round trips and streams over ipc"
 WARM_UP = 300
 SHOWN = (
-    Shown("Question and answer between two processes over ipc", "ask",
-          {"p50_us": "p50, µs", "p99_us": "p99, µs"}),
+    Shown("Question and answer between two processes over ipc", "ask", {"p50_us": "p50, µs", "p99_us": "p99, µs"}),
 )  # fmt: skip
 
 
@@ -116,7 +115,7 @@ async def _asks_at_once(echo: Ref, count: int, callers: int) -> dict[str, float]
         for number in range(count // callers):
             await echo.ask(Ping(number, [1, 2, 3]), timeout=5.0)
 
-    seconds = await _timed(lambda: asyncio.gather(*(caller() for _ in range(callers))))
+    seconds = await _timed(asyncio.gather(*(caller() for _ in range(callers))))
     return {"asks_per_s": count // callers * callers / seconds}
 
 
@@ -131,13 +130,13 @@ async def _streams(echo: Ref, items: int, streams: int) -> dict[str, float]:
                 expected += 1
         assert expected == each
 
-    seconds = await _timed(lambda: asyncio.gather(*(reader() for _ in range(streams))))
+    seconds = await _timed(asyncio.gather(*(reader() for _ in range(streams))))
     return {"items_per_s": each * streams / seconds}
 
 
-async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
+async def _timed(work: Awaitable[Any]) -> float:
     begin = time.perf_counter()
-    await work()
+    await work
     return time.perf_counter() - begin
 
 

@@ -147,9 +147,7 @@ def _has_time(began: float, seconds: float, done: int) -> bool:
     return spent + spent / (done + 1) / 2 < seconds
 
 
-def blocks(
-    workload: str, at_a_time: int, method: str, tokens: int, salt: str
-) -> Callable[[RunningMesh, int], Block]:
+def blocks(workload: str, at_a_time: int, method: str, tokens: int, salt: str) -> Callable[[RunningMesh, int], Block]:
     """Every turn has other requests, and both meshes get the same in a turn."""
     size = max(at_a_time, ONE_BY_ONE)
 
@@ -212,9 +210,7 @@ def rounded(ratio: Ratio) -> dict[str, float]:
 
 def summary(cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Worst cell, mean, and which bars they miss."""
-    ratios = {
-        name: Ratio(*(seen[field] for field in Ratio._fields)) for name, seen in cells.items() if "mean" in seen
-    }
+    ratios = {name: Ratio(*(seen[field] for field in Ratio._fields)) for name, seen in cells.items() if "mean" in seen}
     told = [
         f"{name}: {seen['failed_new']} requests failed"
         for name, seen in cells.items()

@@ -49,7 +49,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    model = _load(options)
+    folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
+    strict = options.determinism == "strict"
+    own = {"dtype": options.dtype, "strict": strict, "threads": options.threads, "page_tokens": PAGE_TOKENS}
+    model = load_torch_model(folder, Wanted(**own, kv_cache_mb=512))
     threads = threads_of("worker", "", options.threads)
     figures: dict[str, Any] = {
         "model": options.model,
@@ -64,18 +67,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     one = figures["step_ms"]["rows 1"]
     figures["times_one_row"] = {name: round(ms / one, 3) for name, ms in figures["step_ms"].items()}
     return figures | {"ceilings": _ceilings(model, options.dtype, threads, one)}
-
-
-def _load(options: argparse.Namespace) -> TorchModel:
-    folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
-    wanted = Wanted(
-        dtype=options.dtype,
-        strict=options.determinism == "strict",
-        threads=options.threads,
-        page_tokens=PAGE_TOKENS,
-        kv_cache_mb=512,
-    )
-    return load_torch_model(folder, wanted)
 
 
 def _steps(model: TorchModel, options: argparse.Namespace) -> dict[str, float]:

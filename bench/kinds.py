@@ -13,7 +13,11 @@ from array import array
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from tokenizers import Tokenizer
+
+from models.sources import ensure_model
+from services.api.settings import Settings, cache_dir
 
 LONGEST = 4000  # tokens of one file
 SHORTEST = 400
@@ -84,11 +88,6 @@ def _read(file: Path) -> str:
 
 
 @cache
-def _tokenizer() -> Any:
-    from tokenizers import Tokenizer
-
-    from models.sources import ensure_model
-    from services.api.settings import Settings, cache_dir
-
+def _tokenizer() -> Tokenizer:
     folder = ensure_model("smollm2-135m-instruct", cache_dir(Settings.for_tests()))
     return Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))

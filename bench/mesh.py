@@ -2,7 +2,6 @@
 
 throughput   64 streams, with and without drafts: tokens/s
 soak         the same for minutes, resident memory sampled: it must be flat (`--soak 300`)
-disconnects  requests hung up at random: afterwards nothing may be left (`--disconnects 10000`)
 
 The harness and the mesh share the cores, as the bar of 20 000 tokens/s on 2 cores means it.
 """
@@ -20,29 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.running_mesh import ROLES, ROOT, RunningMesh, open_files, resident_mb, running_mesh, threads
+from bench.running_mesh import ROOT, RunningMesh, resident_mb, running_mesh
 from bench.shown import Shown
 
-HELP = "tokens/s through the whole mesh (mock engine), memory under load, leaks after disconnects"
+HELP = "tokens/s through the whole mesh (mock engine), memory under load"
 BAR_TOKENS = 20_000
 # Allocators breathe: this much more at the end of a soak than after its first fifth is still flat.
 FLAT_MB = 8.0
-SETTLE_SECONDS = 30.0
 
-# Gauges that must be 0 when no request runs, wherever a process serves them. Every running handler and stream
-# is a task, and counts in bus_mailbox_depth or bus_streams_open; every request at the door is one, too.
-AT_REST = (
-    "specmesh:num_requests_running",
-    "specmesh:num_requests_waiting",
-    "specmesh:kv_cache_usage_perc",
-    "specmesh:door_requests_running",
-    "specmesh:http_connections",
-    "specmesh:proposer_sequences",
-    "specmesh:bus_mailbox_depth",
-    "specmesh:bus_streams_open",
-    "specmesh:bus_outbox_bytes",
-    "specmesh:bus_credits_outstanding_bytes",
-)
 SHOWN = (
     Shown("The mesh alone", "throughput_*",
           {"tokens_per_s": "tokens/s", "ttft_ms>p50": "first token p50, ms", "ttft_ms>p99": "p99",
@@ -58,8 +42,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--acceptance", type=float, default=0.6, help="of the mock engine")
     parser.add_argument("--soak", type=float, default=0.0, help="seconds; the bar is set for 300")
-    parser.add_argument("--disconnects", type=int, default=500, help="requests; the bar is set for 10000")
-    parser.add_argument("--only", choices=("throughput", "soak", "disconnects"), help="one part")
+    parser.add_argument("--only", choices=("throughput", "soak"), help="one part")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -71,8 +54,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             _throughput(mesh, options, figures)
         if options.soak or options.only == "soak":
             _soak(mesh, options, figures)
-        if options.only in (None, "disconnects"):
-            _disconnects(mesh, options, figures)
         figures["resident_mb"] = {role: round(resident_mb(pid), 1) for role, pid in mesh.processes().items()}
     return figures
 
@@ -106,59 +87,9 @@ def growth(samples: list[float]) -> float:
     return statistics.median(samples[-fifth:]) - statistics.median(samples[fifth : 2 * fifth] or samples[:1])
 
 
-def _disconnects(mesh: RunningMesh, options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    # Once before, so that what is opened once and kept is not taken for a leak.
-    _load(mesh, options, requests=2 * options.streams, disconnect=0.9)
-    before = _settled(mesh, None)
-    run = _load(mesh, options, requests=options.disconnects, disconnect=1.0)
-    after = _settled(mesh, before)
-    figures["disconnects"] = {**run, "before": before, "after": after}
-    # A renamed gauge must not pass for one that is zero.
-    figures["missed"] += [f"no process serves {name}" for name in unserved(after)]
-    for what in sorted(left_over(before, after)):
-        figures["missed"].append(f"after {options.disconnects} disconnects: {what}")
-
-
-def left_over(before: dict[str, float], after: dict[str, float]) -> list[str]:
-    """What is there after a run that was not before it, or should be zero and is not."""
-    found = []
-    for name, value in after.items():
-        if name.startswith("gauge ") and value:
-            found.append(f"{name} is {value:g}")
-        elif value > before.get(name, 0.0):
-            found.append(f"{name} was {before.get(name, 0.0):g} and is {value:g}")
-    return found
-
-
-def unserved(counts: dict[str, float]) -> list[str]:
-    served = {name.rpartition(" ")[2] for name in counts if name.startswith("gauge ")}
-    return [name for name in AT_REST if name not in served]
-
-
-def _settled(mesh: RunningMesh, before: dict[str, float] | None) -> dict[str, float]:
-    """The counts once they are at rest, or after SETTLE_SECONDS."""
-    end = time.monotonic() + SETTLE_SECONDS
-    while True:
-        time.sleep(1.0)
-        counts = _counts(mesh)
-        if not left_over(before if before is not None else counts, counts) or time.monotonic() > end:
-            return counts
-
-
-def _counts(mesh: RunningMesh) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for role, pid in mesh.processes().items():
-        counts[f"files {role}"] = open_files(pid)
-        counts[f"threads {role}"] = threads(pid)
-    for role in ROLES:
-        samples = mesh.metrics(role)
-        counts |= {f"gauge {role} {name}": samples[name] for name in AT_REST if name in samples}
-    return counts
-
-
 def _load(
     mesh: RunningMesh, options: argparse.Namespace, *, requests: int = 0, duration: float = 0.0,
-    disconnect: float = 0.0, speculation: dict[str, Any] | None = None,
+    speculation: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """One run of the harness in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
@@ -166,7 +97,7 @@ def _load(
         command = [
             sys.executable, "-m", "loadtest", mesh.url, f"--json={file}", "--quiet", "--ignore-eos",
             f"--concurrency={options.streams}", f"--max-tokens={options.max_tokens}", "--max-error-rate=1",
-            f"--requests={requests}", f"--duration={duration}", f"--disconnect={disconnect}", "--timeout=120",
+            f"--requests={requests}", f"--duration={duration}", "--timeout=120",
         ]  # fmt: skip
         if speculation is not None:
             command.append(f"--speculation={json.dumps(speculation)}")

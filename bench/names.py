@@ -12,7 +12,6 @@ BENCHMARKS = {
     "same_drafts": "oracles.same_drafts", "mesh": "mesh", "bus": "bus", "step_overhead": "step_overhead",
     "witnesses": "oracles.witnesses", "faults": "failures.faults",
     "failover": "failures.failover", "on_ray": "failures.on_ray", "split": "split", "simulate": "simulated.simulate",
-    "same_text": "same_text",
     "gpu_environment": "gpu.environment", "parity": "gpu.parity", "gpu_law3": "gpu.law3", "gpu_steps": "gpu.steps",
     "gpu_verify": "gpu.verify", "gpu_decode": "gpu.decode", "gpu_attention": "gpu.attention",
     "gpu_runner": "gpu.runner", "gpu_prefill": "gpu.prefill", "gpu_http": "gpu.http",

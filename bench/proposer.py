@@ -16,10 +16,8 @@ import json
 import math
 import operator
 import subprocess
-import tempfile
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +45,8 @@ BRINGS_LONGEST = 16
 CHANCES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8)
 LENGTHS = (16, 12, 8, 6, 4, 3, 2, 1)
 BRINGING = ("suffix", "auto")
+# What is learned, and what is said again.
+Texts = tuple[Any, Any]
 SHOWN = (
     Shown("What a step of a proposer costs", "ours|theirs",
           {"step>p50_us": "a step p50, µs", "step>p99_us": "p99", "learn>ns_per_token": "a token learned, ns",
@@ -72,11 +72,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="proposer-") as folder:
-        if options.only != "brings":
-            figures |= costs(Path(folder), options)
-        if options.only != "costs":
-            figures["brings"] = brings(Path(folder), options)
+    if options.only != "brings":
+        figures |= costs(options)
+    if options.only != "costs":
+        figures["brings"] = brings(options)
     figures["missed"] = missed(figures)
     return figures
 
@@ -145,13 +144,9 @@ def drafter_of(job: dict[str, Any]) -> tuple[SuffixIndex, Drafter]:
 # Jobs -----------------------------------------------------------------------------------------------------
 
 
-def job(folder: Path, name: str, texts: tuple[list[array[int]], list[array[int]]], **more: Any) -> dict[str, Any]:
-    learned, said = folder / f"{name} learned.npz", folder / f"{name} said.npz"
-    if not learned.exists():
-        replay.keep(learned, texts[0])
-        replay.keep(said, texts[1])
+def job(texts: Texts, **more: Any) -> dict[str, Any]:
     usual = {"method": "suffix", "depth": DEPTH, "factor": 1.0, "min_token_prob": LEAST}
-    return usual | {"learned": str(learned), "said": str(said)} | more
+    return usual | {"learned": texts[0], "said": texts[1]} | more
 
 
 def ours(each: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +156,7 @@ def ours(each: dict[str, Any]) -> dict[str, Any]:
 def theirs(python: str, jobs: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
     """Version, and figures of each job; one process for all."""
     command = [python, "-m", "bench.oracles.arctic"]
-    done = subprocess.run(command, input=json.dumps(jobs), capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(command, input=json.dumps(jobs, default=list), capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         raise SystemExit(f"{python} -m bench.oracles.arctic failed:\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout)
@@ -171,12 +166,12 @@ def theirs(python: str, jobs: list[dict[str, Any]]) -> tuple[str, list[dict[str,
 # 1: time, bytes -------------------------------------------------------------------------------------------
 
 
-def costs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def costs(options: argparse.Namespace) -> dict[str, Any]:
     found = texts_of("python", options.tokens, options.replayed)
     if found is None:
         raise SystemExit("the Python library has too few tokens")
     texts = found[0], [text[:SAID] for text in found[1]]
-    told = job(folder, "python", texts, how="scheduled", longest=LONGEST, batch=options.batch)
+    told = job(texts, how="scheduled", longest=LONGEST, batch=options.batch)
     figures: dict[str, Any] = {"ours": ours(told)}
     if options.arctic:
         version, (other,) = theirs(options.arctic, [told])
@@ -187,7 +182,7 @@ def costs(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 # 2: what drafts bring -------------------------------------------------------------------------------------
 
 
-def brings(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def brings(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"kinds": {}}
     for kind in options.kinds.split(","):
         texts = texts_of(kind, options.kind_tokens, options.kind_replayed)
@@ -195,7 +190,7 @@ def brings(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             print(f"too little of {kind} here", flush=True)
             continue
         usual = {"how": "free", "longest": BRINGS_LONGEST, "batch": options.batch}
-        found["kinds"][kind] = seen = kind_of(folder, kind, texts, usual, options.arctic)
+        found["kinds"][kind] = seen = kind_of(texts, usual, options.arctic)
         print(kind, json.dumps({name: each for name, each in seen.items() if name != "curves"}), flush=True)
     for name in BRINGING:
         if ratios := [each["ratio"][name] for each in found["kinds"].values() if name in each.get("ratio", {})]:
@@ -204,12 +199,12 @@ def brings(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def kind_of(folder: Path, kind: str, texts: Any, usual: dict[str, Any], arctic: str) -> dict[str, Any]:
+def kind_of(texts: Texts, usual: dict[str, Any], arctic: str) -> dict[str, Any]:
     """Ours along a curve of drafted tokens, so that it can be read at theirs."""
-    seen: dict[str, Any] = {"curves": {name: curve(folder, kind, texts, usual, name) for name in BRINGING}}
+    seen: dict[str, Any] = {"curves": {name: curve(texts, usual, name) for name in BRINGING}}
     seen["ours"] = {name: points[0] for name, points in seen["curves"].items()}
     if arctic:
-        factors = [job(folder, kind, texts, **usual, factor=factor) for factor in (1.0, 4.0)]
+        factors = [job(texts, **usual, factor=factor) for factor in (1.0, 4.0)]
         _, (one, four) = theirs(arctic, factors)
         seen["theirs"], seen["theirs, factor 4"] = point(one["free"]), point(four["free"])
         drafted, accepted = seen["theirs"]
@@ -226,10 +221,10 @@ def mean_of(ratios: Sequence[float]) -> float:
     return round(math.exp(sum(map(math.log, ratios)) / len(ratios)), 3)
 
 
-def curve(folder: Path, kind: str, texts: Any, usual: dict[str, Any], method: str) -> list[tuple[float, float]]:
+def curve(texts: Texts, usual: dict[str, Any], method: str) -> list[tuple[float, float]]:
     """(drafted, accepted) a step: the whole drafts first, then cut by their chances, or by length where those aren't
     told."""
-    whole = job(folder, kind, texts, **usual, method=method)
+    whole = job(texts, **usual, method=method)
     points = [point(ours(whole)["free"])]
     # Nothing is that probable: where all of a draft stays, chances aren't told.
     if point(ours({**whole, "least_chance": 2.0})["free"])[0] == 0:

@@ -150,23 +150,12 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# Texts in a file, for another interpreter -----------------------------------------------------------------
-
-
-def keep(path: Path, texts: Sequence[Text]) -> None:
-    lengths = np.array([len(text) for text in texts], np.int64)
-    np.savez(path, lengths=lengths, tokens=np.concatenate([np.array(text, np.int32) for text in texts]))
-
-
-def kept(path: Path) -> list[array[int]]:
-    with np.load(path) as file:
-        tokens, stops = file["tokens"], np.cumsum(file["lengths"])
-    return [array("i", each.tobytes()) for each in np.split(tokens.astype(np.int32), stops[:-1])]
+# Jobs ---------------------------------------------------------------------------------------------------
 
 
 def figures_of(make: Callable[[dict[str, Any]], Guesser], job: dict[str, Any]) -> dict[str, Any]:
     """A job: texts to learn, texts to say again, and how. What is said again is learned, too: each begins anew."""
-    learned, said = kept(Path(job["learned"])), kept(Path(job["said"]))
+    learned, said = ([array("i", text) for text in job[name]] for name in ("learned", "said"))
     guesser = make(job)
     found: dict[str, Any] = {"learn": learn(guesser, learned)}
     if job["how"] == "scheduled":

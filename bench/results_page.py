@@ -20,15 +20,15 @@ from bench.shown import Shown, at, cells, lines_of, number, of_names, table, wra
 DOCS = rows.ROOT / "docs"
 HELP = "makes docs/results.md, and the figures in README.md and other pages, from the rows in bench/results/"
 PAGE = "results.md"
-# Of a row; it has them whole.
-LONGEST_COMMAND, MOST_MISSED = 64, 3
+# Of a row's command; the row has it whole.
+LONGEST_COMMAND = 64
 ABOUT = """# Results
 
 Made from the rows in [bench/results/](../bench/results/) by `python -m bench results`; nothing here is written by hand.
 Of each benchmark the newest row is shown that was measured from a clean tree, on each kind of machine. Below its tables
 stand the row's date and commit, the share of all cores that others used before it began, its words behind `python -m
-bench`, and bars that it missed. Machines differ from day to day, so a ratio within a table says more than figures of
-two. `make bench` measures anew, and `make bench-gpu` on a machine with a GPU.
+bench`, and the bars that it missed. Machines differ from day to day, so a ratio within a table says more than figures
+of two. `make bench` measures anew, and `make bench-gpu` on a machine with a GPU.
 """
 
 
@@ -38,17 +38,13 @@ def main(argv: Sequence[str], docs: Path = DOCS, results: Path = rows.RESULTS) -
     options = parser.parse_args(argv)
     all_rows = rows.read_all(results)
     files = {PAGE: page(all_rows)} | results_in_pages.made(docs, all_rows)
-    behind = [name for name, text in files.items() if not same(docs / name, text)]
+    behind = [name for name, text in files.items() if not (docs / name).exists() or (docs / name).read_text() != text]
     for name in behind:
         if options.check:
             print(f"{name} is behind the rows: python -m bench results")
         else:
             (docs / name).write_text(files[name])
     return int(options.check and bool(behind))
-
-
-def same(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
 
 
 def page(all_rows: dict[str, list[Row]]) -> str:
@@ -113,7 +109,5 @@ def source(row: Row) -> str:
     busy = row["hardware"].get("busy_before")
     load = "" if busy is None else f", {busy:.0%} busy"
     command = textwrap.shorten(row["command"].removeprefix("python -m bench "), LONGEST_COMMAND, placeholder=" …")
-    missed = row["figures"].get("missed", [])
-    told = [f"  - missed: {each}" for each in missed[:MOST_MISSED]]
-    more = [f"  - and {len(missed) - MOST_MISSED} more bars"] if len(missed) > MOST_MISSED else []
-    return "\n".join([f"- {row['date'][:10]}, `{row['commit'][:7]}`{load}: `{command}`", *told, *more])
+    missed = [f"  - missed: {each}" for each in row["figures"].get("missed", [])]
+    return "\n".join([f"- {row['date'][:10]}, `{row['commit'][:7]}`{load}: `{command}`", *missed])

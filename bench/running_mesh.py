@@ -38,31 +38,11 @@ class MeshFailed(Exception):
     """It did not become ready; the message holds the end of its output."""
 
 
-class RunningMesh:
-    def __init__(
-        self,
-        folder: Path,
-        settings: dict[str, Any],
-        specmesh: Sequence[str] = SPECMESH,
-        root: Path = ROOT,
-        stdout: int | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """`specmesh`: the command, and `root` its repository; another checkout has both of its own. `stdout`: a
-        descriptor that gets its output instead of the file. `environment`: more variables."""
-        self.port = free_ports(1)
-        self.metrics_base = free_ports(8)
-        self.output = folder / "up.log"
-        own = {"run_dir": folder / "run", "store_dir": folder / "store"}
-        flags = {**own, "port": self.port, "metrics_port": self.metrics_base, **settings}
-        argv = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
-        with self.output.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*specmesh, "up", *argv],
-                stdout=log if stdout is None else stdout, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**inherited, **(environment or {})}, cwd=root,
-            )  # fmt: skip
+class SeenMesh:
+    """What anybody sees of a mesh with one process a role."""
+
+    port: int
+    metrics_base: int
 
     @property
     def url(self) -> str:
@@ -71,19 +51,8 @@ class RunningMesh:
     def metrics_url(self, role: str) -> str:
         return f"{self._side_door(role)}/metrics"
 
-    def is_ready(self, role: str) -> bool:
-        """By its own word."""
-        return _status(f"{self._side_door(role)}/health/ready") == 200
-
     def _side_door(self, role: str) -> str:
         return f"http://127.0.0.1:{self.metrics_base + ROLES.index(role)}"
-
-    def wait_until_ready(self, seconds: float = 240.0) -> None:
-        end = time.monotonic() + seconds
-        while _status(f"{self.url}/health/ready") != 200:
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise MeshFailed(self.output.read_text(errors="replace")[-4000:])
-            time.sleep(0.1)
 
     def metrics(self, role: str) -> dict[str, float]:
         """Samples by name, summed over labels."""
@@ -103,6 +72,36 @@ class RunningMesh:
     def _samples(self, role: str) -> dict[tuple[str, str], float]:
         with urllib.request.urlopen(self.metrics_url(role), timeout=10) as answer:
             return parse(answer.read().decode())
+
+
+class RunningMesh(SeenMesh):
+    """`specmesh`: the command, and `root` its repository; another checkout has both of its own."""
+
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], specmesh: Sequence[str] = SPECMESH, root: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """`environment`: more variables."""
+        self.port = free_ports(1)
+        self.metrics_base = free_ports(8)
+        self.output = folder / "up.log"
+        own = {"run_dir": folder / "run", "store_dir": folder / "store"}
+        flags = {**own, "port": self.port, "metrics_port": self.metrics_base, **settings}
+        argv = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SPECMESH_")}
+        with self.output.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*specmesh, "up", *argv],
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env={**inherited, **(environment or {})}, cwd=root,
+            )  # fmt: skip
+
+    def wait_until_ready(self, seconds: float = 240.0) -> None:
+        end = time.monotonic() + seconds
+        while _status(f"{self.url}/health/ready") != 200:
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise MeshFailed(self.output.read_text(errors="replace")[-4000:])
+            time.sleep(0.1)
 
     def processes(self) -> dict[str, int]:
         """Role -> pid, and "up" for the supervisor. Of a role that is kept warm, the process that does the work."""

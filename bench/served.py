@@ -43,12 +43,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     # Nothing was drafted from other answers, or from pages that another request had computed.
     figures["cold"] = [name for name in names if options.cold or REQUESTS[name].cold]
     for name in names:
-        figures[name] = [line for streams in _streams(options) for line in lines(loaded(name, streams, options))]
+        streams = map(int, options.concurrency.split(","))
+        figures[name] = [line for each in streams for line in lines(loaded(name, each, options))]
     return figures
-
-
-def _streams(options: argparse.Namespace) -> list[int]:
-    return [int(each) for each in options.concurrency.split(",")]
 
 
 def loaded(name: str, streams: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -18,13 +18,13 @@ import itertools
 import json
 import statistics
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from bench.failures.failover import until_ready
 from bench.running_mesh import RunningMesh, running_mesh
 from bench.shown import Shown
 from bench.streams import Chunks, chunks
@@ -71,7 +71,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for side, own in sides(options.sides, options.page_transport).items():
         workers = sum(each for each in own.values() if isinstance(each, int))
         with running_mesh(**settings(options), **own) as mesh:
-            until_all_are_ready(mesh, workers)
+            until_ready(mesh, workers)
             found, texts[side] = of_side(mesh, options)
             found |= handed_over(mesh, workers)
         figures |= {f"{side}_{name}": value for name, value in found.items()}
@@ -105,17 +105,6 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         profile = {"step_ms": 4, "row_us": 100, "vocab_size": 49152, "token_bytes": 23040}
         return common | {"engine": "mock", "mock_profile": json.dumps(profile)}
     return common | {"model": options.model, "dtype": options.dtype}
-
-
-def until_all_are_ready(mesh: RunningMesh, workers: int) -> None:
-    end = time.monotonic() + 240
-    while time.monotonic() < end:
-        with urllib.request.urlopen(f"{mesh.url}/v1/mesh", timeout=10) as answer:
-            members = json.load(answer)["members"]
-        if sum(each["role"] == "worker" and each["state"] == "ready" for each in members) == workers:
-            return
-        time.sleep(0.2)
-    raise TimeoutError(f"no {workers} workers are ready")
 
 
 def of_side(mesh: RunningMesh, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:

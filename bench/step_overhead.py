@@ -49,10 +49,7 @@ class Case(NamedTuple):
     bar_ms: float
 
 
-CASES = {
-    "prepared": Case(1.0, ("kept", "ahead", "lease"), 0.1),
-    "waited": Case(0.3, ("waited", "asked"), 0.35),
-}
+CASES = {"prepared": Case(1.0, ("kept", "ahead", "lease"), 0.1), "waited": Case(0.3, ("waited", "asked"), 0.35)}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

@@ -28,10 +28,6 @@ class Heard(NamedTuple):
     drafts: Mapping[str, Any] = {}
 
     @property
-    def seconds(self) -> float:
-        return self.ended - self.sent
-
-    @property
     def decode_seconds(self) -> float:
         """Of all tokens but the first; an answer of a single piece took no time at all."""
         return max(self.ended - self.first, 1e-4)

@@ -2,12 +2,8 @@
 
 What a part found is on disk when it ends: its figures are a row of its own. A part that fails, crashes or hangs is told
 at the end, and the next one begins. `on_gpu` is the form for the first minutes on a machine with a GPU, torch, triton
-and little else: it has a time limit for all parts, and says in on_gpu.jsonl how each ended.
-
-    --only NAMES      these parts
-    --resume          not those that on_gpu.jsonl says ended on this commit and machine
-    --results DIR     rows go there (default: bench/results); copy them there from another machine
-    --dry-run         toy sizes in Triton's interpreter, without a GPU: shows that all of on_gpu runs
+and little else: it has a time limit for all parts, and says in on_gpu.jsonl how each ended. Rows can be put elsewhere
+and be copied to bench/results. Its dry run computes toys in Triton's interpreter, without a GPU.
 """
 
 from __future__ import annotations

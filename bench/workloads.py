@@ -1,4 +1,4 @@
-"""The kinds of request that benchmarks judge speculation by: some of the load harness's, and files of JSON lines.
+"""The kinds of request that benchmarks judge speculation by: some of the load harness's.
 
 A request is the body of a call of /v1/chat/completions (it has `messages`) or /v1/completions (it has `prompt`),
 without the model's name. The same count and seed give the same requests; the same seed and a larger count begin with
@@ -6,9 +6,6 @@ the same ones.
 """
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 from loadtest.workloads import REQUESTS, Body, Kind
 
@@ -24,11 +21,3 @@ def salt_of(workload: str, salt: str, number: int) -> str:
 
 def route(body: Body) -> str:
     return "/v1/chat/completions" if "messages" in body else "/v1/completions"
-
-
-def from_lines(path: Path, count: int) -> list[Body]:
-    """Bodies from a file of JSON lines, again from its beginning where it has fewer."""
-    bodies: list[Body] = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    if not bodies:
-        raise ValueError(f"{path} has no requests")
-    return [bodies[at % len(bodies)] for at in range(count)]

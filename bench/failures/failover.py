@@ -1,6 +1,5 @@
 """What callers notice when a worker dies: streams at two workers under `specmesh up`, one of them is killed (kill -9),
 stopped (SIGSTOP) or drained (SIGTERM) when all streams have begun, again and again. Compared with a calm run.
-As root also `partition`: one of the two is in a network namespace, and nothing gets through to it for five seconds.
 
 The gap of a stream is the longest time without new text in it. A fault is seen when the streamer's health no longer
 calls the worker ready. Two workers need twice the memory of one.
@@ -15,7 +14,6 @@ import json
 import os
 import random
 import signal
-import tempfile
 import threading
 import time
 import urllib.error
@@ -25,27 +23,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.failures.partition import Link, mesh_with_far_worker
 from bench.running_mesh import MeshFailed, RunningMesh, descendants, is_parent, running_mesh
 from bench.shown import Shown
 from bench.streams import Refused, chunks
 
 HELP = "streams at two workers of which one dies, is stopped or drained: failures, changed texts, gaps"
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "drain": signal.SIGTERM}
-PARTITION, PARTED = "partition", 5.0  # s
-FAR = "worker-far"
 NAME = "measured"
 # Chunks of each stream before a worker is struck.
 BEGUN = 3
 BACK_WITHIN = 240.0  # s, until both workers are ready again
 BARS = {"kill": ("gap p99, s", 1.5), "stop": ("seen after, s", 3.0)}
-_TOLD = {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
-         "gap p50, s": "gap p50, s", "gap p99, s": "p99"}  # fmt: skip
 SHOWN = (
-    Shown("A worker that dies under streams", "kill|stop|drain", _TOLD,
-          "Streams at two workers, one of which is struck when all have begun. The gap of a stream is its longest "
-          "time without new text."),
-    Shown("A worker that is cut off for 5 s", "partition", _TOLD),
+    Shown("A worker that dies under streams", "kill|stop|drain",
+          {"times": "times", "failed": "failed", "differ": "texts that differ", "seen after, s": "seen after, s",
+           "gap p50, s": "gap p50, s", "gap p99, s": "p99"},
+          "One of two workers is struck when all streams have begun. A gap is a stream's longest time without text."),
 )  # fmt: skip
 
 
@@ -60,7 +53,7 @@ Strike = Callable[[RunningMesh], float]
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--faults", default="kill,stop", help=f"comma-separated, of {', '.join((*SIGNALS, PARTITION))}")
+    parser.add_argument("--faults", default="kill,stop", help=f"comma-separated, of {', '.join(SIGNALS)}")
     parser.add_argument("--times", type=int, default=10, metavar="N", help="of each (default 10)")
     parser.add_argument("--streams", type=int, default=16, metavar="N", help="at a time (default 16)")
     parser.add_argument("--tokens", type=int, default=120, metavar="N", help="of each answer (default 120)")
@@ -73,21 +66,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     chance = random.Random(options.seed)
     # What was learned in the calm run would end every answer before the fault.
     settings = {"served_model_name": NAME, "method": "ngram"} | dict(each.split("=", 1) for each in options.setting)
-    figures: dict[str, Any] = {}
-    if signals := {fault: signalled(SIGNALS[fault], chance) for fault in faults if fault != PARTITION}:
-        with running_mesh(workers=2, **settings) as mesh:
-            figures |= struck(mesh, options, signals)
-    if PARTITION in faults:
-        with (
-            tempfile.TemporaryDirectory(prefix="mesh-") as folder,
-            mesh_with_far_worker(Path(folder), **settings) as (mesh, link),
-        ):
-            figures |= struck(mesh, options, {PARTITION: parted(link)})
+    with running_mesh(workers=2, **settings) as mesh:
+        figures = struck(mesh, options, {fault: signalled(SIGNALS[fault], chance) for fault in faults})
     return figures | {"missed": list(missed(figures))}
 
 
 def struck(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Strike]) -> dict[str, Any]:
-    until_both_are_ready(mesh)
+    until_ready(mesh)
     calm, _ = together(mesh, options, lambda: None)
     figures: dict[str, Any] = {"calm": told(calm, calm)}
     for fault, strike in faults.items():
@@ -96,7 +81,7 @@ def struck(mesh: RunningMesh, options: argparse.Namespace, faults: dict[str, Str
         for _ in range(options.times):
             more, after = together(mesh, options, functools.partial(strike, mesh))
             heard, seen = heard + more, [*seen, after]
-            until_both_are_ready(mesh)
+            until_ready(mesh)
             print(f"{fault}: {json.dumps(told(heard, calm))}", flush=True)
         figures[fault] = {"times": options.times, "seen after, s": round(max(seen), 2), **told(heard, calm)}
     return figures
@@ -158,19 +143,6 @@ def signalled(number: signal.Signals, chance: random.Random) -> Strike:
     return strike
 
 
-def parted(link: Link) -> Strike:
-    def strike(mesh: RunningMesh) -> float:
-        link.cut()
-        mending = threading.Timer(PARTED, link.mend)
-        mending.start()
-        try:
-            return seen_after(mesh, FAR)
-        finally:
-            mending.join()
-
-    return strike
-
-
 def seen_after(mesh: RunningMesh, name: str) -> float:
     """Seconds until the streamer no longer calls that worker ready."""
     began = time.perf_counter()
@@ -200,9 +172,10 @@ def _instance(pid: int) -> str:
     return dict(each.split(b"=", 1) for each in pairs if b"=" in each)[b"SPECMESH_INSTANCE"].decode()
 
 
-def until_both_are_ready(mesh: RunningMesh) -> None:
+def until_ready(mesh: RunningMesh, count: int = 2) -> None:
+    """So many workers."""
     end = time.monotonic() + BACK_WITHIN
-    while [*states(mesh).values()].count("ready") != 2:
+    while [*states(mesh).values()].count("ready") != count:
         if time.monotonic() > end:
-            raise MeshFailed(f"no two workers within {BACK_WITHIN:g} s: {states(mesh)}")
+            raise MeshFailed(f"no {count} workers within {BACK_WITHIN:g} s: {states(mesh)}")
         time.sleep(0.1)

@@ -19,7 +19,7 @@ import random
 import statistics
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from bench.failures.failover import NAME, Heard, together, told
 from bench.failures.ray_machines import kill_machine, three_machines
@@ -50,10 +50,8 @@ SHOWN = (
 )  # fmt: skip
 
 
-class Death(NamedTuple):
-    noticed: float
-    started: float
-    ready: float
+# Seconds from a kill, by phase.
+Death = dict[str, float]
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +120,7 @@ def phases(seen: list[Death]) -> dict[str, float]:
     """A death's p50 and longest of each phase."""
     figures: dict[str, float] = {}
     for phase in PHASES:
-        took = [getattr(each, phase) for each in seen]
+        took = [each[phase] for each in seen]
         figures |= {f"{phase} p50, s": round(statistics.median(took), 2), f"{phase}, longest, s": round(max(took), 2)}
     return figures
 
@@ -154,7 +152,7 @@ def killed(cluster: Any, link: KeeperLink, chance: random.Random) -> Death:
             raise MeshFailed(f"no worker placed anew within {READY_WITHIN:g} s: {now}")
         time.sleep(LOOK_EVERY)
     killing.join()
-    return Death(**at)
+    return at
 
 
 def watchers(link: KeeperLink) -> list[dict[str, Any]]:

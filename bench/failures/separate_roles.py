@@ -14,18 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.running_mesh import ROLES, ROOT, MeshFailed, descendants, free_ports, is_parent
-from loadtest.server_metrics import parse
+from bench.running_mesh import ROLES, ROOT, MeshFailed, SeenMesh, descendants, free_ports, is_parent
 from services.api.settings import PREFIX, Settings, to_environment
 
 
-class SeparateRoles:
+class SeparateRoles(SeenMesh):
     """`run_role` starts one; the tokenizer hosts the directory."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.port = free_ports(1)
-        self._metrics_base = free_ports(len(ROLES))
+        self.metrics_base = free_ports(len(ROLES))
         self._settings = Settings.for_tests(run_dir=str(folder / "run"), port=self.port, **settings)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._instances = 0
@@ -36,16 +35,12 @@ class SeparateRoles:
     def running(self) -> list[str]:
         return list(self._processes)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
     def run_role(self, role: str, command: Sequence[str] = ()) -> None:
         """`command` instead of `specmesh run ROLE`."""
         self._instances += 1
         own = self._settings.replaced(
             instance=f"{role}-{self._instances}",
-            metrics_port=self._metrics_base + ROLES.index(role),
+            metrics_port=self.metrics_base + ROLES.index(role),
             host_directory=role == "tokenizer",
         )
         kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
@@ -90,27 +85,15 @@ class SeparateRoles:
                     raise MeshFailed(self.log(role))
                 time.sleep(0.05)
 
-    def metrics(self, role: str) -> dict[str, float]:
-        """Samples by name, summed over labels."""
-        with urllib.request.urlopen(self._side_door(role, "metrics"), timeout=10) as answer:
-            samples = parse(answer.read().decode())
-        summed: dict[str, float] = {}
-        for (name, _), value in samples.items():
-            summed[name] = summed.get(name, 0.0) + value
-        return summed
-
     def log(self, role: str) -> str:
         return self._log(role).read_text(errors="replace")[-4000:]
 
     def _log(self, role: str) -> Path:
         return self.folder / f"{role}.log"
 
-    def _side_door(self, role: str, path: str) -> str:
-        return f"http://127.0.0.1:{self._metrics_base + ROLES.index(role)}/{path}"
-
     def _ready(self, role: str) -> bool:
         try:
-            with urllib.request.urlopen(self._side_door(role, "health/ready"), timeout=5) as answer:
+            with urllib.request.urlopen(f"{self._side_door(role)}/health/ready", timeout=5) as answer:
                 return answer.status == 200 and not json.loads(answer.read()).get("degraded")
         except OSError:
             return False

@@ -25,13 +25,8 @@ LAYERS, SLOTS = 4, 1024
 # Five queries over one; and one query of the largest batch, of the rate at which the device reads.
 BAR = 1.1
 LOADED, OF_BANDWIDTH = "64 at 4096", 0.75
-SHOWN = (
-    Shown("Attention on the GPU, µs, in the shape of Llama 3.1 8B", "us>*"),
-)  # fmt: skip
-
-
-def flags(parser: argparse.ArgumentParser) -> None:
-    stage.flags(parser)
+SHOWN = (Shown("Attention on the GPU, µs, in the shape of Llama 3.1 8B", "us>*"),)
+flags = stage.flags
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

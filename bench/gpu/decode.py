@@ -29,13 +29,9 @@ ROWS = 8
 BARS = {"batch 1": 1.2, "rows_over_one": 1.1, "host_us": 150.0}
 SHOWN = (
     Shown("Decoding on the GPU", "strict|fast>step_ms|times_limit",
-          say="Random weights in the shape of Llama 3.1 8B. The limit is the time to read the bytes that a step must "
-              "read."),
+          say="Random weights in the shape of Llama 3.1 8B. The limit is the time to read what a step must read."),
 )  # fmt: skip
-
-
-def flags(parser: argparse.ArgumentParser) -> None:
-    stage.flags(parser)
+flags = stage.flags
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -31,8 +31,7 @@ COMPILE_SECONDS = 40.0
 SHOWN = (
     Shown("What the device can do", "limits",
           {"copy_gb_s": "copy, GB/s", "read_gb_s": "read, GB/s", "matmul_tflops": "products of bf16, TFLOP/s"}),
-    Shown("Its kernels, compiled", "compiled>*",
-          {"registers": "registers", "spills_in_loops": "spills in loops"}),
+    Shown("Its kernels, compiled", "compiled>*", {"registers": "registers", "spills_in_loops": "spills in loops"}),
 )  # fmt: skip
 
 
@@ -62,21 +61,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    return {
-        "torch_cuda": torch.version.cuda,
-        "compiler": os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "none",
-        "driver": _told(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]),
-        "cores": len(os.sched_getaffinity(0)),
-    }
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "none"
+    try:
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.run(asked, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        driver = ""
+    cores = len(os.sched_getaffinity(0))
+    return {"torch_cuda": torch.version.cuda, "compiler": compiler, "driver": driver, "cores": cores}
 
 
 def limits(where: torch.device) -> dict[str, float]:
     """What the other stages' figures are held against, measured here."""
-    return {
-        "copy_gb_s": round(stage.copy_gb_s(where), 1),
-        "read_gb_s": round(stage.read_gb_s(where), 1),
-        "matmul_tflops": round(stage.matmul_tflops(where), 1),
-    }
+    measures = (stage.copy_gb_s, stage.read_gb_s, stage.matmul_tflops)
+    return {measure.__name__: round(measure(where), 1) for measure in measures}
 
 
 def compiled(arch: int, operations: tuple[str, ...], seconds: float) -> dict[str, Any]:
@@ -111,10 +109,3 @@ def missed(compiled: dict[str, Any], arch: int) -> list[str]:
         if limit and each.get("shared", 0) > limit:
             found.append(f"{name}: {each['shared']} bytes of shared memory, sm_{arch} has {limit}")
     return found
-
-
-def _told(command: list[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -32,10 +32,6 @@ ROOM = 16
 DRY = Wanted(dtype="float32", executor="triton", page_tokens=16, kv_cache_mb=1, max_step_tokens=8)
 
 
-def no_drafts(_sequence: int, _text: list[int]) -> Draft:
-    return NO_DRAFT
-
-
 @dataclass(slots=True)
 class Answers:
     texts: list[list[int]]  # what was generated
@@ -67,7 +63,7 @@ class InProcess:
         self._ended: list[int] = []
 
     def generate(
-        self, prompts: Sequence[list[int]], tokens: int, drafts: Drafts = no_drafts,
+        self, prompts: Sequence[list[int]], tokens: int, drafts: Drafts = lambda _number, _text: NO_DRAFT,
         sampling: Sequence[Sampling] = (), chunk: int = 1 << 20,
     ) -> Answers:  # fmt: skip
         """`tokens` for each prompt; prompts are computed in chunks of that size. `sampling`: of each; (): greedy."""
@@ -129,17 +125,13 @@ class InProcess:
 # Drafts -------------------------------------------------------------------------------------------------
 
 
-def chain(tokens: list[int]) -> Draft:
-    return Draft(tokens, "bench") if tokens else NO_DRAFT
-
-
 def known(answers: Sequence[list[int]], prompts: Sequence[list[int]], length: int, wrong_after: int = 64) -> Drafts:
     """The text that is known to come, with wrong tokens from the given one on."""
 
     def drafts(number: int, text: list[int]) -> Draft:
         at = len(text) - len(prompts[number])
         right = answers[number][at : at + length]
-        return chain([token if place < wrong_after else token ^ 1 for place, token in enumerate(right)])
+        return Draft([token if place < wrong_after else token ^ 1 for place, token in enumerate(right)], "bench")
 
     return drafts
 
@@ -153,7 +145,7 @@ def known_tree(answers: Sequence[list[int]], prompts: Sequence[list[int]], lengt
             tokens += [token ^ 1, token]
             parents += [parent, parent]
             parent = len(tokens) - 1
-        return Draft(tokens, "bench", parents=parents) if tokens else NO_DRAFT
+        return Draft(tokens, "bench", parents=parents)
 
     return drafts
 
@@ -165,7 +157,7 @@ def looked_up(length: int, match: int = 3) -> Drafts:
         end = text[-match:]
         for at in range(len(text) - match - 1, -1, -1):
             if text[at : at + match] == end:
-                return chain(text[at + match : at + match + length])
+                return Draft(text[at + match : at + match + length], "bench")
         return NO_DRAFT
 
     return drafts

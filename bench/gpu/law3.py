@@ -98,13 +98,11 @@ def _differs(one: list[int], other: list[int]) -> int:
 
 
 def missed(ways: dict[str, Any]) -> list[str]:
-    found = [
-        f"{way}: another text from token {each['first_difference']} on"
-        for way, each in ways.items()
-        if each["first_difference"] >= 0
-    ]
-    # Drafts that are never accepted would prove nothing.
+    found = []
     for way, each in ways.items():
+        if each["first_difference"] >= 0:
+            found.append(f"{way}: another text from token {each['first_difference']} on")
+        # Drafts that are never accepted would prove nothing.
         if way.endswith(("right drafts", "half right", "trees")) and not each["accepted"]:
             found.append(f"{way}: no draft token was accepted")
     return found

@@ -35,9 +35,7 @@ NAMED = 20
 SIDE_BY_SIDE, CORES_EACH = 4, 2
 # What a dry run shows that it works with.
 DRY_TESTS = ("tests/kernels/norm_rope_act/test_fused.py::test_without_a_delta_the_residual_stays",)
-SHOWN = (
-    Shown("The kernels' tests", "", {"passed": "passed", "skipped": "skipped", "files": "files"}),
-)  # fmt: skip
+SHOWN = (Shown("The kernels' tests", "", {"passed": "passed", "skipped": "skipped", "files": "files"}),)
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

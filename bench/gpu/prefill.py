@@ -17,13 +17,8 @@ from models.passes import forward
 
 HELP = "Llama-8B's shape: prompt tokens per second against the device's rate of bf16 products"
 LENGTHS = (512, 2048, 8192)
-SHOWN = (
-    Shown("Prompts on the GPU, in the shape of Llama 3.1 8B", "tokens_per_s|of_matmul"),
-)  # fmt: skip
-
-
-def flags(parser: argparse.ArgumentParser) -> None:
-    stage.flags(parser)
+SHOWN = (Shown("Prompts on the GPU, in the shape of Llama 3.1 8B", "tokens_per_s|of_matmul"),)
+flags = stage.flags
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-import time
 from functools import partial
 from typing import Any
 
@@ -30,13 +29,9 @@ BARS = {"rows 8": 0.5, "exposed": 0.3}
 SHOWN = (
     Shown("Steps of a small model on the GPU, ms", "graphs|eager>step_ms|device_busy_ms",
           {f"rows {count}": f"rows {count}" for count in (1, 64, 256)},
-          "Random weights in the shape of SmolLM2-135M. Without the time that the device is busy the rest is the "
-              "host's."),
+          "Random weights in the shape of SmolLM2-135M. What a step takes beyond the device's time is the host's."),
 )  # fmt: skip
-
-
-def flags(parser: argparse.ArgumentParser) -> None:
-    stage.flags(parser)
+flags = stage.flags
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -59,10 +54,8 @@ def timed(
 
     pages = -(-(context + max(rows)) // PAGE_TOKENS)
     options = Options("bfloat16", pages, PAGE_TOKENS, min(shape.max_context, pages * PAGE_TOKENS))
-    began = time.perf_counter()
     weights: Any = RandomWeights(shape, where)
     executor = GpuExecutor(shape, weights, options, device=where.type, graphs=graphs)
-    made_s = time.perf_counter() - began
     batches = {f"rows {n}": make_batch([Stretch([7] * n, context, range(pages), 0)], PAGE_TOKENS) for n in rows}
     wall: dict[str, list[float]] = {name: [] for name in batches}
     calls = {name: partial(_step, executor, batch) for name, batch in batches.items()}
@@ -76,7 +69,7 @@ def timed(
     print(f"-- {'graphs' if graphs else 'eager'}: {step_ms}", flush=True)
     busy = {name: round(stage.busy_ms(call, 10, where), 4) for name, call in calls.items()}
     exposed = {name: round(step_ms[name] - busy[name], 4) for name in batches}
-    return {"path": executor.path, "made_s": round(made_s, 1), "step_ms": step_ms, "device_busy_ms": busy,
+    return {"path": executor.path, "step_ms": step_ms, "device_busy_ms": busy,
             "exposed_ms": exposed, "steps": dict(executor.steps)}  # fmt: skip
 
 

@@ -39,11 +39,6 @@ Tensors = dict[str, torch.Tensor]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
-def config_of(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(folder / "config.json")
-    return found
-
-
 def write(folder: Path, config: dict[str, Any], tensors: Tensors, model: Path | None = None) -> Path:
     """`model`: the folder whose tokenizer it gets."""
     folder.mkdir(parents=True)
@@ -117,13 +112,13 @@ def in_floats(method: str, folder: Path, model: Path, out: Path, seed: int | Non
         tensors[name] = own.take_ids(name, len(ids))
     if isinstance(head, Head) and head.mask is not None:
         tensors[head.mask.features] = own.take(head.mask.features, 1, len(head.taps) * network.hidden_size)
-    config = {name: value for name, value in config_of(folder).items() if name != "quantization_config"}
+    config = {name: value for name, value in read_json(folder / "config.json").items() if name != "quantization_config"}
     return write(out, config, tensors)
 
 
 def random_eagle(model: Path, out: Path, seed: int) -> Path:
     """EAGLE of the first generation, in the authors' layout."""
-    config = config_of(model) | {"num_hidden_layers": 1}
+    config = read_json(model / "config.json") | {"num_hidden_layers": 1}
     head = read_eagle(Fields(config), (), read_network(model))
     tensors = {name: tensor for name, tensor in drawn(head, seed).items() if name not in head.shared}
     mostly_hidden(tensors["fc.weight"])
@@ -135,7 +130,7 @@ def random_eagle(model: Path, out: Path, seed: int) -> Path:
 
 def mimo(model: Path, out: Path, seed: int, trained: Path | None) -> Path:
     """`trained`: an MTP block that specmesh made for the model, in DeepSeek's layout."""
-    network, config = read_network(model), config_of(model)
+    network, config = read_network(model), read_json(model / "config.json")
     config |= {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
     config |= {"tie_word_embeddings": False, "attention_bias": True}
     weights = Weights(model)

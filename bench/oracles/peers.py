@@ -25,6 +25,7 @@ PROMPTS = (
 )
 # Answers tokens/s of one request.
 Peer = Callable[[str], float]
+Ids = Callable[[str], list[int]]
 SHOWN = (
     Shown("One greedy stream beside transformers", "tokens_per_second>*",
           {"": "tokens/s", "/ratio>*>ratio&/ratio>*>low&/ratio>*>high": "of transformers' (95 %)"},
@@ -61,18 +62,12 @@ def in_turns(peers: dict[str, Peer], options: argparse.Namespace) -> dict[str, A
             for name, ask in peers.items():
                 rates[name].append(ask(prompt))
         print(f"round {turn + 1} of {options.rounds}", flush=True)
-    medians = {name: round(statistics.median(found), 1) for name, found in rates.items()}
-    figures: dict[str, Any] = {
-        "model": options.model,
-        "dtype": options.dtype,
-        "tokens": options.tokens,
-        "transformers": metadata.version("transformers"),
-        "tokens_per_second": medians,
-        "spread": {name: [round(min(found), 1), round(max(found), 1)] for name, found in rates.items()},
-    }
-    if base := medians.get("transformers"):
-        figures["times_transformers"] = {name: round(rate / base, 2) for name, rate in medians.items()}
-        figures["ratio"] = {name: ratio(found, rates["transformers"]) for name, found in rates.items()}
+    figures: dict[str, Any] = {name: getattr(options, name) for name in ("model", "dtype", "tokens")}
+    figures["transformers"] = metadata.version("transformers")
+    figures["tokens_per_second"] = {name: round(statistics.median(found), 1) for name, found in rates.items()}
+    figures["spread"] = {name: [round(min(found), 1), round(max(found), 1)] for name, found in rates.items()}
+    if base := rates.get("transformers"):
+        figures["ratio"] = {name: ratio(found, base) for name, found in rates.items()}
     return figures
 
 
@@ -83,7 +78,6 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
 
 
 def make_peers(options: argparse.Namespace) -> dict[str, Peer]:
-    import torch
     from tokenizers import Tokenizer
 
     from models.sources import ensure_model
@@ -95,10 +89,7 @@ def make_peers(options: argparse.Namespace) -> dict[str, Peer]:
     def ids(prompt: str) -> list[int]:
         return tokenizer.encode(prompt).ids
 
-    ours = in_process(options)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    peers: dict[str, Peer] = {"ours, in process": ours}
+    peers: dict[str, Peer] = {"ours, in process": _ours(folder, options, ids)}
     if not {"transformers", "transformers, prompt lookup"} <= set(options.without):
         generate = _transformers(folder, options, ids)
         peers["transformers"] = lambda prompt: generate(prompt)
@@ -106,21 +97,15 @@ def make_peers(options: argparse.Namespace) -> dict[str, Peer]:
     return {name: peer for name, peer in peers.items() if name not in options.without}
 
 
-def in_process(options: argparse.Namespace) -> Peer:
+def _ours(folder: Path, options: argparse.Namespace, ids: Ids) -> Peer:
     """The model alone: no scheduler, no other process."""
-    from tokenizers import Tokenizer
-
-    from models.sources import ensure_model
-    from services.api.settings import Settings, cache_dir
     from services.worker.running.load_torch_model import Wanted, load_torch_model
     from services.worker.running.torch_model import ForwardRows
 
-    folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     model = load_torch_model(folder, Wanted(dtype=options.dtype, threads=options.threads, kv_cache_mb=256))
 
     def ask(prompt: str) -> float:
-        tokens = tokenizer.encode(prompt).ids
+        tokens = ids(prompt)
         pages = list(range((len(tokens) + options.tokens) // 32 + 1))
         start = time.perf_counter()
         rows_now = ForwardRows(tokens, 0, pages, len(tokens) - 1)
@@ -132,10 +117,12 @@ def in_process(options: argparse.Namespace) -> Peer:
     return ask
 
 
-def _transformers(folder: Path, options: argparse.Namespace, ids: Callable[[str], list[int]]) -> Callable[..., float]:
+def _transformers(folder: Path, options: argparse.Namespace, ids: Ids) -> Callable[..., float]:
     import torch
     from transformers import AutoModelForCausalLM, logging
 
+    if options.threads:
+        torch.set_num_threads(options.threads)
     # Int8 is compared with what transformers has by default: bfloat16.
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
     logging.set_verbosity_error()

@@ -74,6 +74,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    from services.training.prompts import Asking
+
     if options.longest is None:
         options.longest = METHODS[options.method].length
     folder = ensure_model(options.model, cache_dir(Settings.for_tests()))
@@ -81,22 +83,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         model, head = made(
             options.method, options.family, folder, options.draft_model, Path(place), options.seed, options.random
         )
-        asked = list(_prompts(folder, options))
+        asking = Asking(folder)
+        bodies = prompts("chat", options.prompts, 1, sources(options.spec_bench, None))
+        asked = [ids for body in bodies if len(ids := asking.ids(body["messages"][0]["content"])) <= LONGEST_PROMPT]
         version, theirs = in_vllm(model, head, asked, options)
         found = compared(theirs, list(here(model, head, asked, options)))
     weights = "random" if options.random or options.draft_model is None else "trained"
     said = {"vllm": version, "method": options.method, "family": options.family, "weights": weights}
     return said | {"longest": options.longest, "prompts": len(asked)} | found
-
-
-def _prompts(folder: Path, options: argparse.Namespace) -> Iterator[list[int]]:
-    from services.training.prompts import Asking
-
-    asking = Asking(folder)
-    for body in prompts("chat", options.prompts, 1, sources(options.spec_bench, None)):
-        ids = asking.ids(body["messages"][0]["content"])
-        if len(ids) <= LONGEST_PROMPT:
-            yield ids
 
 
 def in_vllm(model: Path, head: Path, asked: list[list[int]], options: argparse.Namespace) -> tuple[str, list[Answer]]:
@@ -108,7 +102,10 @@ def in_vllm(model: Path, head: Path, asked: list[list[int]], options: argparse.N
         files = [Path(place) / name for name in ("job.json", "answer.json")]
         files[0].write_text(json.dumps(job))
         command = [options.vllm, "-m", "bench.oracles.vllm_drafts", *map(str, files)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | _openmp(options.vllm))
+        # vLLM asks for Intel's OpenMP, which its CPU wheel brings along, wherever it drafts.
+        library = Path(options.vllm).parents[1] / "lib" / "libiomp5.so"
+        openmp = {"LD_PRELOAD": str(library)} if library.is_file() else {}
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | openmp)
         if done.returncode:
             raise SystemExit(f"{options.vllm} -m bench.oracles.vllm_drafts failed:\n{done.stderr[-2000:]}")
         said = json.loads(files[1].read_text())
@@ -116,12 +113,6 @@ def in_vllm(model: Path, head: Path, asked: list[list[int]], options: argparse.N
         placed(prompt, each["ids"], each["drafts"], each["seconds"])
         for prompt, each in zip(asked, said["answers"], strict=True)
     ]
-
-
-def _openmp(python: str) -> dict[str, str]:
-    """vLLM asks for Intel's OpenMP, which its CPU wheel brings along, wherever it drafts."""
-    library = Path(python).parents[1] / "lib" / "libiomp5.so"
-    return {"LD_PRELOAD": str(library)} if library.is_file() else {}
 
 
 def speculative_config(method: str, model: Path, head: Path, longest: int) -> dict[str, Any]:
@@ -186,7 +177,11 @@ def compared(theirs: Sequence[Answer], ours: Sequence[Answer]) -> dict[str, Any]
     missed = [] if equal >= EQUAL_BAR * tokens else [f"{equal} of {tokens} draft tokens are equal"]
     if abs(rates["accepted_in_vllm"] - rates["accepted_here"]) > ACCEPTED_BAR * rates["accepted_in_vllm"]:
         missed.append("acceptance differs")
-    same = sum(_same(their.ids, our.ids) for their, our in zip(theirs, ours, strict=True))
+    # vLLM's answers end with the token that ends them, ours before it.
+    same = sum(
+        their.ids[: len(our.ids)] == our.ids and len(their.ids) <= len(our.ids) + 1
+        for their, our in zip(theirs, ours, strict=True)
+    )
     found = {"same_texts": same, "drafts": drafts, "draft_tokens": tokens, "equal_tokens": equal}
     # Of a head that drafted one token again and again, equality would say nothing.
     found |= {"different_tokens": len(different)}
@@ -198,11 +193,6 @@ def _speed(answers: Sequence[Answer]) -> float:
     """Without the first prompt, behind which loops may be compiled."""
     seconds = sum(each.seconds for each in answers[1:])
     return sum(len(each.ids) for each in answers[1:]) / seconds if seconds else 0.0
-
-
-def _same(theirs: list[int], ours: list[int]) -> bool:
-    """vLLM's answers end with the token that ends them, ours before it."""
-    return theirs[: len(ours)] == ours and len(theirs) <= len(ours) + 1
 
 
 def _mean_accepted(answers: Sequence[Answer]) -> float:

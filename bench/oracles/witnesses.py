@@ -1,6 +1,6 @@
 """Other people's load tools beside ours: GuideLLM, AIPerf and `specmesh load` on one closed loop against one server.
 
-    python -m bench witnesses --guidellm VENV --aiperf VENV [--engine torch | --url URL]
+    python -m bench witnesses --guidellm VENV --aiperf VENV [--engine torch]
 
 Both tools live in virtual environments of their own, given by path (`pip install guidellm`, `pip install aiperf`). They
 get the same prompts, the same limits and a folder with the model's tokenizer: nothing is fetched. The tools take turns;
@@ -22,14 +22,13 @@ computed in many steps (`--piece`), and answers are long beside what a tool need
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,8 @@ from bench.running_mesh import running_mesh
 from bench.shown import Shown
 from loadtest.workloads import workload
 from loadtest.workloads.session import as_completion
+from models.sources import ensure_model
+from services.api.settings import Settings, cache_dir
 
 HELP = "GuideLLM, AIPerf and specmesh load in turns against one server: do their figures agree? (--guidellm, --aiperf)"
 BAR = 0.05
@@ -55,12 +56,10 @@ SHOWN = (
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guidellm", type=Path, metavar="VENV", help="virtual environment that has GuideLLM")
     parser.add_argument("--aiperf", type=Path, metavar="VENV", help="virtual environment that has AIPerf")
-    parser.add_argument("--url", default="", help="a server that runs; else a mesh is started")
-    parser.add_argument("--model", default="smollm2-135m-instruct", help="its name, and the model of a started mesh")
-    parser.add_argument("--tokenizer", type=Path, help="folder with tokenizer.json; else the cache's of the model")
-    parser.add_argument("--engine", default="mock", choices=("torch", "mock"), help="of the mesh that is started")
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="name, folder, GGUF file or hub id")
+    parser.add_argument("--engine", default="mock", choices=("torch", "mock"), help="of the mesh")
     parser.add_argument("--workload", default="long-prompt", help="one of specmesh load's, each prompt of it once")
-    parser.add_argument("--piece", type=int, default=128, help="max_step_tokens of the mesh that is started")
+    parser.add_argument("--piece", type=int, default=128, help="max_step_tokens of the mesh")
     parser.add_argument("--concurrency", type=int, default=1, help="callers")
     parser.add_argument("--requests", type=int, default=16, help="of each tool in each round")
     parser.add_argument("--max-tokens", type=int, default=192, help="of each answer, exactly")
@@ -72,35 +71,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     tools |= {"GuideLLM": guidellm} if options.guidellm else {}
     tools |= {"AIPerf": aiperf} if options.aiperf else {}
     seen: dict[str, list[Seen]] = {name: [] for name in tools}
-    with tempfile.TemporaryDirectory(prefix="witnesses-") as folder, server(options) as url:
+    settings = {"model": options.model, "method": "naive", "max_step_tokens": options.piece, "prefix_cache": False}
+    if options.engine == "mock":
+        settings |= {"engine": "mock", "mock_profile": json.dumps(PROFILE)}
+    with tempfile.TemporaryDirectory(prefix="witnesses-") as folder, running_mesh(**settings) as mesh:
         prepare(Path(folder), options)
         for turn in range(-1, options.rounds):
             # Who is first changes.
             for name in [*tools][turn % len(tools) :] + [*tools][: turn % len(tools)]:
-                found = tools[name](Path(folder), url, options)
+                found = tools[name](Path(folder), mesh.url, options)
                 print(f"round {turn + 1}, {name}: {json.dumps(rounded(found))}", flush=True)
                 if turn >= 0:
                     seen[name].append(found)
     medians = {name: median(each) for name, each in seen.items()}
-    venvs = {name: venv for name in ("guidellm", "aiperf") if (venv := getattr(options, name))}
     told_of = {name: getattr(options, name) for name in ("engine", "workload", "concurrency", "requests", "piece")}
     return told_of | {
-        "versions": {name: version(name, venv) for name, venv in venvs.items()},
         "figures": {name: rounded(each) for name, each in medians.items()},
         "missed": too_far(medians),
     }
-
-
-@contextlib.contextmanager
-def server(options: argparse.Namespace) -> Iterator[str]:
-    if options.url:
-        yield options.url.rstrip("/")
-        return
-    settings = {"model": options.model, "method": "naive", "max_step_tokens": options.piece, "prefix_cache": False}
-    if options.engine == "mock":
-        settings |= {"engine": "mock", "mock_profile": json.dumps(PROFILE)}
-    with running_mesh(**settings) as mesh:
-        yield mesh.url
 
 
 def prepare(folder: Path, options: argparse.Namespace) -> None:
@@ -109,16 +97,8 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
     prompts = [as_completion(made(index).turns[0].body)["prompt"] for index in range(options.requests)]
     for name, field in (("ours.jsonl", "prompt"), ("guidellm.jsonl", "prompt"), ("aiperf.jsonl", "text")):
         (folder / name).write_text("".join(json.dumps({field: prompt}) + "\n" for prompt in prompts))
-    kept = options.tokenizer or tokenizer_of(options.model)
+    kept = ensure_model(options.model, cache_dir(Settings.for_tests()))
     (folder / "tokenizer").symlink_to(kept.resolve(), target_is_directory=True)
-
-
-def tokenizer_of(model: str) -> Path:
-    cache = Path(os.environ.get("SPECMESH_CACHE_DIR", Path.home() / ".cache" / "specmesh"))
-    found = sorted(each.parent for each in cache.rglob("tokenizer.json") if model in str(each).lower())
-    if not found:
-        raise SystemExit(f"no tokenizer.json of {model} in {cache}: name its folder with --tokenizer")
-    return found[0]
 
 
 # The tools ------------------------------------------------------------------------------------------------
@@ -177,11 +157,6 @@ def aiperf(folder: Path, url: str, options: argparse.Namespace) -> Seen:
     ttft, itl = figures["time_to_first_token"], figures["inter_token_latency"]
     rate = figures["output_token_throughput"]["avg"]
     return dict(zip(FIGURES, (ttft["p50"], ttft["avg"], itl["p50"], itl["avg"], rate), strict=True))
-
-
-def version(name: str, venv: Path) -> str:
-    asked = f"import importlib.metadata as metadata; print(metadata.version({name!r}))"
-    return subprocess.run([venv / "bin" / "python", "-c", asked], capture_output=True, text=True).stdout.strip()
 
 
 def run(folder: Path, *words: str | Path) -> None:

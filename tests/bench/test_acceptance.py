@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import parser
-from bench.acceptance import Head, by_method, measure, missed, ways
+from bench.acceptance import by_method, measure, missed
 from bench.held_out import WINDOW, overlapping
 from bench.streams import Heard
 
@@ -40,15 +40,6 @@ def test_tokens_a_step_leave_the_prompts_step_out_and_texts_that_differ_are_a_mi
 def test_texts_are_compared_where_the_strategy_keeps_them(strategy: str, differ: int) -> None:
     tables = by_method({"naive": {"chat": [heard("a", 11)]}, "auto": {"chat": [heard("z", 5, 6, strategy)]}})
     assert tables["auto"]["all"]["texts_differ"] == differ
-
-
-def test_methods_run_without_a_head_and_heads_alone_and_with_auto() -> None:
-    chosen = ways(["naive", "ngram", "auto"], [4, 8], [Head("eagle3", "eagle3", "/heads/e")])
-    assert [(way.head, way.label) for way in chosen] == [
-        ("", "naive"), ("", "ngram:4"), ("", "ngram:8"), ("", "auto"),
-        ("eagle3", "eagle3:4"), ("eagle3", "eagle3:8"), ("eagle3", "auto + eagle3"),
-    ]  # fmt: skip
-    assert chosen[5].speculation == {"method": "eagle3", "num_speculative_tokens": 8}
 
 
 @pytest.mark.parametrize(

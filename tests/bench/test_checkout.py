@@ -65,25 +65,6 @@ def test_another_commit_with_the_same_packages_takes_the_environment_over(reposi
     assert Path(checkout.specmesh[0]).read_text() == "ran\nran\n"
 
 
-def test_other_packages_have_a_folder_of_their_own(repository: Path, tmp_path: Path) -> None:
-    first = commit(repository, code="old")
-    second = commit(repository, constraints="torch==3\n")
-    with (
-        checked_out(first, tmp_path / "cache", repository) as old,
-        checked_out(second, tmp_path / "cache", repository) as new,
-    ):
-        assert old.root != new.root
-
-
-def test_an_unpacking_that_was_cut_off_is_done_again(repository: Path, tmp_path: Path) -> None:
-    name = commit(repository, code="old")
-    with checked_out(name, tmp_path / "cache", repository) as checkout:
-        (checkout.root / ".commit").unlink()
-        (checkout.root / "code.txt").write_text("half")
-    with checked_out(name, tmp_path / "cache", repository) as checkout:
-        assert (checkout.root / "code.txt").read_text() == "old"
-
-
 def test_what_is_no_commit_is_said(repository: Path) -> None:
     commit(repository, code="old")
     with pytest.raises(SystemExit, match="nowhere is no commit"):

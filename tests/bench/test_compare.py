@@ -62,15 +62,6 @@ def test_the_verdict_names_the_worst_cell_and_what_differs() -> None:
     assert [line.partition(":")[0] for line in found["missed"]] == ["bad", "worst cell, bad", "mean"]
 
 
-def test_as_fast_as_before_misses_nothing() -> None:
-    same = judged([(block(10, "a"), block(10, "a"))] * 3)
-    assert summary({"x": same, "y": same})["missed"] == []
-
-
-def test_nothing_to_compare_is_no_success() -> None:
-    assert summary({"x": judged([(block(0, failed=1), block(0, failed=1))])})["missed"]
-
-
 def test_pairs_give_their_geometric_mean_and_students_interval() -> None:
     ratio = turns.of_pairs([0.5, 1.0, 2.0])
     # Logarithms -ln 2, 0, ln 2: deviation ln 2, of three ln 2 / sqrt 3; t of 2 degrees is 4.30.
@@ -78,13 +69,6 @@ def test_pairs_give_their_geometric_mean_and_students_interval() -> None:
     assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((1.0, math.exp(-reach), math.exp(reach)))
     few, many = turns.of_pairs([0.9, 1.1] * 2), turns.of_pairs([0.9, 1.1] * 20)
     assert few.mean == pytest.approx(many.mean) and few.low < many.low < many.high < few.high
-
-
-def test_the_mean_of_cells_is_surer_than_any_of_them() -> None:
-    cells = [turns.of_pairs([0.95, 1.05, 1.0]), turns.of_pairs([0.85, 0.95, 0.9])]
-    mean = turns.of_cells(cells)
-    assert mean.mean == pytest.approx(math.sqrt(cells[0].mean * cells[1].mean))
-    assert mean.error < min(cell.error for cell in cells) and mean.freedom == 4
 
 
 def test_a_blocks_speed_is_all_tokens_in_all_of_the_time() -> None:

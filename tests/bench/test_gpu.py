@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bench.gpu import stage, verify
+from bench.gpu import verify
 from kernels import interpreter
 from kernels.verify import fused, reference
 from tests.kernels.verify.test_fused import told
@@ -19,7 +19,3 @@ def test_verification_that_is_timed_answers_as_the_reference_does(kind: str) -> 
     expected = told(reference.verify(logits, questions), questions)
     assert told(fused.verify(logits.clone(), questions, work, needs), questions) == expected
     assert kind != "greedy" or [accepted for _, accepted, *_ in expected] == [2, 2]
-
-
-def test_time_in_which_two_kernels_run_counts_once() -> None:
-    assert stage.covered([(0.0, 4.0), (1.0, 2.0), (3.0, 6.0), (8.0, 9.0)]) == 7.0

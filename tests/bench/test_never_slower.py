@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.never_slower import cell, mean, missed, sides
+from bench.never_slower import cell, missed
 
 
 def seen(ratio: float, low: float | None, high: float | None, differ: int = 0) -> dict[str, Any]:
@@ -36,13 +36,3 @@ def test_a_cell_misses_when_all_of_its_interval_lies_below_one() -> None:
 def test_other_texts_and_a_cell_without_an_interval_are_told() -> None:
     assert missed({"edit, 1": cell(seen(1.5, 1.4, 1.6, differ=2))}) == ["edit, 1: 0 requests failed, 2 texts differ"]
     assert missed({"edit, 1": cell(seen(1.5, None, None))}) == ["edit, 1: no interval"]
-
-
-def test_the_mean_is_of_all_cells() -> None:
-    assert mean({"a": cell(seen(0.5, 0.4, 0.6)), "b": cell(seen(2.0, 1.9, 2.1))}) == 1.0
-    assert mean({}) is None
-
-
-def test_both_sides_are_one_server() -> None:
-    off, auto = sides("http://127.0.0.1:1")
-    assert off == f"{auto.replace('auto', 'off')};speculation=off"

@@ -5,23 +5,8 @@ from __future__ import annotations
 from bench import served
 from bench.__main__ import parser as bench_parser
 from bench.running_mesh import running_mesh
-from loadtest.flags import parser, plan_of
 
 SIDES = ["label=ours;url=http://127.0.0.1:1", "label=a peer;url=http://127.0.0.1:2;model=x"]
-
-
-def test_every_server_gets_the_same_requests_in_one_run() -> None:
-    options = bench_parser("peers").parse_args(["--served", *SIDES, "--tokens=9", "--requests=5", "--waves=3"])
-    words = served.command("edit", 1, options)
-    plan = plan_of(parser().parse_args(words[2:]))
-    assert [(each.label, each.url) for each in plan.sides] == [
-        ("ours", "http://127.0.0.1:1"), ("a peer", "http://127.0.0.1:2"),
-    ]  # fmt: skip
-    assert [each.concurrency for each in plan.at()] == [1] and not plan.cold
-    assert (plan.ask.max_tokens, plan.ask.path, plan.arrivals.requests) == (9, "/v1/chat/completions", 5)
-    options.cold = True
-    several = plan_of(parser().parse_args(served.command("edit", 4, options)[2:]))
-    assert several.cold and [each.concurrency for each in several.at()] == [4] and several.arrivals.requests == 12
 
 
 def test_a_server_at_a_concurrency_is_a_line_of_the_row() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import results_page, rows
-from bench.results_in_pages import BLOCK, BLOCKS, QUIET, engine, filled, never_slower, pages, speed, useless_drafts
+from bench.results_in_pages import BLOCK, BLOCKS, QUIET, never_slower, pages, speed, useless_drafts
 from tests.bench.made_rows import CPU, row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,21 +88,6 @@ def test_useless_drafts_are_told_cell_by_cell() -> None:
     }
     text = useless_drafts({"faults": [row("faults", {"cells": cells})]})
     assert "chat, 1 at a time 0.97 (0.96–0.99); chat, 16 at a time 0.92 (0.90–0.95)" in text and "stop" not in text
-
-
-def test_sentences_about_steps_have_the_figures_of_the_newest_row() -> None:
-    figures = {"dtype": "bfloat16", "times_one_row": {"rows 8": 1.08, "rows 16": 1.5}, "step_ms": {"rows 1": 5.25}}
-    text = " ".join(engine({"engine": [row("engine", figures)]}).split())
-    assert "5.2 ms with 1 row, 1.08 times as long with 8 and 1.50 times with 16 (2026-11-01, `abc1`)." in text
-
-
-def test_without_rows_there_is_nothing_to_say() -> None:
-    assert [block({}) for block in (speed, never_slower, engine, useless_drafts)] == [""] * 4
-
-
-def test_a_block_is_made_anew_and_the_rest_stays() -> None:
-    text = filled("a\n<!-- rows: speed -->\nold\n<!-- end -->\nb", {})
-    assert text.startswith("a\n<!-- rows: speed -->\n") and text.endswith("<!-- end -->\nb") and "old" not in text
 
 
 def test_the_check_covers_pages_with_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

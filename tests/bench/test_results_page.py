@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import results_page, rows
+from bench import results_page
 from bench.names import BENCHMARKS, load
-from bench.results_page import PAGE, page, section
+from bench.results_page import page, section
 from bench.rows import Row
 from bench.shown import Shown, lines_of, number
 from tests.bench.made_rows import CPU, row
@@ -61,14 +60,6 @@ def test_lines_are_named_by_what_patterns_matched_or_by_their_own_figures() -> N
 
 def test_every_benchmark_says_how_its_rows_are_shown() -> None:
     assert all(load(name).SHOWN for name in BENCHMARKS)
-
-
-def test_it_is_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results, docs = tmp_path / "results", tmp_path / "docs"
-    docs.mkdir()
-    rows.append("peers", ["peers"], PEERS, results)
-    assert results_page.main(["--check"], docs, results) == 1 and f"{PAGE} is behind" in capsys.readouterr().out
-    assert results_page.main([], docs, results) == results_page.main(["--check"], docs, results) == 0
 
 
 def test_the_page_in_docs_is_what_the_rows_say() -> None:

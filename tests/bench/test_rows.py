@@ -25,16 +25,6 @@ def test_a_row_has_no_folders_of_its_machine(tmp_path: Path) -> None:
     assert row["command"] == "python -m bench witnesses --guidellm guide --url http://127.0.0.1:8000 --rounds=2"
 
 
-def test_rows_are_read_the_oldest_first_and_a_benchmark_that_never_ran_has_none(tmp_path: Path) -> None:
-    for number in (1, 2):
-        rows.append("bus", ["bus"], {"number": number}, folder=tmp_path)
-    [first, second] = rows.read("bus", tmp_path)
-    # Two machines' files, put together.
-    (tmp_path / "bus.jsonl").write_text(f"{json.dumps(second | {'date': '2099'})}\n{json.dumps(first)}\n\n")
-    assert [each["figures"]["number"] for each in rows.read("bus", tmp_path)] == [1, 2]
-    assert rows.read("mesh", tmp_path) == [] and list(rows.read_all(tmp_path)) == ["bus"]
-
-
 def test_figures_and_pages_made_of_them_do_not_make_a_commit_dirty(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -57,13 +47,6 @@ def test_figures_and_pages_made_of_them_do_not_make_a_commit_dirty(
     assert not dirty()
     (tmp_path / "code.py").write_text("two\n")
     assert dirty()
-
-
-def test_a_copy_without_git_may_be_told_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rows, "ROOT", tmp_path)
-    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["commit"] == ""
-    monkeypatch.setenv(rows.COMMIT, "abc123")
-    assert rows.append("bus", ["bus"], {}, folder=tmp_path)["commit"] == "abc123"
 
 
 def test_a_row_says_how_busy_others_kept_the_machine_before_it_began(

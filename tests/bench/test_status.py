@@ -34,11 +34,6 @@ def test_a_row_of_the_device_shows_it_and_one_of_a_dry_run_does_not(tmp_path: Pa
     assert "2026-11-01, `abc1` |" in status({"gpu_http": [real]}, tmp_path)
 
 
-def test_a_processor_is_shown_by_rows_of_one_with_its_features(tmp_path: Path) -> None:
-    found = evidence({"never_slower": [row("never_slower", {}, hardware=CPU | {"flags": ["avx2"]})]}, tmp_path)
-    assert found["CPU with AVX2 only"].level == "served" and found["CPU with AVX-512 and bf16"].level == NEVER
-
-
 def test_the_strongest_that_is_shown_counts(tmp_path: Path) -> None:
     tests = marked(tmp_path, SMOLLM2, "interpreted")
     assert evidence({}, tests)[SMOLLM2].test == "tests/test_x.py"

@@ -12,6 +12,7 @@ from typing import Any
 
 import one_process
 import pytest
+from far_worker import HERE, Link
 from other_nodes import OtherNode, other_node
 from running_mesh import RunningMesh, running_mesh, until
 from test_deaths import all_complete_and_equal, run_all, struck_under_way
@@ -19,7 +20,6 @@ from test_gpu_executor import PROMPTS, SAMPLING, all_at_once
 from test_tensor_parallel import SETTINGS, WIDER
 from tiny_folder import write_tiny_model
 
-from bench.failures.partition import HERE, Link
 from bench.running_mesh import free_ports
 from mesh.security import make_keys
 from services.api.nodes import WORKER_NODE
