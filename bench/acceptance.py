@@ -199,7 +199,7 @@ def answers(
             first = number_of % len(chosen)
             for way in [*chosen[first:], *chosen[:first]]:
                 salt = f"{what} {temperature} {kind} {number_of} {way.label}"
-                asked = {"model": NAME, "speculation": way.speculation, "cache_salt": salt}
+                asked: Figures = {"model": NAME, "speculation": way.speculation, "cache_salt": salt}
                 asked |= {"temperature": temperature, "seed": number_of}
                 heard[way.label][kind].append(listen(meshes[way.head].port, {**body, **asked}))
     return heard

@@ -123,7 +123,7 @@ def of_side(mesh: RunningMesh, options: argparse.Namespace) -> tuple[dict[str, A
     stop = threading.Event()
 
     def stream(number: int) -> list[Chunks]:
-        found = []
+        found: list[Chunks] = []
         while not stop.is_set():
             found.append(ask(f"Story {number}.{len(found)}: tell me more.", options.short_tokens))
         return found

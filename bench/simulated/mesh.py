@@ -130,7 +130,7 @@ class Worker:
             request.tokens = max(1, min(left, request.tokens))
         for request, _ in lost:
             request.ends = -1.0
-        self.running.clear(), self.waiting.clear(), self.cache.clear()
+        self.running, self.waiting, self.cache = {}, deque(), OrderedDict()
         self.cached, self.prefill_free, self.alive = 0, 0.0, False
         return lost
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.running_mesh import ROLES, ROOT, RunningMesh, open_files, running_mesh, threads
 
-DISCONNECTS, STREAMS = 5000, 64
+DISCONNECTS, STREAMS = 2000, 32
 SETTLE_SECONDS = 30.0
 # Gauges that must be 0 when no request runs, wherever a process serves them. Every running handler and stream
 # is a task, and counts in bus_mailbox_depth or bus_streams_open; every request at the door is one, too.
