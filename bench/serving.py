@@ -28,7 +28,7 @@ SHOWN = (
 def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct", help="name, folder, GGUF file or hub id")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32", "int8"))
-    parser.add_argument("--rounds", type=int, default=4, help="prompts of each kind, in turns, after one that warms up")
+    parser.add_argument("--rounds", type=int, default=4, help="prompts of each kind, 2 or more, after a first one")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
