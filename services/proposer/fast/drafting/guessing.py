@@ -1,5 +1,4 @@
-"""Drafts from one source: proposer/suffix.py and ngram.py, compiled, and those from segments. Each becomes the first of
-two drafts; knows nothing of whose text it is."""
+"""Drafts from one source: proposer/suffix.py and ngram.py, compiled. Knows nothing of whose text it is."""
 
 from __future__ import annotations
 
@@ -10,9 +9,7 @@ import numpy as np
 from services.proposer.fast.automaton.loops import Tables, link_of, opened, shortened, target_of
 from services.proposer.fast.automaton.records import READER
 from services.proposer.fast.drafting.chances import counted
-from services.proposer.fast.drafting.records import LONGEST
-from services.proposer.fast.native import Ints, Record, Records, carray, longs_at, loop
-from services.proposer.fast.segments import loops as segment_loops
+from services.proposer.fast.native import Ints, Record, Records, loop
 
 
 class Rule(NamedTuple):
@@ -121,17 +118,3 @@ def most_recent(
         draft.score += probability
         length = min(length + 1, tables.automata[0].depth) if target else np.int64(0)
         state = shortened(tables, target, length)
-
-
-@loop
-def from_segment(address: int, context: Ints, longest: int, rule: Rule, draft: Record) -> None:
-    """What followed the context in a segment."""
-    segment = carray(longs_at(address), segment_loops.SEGMENT_WORDS)
-    result = np.zeros(3, np.int64)
-    tokens, shares = np.empty(LONGEST, np.int32), np.empty(LONGEST)
-    draft.score = segment_loops.guess(
-        segment, context, context.size, longest, rule.factor, rule.offset, rule.least, tokens, shares, result
-    )
-    draft.count, draft.matched = result[segment_loops.DRAFTED], result[segment_loops.MATCHED]
-    for at in range(draft.count):
-        draft.tokens[at], draft.shares[at] = tokens[at], shares[at]

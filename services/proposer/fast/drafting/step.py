@@ -29,7 +29,6 @@ from services.proposer.fast.drafting.chances import (
 )
 from services.proposer.fast.drafting.guessing import (
     Rule,
-    from_segment,
     most_frequent,
     most_frequent_of_few,
     most_recent,
@@ -61,6 +60,7 @@ from services.proposer.fast.native import (
     longs_at,
     loop,
 )
+from services.proposer.fast.segments.loops import guess as search
 
 # A bit beside those of the sources: all of them together, token by token.
 BLENDED = 1 << 10
@@ -251,7 +251,7 @@ def _best_of(control: Record, asked: Asked, sources: int, rule: Rule, answers: R
         if sources & 1 << source:
             segments, context = _segments_of(asked, source), _context_of(control, asked)
             for which in range(segments.size):
-                from_segment(segments[which], context, longest, rule, drafts[0])
+                search(segments[which], context, longest, rule.factor, rule.offset, rule.least, drafts)
                 _offer(drafts[0], source, which, answers, at)
 
 
@@ -289,15 +289,15 @@ def _expected_of(rates: Doubles, line: Record, least: float) -> float:
 
 
 @loop
-def _by_best_segment(control: Record, asked: Asked, source: int, count: int, rule: Rule, rates: Doubles) -> int:
+def _by_best_segment(control: Record, asked: Asked, source: int, count: int, least: float, rates: Doubles) -> int:
     """The best line of a kind of segments is one more source; how many sources there are."""
     segments, context, best = _segments_of(asked, source), _context_of(control, asked), 0.0
     for which in range(segments.size):
-        from_segment(segments[which], context, asked.longest, rule, control.drafts[0])
+        search(segments[which], context, asked.longest, _IN_SEGMENTS, 0.0, least, control.drafts)
         # Behind the sources, until it is the best.
         line = control.sources[count + 1]
         _by_line(line, source, which, control.drafts[0])
-        score = _expected_of(rates, line, rule.least)
+        score = _expected_of(rates, line, least)
         if score > best:
             best = score
             control.sources[count] = line
@@ -305,7 +305,7 @@ def _by_best_segment(control: Record, asked: Asked, source: int, count: int, rul
 
 
 @loop
-def _sources(control: Record, asked: Asked, rule: Rule, rates: Doubles) -> int:
+def _sources(control: Record, asked: Asked, least: float, rates: Doubles) -> int:
     """The number of sources that may predict behind the text and what is ahead of it."""
     row, space, text, ahead = asked.row, asked.space, asked.text, asked.ahead
     sources, draft, count = control.sources, control.drafts[0], 1
@@ -319,9 +319,8 @@ def _sources(control: Record, asked: Asked, rule: Rule, rates: Doubles) -> int:
             if space.old_at:
                 _by_automaton(sources[count], SHARED, row.old_reader, ahead, wrote == space.old_serial)
                 count += 1
-        in_segments = Rule(_IN_SEGMENTS, 0.0, rule.least)
-        count = _by_best_segment(control, asked, STORE, count, in_segments, rates)
-        count = _by_best_segment(control, asked, CORPUS, count, in_segments, rates)
+        count = _by_best_segment(control, asked, STORE, count, least, rates)
+        count = _by_best_segment(control, asked, CORPUS, count, least, rates)
     if row.prediction_at and predicted(control, row, text, ahead, asked.longest, sources[count].cells):
         _by_line(sources[count], PREDICTION, 0, draft)
         count += 1
@@ -335,10 +334,10 @@ def _sources(control: Record, asked: Asked, rule: Rule, rates: Doubles) -> int:
 
 
 @loop
-def _together(control: Record, asked: Asked, rule: Rule, answer: Record) -> None:
+def _together(control: Record, asked: Asked, least: float, answer: Record) -> None:
     """The draft of all sources together is the answer."""
     rates, text, ahead = _rates_of(asked.row), asked.text, asked.ahead
-    count = _sources(control, asked, rule, rates)
+    count = _sources(control, asked, least, rates)
     both = carray(records_at(asked.row.records_at), 1)[0]
     record = both.records[candidates.begin(both, text.size, ahead, count)]
     last = np.int64(-1)
@@ -346,7 +345,7 @@ def _together(control: Record, asked: Asked, rule: Rule, answer: Record) -> None
         last = np.int64(ahead[ahead.size - 1])
     elif text.size:
         last = np.int64(text[text.size - 1])
-    blend(control.sources, count, rates, control.depth, asked.longest, rule.least, last, record, answer)
+    blend(control.sources, count, rates, control.depth, asked.longest, least, last, record, answer)
 
 
 @kept
@@ -373,7 +372,7 @@ def step(
         if sources and longest > 0 and row.joined == text.size:
             asked = Asked(row, spaces[max(0, row.space)], text, ahead, longest)
             if sources & BLENDED:
-                _together(control, asked, rule, answer)
+                _together(control, asked, least, answer)
             else:
                 _best_of(control, asked, sources, rule, answers, at)
     return True

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.cpu_cache import kept_on_disk
-from services.proposer.fast.native import Ints, Longs, carray, ints_at, loop
+from services.proposer.fast.native import Ints, Longs, Record, Records, carray, ints_at, loop
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -136,10 +136,8 @@ def make_index(text: Ints, positions: Ints, step: int, index: Ints) -> None:
 
 # Merging ----------------------------------------------------------------------------------------------------
 
-# A source's words: the address of its places, their number, how many are merged, and where its text begins in the
-# whole.
-AT, COUNT, OUT, BASE = range(4)
-SOURCE_WORDS = 4
+# The address of a source's places, their number, how many are merged, and where its text begins in the whole.
+SOURCE = np.dtype([(name, np.int64) for name in ("positions_at", "count", "merged", "base")])
 # Places whose keys are looked up at a time.
 _AHEAD = 64
 
@@ -152,20 +150,20 @@ def _key(text: Ints, depth: int, place: int) -> int:
 
 
 @loop
-def _places(sources: Longs, source: int) -> Ints:
-    return carray(ints_at(sources[source, AT]), sources[source, COUNT])  # type: ignore[no-any-return]
+def _places(source: Record) -> Ints:
+    return carray(ints_at(source.positions_at), source.count)  # type: ignore[no-any-return]
 
 
 @loop
-def _advance(text: Ints, depth: int, sources: Longs, ahead: Longs, keys: Longs, places: Longs, source: int) -> None:
+def _advance(text: Ints, depth: int, sources: Records, ahead: Longs, keys: Longs, places: Longs, number: int) -> None:
     """To the source's next place. Keys are looked up many at a time, so that cache misses overlap."""
-    out = sources[source, OUT]
-    if out % _AHEAD == 0 or places[source] < 0:
-        positions, base = _places(sources, source), sources[source, BASE]
-        for at in range(out, min(sources[source, COUNT], (out // _AHEAD + 1) * _AHEAD)):
-            ahead[source, at % _AHEAD] = _key(text, depth, positions[at] + base)
-    keys[source] = ahead[source, out % _AHEAD]
-    places[source] = _places(sources, source)[out] + sources[source, BASE]
+    source = sources[number]
+    positions, merged = _places(source), source.merged
+    if merged % _AHEAD == 0 or places[number] < 0:
+        for at in range(merged, min(source.count, (merged // _AHEAD + 1) * _AHEAD)):
+            ahead[number, at % _AHEAD] = _key(text, depth, positions[at] + source.base)
+    keys[number] = ahead[number, merged % _AHEAD]
+    places[number] = positions[merged] + source.base
 
 
 @loop
@@ -200,14 +198,14 @@ def _sink(text: Ints, depth: int, keys: Longs, places: Longs, heap: Longs, size:
 
 
 @_kept
-def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
+def merge_some(text: Ints, depth: int, sources: Records, out: Ints) -> None:
     """The next places of all sources, as many as `out` has room for. `text` is the concatenation of all."""
     count = sources.shape[0]
     keys, places, heap = np.empty(count, np.int64), np.full(count, -1), np.empty(count, np.int64)
     ahead = np.empty((count, _AHEAD), np.int64)
     size = 0
     for source in range(count):
-        if sources[source, OUT] < sources[source, COUNT]:
+        if sources[source].merged < sources[source].count:
             _advance(text, depth, sources, ahead, keys, places, source)
             heap[size] = source
             size += 1
@@ -216,8 +214,8 @@ def merge_some(text: Ints, depth: int, sources: Longs, out: Ints) -> None:
     for at in range(out.shape[0]):
         source = heap[0]
         out[at] = places[source]
-        sources[source, OUT] += 1
-        if sources[source, OUT] < sources[source, COUNT]:
+        sources[source].merged += 1
+        if sources[source].merged < sources[source].count:
             _advance(text, depth, sources, ahead, keys, places, source)
         else:
             size -= 1

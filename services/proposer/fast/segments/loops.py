@@ -1,5 +1,4 @@
-"""Drafts from one segment: what followed a text's last tokens there. Compiled by numba; knows addresses and ints, and
-relies on the checks of file.py.
+"""Drafts from one segment: what followed a text's last tokens there. Compiled; relies on the checks of file.py.
 
 A segment is its text, with a separator (-1) around each of many texts, and the places of all tokens, sorted by the
 tokens up to them, read backwards from the place itself: up to DEPTH tokens, and never beyond a separator, which is less
@@ -18,43 +17,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.proposer.fast.native import Doubles, Ints, Longs, carray, ints_at, kept, loop
+from services.proposer.fast.native import Ints, Record, Records, carray, ints_at, kept, loop, pointer_to
 
-# A segment's own words, 64 bits each: addresses, then sizes. TEXT_WORDS counts separators, too; ROWS are the index's.
-TEXT_AT, POSITIONS_AT, INDEX_AT, TEXT_WORDS, TOKENS, ROWS, DEPTH = range(7)
-SEGMENT_WORDS = 7
+# Addresses of the sections, then sizes: `words` counts separators, too; `rows` are the index's.
+SEGMENT = np.dtype([(name, np.int64) for name in (
+    "text_at", "positions_at", "index_at", "words", "tokens", "rows", "depth",
+)])  # fmt: skip
 SEPARATOR = -1
 # Part of the file's format.
 STEP, INDEX_TOKENS = 64, 4
 VOTERS = 32
-# Words about a draft: its length, and that of its context. As in drafting/guessing.py.
-DRAFTED, MATCHED = 1, 2
 # A score this close to the best may be the best: the bound isn't rounded as the sum is.
 _NEARLY = 1 - 1e-9
+segment_at = pointer_to(SEGMENT)
 
 
 # Where a context belongs ------------------------------------------------------------------------------------
 
 
 @loop
-def _agreeing(text: Ints, place: int, context: Ints, length: int, usable: int) -> int:
+def _agreeing(text: Ints, place: int, context: Ints, most: int) -> int:
     """How many tokens before and at the place are the context's last ones."""
     same = 0
-    while same < usable and text[place - same] == context[length - 1 - same]:
+    while same < most and text[place - same] == context[context.size - 1 - same]:
         same += 1
     return same
 
 
 @loop
-def _rows_before(index: Ints, context: Ints, length: int, tokens: int, inclusive: bool) -> int:
+def _rows_before(index: Ints, context: Ints, tokens: int, inclusive: bool) -> int:
     """The number of rows less than the context's last tokens; `inclusive`: or equal to them."""
     low, high = 0, index.shape[0]
     while low < high:
         middle = (low + high) // 2
         at = 0
-        while at < tokens and index[middle, at] == context[length - 1 - at]:
+        while at < tokens and index[middle, at] == context[context.size - 1 - at]:
             at += 1
-        if inclusive if at == tokens else index[middle, at] < context[length - 1 - at]:
+        if inclusive if at == tokens else index[middle, at] < context[context.size - 1 - at]:
             low = middle + 1
         else:
             high = middle
@@ -62,75 +61,21 @@ def _rows_before(index: Ints, context: Ints, length: int, tokens: int, inclusive
 
 
 @loop
-def _belongs(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, usable: int) -> int:
-    """The first entry that isn't less than the whole context."""
-    tokens = min(usable, INDEX_TOKENS)
-    before = _rows_before(index, context, length, tokens, False)
-    upto = before
-    if before < index.shape[0] and index[before, 0] == context[length - 1]:
-        upto = _rows_before(index, context, length, tokens, True)
-    low: int = max(0, (before - 1) * STEP + 1)
-    high = min(positions.shape[0], upto * STEP)
+def _bound(text: Ints, positions: Ints, index: Ints, context: Ints, tokens: int, inclusive: bool) -> int:
+    """The number of entries less than the context's last tokens; `inclusive`: or equal to them."""
+    known = min(tokens, INDEX_TOKENS)
+    before = _rows_before(index, context, known, inclusive and tokens == known)
+    upto = before if tokens == known else _rows_before(index, context, known, True)
+    low, high = max(0, (before - 1) * STEP + 1), min(positions.size, upto * STEP)
     while low < high:
         middle = (low + high) // 2
         place = positions[middle]
-        same = _agreeing(text, place, context, length, usable)
-        if same < usable and text[place - same] < context[length - 1 - same]:
+        same = _agreeing(text, place, context, tokens)
+        if inclusive if same == tokens else text[place - same] < context[context.size - 1 - same]:
             low = middle + 1
         else:
             high = middle
-    return low
-
-
-@loop
-def _first(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, tokens: int, inside: int) -> int:
-    """The first entry that ends with the context's last `tokens`, when those before `inside` are in question.
-    `outside` doesn't, and `inside` does, or would."""
-    outside = -1
-    if tokens <= INDEX_TOKENS:
-        before = _rows_before(index, context, length, tokens, False)
-        outside, inside = max(-1, (before - 1) * STEP), min(inside, before * STEP)
-    else:
-        reach = 1
-        while inside - reach >= 0:
-            if _agreeing(text, positions[inside - reach], context, length, tokens) < tokens:
-                outside = inside - reach
-                break
-            inside -= reach
-            reach *= 2
-    while inside - outside > 1:
-        middle = (outside + inside) // 2
-        if _agreeing(text, positions[middle], context, length, tokens) < tokens:
-            outside = middle
-        else:
-            inside = middle
-    return inside
-
-
-@loop
-def _end(text: Ints, positions: Ints, index: Ints, context: Ints, length: int, tokens: int, end: int) -> int:
-    """Behind the last entry that does; all before `end` do, if any. `outside` is the first known not to."""
-    outside = positions.shape[0]
-    if tokens <= INDEX_TOKENS:
-        upto = _rows_before(index, context, length, tokens, True)
-        if upto < index.shape[0]:
-            outside = upto * STEP
-        end = max(end, (upto - 1) * STEP + 1)
-    else:
-        reach = 1
-        while end - 1 + reach < positions.shape[0]:
-            if _agreeing(text, positions[end - 1 + reach], context, length, tokens) < tokens:
-                outside = end - 1 + reach
-                break
-            end += reach
-            reach *= 2
-    while end < outside:
-        middle = (end + outside) // 2
-        if _agreeing(text, positions[middle], context, length, tokens) < tokens:
-            outside = middle
-        else:
-            end = middle + 1
-    return end
+    return low  # type: ignore[no-any-return]
 
 
 # Voting -----------------------------------------------------------------------------------------------------
@@ -176,81 +121,73 @@ def _vote(text: Ints, voters: Ints, count: int, ahead: int, tokens: Ints, votes:
 
 @loop
 def _walk(
-    text: Ints, voters: Ints, count: int, budget: int, least: float, best: float, draft: Ints, ratios: Doubles,
-    scratch: Ints,
-) -> tuple[int, float]:  # fmt: skip
-    """(tokens, score) of the most frequent tokens behind the voters, as long as their probability is at least
-    `least`, and as long as the score may still exceed the best. Voters that went on otherwise drop out."""
-    drafted, score, prob = 0, 0.0, 1.0
-    while drafted < budget:
-        token, votes = _vote(text, voters, count, drafted + 1, scratch[0], scratch[1], scratch[2])
+    text: Ints, voters: Ints, count: int, budget: int, least: float, best: float, scratch: Ints, draft: Record
+) -> None:
+    """The most frequent tokens behind the voters, as long as their probability is at least `least`, and as long as the
+    score may still exceed the best. Voters that went on otherwise drop out."""
+    probability = 1.0
+    draft.count, draft.score = 0, 0.0
+    while draft.count < budget:
+        token, votes = _vote(text, voters, count, draft.count + 1, scratch[0], scratch[1], scratch[2])
         if not votes:
             break
-        ratio = votes / count
-        prob *= ratio
-        if prob < least or score + prob * (budget - drafted) < best * _NEARLY:
+        share = votes / count
+        probability *= share
+        if probability < least or draft.score + probability * (budget - draft.count) < best * _NEARLY:
             break
-        draft[drafted], ratios[drafted] = token, ratio
-        drafted += 1
-        score += prob
+        draft.tokens[draft.count], draft.shares[draft.count] = token, share
+        draft.count += 1
+        draft.score += probability
         kept = 0
         for at in range(count):
-            if text[voters[at] + drafted] == token:
+            if text[voters[at] + draft.count] == token:
                 voters[kept] = voters[at]
                 kept += 1
         count = kept
-    return drafted, score
 
 
 @loop
 def guess(
-    words: Longs, context: Ints, length: int, longest: int, factor: float, offset: float, least: float, draft: Ints,
-    ratios: Doubles, result: Longs,
-) -> float:  # fmt: skip
-    """The best draft behind the context, the text's last tokens in their order; its score, 0.0 without one.
+    address: int, context: Ints, longest: int, factor: float, offset: float, least: float, drafts: Records
+) -> None:
+    """The first draft becomes the best one behind the context, the text's last tokens in their order.
 
     Contexts that occurred at the same places were followed by the same tokens: only the longest of them is looked at,
     and budgets shrink with it, so most of the shorter ones never are.
     """
-    result[DRAFTED] = result[MATCHED] = 0
-    text = carray(ints_at(words[TEXT_AT]), words[TEXT_WORDS])
-    positions = carray(ints_at(words[POSITIONS_AT]), words[TOKENS])
-    index = carray(ints_at(words[INDEX_AT]), (words[ROWS], INDEX_TOKENS))
-    count = words[TOKENS]
-    usable, most = 0, min(length, words[DEPTH])
-    while usable < most and context[length - 1 - usable] >= 0:
+    segment, best, trial = carray(segment_at(address), 1)[0], drafts[0], drafts[1]
+    text = carray(ints_at(segment.text_at), segment.words)
+    positions = carray(ints_at(segment.positions_at), segment.tokens)
+    index = carray(ints_at(segment.index_at), (segment.rows, INDEX_TOKENS))
+    best.count, best.matched, best.score = 0, 0, 0.0
+    usable, most = 0, min(context.size, segment.depth)
+    while usable < most and context[context.size - 1 - usable] >= 0:
         usable += 1
-    best = 0.0
-    if not usable or not count or longest <= 0:
-        return best
+    if not usable or not positions.size or longest <= 0:
+        return
     voters, scratch = np.empty(VOTERS, np.int32), np.empty((3, VOTERS), np.int32)
-    trial, trial_ratios = np.empty(longest, np.int32), np.empty(longest)
-    begin = end = _belongs(text, positions, index, context, length, usable)
+    begin = end = _bound(text, positions, index, context, usable, False)
     while True:
         matched = 0
         if begin > 0:
-            matched = _agreeing(text, positions[begin - 1], context, length, usable)
-        if end < count:
-            matched = max(matched, _agreeing(text, positions[end], context, length, usable))
+            matched = _agreeing(text, positions[begin - 1], context, usable)
+        if end < positions.size:
+            matched = max(matched, _agreeing(text, positions[end], context, usable))
         budget = min(longest, int(matched * factor + offset + 1e-6))
-        if not matched or budget <= best:
-            break
-        begin = _first(text, positions, index, context, length, matched, begin)
-        end = _end(text, positions, index, context, length, matched, end)
+        if not matched or budget <= best.score:
+            return
+        begin = _bound(text, positions, index, context, matched, False)
+        end = _bound(text, positions, index, context, matched, True)
         voting = _spread(positions, begin, end, voters)
-        drafted, score = _walk(text, voters, voting, budget, least, best, trial, trial_ratios, scratch)
-        if score > best:
-            best = score
-            result[DRAFTED], result[MATCHED] = drafted, matched
-            for at in range(drafted):
-                draft[at], ratios[at] = trial[at], trial_ratios[at]
-    return best
+        _walk(text, voters, voting, budget, least, best.score, scratch, trial)
+        if trial.score > best.score:
+            trial.matched = matched
+            drafts[0] = drafts[1]
 
 
 @kept
 def guess_alone(
-    words: Longs, context: Ints, length: int, longest: int, factor: float, offset: float, least: float, draft: Ints,
-    ratios: Doubles, result: Longs,
-) -> float:  # fmt: skip
+    address: int, context: Ints, longest: int, factor: float, offset: float, least: float, drafts: Records
+) -> None:
     """`guess`, to be called from Python."""
-    return guess(words, context, length, longest, factor, offset, least, draft, ratios, result)  # type: ignore[no-any-return]
+    guess(address, context, longest, factor, offset, least, drafts)

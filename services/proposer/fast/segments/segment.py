@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from services.proposer.fast.native import Ints, Longs
+from services.proposer.fast.native import Ints, Record, Records
 from services.proposer.fast.segments import build as segment_build
 from services.proposer.fast.segments import file as segment_file
-from services.proposer.fast.segments import loops as segment_loops
 from services.proposer.fast.segments.file import Header, SegmentDamaged, SegmentFile, SegmentForeign
-from services.proposer.fast.segments.loops import SEPARATOR, STEP
+from services.proposer.fast.segments.loops import SEGMENT, SEPARATOR, STEP
 
 __all__ = ["Segment", "SegmentDamaged", "SegmentForeign", "merge"]
 
@@ -30,13 +29,11 @@ class Segment:
 
     def __init__(self, path: Path, file: SegmentFile) -> None:
         self.path, self._file = path, file
-        words = np.zeros(segment_loops.SEGMENT_WORDS, np.int64)
-        words[segment_loops.TEXT_AT] = file.text.ctypes.data
-        words[segment_loops.POSITIONS_AT] = file.positions.ctypes.data
-        words[segment_loops.INDEX_AT] = file.index.ctypes.data
-        words[segment_loops.TEXT_WORDS], words[segment_loops.TOKENS] = len(file.text), len(file.positions)
-        words[segment_loops.ROWS], words[segment_loops.DEPTH] = len(file.index), file.header.depth
-        self.words: Longs = words
+        self._record: Record = np.zeros(1, SEGMENT)
+        sections = ("text", "words", file.text), ("positions", "tokens", file.positions), ("index", "rows", file.index)
+        for name, size, section in sections:
+            self._record[f"{name}_at"], self._record[size] = section.ctypes.data, len(section)
+        self._record["depth"] = file.header.depth
 
     @classmethod
     def build(
@@ -71,8 +68,8 @@ class Segment:
 
     @property
     def address(self) -> int:
-        """Of its words. They never move."""
-        return int(self.words.ctypes.data)
+        """Of its record, which never moves."""
+        return int(self._record.ctypes.data)
 
     @property
     def tokens(self) -> int:
@@ -99,7 +96,7 @@ class Segment:
         return len(self._file)
 
     def close(self) -> None:
-        self.words[:] = 0
+        self._record[:] = np.zeros(1, SEGMENT)
         self._file.close()
 
     def read_texts(self) -> Iterator[array[int]]:
@@ -127,13 +124,13 @@ def merge(segments: Sequence[Segment], path: Path, progress: Callable[[int, int]
     tokens, texts = sum(each.tokens for each in segments), sum(each.texts for each in segments)
     header = Header(first.vocabulary, first.namespace, texts, tokens, first.depth)
     with segment_file.written(path, header) as file:
-        sources = np.zeros((len(segments), segment_build.SOURCE_WORDS), np.int64)
+        sources: Records = np.zeros(len(segments), segment_build.SOURCE)
         base = 0
-        for source, segment in zip(sources, segments, strict=True):
+        for at, segment in enumerate(segments):
             text, positions, _ = segment.sections()
             # The last separator of a segment is the first of the next.
             file.text[base : base + len(text)] = text
-            source[:] = positions.ctypes.data, len(positions), 0, base
+            sources[at] = positions.ctypes.data, len(positions), 0, base
             base += len(text) - 1
         for done in range(0, tokens, _SLICE):
             if progress is not None:

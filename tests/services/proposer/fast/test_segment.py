@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from segment_problems import _order, problems
 
+from services.proposer.fast.drafting.records import DRAFT
 from services.proposer.fast.segments import loops as segment_loops
-from services.proposer.fast.segments.loops import DRAFTED, MATCHED, STEP, VOTERS
+from services.proposer.fast.segments.loops import STEP, VOTERS
 from services.proposer.fast.segments.segment import Segment, merge
 
 Texts = list[list[int]]
@@ -46,15 +47,15 @@ NOTHING = Guess([], [], 0.0, 0)
 def guessed(
     segment: Segment, context: Sequence[int], longest: int = 8, factor: float = 1.0, least: float = LEAST
 ) -> Guess:
-    draft, ratios, told = np.full(longest + 4, -9, np.int32), np.full(longest + 4, np.nan), np.zeros(3, np.int64)
-    # Tokens behind the context's end must not matter.
-    held = np.array([*context, 1, 2, 3], np.int32)
-    score = segment_loops.guess_alone(
-        segment.words, held, len(context), longest, factor, 0.0, least, draft, ratios, told
+    drafts = np.zeros(2, DRAFT)
+    drafts["tokens"], drafts["shares"] = -9, np.nan
+    segment_loops.guess_alone(
+        segment.address, np.array(context, np.int32), longest, factor, 0.0, least, drafts
     )  # fmt: skip
-    drafted = int(told[DRAFTED])
-    assert (draft[longest:] == -9).all() and np.isnan(ratios[longest:]).all()
-    return Guess(draft[:drafted].tolist(), ratios[:drafted].tolist(), score, int(told[MATCHED]))
+    tokens, shares, drafted = drafts[0]["tokens"], drafts[0]["shares"], int(drafts[0]["count"])
+    assert (tokens[longest:] == -9).all() and np.isnan(shares[longest:]).all()
+    score, matched = float(drafts[0]["score"]), int(drafts[0]["matched"])
+    return Guess(tokens[:drafted].tolist(), shares[:drafted].tolist(), score, matched)
 
 
 # By looking everywhere ----------------------------------------------------------------------------------------

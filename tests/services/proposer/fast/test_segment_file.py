@@ -208,13 +208,14 @@ import sys
 from pathlib import Path
 import numpy as np
 from services.proposer.fast.segments.segment import Segment
+from services.proposer.fast.drafting.records import DRAFT
 from services.proposer.fast.segments.loops import guess_alone
 segment = Segment.open(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()
-context, draft, ratios, told = np.array([2, 3], np.int32), np.zeros(8, np.int32), np.zeros(8), np.zeros(3, np.int64)
-guess_alone(segment.words, context, 2, 8, 1.0, 0.0, 0.1, draft, ratios, told)
-print(draft[: told[1]].tolist())
+drafts = np.zeros(2, DRAFT)
+guess_alone(segment.address, np.array([2, 3], np.int32), 8, 1.0, 0.0, 0.1, drafts)
+print(drafts[0]["tokens"][: drafts[0]["count"]].tolist())
 """
 
 
