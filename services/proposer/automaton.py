@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # Memory of a token, about: two states and their transitions.
-BYTES_A_TOKEN = 800
+BYTES_A_TOKEN = 450
 # The compiled one's numbers are 32 bits wide, and a token makes two states at most.
 MOST_TOKENS = (1 << 30) - 2
 

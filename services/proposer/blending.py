@@ -12,13 +12,16 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from services.api.drafter import MAX_DRAFT_TOKENS
 from services.proposer.automaton import Reader
 from services.proposer.fast.segments.segment import Segment
 from services.proposer.guess import Guess
 from services.proposer.rates import Cell, Rates, counted, of_agreement, of_last, of_source, of_token
-from services.proposer.texts import Followed
+
+if TYPE_CHECKING:
+    from services.proposer.texts import Followed
 
 # Contexts of an automaton that are asked, the longest first; a shorter one has to be surer by this factor.
 CONTEXTS, SURER = 2, 1.1

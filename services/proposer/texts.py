@@ -8,11 +8,14 @@ is taken in. Not thread-safe.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from services.api.drafter import MAX_DRAFT_TOKENS, NO_DRAFT, Draft, DraftRequest, Text
+from services.api.methods import PLAIN
 from services.api.settings import Settings
 from services.proposer.automaton import BYTES_A_TOKEN, Automaton, Reader, Writer, reader_of, writer_of
 from services.proposer.branches import grown
@@ -23,6 +26,9 @@ from services.proposer.rates import OWN, STORE, Rates
 
 # The most tokens that one call takes in: some milliseconds.
 SLICE = 256
+# Seconds that a batch's drafts may take while the compiled loops aren't there: workers wait no longer than some
+# milliseconds, and the compiler needs the processor, too.
+WHILE_COMPILING = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,16 @@ class Followed:
 
 
 class Texts:
-    def __init__(self, namespaces: Namespaces[Namespace], options: Options, taken_in_a_call: int = SLICE) -> None:
-        self.namespaces, self.options = namespaces, options
+    """A batch gets drafts for `within` seconds; the rest of it gets none."""
+
+    def __init__(
+        self,
+        namespaces: Namespaces[Namespace],
+        options: Options,
+        taken_in_a_call: int = SLICE,
+        within: float = math.inf,
+    ) -> None:
+        self.namespaces, self.options, self._within = namespaces, options, within
         # Called with a segment that a draft came from, and the probabilities of its tokens.
         self.used: Callable[[Namespace, Segment, Sequence[float]], None] = lambda namespace, segment, shares: None
         self._slice = taken_in_a_call
@@ -122,7 +136,8 @@ class Texts:
 
     @classmethod
     def of(cls, settings: Settings) -> Texts:
-        return cls(Namespaces.of(settings), Options.of(settings))
+        within = math.inf if settings.proposer_index == PLAIN else WHILE_COMPILING
+        return cls(Namespaces.of(settings), Options.of(settings), within=within)
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -130,8 +145,9 @@ class Texts:
     def draft(self, requests: Sequence[DraftRequest], method: Method) -> list[Draft]:
         """Take in the texts' new tokens, then return the method's draft for each. A text may appear only once in a
         call."""
+        ends = time.perf_counter() + self._within
         self.take_in([request.text for request in requests])
-        return [self._draft(request, method) for request in requests]
+        return [self._draft(request, method) if time.perf_counter() < ends else NO_DRAFT for request in requests]
 
     def _draft(self, request: DraftRequest, method: Method) -> Draft:
         followed, longest = self._followed[request.text.sequence_id], min(request.budget, MAX_DRAFT_TOKENS)

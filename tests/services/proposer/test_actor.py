@@ -28,8 +28,10 @@ from services.api.messages import (
     RemoveCorpus,
 )
 from services.api.settings import Settings
+from services.proposer import texts as plain
 from services.proposer.actor import ProposerActor
 from services.proposer.fast import compiling
+from services.proposer.fast import texts as fast
 
 CALL: Any = None
 
@@ -112,13 +114,15 @@ async def ask(actor: ProposerActor, *items: ProposeItem, epoch: int = 1, **more:
     return Answer(answer.step, unpack(answer.drafts), answer.unknown)
 
 
-async def test_a_draft_says_where_it_belongs_and_where_it_comes_from() -> None:
-    actor, _, _ = make()
+@pytest.mark.parametrize("index", ["plain", "compiled"])
+async def test_a_draft_says_where_it_belongs_and_where_it_comes_from(index: str) -> None:
+    actor, _, _ = make(proposer_index=index)
     answer = await ask(actor, whole(3, TEXT))
     assert answer.step == 7 and answer.unknown == []
     [(sequence_id, length, draft)] = answer.drafts
     assert (sequence_id, length, draft.tokens) == (3, 8, [3, 4, 5, 9])
     assert (draft.source, draft.match_length, draft.parents) == ("ngram", 2, [])
+    assert type(actor._index._texts) is {"plain": plain.Texts, "compiled": fast.Texts}[index]
 
 
 async def test_the_next_step_sends_only_what_is_new() -> None:

@@ -14,7 +14,7 @@ import pytest
 from asking import index_of
 
 from models.shipped_answers import FOLDER, answers_of
-from services.api.drafter import Draft, Drafter, DraftRequest, Text
+from services.api.drafter import NO_DRAFT, Draft, Drafter, DraftRequest, Text
 from services.proposer import texts as plain
 from services.proposer.auto import AutoDrafter
 from services.proposer.fast import namespaces as fast_namespaces
@@ -135,6 +135,13 @@ class Speaker:
         count = chance.choice((0, 1, 1, 2, 5))
         self.text.tokens.extend(self.rest[:count])
         del self.rest[:count]
+
+
+def test_what_is_not_drafted_within_the_time_of_a_batch_gets_no_draft_and_is_still_taken_in() -> None:
+    texts = plain.Texts(Namespaces(64, 10**6), Options(), within=0.0)
+    index, text = index_of(texts), Text(1, array("i", [1, 2, 3, 1, 2]))
+    assert SuffixDrafter(index).draft([DraftRequest(text, 4)]) == [NO_DRAFT]
+    assert texts.is_taken_in(text)
 
 
 @pytest.mark.parametrize("options", [Options(), Options(8, 1, 3, prefers_frequent=True), Options(4, 3, 6, False, True)])
