@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _SCHEMA = (
     "CREATE TABLE pieces (id INTEGER PRIMARY KEY AUTOINCREMENT, space TEXT, text INTEGER, length INTEGER, tokens BLOB,"
     " crc INTEGER)",
-    "CREATE INDEX pieces_of_space ON pieces (space, length)",
+    "CREATE INDEX pieces_of_space ON pieces (space, id, length)",
     "CREATE TABLE files (file TEXT PRIMARY KEY, space TEXT, role TEXT, corpus TEXT, tokens INTEGER, texts INTEGER,"
     " bytes INTEGER, born REAL, use REAL, used_at REAL, message TEXT, crc INTEGER)",
 )

@@ -88,6 +88,16 @@ def test_however_many_pieces_there_are_all_are_read(database, monkeypatch):
     assert [piece.text for piece in database.newest_pieces(ONE)] == list(range(9, -1, -1))
 
 
+def test_pieces_of_a_namespace_are_found_without_reading_others(database):
+    plans = []
+    database._connection.set_trace_callback(plans.append)
+    list(database.pieces(ONE)), list(database.newest_pieces(ONE)), database.stored()
+    database._connection.set_trace_callback(None)
+    plans = [str(database._connection.execute(f"EXPLAIN QUERY PLAN {each}").fetchall()) for each in plans]
+    assert all("USING INDEX pieces_of_space" in plan and "TEMP" not in plan for plan in plans[:2])
+    assert "USING COVERING INDEX pieces_of_space" in plans[2]
+
+
 def test_what_becomes_a_segment_is_no_piece_any_more_and_only_once(database, opened):
     other = opened()
     add(database, (ONE, 1, [5]), (TWO, 2, [6]))
@@ -169,6 +179,27 @@ def test_another_schema_is_refused(database, opened, tmp_path, statement):
     changed(tmp_path / "library.db", statement)
     with pytest.raises(DatabaseDamaged, match="not a library of this format"):
         opened(first=True)
+
+
+class AtOnce:
+    """A timer that does at once what it was to do later."""
+
+    def __init__(self, seconds, interrupt):
+        self._connection = interrupt.__self__
+
+    def start(self):
+        self._connection.set_progress_handler(lambda: 1, 1)
+
+    def cancel(self):
+        self._connection.set_progress_handler(None, 0)
+
+
+def test_a_check_that_takes_too_long_is_left_out(database, opened, monkeypatch, caplog):
+    add(database, (ONE, 1, [5]))
+    database.close()
+    monkeypatch.setattr(library_database.threading, "Timer", AtOnce)
+    assert said(opened(first=True).pieces(ONE)) == [(ONE, 1, [5])]
+    assert "is not checked" in caplog.text
 
 
 @pytest.mark.parametrize("data", [b"nothing", b"SQLite format 3\0" + bytes(84), bytes(5000)])
